@@ -81,7 +81,7 @@ def pruners() -> Iterator[str]:
     from headcount.core.options import options_of
     from headcount.core.registry import PRUNERS
 
-    for name in PRUNERS.names():
+    for name in (name for name in PRUNERS.names() if name != "plan"):  # a plan names heads of one model
         positional = [declared for declared in options_of(PRUNERS.get(name)) if declared.is_positional]
         variants = [f"{name}:{variant}" for declared in positional for variant in declared.choices] or [name]
         yield from (text.removesuffix(":global") for text in variants)

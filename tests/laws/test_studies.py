@@ -20,7 +20,8 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "compensation": {"keep": 4},
     "finetune-roles": {"tuned": "demo/entailment"},
     "languages": {"tasks": ("demo/entailment", "demo/entailment-tavi")},
-    "role-pruning": {"role": ("offset:-1", "any")},
+    "plan-transfer": {"other_task": "demo/entailment-tavi"},
+    "role-pruning": {},
     "transfer": {"runs": ("runs/a", "runs/b")},
 }
 """Values of the options that have no default."""
@@ -28,7 +29,8 @@ REQUIRED: dict[str, dict[str, Any]] = {
 
 def study_of(name: str, **options: Any) -> Study:
     cls: Any = STUDIES.get(name)
-    return cls(**REQUIRED.get(name, {}), **options)
+    named = {"role": ("offset:-1", "any"), "groups": ("near=offset:-1,offset:1",)} if name == "role-pruning" else {}
+    return cls(**REQUIRED.get(name, {}), **named, **options)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -28,11 +28,18 @@ SENTENCES = ["the small dog sees a cat .", "a man reads the old book ."] * 8
 REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
     "all-but-one": ("all-but-one", ENTAILMENT, ENTAILMENT, {}),
     "by-type": ("by-type", "demo/translator", "demo/translation", {"limit": 4}),
-    "compensation": ("compensation(keep=12;method=magnitude;steps=2;train_batch=4)", ENTAILMENT, ENTAILMENT, {}),
+    "compensation": ("compensation(keep=12;method=magnitude;steps=2;seeds=2;train_batch=4)", ENTAILMENT, ENTAILMENT, {}),
     "dynamics": ("dynamics:demo/entailment-english(keep=50%+25%;by=magnitude)", ENTAILMENT, ENTAILMENT, {"limit": 40}),
     "finetune-roles": ("finetune-roles:demo/entailment(only=offset)", "demo/encoder", None, {"text": SENTENCES}),
     "importance-map": ("importance-map:gradient+magnitude(distances=true)", ENTAILMENT, ENTAILMENT, {}),
     "kept": ("kept(methods=magnitude;keep=50%+25%;seeds=2)", ENTAILMENT, ENTAILMENT, {}),
+    "importance-or-random": (
+        "importance-or-random(by=magnitude;keep=24;seeds=2;recover=2steps;train_batch=4)",
+        ENTAILMENT,
+        ENTAILMENT,
+        {},
+    ),
+    "interventions": ("interventions(keep=16+24;seeds=2)", ENTAILMENT, ENTAILMENT, {}),
     "languages": (
         "languages(tasks=demo/entailment+demo/entailment-tavi;against=demo/entailment-english;keep=50%;method=magnitude)",
         ENTAILMENT,
@@ -40,17 +47,16 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
         {"limit": 40},
     ),
     "layers": ("layers", ENTAILMENT, ENTAILMENT, {}),
-<<<<<<< HEAD
     "pruning-curve": ("pruning-curve(methods=magnitude;keep=50%+25%;seeds=2)", ENTAILMENT, ENTAILMENT, {}),
-=======
     "role-definitions": ("role-definitions", ENTAILMENT, ENTAILMENT, {"limit": 40}),
     "role-families": ("role-families(definition=pande2021(tau=1))", ENTAILMENT, ENTAILMENT, {"limit": 40}),
     "role-map": ("role-map(definition=pande2021(tau=1))", ENTAILMENT, ENTAILMENT, {"limit": 40}),
->>>>>>> paper-pande
     "role-pruning": ("role-pruning(role=offset:-1;seeds=2;keep=50%+75%)", "demo/encoder", "demo/text", {}),
     "roles-importance": ("roles-importance", "demo/encoder", "demo/text", {}),
     "single-heads": ("single-heads", ENTAILMENT, ENTAILMENT, {}),
     "speed": ("speed(method=magnitude;keep=50%+25%;batches=1;length=8;rounds=15)", ENTAILMENT, ENTAILMENT, {}),
+    "plan-transfer": ("plan-transfer:demo/entailment-tavi(method=magnitude;keep=16;seeds=2)", ENTAILMENT, ENTAILMENT, {}),
+    "strategies": ("strategies(strategies=layers:top;keep=16;seeds=2;recover=2steps;train_batch=4)", ENTAILMENT, ENTAILMENT, {}),
     "survivors": ("survivors", None, None, {"text": SENTENCES}),
     "task-transfer": ("task-transfer:demo/entailment-tavi", ENTAILMENT, ENTAILMENT, {"limit": 40}),
     "transfer": ("transfer:{folder}/a+{folder}/b", None, None, {}),
@@ -65,17 +71,18 @@ FIGURES = {
     "kept": [f"{figure} by {method} without repair" for method in ("magnitude", "random") for figure in ("kinds", "layers")],
     "languages": ["lost"],
     "layers": ["groups", "pairs"],
-<<<<<<< HEAD
     "pruning-curve": ["curve"],
-=======
     "role-definitions": ["sweep", "rules", "blocks"],
     "role-families": ["shares", "overlap", "layers", "thirds"],
     "role-map": ["bias", "labels", "p-values", "map", "map-local", "map-block", "map-delimiter"],
->>>>>>> paper-pande
     "role-pruning": ["roles"],
     "roles-importance": ["heads", "ranks"],
     "single-heads": ["histogram", "map"],
     "speed": ["batches", "sizes"],
+    "importance-or-random": ["choices-24", "choices-8"],
+    "interventions": ["interventions"],
+    "plan-transfer": ["transfer"],
+    "strategies": ["strategies"],
     "survivors": ["families 1", "families 2", "share"],
     "task-transfer": ["metric on demo/entailment-tavi", "loss on demo/entailment-tavi"],
     "transfer": ["pair 1"],

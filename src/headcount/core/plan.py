@@ -103,14 +103,19 @@ class Plan:
             content["model"] |= {"weights": made_for.weights} if made_for.weights else {}
         write_json(Path(path), add_seal(content))
 
-    def check(self, heads: HeadIndex, weights: str = "") -> None:
-        """Raises PlanError unless a cut of the model behind `heads`, with these `weights` where given, can carry this plan out."""
+    def check_model(self, heads: HeadIndex, weights: str = "") -> None:
+        """Raises PlanError unless the model behind `heads`, with these `weights` where given, is one that the plan is for and has all its heads."""
         if self.made_for is not None:
             _check_made_for(self.made_for, _shape(heads, weights))
-        present, removed = frozenset(heads.heads), frozenset(self.removed)
+        present = frozenset(heads.heads)
         for head in self.removed:
             if head not in present:
                 raise _missing_head_error(head, heads)
+
+    def check(self, heads: HeadIndex, weights: str = "") -> None:
+        """Raises PlanError unless a cut of the model behind `heads`, with these `weights` where given, can carry this plan out."""
+        self.check_model(heads, weights)
+        removed = frozenset(self.removed)
         for block in heads.blocks:
             removed_here = [head for head in block.heads if head in removed]
             if removed_here and not block.can_cut:

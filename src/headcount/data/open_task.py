@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headcount.core.errors import DataError
 from headcount.core.registry import TASKS
@@ -98,6 +98,34 @@ def open_task(  # noqa: PLR0913 - three arguments, the rest are options by name
     )
     _check_uses(builder, request)
     return replace(builder.build(request), options=builder.to_dict())
+
+
+def read_classes(
+    task: str | TaskBuilder,
+    *,
+    train: str | Path | Sequence[str | Path] | Any = None,
+    eval: str | Path | Sequence[str | Path] | Any = None,
+    text_column: str | None = None,
+    text_pair_column: str | None = None,
+    label_column: str | None = None,
+) -> tuple[str, ...]:
+    """Returns the names of the classes in the data of a task, for the new head of a model that was never trained for it.
+
+    Raises:
+        DataError: the task has no classes of texts, or its data hold fewer than two.
+    """
+    builder, no_model = TaskBuilder.parse(task), cast(Any, None)
+    request = TaskRequest(
+        builder.label,
+        no_model,
+        train=train,
+        eval=eval,
+        text_column=text_column,
+        text_pair_column=text_pair_column,
+        label_column=label_column,
+    )
+    _check_uses(builder, request)
+    return builder.read_classes(request)
 
 
 def default_task(model: nn.Module) -> str:

@@ -118,6 +118,14 @@ class TaskBuilder(Configurable):
         """
         raise NotImplementedError
 
+    def read_classes(self, request: TaskRequest) -> tuple[str, ...]:
+        """Returns the names of the classes in the data, for the new head of a pre-trained model; the model of the request is not used.
+
+        Raises:
+            DataError: the task has no classes of texts, or the data do not tell them.
+        """
+        raise DataError(f"task '{request.name}' has no classes of texts, so that its data do not say what a new head looks like")
+
     @classmethod
     def parse(cls, task: str | TaskBuilder) -> TaskBuilder:
         """Returns the builder that a text describes, `name/variant(option=value;…)`; a builder is returned as it is.

@@ -16,6 +16,7 @@ from torch import nn
 
 from headcount.core.budget import Budget
 from headcount.core.errors import DataError, unknown
+from headcount.core.heads import HeadIndex
 from headcount.core.options import Configurable, format_value
 from headcount.core.plan import Plan
 from headcount.core.registry import IMPORTANCES, PRUNERS
@@ -144,6 +145,14 @@ class Pruner(Configurable):
         """The option by which the pruner itself decides how many heads stay, as `name=value`; empty where the budget decides."""
         value = getattr(self, self.info.size_option) if self.info.size_option else 0
         return f"{self.info.size_option}={format_value(value)}" if value else ""
+
+    @property
+    def label(self) -> str:
+        """The pruner in tables: its text."""
+        return str(self)
+
+    def check_heads(self, heads: HeadIndex) -> None:
+        """Raises PlanError where the pruner cannot choose among the heads of a model. By default it can."""
 
     def check_budget(self, budget: Budget) -> None:
         """Raises PlanError where the pruner cannot keep what a budget promises. By default every budget will do."""

@@ -167,7 +167,7 @@ class PruneSpec:
         limits = self.limits
         words = [f"floor {limits.floor}"] if limits.floor else []
         words += [f"unit {limits.unit}"] if limits.unit != "kv_group" else []
-        text = str(self.method)
+        text = self.method.label
         text += f" of {'+'.join(self.kinds)}" if self.kinds else ""
         text += f" sparing {_label_heads(limits.protected)}" if limits.protected else ""
         text += f" with {' and '.join(words)}" if words else ""
@@ -259,6 +259,7 @@ class PruneSpec:
     def check(self, heads: HeadIndex) -> None:
         """Raises PlanError or UnknownName where the heads of a model cannot be pruned as requested: kinds, sizes, KV groups, protected heads."""
         budget = self.budget_for(heads)
+        self.method.check_heads(heads)
         if budget.limit is not None:
             if budget.unit != "kv_group" and any(len(unit) > 1 for unit in heads.units()):
                 raise PlanError(

@@ -94,6 +94,10 @@ class Sources(Protocol):
         """Returns the tokenizer or image processor of a model; None if it has none."""
         ...
 
+    def read_classes(self) -> tuple[str, ...]:
+        """Returns the names of the classes in the data of the caller's task."""
+        ...
+
     def open_task(self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None) -> Task:
         """Returns the task of the caller, or the named one, for a model; `options` are further options of the task."""
         ...
@@ -133,6 +137,7 @@ class StudyContext:
         seed: The seed of everything that is drawn at random.
         limit: The most examples read of each split; None for all.
         batch_size: Examples per batch; None chooses the largest that fits.
+        new_head: Whether the model, which is pre-trained alone, gets an untrained head for the classes of the task, drawn by the seed.
         command: The command line that is running; empty in Python.
         progress: Called with a description of the work that begins and the unit it is counted in.
         note: Called with sentences about what was decided.
@@ -145,6 +150,7 @@ class StudyContext:
     seed: int = 0
     limit: int | None = None
     batch_size: int | None = None
+    new_head: bool = False
     command: str = ""
     progress: Callable[..., AbstractContextManager[Progress]] = without_progress
     note: Callable[[str], None] = field(default=lambda sentence: None)
@@ -155,7 +161,15 @@ class StudyContext:
         """The model of the study, loaded when it is first used."""
         if self.model is None:
             raise OptionError("this study works on a model; name one")
-        return self.sources.load_model(self.model) if isinstance(self.model, str) else self.model
+        if not isinstance(self.model, str):
+            return self.model
+        if not self.new_head:
+            return self.sources.load_model(self.model)
+        import torch  # a context alone needs none
+
+        classes = self.sources.read_classes()
+        torch.manual_seed(self.seed)
+        return self.sources.load_model(self.model, new_classes=classes)
 
     @cached_property
     def task(self) -> Task:

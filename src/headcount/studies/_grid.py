@@ -93,6 +93,11 @@ class Grid:
         """Returns the point of a method at a number of heads; None if it was not made."""
         return next((point for point in self.points if (point.method, point.n_kept) == (method, n_kept)), None)
 
+    def find(self, spec: PruneSpec) -> GridPoint:
+        """Returns the point of a request, whatever its seed; StopIteration if it was not made."""
+        request = replace(spec.resolve_share(self.heads), seed=0)
+        return next(point for point in self.points if replace(PruneSpec.from_dict(point.artifacts[0].content["spec"]), seed=0) == request)
+
     @property
     def methods(self) -> list[str]:
         """The methods in order."""

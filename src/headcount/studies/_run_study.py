@@ -17,7 +17,7 @@ from headcount.core.errors import OptionError
 from headcount.core.files import hash_path, opened_model, reopened_model
 from headcount.core.progress import Progress, watch_work
 from headcount.core.study_result import StudyResult
-from headcount.data.open_task import default_task, open_task
+from headcount.data.open_task import default_task, open_task, read_classes
 from headcount.data.readers.processor import reader_of
 from headcount.data.task import Task
 from headcount.data.task_builder import TaskBuilder
@@ -40,6 +40,7 @@ def study(
     seed: int = 0,
     limit: int | None = None,
     batch_size: int | None = None,
+    new_head: bool = False,
     progress: bool | Progress = True,
 ) -> StudyResult:
     """Runs an experiment of a paper.
@@ -54,6 +55,7 @@ def study(
         seed: The seed of everything that is drawn at random.
         limit: The most examples read of each split; None for all.
         batch_size: Examples per batch; None chooses the largest that fits.
+        new_head: Gives a pre-trained model an untrained head for the classes of the task, drawn by the seed; the study trains it after pruning.
         progress: A bar on a terminal or in a notebook (True), nothing (False), or a function that is called with (done, total).
 
     Returns:
@@ -72,6 +74,8 @@ def study(
     for name, number in (("limit", limit), ("batch_size", batch_size)):
         if number is not None and number < 1:
             raise OptionError(f"{name} must be 1 or more; got {number}")
+    if new_head and not (isinstance(data, str) and isinstance(model, str | Path)):
+        raise OptionError("new_head reads the classes of a named task and loads a named model; name both")
     sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
     name: str | LoadedModel | None = str(model) if isinstance(model, str | Path) else None
     if isinstance(model, nn.Module):
@@ -89,6 +93,7 @@ def study(
             seed=seed,
             limit=limit,
             batch_size=batch_size,
+            new_head=new_head,
             progress=lambda description, unit="examples": nullcontext(begin(description, unit) or (lambda n_finished, total: None)),
         )
         return run_study(chosen, context)
@@ -153,6 +158,12 @@ class PythonSources:
         if self.tokenizer is not None or loaded.folder is None:
             return self.tokenizer
         return reader_of(loaded.model, loaded.folder)
+
+    def read_classes(self) -> tuple[str, ...]:
+        """Returns the classes in the data of the caller's task."""
+        if not isinstance(self.data, str):
+            raise OptionError("the classes of a new head are read from the data of a task; name it")
+        return read_classes(self.data)
 
     def open_task(self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None) -> Task:
         """Returns the task of the caller, or the named one, for a model."""

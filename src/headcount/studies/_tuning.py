@@ -67,17 +67,28 @@ def relative_changes(
 
 
 def tune_model(
-    context: StudyContext, name: str, model: nn.Module, recipe: Recipe, *, by: str, progress: Progress | None = None
+    context: StudyContext,
+    name: str,
+    model: nn.Module,
+    recipe: Recipe,
+    *,
+    by: str,
+    seed: int | None = None,
+    progress: Progress | None = None,
 ) -> Artifact:
-    """Returns the fine-tuning of a model from the run if it is finished there, else carries it out, from its last checkpoint if there is one."""
+    """Returns the fine-tuning of a model from the run if it is finished there, else carries it out, from its last checkpoint if there is one.
+
+    `seed` is by default that of the context.
+    """
     run, task = context.required_run, context.task
+    seed = context.seed if seed is None else seed
     fingerprints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
-    request = {"recipe": recipe.to_dict(), "seed": context.seed, "by": by, "limit": context.limit}
+    request = {"recipe": recipe.to_dict(), "seed": seed, "by": by, "limit": context.limit}
     key = ArtifactKey(KIND, name, {**model_key(model), **task_key(task), **fingerprints, **request})
     folder = run.folder / WORK / key.digest[:24]
     artifact = run.find_or_compute(
         key,
-        lambda: _tune_copy(model, task, recipe, by=by, limit=context.limit, seed=context.seed, folder=folder, progress=progress),
+        lambda: _tune_copy(model, task, recipe, by=by, limit=context.limit, seed=seed, folder=folder, progress=progress),
         provenance=provenance(),
     )
     shutil.rmtree(folder, ignore_errors=True)

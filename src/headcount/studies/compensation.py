@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from headcount.core.errors import OptionError
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
-from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
+from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.compensation import ChangeRow, Evenness
+    from headcount.core.evaluation import PairedDifference
+    from headcount.studies._measure.compensation import ChangeRow, Evenness, QualityRow
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,9 @@ class Compensation(Study):
     """Do the heads that stay make up for those that went? Their change in the fine-tuning after pruning, against that of the dense model.
 
     Budhraja et al. 2020 (section 6): the relative change of the slices of a head, ‖ΔW_h‖/‖W_h‖ of Q, K, V and O, and of its importance, in two
-    trainings by one recipe: that of the pruned model and that of the dense one. The same head is compared with itself; the test runs over the
-    heads that stay. Published: compensation is spread evenly over layers.
+    trainings by one recipe: that of the pruned model and that of the dense one, each by several seeds. The same head is compared with itself,
+    averaged over the seeds in which it stays; the test runs over heads. The quality before and after says whether the score came back at all.
+    Published: compensation is spread evenly over layers.
     """
 
     _: KW_ONLY
@@ -28,6 +30,7 @@ class Compensation(Study):
     method: str = option("gradient", "A pruner with its options, such as dsp(tau=2), or an importance to rank by")
     by: str = option("gradient", "The importance whose change is measured")
     steps: int | None = option(None, "Optimiser steps of every training; by default those of one epoch, and at least 300", minimum=1)
+    seeds: int = option(3, "Trainings of both models; a head is averaged over those in which it stays", minimum=1)
     epochs: float | None = option(None, "Instead of steps: epochs of every training", above=0)
     rate: float = option(5e-5, "The learning rate", minimum=0)
     train_batch: int = option(32, "Examples per training step", minimum=1)
@@ -38,17 +41,22 @@ class Compensation(Study):
         if self.steps is not None and self.epochs is not None:
             raise OptionError("the length of training is set by steps or by epochs, not by both; leave one out")
 
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns the evaluations and trainings of both models."""
+        from headcount.studies._measure.compensation import estimate_effort
+
+        return estimate_effort(self, context)
+
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the differences by part over all survivors and by layer, and how evenly they are spread over layers."""
         from headcount.studies._measure.compensation import measure_compensation
 
         changes = measure_compensation(self, context)
-        pruned, dense = changes.scores["pruned"], changes.scores["dense"]
         return StudyResult(
             study=str(self),
-            tables=(_change_table(changes.rows), _evenness_table(changes.evenness)),
-            sentence=_verdict(changes.rows),
-            notes=(f"After fine-tuning by one recipe: pruned {pruned.label}, dense {dense.label}.",),
+            tables=(_change_table(changes.rows), _evenness_table(changes.evenness), _quality_table(changes.quality, changes.metric)),
+            sentence=f"{_quality_verdict(changes.quality, changes.metric)} {_verdict(changes.rows)}",
+            notes=(f"{self.seeds} trainings of each model; quality is measured on {changes.n_examples} examples.",),
             figures=(
                 _figure(changes.rows, "weights", ("q", "k", "v", "o"), "relative change of weights"),
                 _figure(changes.rows, "importance", ("importance",), "ln of the ratio of importance after to before"),
@@ -57,7 +65,8 @@ class Compensation(Study):
                 "model": context.model_name,
                 "task": context.task.name,
                 "removed": list(map(str, changes.removed)),
-                "tuned": {name: asdict(score) for name, score in changes.scores.items()},
+                "tuned": {name: [asdict(score) for score in scores] for name, scores in changes.scores.items()},
+                "quality": [asdict(row) for row in changes.quality],
                 "rows": [asdict(row) for row in changes.rows],
                 "evenness": [asdict(row) for row in changes.evenness],
                 "heads": changes.heads,
@@ -85,6 +94,51 @@ def _evenness_table(rows: Sequence[Evenness]) -> Table:
     columns = (Column("part"), Column("between layers", format=".0%"), Column("p", format=".2g"), Column(correlation, format="+.2f"))
     title = "Share of the variance of the differences that lies between layers; p of heads permuted over layers"
     return Table("evenness", columns, tuple(astuple(row) for row in rows), title)
+
+
+def _quality_table(rows: Sequence[QualityRow], metric: str) -> Table:
+    columns = (
+        Column("model"),
+        Column("seeds"),
+        *interval_columns(metric, ".4g"),
+        Column("sd", format=".2g"),
+        *interval_columns("against the dense model", "+.3g", metric),
+        *interval_columns("against the dense model, fine-tuned", "+.3g", metric),
+        Column("p", format=".2g"),
+    )
+
+    def ends(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
+        return (None, None, None) if change is None else (change.difference, change.low, change.high)
+
+    cells = tuple(
+        (
+            row.model,
+            row.n_seeds,
+            row.mean,
+            *row.interval,
+            row.deviation,
+            *ends(row.against_dense),
+            *ends(row.against_tuned),
+            None if row.against_tuned is None else row.against_tuned.p,
+        )
+        for row in rows
+    )
+    return Table(
+        "quality", columns, cells, f"{metric} before and after fine-tuning; p is that of no difference from the fine-tuned dense model"
+    )
+
+
+def _quality_verdict(rows: Sequence[QualityRow], metric: str) -> str:
+    """Says whether the score came back: the fine-tuned pruned model against the fine-tuned dense one, beside what was lost before."""
+    by_model = {row.model: row for row in rows}
+    before, after = by_model["pruned"], by_model["pruned, fine-tuned"]
+    if after.against_tuned is None:
+        return ""
+    change = after.against_tuned
+    difference = format_interval(change.difference, change.low, change.high)
+    came_back = "came back" if change.p > SIGNIFICANT else "did not come back"
+    lost = "" if before.against_dense is None else f", after {before.against_dense.difference:+.3g} by pruning alone"
+    return f"The {metric} {came_back}: {difference} from the dense model after the same training (p = {change.p:.2g}){lost}."
 
 
 def _figure(rows: Sequence[ChangeRow], name: str, parts: Sequence[str], quantity: str) -> LineFigure:

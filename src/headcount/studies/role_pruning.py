@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
+from headcount.core.errors import OptionError
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_pairs
 
 if TYPE_CHECKING:
     from headcount.studies._measure.role_pruning import RoleLevel
@@ -23,7 +24,8 @@ class RolePruning(Study):
     """
 
     _: KW_ONLY
-    role: tuple[str, ...] = option(help="Roles such as offset:-1, or any")
+    role: tuple[str, ...] = option((), "Roles such as offset:-1, or any")
+    groups: tuple[str, ...] = option((), "Several roles as one, as NAME=ROLE,…, such as neighbours=offset:-1,offset:1")
     keep: tuple[int | float | str, ...] = option(
         (), "How many heads stay: numbers or shares; by default 75%, 50%, 25%, and all but the role's"
     )
@@ -36,6 +38,26 @@ class RolePruning(Study):
     train_batch: int = option(32, "Examples per training step", minimum=1)
     info = StudyInfo(paper="Budhraja et al. 2020, section 5", needs=frozenset({"model", "task", "run"}))
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = [*self.role, *parse_pairs(self.groups, "groups")]
+        if not names:
+            raise OptionError("name the roles whose heads are pruned with role, such as offset:-1, or with groups")
+        if len(set(names)) < len(names):
+            raise OptionError(f"the names of roles and groups must differ; got {', '.join(names)}")
+
+    @property
+    def roles_by_name(self) -> dict[str, tuple[str, ...]]:
+        """The roles of every role and group, by its name."""
+        groups = {name: tuple(filter(None, text.split(","))) for name, text in parse_pairs(self.groups, "groups").items()}
+        return {role: (role,) for role in dict.fromkeys(self.role)} | groups
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns the evaluations and trainings of all models."""
+        from headcount.studies._measure.role_pruning import estimate_effort
+
+        return estimate_effort(self, context)
+
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every role pruned and spared, and for random heads, at every number of heads."""
         from headcount.studies._measure.role_pruning import measure_role_pruning
@@ -47,7 +69,7 @@ class RolePruning(Study):
             study=str(self),
             tables=(_table(rows, metric),),
             sentence=_verdict(rows),
-            notes=(f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples.",),
+            notes=(f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples.", *measured.left_out),
             figures=(_figure(rows, metric, dense.n_examples),),
             measurements={
                 "model": context.model_name,

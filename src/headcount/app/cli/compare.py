@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import RunOptions, TaskOptions
-from headcount.app.console.pruning import DEFAULT_PRUNING, PruningOptions
+from headcount.app.console.inputs import NewHead, RunOptions, TaskOptions
+from headcount.app.console.pruning import DEFAULT_PRUNING, PlanFile, PruningOptions
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 
@@ -37,6 +37,8 @@ def run(
     seeds: Seeds = 3,
     folder: RunOptions = DEFAULT_FOLDER,
     pruning: PruningOptions = DEFAULT_PRUNING,
+    new_head: NewHead = False,
+    plan: PlanFile = None,
 ) -> None:
     """Prune by every method to every number of heads, and show what each costs against the dense model on the same examples."""
     if folder.out is None:
@@ -44,4 +46,4 @@ def run(
     with open_run(session, folder) as run_folder:
         from headcount.app.jobs.compare import compare_pruners
 
-        compare_pruners(session, data, methods, keep, seeds, pruning, run_folder)
+        compare_pruners(session, data, methods, keep, seeds, pruning, run_folder, new_head=new_head, plan=plan)

@@ -8,15 +8,18 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import RunOptions, TaskOptions, parse_pairs
-from headcount.app.console.pruning import DEFAULT_PRUNING, DEFAULT_SIZE, MethodOptions, PruningOptions, SizeOptions, add_options
+from headcount.app.console.inputs import NewHead, RunOptions, TaskOptions, parse_pairs
+from headcount.app.console.pruning import DEFAULT_PRUNING, DEFAULT_SIZE, MethodOptions, PlanFile, PruningOptions, SizeOptions, add_options
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 
 Method = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--method", metavar="NAME", help="A pruner of `headcount ls pruners` (with its name: its definition), or an importance to rank by."
+        "--method",
+        metavar="NAME",
+        help="A pruner of `headcount ls pruners` (with its name: its definition), or an importance to rank by.",
+        show_default="surgeon",
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")]
@@ -32,16 +35,20 @@ def run(
     data: TaskOptions,
     out: Out,
     size: SizeOptions = DEFAULT_SIZE,
-    method: Method = "surgeon",
+    method: Method = None,
     option: MethodOptions = None,
     pruning: PruningOptions = DEFAULT_PRUNING,
     method_seed: MethodSeed = None,
     bench: Bench = True,
+    plan: PlanFile = None,
+    new_head: NewHead = False,
 ) -> None:
     """Prune to K heads, repair, cut, verify, evaluate against the dense model in pairs, and save the smaller model."""
-    method_text = add_options(method, parse_pairs(option, "--option"))
+    if plan is not None and (method is not None or option or any(value is not None for value in size)):
+        raise typer.BadParameter("--plan says which heads go; leave --method, --option and the size out")
+    method_text = add_options(method or "surgeon", parse_pairs(option, "--option"))
     seed = data.seed if method_seed is None else method_seed
     with open_run(session, RunOptions(out)) as run_folder:
         from headcount.app.jobs.prune import prune_model
 
-        prune_model(session, data, method_text, size, pruning, run_folder, seed=seed, measures_speed=bench)
+        prune_model(session, data, method_text, size, pruning, run_folder, seed=seed, measures_speed=bench, new_head=new_head, plan=plan)

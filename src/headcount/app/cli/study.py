@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console.declared import build_declared_command, build_group
-from headcount.app.console.inputs import Limit, RunOptions, TaskName, TaskOptions
+from headcount.app.console.inputs import Limit, NewHead, RunOptions, TaskName, TaskOptions
 from headcount.app.console.options import Device, Dtype, Out, Seed
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
@@ -52,6 +52,7 @@ def _list_inputs(info: StudyInfo) -> list[tuple[str, Any, Any]]:
     annotations: list[tuple[str, Any, Any]] = [("seed", Seed, 0)]
     if "model" in info.needs:
         annotations = [("common", TaskOptions, Parameter.empty)]
+        annotations += [("new_head", NewHead, False)] if {"task", "run"} <= info.needs else []
     elif "comparison" in info.needs:
         annotations += [("comparison", ComparedRun, Parameter.empty), ("task", TaskName, None), ("limit", Limit, None)]
         annotations += [("device", Device, "auto"), ("dtype", Dtype, "auto")]
@@ -72,6 +73,7 @@ class Request:
     limit: int | None = None
     device: str = "auto"
     dtype: str = "auto"
+    new_head: bool = False
     seed: int = 0
     text: Path | None = None
     embedded: str | None = None

@@ -33,6 +33,13 @@ TaskOption = Annotated[
     list[str] | None,
     typer.Option("--task-option", metavar="NAME=VALUE", help="An option of this task alone, such as metric=chrf, by=line or num_beams=4."),
 ]
+NewHead = Annotated[
+    bool,
+    typer.Option(
+        "--new-head",
+        help="Give a pre-trained model an untrained head for the classes in the data, drawn by --seed; train it with --recover.",
+    ),
+]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Read at most that many examples of each split.")]
 Split = Annotated[str, typer.Option("--split", metavar="NAME", help="calibration, selection or report.")]
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions, TaskOptions, parse_pairs
 from headcount.app.console.session import Session
-from headcount.data.open_task import default_task, open_task
+from headcount.data.open_task import default_task, open_task, read_classes
 from headcount.data.readers.processor import reader_of
 from headcount.data.task import SPLITS, Task
 from headcount.data.task_builder import TaskBuilder
@@ -23,6 +23,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.provenance import machine_of, model_record
 from headcount.runs.describe import describe_run
 from headcount.runs.store import Run
+from headcount.studies._base import new_head_options
 from headcount.surgery.load import cut_class, load
 from headcount.surgery.source import build_from_config, class_of, local_folder, read_config
 from headcount.surgery.verify import float_dtype
@@ -87,6 +88,44 @@ def open_model(
     return model, heads, folder
 
 
+def open_task_model(
+    session: Session, data: TaskOptions, *, new_head: bool = False, seed: int | None = None
+) -> tuple[nn.Module, HeadMap, Path]:
+    """Returns the model of a command line, its heads and its folder; with `new_head`, with an untrained head for the classes in its data.
+
+    The new head is drawn by `seed`, by default that of the data.
+
+    Raises:
+        BadParameter: a new head is asked for beside a class to load, without a task, or for a model that has a head for classes already.
+    """
+    if not new_head:
+        return open_model(session, data.model, data.loading)
+    check_new_head(data)
+    options = new_head_options(read_task_classes(data))
+    loading = data.loading._replace(auto=options["auto"])
+    torch.manual_seed(data.seed if seed is None else seed)
+    return open_model(session, data.model, loading, new_layers=True, model_kwargs=options["model_kwargs"])
+
+
+def check_new_head(data: TaskOptions) -> None:
+    """Raises BadParameter where the model of a command line cannot get a new head."""
+    if data.auto is not None:
+        raise typer.BadParameter(f"--new-head loads another class than --auto {data.auto}; leave one of them out")
+    if data.task is None:
+        raise typer.BadParameter("--new-head takes the classes from the data of a task; name it with --task")
+    folder = local_folder(data.model)
+    own_class = class_of(folder, read_config(folder, data.trust_remote_code)).__name__
+    if "SequenceClassification" in own_class:
+        raise typer.BadParameter(f"{data.model} has a head for classes already ({own_class}); leave --new-head out")
+
+
+def read_task_classes(data: TaskOptions) -> tuple[str, ...]:
+    """Returns the classes in the data that a command line names."""
+    builder = TaskBuilder.parse(data.task or "classification").with_texts(parse_pairs(data.task_option, "--task-option"))
+    columns = {name: getattr(data, name) for name in ("text_column", "text_pair_column", "label_column")}
+    return read_classes(builder, train=data.train, eval=data.eval, **columns)
+
+
 def open_named_task(session: Session, data: TaskOptions, model: nn.Module, folder: Path) -> Task:
     """Returns the task that a command line names, for a model and the tokenizer in its folder."""
     session.doing("reading the data")
@@ -121,7 +160,9 @@ def open_without_weights(session: Session, name: str, loading: ModelOptions) -> 
     return model, heads
 
 
-def describe(run: Run, session: Session, data: TaskOptions, model: nn.Module, heads: HeadMap, config: Mapping[str, object]) -> None:
+def describe(
+    run: Run, session: Session, data: TaskOptions, model: nn.Module, heads: HeadMap, config: Mapping[str, object], *, new_head: bool = False
+) -> None:
     """Describes the run in its run.json; raises ArtifactError for the folder of another model."""
     session.doing("hashing the weights")
     record = describe_run(
@@ -129,7 +170,7 @@ def describe(run: Run, session: Session, data: TaskOptions, model: nn.Module, he
         command=session.command,
         seed=data.seed,
         task=data.task or "",
-        config={**config, "opened": data.opening_record()},
+        config={**config, "opened": data.opening_record() | ({"new_head": True} if new_head else {})},
         machine=machine_of(model),
     )
     run.describe(record, heads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -12,8 +13,10 @@ import typer
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
+from headcount.core.errors import PlanError
 from headcount.core.heads import Head
 from headcount.core.options import declarations
+from headcount.core.plan import Plan
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 
@@ -126,10 +129,47 @@ class PruningOptions(group_options("PruningOptions", {PruneSpec: STAGES, Recipe:
         stages: dict[str, Any] = {name: getattr(self, name) for name in STAGES} | {"kinds": self.attention}
         return PruneSpec.of(method, budget, **stages, recipe=build_recipe(self, RECIPE), seed=seed)
 
+    def check_new_head(self, methods: Sequence[str | Pruner]) -> None:
+        """Raises BadParameter where a new head would stay untrained after pruning by one of some methods."""
+        if self.recover is not None or self.scratch is not None:
+            return
+        from headcount.pruning.base import Pruner  # imports torch, which help texts do without
+
+        for pruner in map(Pruner.parse, methods):
+            if pruner.info.trains != "weights":
+                raise typer.BadParameter(f"--new-head stays untrained by {pruner.label}; name --recover, such as --recover auto")
+
     @property
     def attention(self) -> tuple[str, ...]:
         """The kinds of attention that may lose heads."""
         return tuple(split(self.kinds or ""))
+
+
+PlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="A plan made elsewhere, as Plan.write and `prune` write it: it says which heads go."),
+]
+
+
+def read_plan(session: Session, path: Path, heads: HeadMap, weights: str, *, gated: bool = False) -> tuple[str, ...]:
+    """Returns the heads that a plan in a file removes from a model; notes if the plan was made for other weights.
+
+    With `gated` the heads are gated alone, so that a cut need not be able to carry the plan out.
+
+    Raises:
+        PlanError: the plan is for a model of another shape, or a cut cannot carry it out.
+        ArtifactError: the file holds no plan, or is damaged.
+    """
+    plan = Plan.read(path)
+    if gated:
+        plan.check_model(heads)
+    else:
+        plan.check(heads)
+    if not plan.removed:
+        raise PlanError(f"{path} removes no head; name a plan that does")
+    if plan.made_for is not None and plan.made_for.weights not in ("", weights):
+        session.note(f"{path} was made for other weights than these, of a model of the same shape")
+    return tuple(map(str, plan.removed))
 
 
 DEFAULT_PRUNING = PruningOptions()

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import typer
 
 from headcount.app.console.format import format_training
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import describe, open_model, open_named_task
-from headcount.app.console.pruning import PruningOptions, SizeOptions, parse_heads, show_table
+from headcount.app.console.models import describe, open_named_task, open_task_model
+from headcount.app.console.pruning import PruningOptions, SizeOptions, parse_heads, read_plan, show_table
 from headcount.app.console.session import Session
+from headcount.core.budget import Budget
 from headcount.core.plan import Plan
 from headcount.models.head_map import HeadMap
+from headcount.models.provenance import weight_hash
 from headcount.pruning.base import Pruner
+from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
@@ -36,11 +40,21 @@ def prune_model(
     *,
     seed: int,
     measures_speed: bool,
+    new_head: bool = False,
+    plan: Path | None = None,
 ) -> None:
     """Prunes a model in a run folder, and prints the smaller one against the dense one."""
-    pruner = Pruner.parse(method)
-    spec = options.spec(pruner, size.budget(pruner.sizes_itself), seed=seed)
-    model, heads, folder = open_model(session, data.model, data.loading)
+    pruner, spec = Pruner.parse(method) if plan is None else PlanPruner(), None
+    if plan is None:
+        spec = options.spec(pruner, size.budget(pruner.sizes_itself), seed=seed)
+    else:
+        Plan.read(plan)
+    if new_head:
+        options.check_new_head([pruner])
+    model, heads, folder = open_task_model(session, data, new_head=new_head)
+    if spec is None:
+        assert plan is not None
+        spec = options.spec(PlanPruner(removed=read_plan(session, plan, heads, weight_hash(model))), Budget(), seed=seed)
     if size.keep is not None:
         spec = spec.resized(parse_heads(size.keep, heads, options.attention))
     check_request(spec, model, heads)
@@ -48,13 +62,15 @@ def prune_model(
         raise typer.BadParameter(
             "prune keeps its results in a run folder, which one process leads; torchrun trains with headcount.prune in Python"
         )
-    describe(run, session, data, model, heads, {"spec": spec.to_dict(), "limit": data.limit})
+    describe(run, session, data, model, heads, {"spec": spec.to_dict(), "limit": data.limit}, new_head=new_head)
     task = open_named_task(session, data, model, folder)
     bench_sizes = BenchSizes(BATCHES, LENGTHS) if measures_speed else None
     pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=folder, bench_sizes=bench_sizes)
     with session.progress("evaluating the dense model"):
         dense = pruning.evaluate_dense()
-    artifact = _compute_artifact(session, run, pruning, spec, heads, method)
+    artifact = _compute_artifact(session, run, pruning, spec, heads, spec.method.label)
+    if new_head:
+        session.note("the head of the dense model is not trained: prune with --keep 100% for the dense model after the same training")
     rows = pruning.rows(dense, [artifact])
     show_table(session, dense, rows)
     timings = pruning.timings(artifact)

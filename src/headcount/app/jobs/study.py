@@ -12,7 +12,7 @@ from headcount.app.cli.study import Request
 from headcount.app.console.corpus import open_corpus
 from headcount.app.console.format import format_training
 from headcount.app.console.inputs import ModelOptions, TaskOptions
-from headcount.app.console.models import open_model, open_named_task
+from headcount.app.console.models import check_new_head, open_model, open_named_task, read_task_classes
 from headcount.app.console.session import Session
 from headcount.behaviour.base import Corpus
 from headcount.core.files import hash_path, reopened_model
@@ -43,9 +43,12 @@ def run_study_command(session: Session, study: Study, request: Request, run: Run
     if study.info.needs & {"run", "comparison"} and run is None:
         raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")
     data = model_and_data(request)
+    if request.new_head:
+        check_new_head(data)
     context = StudyContext(
         ConsoleSources(session, data, request),
         model=data.model or None,
+        new_head=request.new_head,
         run=run,
         seed=data.seed,
         command=session.command,
@@ -92,6 +95,10 @@ class ConsoleSources:
             loading = loading._replace(auto=options.pop("auto"))
         model, _, folder = open_model(self.session, name, loading, **options)
         return LoadedModel(name, model, folder)
+
+    def read_classes(self) -> tuple[str, ...]:
+        """Returns the classes in the data of the command line."""
+        return read_task_classes(self.data)
 
     def read_heads(self, name: str) -> HeadMap:
         """Returns the heads of a model."""

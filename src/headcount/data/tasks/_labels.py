@@ -45,6 +45,24 @@ def to_classes(request: TaskRequest, labels: Sequence[Labelled]) -> list[int]:
     return [by_name[_text(value).casefold()] for _, value in labels]
 
 
+def sort_classes(request: TaskRequest, labels: Iterable[Any]) -> tuple[str, ...]:
+    """Returns the names of all classes among some labels: in the order of their numbers where these are known, else sorted.
+
+    Raises:
+        DataError: the labels are decimal numbers, which have no classes, or all labels are equal.
+    """
+    numbers: dict[str, int | None] = {}
+    for label in labels:
+        if isinstance(label, float) and not label.is_integer():
+            raise DataError(f"label {label!r} of task '{request.name}' is a decimal number (regression), so that there are no classes")
+        numbers[label.name if isinstance(label, ClassLabel) else _text(label)] = label.number if isinstance(label, ClassLabel) else None
+    if len(numbers) < 2:
+        raise DataError(f"the data of task '{request.name}' hold {len(numbers)} different labels; a new head needs two or more")
+    if all(name.isdecimal() for name in numbers):
+        return tuple(sorted(numbers, key=int))
+    return tuple(sorted(numbers, key=lambda name: (numbers[name] is None, numbers[name] or 0, name)))
+
+
 def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value).strip()
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from itertools import chain
 from typing import Any, Literal
 
 from headcount.core.errors import DataError
@@ -11,7 +12,7 @@ from headcount.data.metrics import ACCURACY, Metric
 from headcount.data.readers.tables import PAIRS, SINGLE, ColumnGroup, ColumnLayout, Source, TableRow, read_rows
 from headcount.data.task import Split, Task, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
-from headcount.data.tasks._labels import LabelledRows, choose_metric, n_labels, to_classes, to_numbers
+from headcount.data.tasks._labels import LabelledRows, choose_metric, n_labels, sort_classes, to_classes, to_numbers
 from headcount.data.tasks._splits import for_each_split, read_splits
 from headcount.data.tasks._tokenize import Packed, check_head, check_tokenizer, encode, make_task, padding_token
 
@@ -39,8 +40,23 @@ class Classification(TaskBuilder):
     def build(self, request: TaskRequest) -> Task:
         """Returns the task."""
         self.check_model(request)
-        layout = text_layout(request)
-        return self.build_from_rows(request, lambda source: read_rows(source, layout, request.most_rows))
+        request, layout = self.find_rows(request)
+        return self.build_from_rows(request, lambda source: read_rows(source, layout, request.most_rows), self.default_metric)
+
+    @property
+    def default_metric(self) -> Metric:
+        """The metric where the caller chooses none."""
+        return ACCURACY
+
+    def find_rows(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
+        """Returns the request with its sources, and how their columns are found."""
+        return request, text_layout(request)
+
+    def read_classes(self, request: TaskRequest) -> tuple[str, ...]:
+        """Returns the names of all labels in the data: in the order of their numbers where these are known, else sorted."""
+        request, layout = self.find_rows(replace(request, limit=None))
+        rows = chain.from_iterable(read_rows(source, layout, None) for source in (request.train, request.eval) if source is not None)
+        return sort_classes(request, (row.values["label"] for row in rows))
 
     def check_model(self, request: TaskRequest) -> None:
         """Raises DataError for another head, another tokenizer, or a decoder without padding token, after which it would classify."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from headcount.core.errors import DataError
 from headcount.core.options import option, options_of
 from headcount.data.embedded import english, tavi
-from headcount.data.embedded.entailment import EntailmentPair, draw_pair, text_of
+from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, text_of
 from headcount.data.embedded.grammar import Clause, draw_clause
 from headcount.data.embedded.splits import draw_split
 from headcount.data.embedded.stories import draw_story
@@ -141,6 +141,10 @@ class Demo(GeneratedText):
             texts = Texts(read_texts, add_special_tokens=False, end=(request.tokenizer.eos_token_id,))
             return self.build_from_pairs(request, pairs, examples, texts)
         return make_task(request, examples, data.metric, Texts(read_texts))
+
+    def read_classes(self, request: TaskRequest) -> tuple[str, ...]:
+        """Returns the labels of entailment; other variants have none."""
+        return LABELS if self.variant.startswith("entailment") else super().read_classes(request)
 
     def _draw(self, request: TaskRequest, data: EmbeddedData, split: Split) -> list[Any]:
         size = self.size or SIZES[split]

@@ -6,8 +6,7 @@ from typing import Any, Literal
 from headcount.core.errors import DataError
 from headcount.core.options import option
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PEARSON, Metric
-from headcount.data.readers.tables import read_rows
-from headcount.data.task import Task
+from headcount.data.readers.tables import ColumnLayout
 from headcount.data.task_builder import TaskRequest
 from headcount.data.tasks.classification import Classification, text_layout
 
@@ -51,15 +50,18 @@ class Glue(Classification):
     )
     info = Classification.info
 
-    def build(self, request: TaskRequest) -> Task:
-        """Returns the task."""
-        self.check_model(request)
+    @property
+    def default_metric(self) -> Metric:
+        """The metric of the task in GLUE."""
+        return GLUE[self.variant].metric
+
+    def find_rows(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
+        """Returns the request with the data of the hub, unless it names files, and the columns of the task."""
         glue = GLUE[self.variant]
         if request.train is None and request.eval is None:
             train, held_out = (_download(self.variant, split) for split in ("train", glue.validation))
             request = replace(request, train=train, eval=held_out)
-        layout = text_layout(request, (glue.columns, ("text", "text_pair")[: len(glue.columns)]))
-        return self.build_from_rows(request, lambda source: read_rows(source, layout, request.most_rows), glue.metric)
+        return request, text_layout(request, (glue.columns, ("text", "text_pair")[: len(glue.columns)]))
 
 
 def _download(variant: str, split: str) -> Any:

@@ -3,8 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headcount.core.errors import DataError
-from headcount.data.readers.tables import PAIRS, read_rows
-from headcount.data.task import Task
+from headcount.data.readers.tables import PAIRS, ColumnLayout
 from headcount.data.task_builder import TaskRequest
 from headcount.data.tasks.classification import Classification, text_layout
 
@@ -18,11 +17,9 @@ class NLI(Classification):
 
     info = Classification.info
 
-    def build(self, request: TaskRequest) -> Task:
-        """Returns the task."""
-        self.check_model(request)
+    def find_rows(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
+        """Returns the request, and how the columns of pairs are found."""
         if request.text_column and not request.text_pair_column:
             raise DataError(f"task '{request.name}' reads pairs: text_column is '{request.text_column}', name text_pair_column as well")
         layout = text_layout(request, PAIRS)
-        pairs_only = replace(layout, roles={3: layout.roles[3]})
-        return self.build_from_rows(request, lambda source: read_rows(source, pairs_only, request.most_rows))
+        return request, replace(layout, roles={3: layout.roles[3]})

@@ -12,7 +12,7 @@ from headcount.runs.artifacts import Artifact
 from headcount.runs.results import method_label
 from headcount.runs.schema import RunRecord
 
-OPENING = ("task", "train", "eval", "task_option", "max_length", "limit", "truncate", "auto", "dtype")
+OPENING = ("task", "train", "eval", "task_option", "max_length", "limit", "truncate", "auto", "dtype", "new_head")
 """The arguments that open a model and its task, beside the columns of the data."""
 Argument = str | float | list[Any] | tuple[Any, ...]
 """The value of an argument that can be written on a command line."""

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headcount.core.errors import OptionError
+from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.heads import Head
 from headcount.core.plan import Plan
 from headcount.core.stats.agreement import spearman
 from headcount.core.stats.significance import paired_t
+from headcount.data.task import Task
 from headcount.importance.base import Importance
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
-from headcount.studies._base import StudyContext
-from headcount.studies._gated import count_heads
+from headcount.runs.results import unpack_pruned
+from headcount.studies._base import Effort, StudyContext
+from headcount.studies._gated import average_evaluations, count_heads
+from headcount.studies._grid import GridPoint, compare_evaluations
 from headcount.studies._results import correct_rows, describe_study_run
-from headcount.studies._tuning import note_training, tune_model
+from headcount.studies._tuning import SCORED, note_training, tune_model
 from headcount.workflows.prune import Pruning
 
 if TYPE_CHECKING:
@@ -29,6 +33,16 @@ if TYPE_CHECKING:
 
 QUANTITIES = ("q", "k", "v", "o", "importance")
 REPEATS = 10_000
+NO_CHANGE = PairedDifference(0.0, 0.0, 0.0, 1.0, "")
+
+
+def estimate_effort(study: Compensation, context: StudyContext) -> Effort:
+    """Returns the evaluations, the importances before and after every training, and the steps of all trainings."""
+    n_train, n_report = len(context.task.calibration), len(context.task.report)
+    recipe = Recipe(epochs=study.epochs, steps=study.steps, train_batch=study.train_batch)
+    scoring = 4 * study.seeds * 3 * min(n_train, SCORED, context.limit or SCORED)
+    evaluating = (3 * study.seeds + 1) * min(n_report, context.limit or n_report)
+    return Effort(passes=scoring + evaluating, steps=2 * study.seeds * recipe.n_steps(n_train))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +102,41 @@ class Changes:
     """The changes of the heads that stay.
 
     Attributes:
-        removed: The heads that were pruned.
-        scores: The fine-tuned models, `pruned` and `dense`.
+        removed: The heads that were pruned, by the first seed.
+        scores: The fine-tuned models of every seed, `pruned` and `dense`.
         rows: Every part over all survivors and by layer.
         evenness: How evenly every part is spread over layers.
         heads: The change of every part of every head in both trainings.
     """
 
     removed: tuple[Head, ...]
-    scores: Mapping[str, TunedScore]
+    scores: Mapping[str, tuple[TunedScore, ...]]
     rows: list[ChangeRow]
     evenness: list[Evenness]
     heads: list[dict[str, str | float]]
+    quality: tuple[QualityRow, ...] = ()
+    metric: str = ""
+    n_examples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QualityRow:
+    """The metric (or the loss) of one model over seeds, and its differences from the dense model as it is and after the same training.
+
+    `interval` is by t over seeds, from three on; differences are paired over examples.
+    """
+
+    model: str
+    n_seeds: int
+    mean: float
+    interval: tuple[float | None, float | None]
+    deviation: float | None
+    against_dense: PairedDifference | None
+    against_tuned: PairedDifference | None
+
+
+Training = tuple[Artifact, Artifact, Plan]
+"""The fine-tuning of a pruned model, that of the dense model by the same seed, and the plan of the former."""
 
 
 def measure_compensation(study: Compensation, context: StudyContext) -> Changes:
@@ -115,30 +152,76 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Changes:
     describe_study_run(context, loaded, {"study": study.name, "spec": request.to_dict(), "by": by})
     task = context.task
     pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
-    note_training(context, pruning, [request])
-    with context.progress(f"pruning by {study.method}") as advance:
-        artifact, small = pruning.make(request, advance)
-    small, plan = small.to(next(loaded.model.parameters()).device).eval(), Plan.removing(artifact.content["removed"])
-    context.note(f"two fine-tunings of {recipe.n_steps(len(task.calibration))} optimiser steps each follow")
-    with context.progress("fine-tuning the pruned model") as advance:
-        pruned = tune_model(context, f"after {request.name}", small, recipe, by=by, progress=advance)
-    with context.progress("fine-tuning the dense model") as advance:
-        dense = tune_model(context, "dense", loaded.model, recipe, by=by, progress=advance)
-    return compare_changes(pruned, dense, plan, seed=context.seed)
+    requests = [replace(request, seed=context.seed + number) for number in range(study.seeds)]
+    note_training(context, pruning, requests)
+    n_steps = recipe.n_steps(len(task.calibration))
+    context.note(f"{2 * len(requests)} fine-tunings of {n_steps} optimiser steps each follow")
+    trainings: list[Training] = []
+    before: list[Evaluation] = []
+    for each in requests:
+        with context.progress(f"pruning by {study.method}") as advance:
+            artifact, small = pruning.make(each, advance)
+        small, plan = small.to(next(loaded.model.parameters()).device).eval(), Plan.removing(artifact.content["removed"])
+        with context.progress("fine-tuning the pruned model") as advance:
+            pruned = tune_model(context, f"after {each.name}", small, recipe, by=by, seed=each.seed, progress=advance)
+        with context.progress("fine-tuning the dense model") as advance:
+            dense = tune_model(context, "dense", loaded.model, recipe, by=by, seed=each.seed, progress=advance)
+        trainings.append((pruned, dense, plan))
+        before.append(unpack_pruned(artifact))
+    untouched = pruning.evaluate_dense()
+    quality = compare_quality(untouched, before, trainings, task, seed=context.seed)
+    changes = compare_trainings(trainings, seed=context.seed)
+    return replace(changes, quality=tuple(quality), metric=untouched.metric or "loss", n_examples=untouched.n_examples)
+
+
+def compare_quality(
+    dense: Evaluation, pruned: Sequence[Evaluation], trainings: Sequence[Training], task: Task, *, seed: int = 0
+) -> list[QualityRow]:
+    """Returns the quality of the dense and the pruned model before and after training, so that it shows whether the score came back."""
+    models = {
+        "dense": [dense],
+        "dense, fine-tuned": [_evaluation_of(training[1], dense) for training in trainings],
+        "pruned": list(pruned),
+        "pruned, fine-tuned": [_evaluation_of(training[0], dense) for training in trainings],
+    }
+    means = {name: each[0] if len(each) == 1 else average_evaluations(each, task) for name, each in models.items()}
+    rows = []
+    for name, evaluations in models.items():
+        values = tuple(evaluation.score for evaluation in evaluations)
+        spread = GridPoint(name, 0, tuple(range(len(values))), values, means[name], (), NO_CHANGE, ())
+        against = [
+            None if name == control else compare_evaluations(means[control], means[name], task, seed=seed)
+            for control in ("dense", "dense, fine-tuned")
+        ]
+        rows.append(QualityRow(name, len(values), spread.mean, spread.interval, spread.deviation, *against))
+    return rows
+
+
+def _evaluation_of(artifact: Artifact, like: Evaluation) -> Evaluation:
+    return replace(like, losses=artifact.arrays["losses"], value=artifact.content["value"], parts=artifact.arrays.get("parts"))
 
 
 def compare_changes(pruned: Artifact, dense: Artifact, plan: Plan, *, seed: int = 0) -> Changes:
-    """Compares the fine-tuning of the pruned model with that of the dense one, head by head.
+    """Compares the fine-tuning of the pruned model with that of the dense one, head by head, of a single seed."""
+    return compare_trainings([(pruned, dense, plan)], seed=seed)
+
+
+def compare_trainings(trainings: Sequence[Training], *, seed: int = 0) -> Changes:
+    """Compares the fine-tuning of the pruned models with those of the dense one, head by head; a head is averaged over the seeds in which it stays.
 
     A difference is that of a head in the fine-tuning after pruning minus the same head in that of the dense model; intervals and p are those of a
     paired t over heads, which share their training and are not quite independent. Evenness is tested by permuting heads over layers.
     """
-    heads = [Head.parse(head) for head in pruned.content["heads"]]
-    index_of = {head: index for index, head in enumerate(dense.content["heads"])}
-    after_pruning = pruned.arrays["changes"]
-    of_dense = dense.arrays["changes"][[index_of[str(head)] for head in heads]]
+    by_name: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in trainings[0][1].content["heads"]}
+    for pruned, dense, _ in trainings:
+        of_dense_heads = dict(zip(dense.content["heads"], dense.arrays["changes"], strict=True))
+        for name, changes in zip(pruned.content["heads"], pruned.arrays["changes"], strict=True):
+            by_name[name].append((changes, of_dense_heads[name]))
+    heads = [Head.parse(name) for name, pairs in by_name.items() if pairs]
+    after_pruning, of_dense = (np.array([np.mean([pair[side] for pair in by_name[str(head)]], 0) for head in heads]) for side in (0, 1))
     layer = np.array([str(head).rpartition("H")[0] for head in heads])
-    n_lost = np.array([sum((removed.stack, removed.layer) == (head.stack, head.layer) for removed in plan.removed) for head in heads])
+    removed = [head for _, _, plan in trainings for head in plan.removed]
+    n_lost = np.array([sum((gone.stack, gone.layer) == (head.stack, head.layer) for gone in removed) for head in heads]) / len(trainings)
     members = {"all": np.ones(len(layer), dtype=bool)} | {str(name): layer == name for name in dict.fromkeys(layer.tolist())}
     rows: list[ChangeRow] = []
     evenness: list[Evenness] = []
@@ -151,8 +234,11 @@ def compare_changes(pruned: Artifact, dense: Artifact, plan: Plan, *, seed: int 
         numbers = {f"{part} pruned": float(after_pruning[index, number]) for number, part in enumerate(QUANTITIES)}
         numbers |= {f"{part} dense": float(of_dense[index, number]) for number, part in enumerate(QUANTITIES)}
         by_head.append({"head": str(head), **numbers})
-    scores = {name: TunedScore.of(artifact) for name, artifact in (("pruned", pruned), ("dense", dense))}
-    return Changes(tuple(plan.removed), scores, correct_rows(rows), evenness, by_head)
+    scores = {
+        "pruned": tuple(TunedScore.of(pruned) for pruned, _, _ in trainings),
+        "dense": tuple(TunedScore.of(dense) for _, dense, _ in trainings),
+    }
+    return Changes(tuple(trainings[0][2].removed), scores, correct_rows(rows), evenness, by_head)
 
 
 def compare_heads(part: str, layer: str, pruned: np.ndarray, dense: np.ndarray) -> ChangeRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -20,7 +20,7 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.results import unpack_pruned
 from headcount.runs.sweep import sweep
-from headcount.studies._base import Progress, StudyContext
+from headcount.studies._base import Effort, Progress, StudyContext
 from headcount.studies._gated import Drop, average_evaluations, count_levels, measure_drop
 from headcount.studies._results import correct_rows, describe_study_run
 from headcount.studies._tuning import note_training
@@ -42,6 +42,8 @@ class RolePruningResult:
     dense: Evaluation
     heads_by_role: Mapping[str, Sequence[Head]]
     rows: list[RoleLevel]
+    left_out: tuple[str, ...] = ()
+    """The roles that no head or every head has, with the reason."""
 
 
 def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruningResult:
@@ -52,31 +54,55 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
     template = PruneSpec.of(RANDOM, 1, repair=study.repair, recover=study.recover, recipe=recipe)
     for keep in keeps:
         check_request(template.resized(keep), loaded.model, loaded.heads)
-    describe_study_run(context, loaded, {"study": study.name, "roles": list(study.role), "keep": keeps, "seeds": study.seeds})
+    describe_study_run(context, loaded, {"study": study.name, "roles": list(study.roles_by_name), "keep": keeps, "seeds": study.seeds})
     task, tokenizer = context.task, context.sources.read_tokenizer(loaded)
-    heads_by_role = {role: find_heads(loaded.model, task, tokenizer, role, seed=context.seed) for role in dict.fromkeys(study.role)}
+    heads_by_role: dict[str, list[Head]] = {}
+    left_out: dict[str, PlanError] = {}
+    for name, names in study.roles_by_name.items():
+        try:
+            heads_by_role[name] = find_heads(loaded.model, task, tokenizer, ",".join(names), seed=context.seed)
+        except PlanError as error:
+            left_out[name] = error
+    if not heads_by_role:
+        raise next(iter(left_out.values()))
     for role, heads in heads_by_role.items():
         context.note(f"{len(heads)} of {len(loaded.heads)} heads have the role {role}: {', '.join(map(str, heads))}")
     pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
     choices = list_choices(loaded.heads, heads_by_role, keeps, with_exact=not study.keep)
+    choices = [replace(choice, roles=study.roles_by_name.get(choice.role, ())) for choice in choices]
     draws = range(context.seed, context.seed + study.seeds)
     note_training(context, pruning, [choice.request(template, draw) for choice in choices for draw in draws])
     with context.progress("pruning", "models") as advance:
         dense, rows = prune_roles(pruning, choices, template, draws=draws, progress=advance)
-    return RolePruningResult(dense, heads_by_role, rows)
+    return RolePruningResult(dense, heads_by_role, rows, tuple(f"{name} is left out: {error}." for name, error in left_out.items()))
+
+
+def estimate_effort(study: RolePruning, context: StudyContext) -> Effort:
+    """Returns the evaluations of all models, roles and the training steps; as if every role had a level of its own."""
+    n_train, n_report = len(context.task.calibration), len(context.task.report)
+    n_levels = len(study.keep) or 4
+    n_models = n_levels * (2 * len(study.roles_by_name) + 1) * study.seeds
+    recipe = Recipe(train_batch=study.train_batch)
+    steps = 0 if study.recover is None else recipe.with_length(study.recover).n_steps(n_train)
+    passes = (n_models + 1) * min(n_report, context.limit or n_report) + len(study.roles_by_name) * study.seeds * min(n_train, SENTENCES)
+    return Effort(passes=passes, steps=steps * n_models)
 
 
 @dataclass(frozen=True, slots=True)
 class HeadSelection:
-    """A way to choose heads: the role, or "" for random heads; prune, spare or random; and how many heads stay."""
+    """A way to choose heads: the role or group, or "" for random heads; prune, spare or random; and how many heads stay.
+
+    `roles` are those of a group; empty for the role of that name itself.
+    """
 
     role: str
     variant: str
     keep: int
+    roles: tuple[str, ...] = field(default=(), compare=False)
 
     def request(self, template: PruneSpec, seed: int) -> PruneSpec:
         """Returns the request for the pruned model of one seed."""
-        method = Pruner.parse(f"role:{self.variant}(roles={self.role})" if self.role else RANDOM)
+        method = Pruner.parse(f"role:{self.variant}(roles={','.join(self.roles) or self.role})" if self.role else RANDOM)
         return replace(template, method=method, seed=seed).resized(self.keep)
 
 
@@ -86,7 +112,7 @@ def find_heads(model: nn.Module, task: Task, tokenizer: Any, role: str, *, seed:
     Raises:
         PlanError: no head has the role, or all heads have it.
     """
-    only = None if role == "any" else [role]
+    only = None if role == "any" else role.split(",")
     table = roles(model, task, tokenizer, limit=SENTENCES, only=only, seed=seed)
     heads = [head for head, labels in table.labels().items() if labels]
     if not heads:

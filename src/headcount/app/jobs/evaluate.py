@@ -1,0 +1,93 @@
+"""`headcount evaluate`: evaluates a model as it is and under a plan, and prints both with their paired difference."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+
+from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.models import describe, open_model, open_named_task
+from headcount.app.console.options import split
+from headcount.app.console.pruning import read_plan
+from headcount.app.console.session import Session
+from headcount.core.errors import unknown
+from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
+from headcount.core.plan import Plan
+from headcount.data.mask import mask
+from headcount.data.task import SPLITS
+from headcount.data.task import Split as SplitName
+from headcount.models.head_map import HeadMap
+from headcount.models.provenance import weight_hash
+from headcount.runs.store import Run
+from headcount.workflows.evaluate import evaluate_into
+
+
+def evaluate_model(session: Session, data: TaskOptions, plan: Path | None, heads: str | None, split_name: str, run: Run | None) -> None:
+    """Evaluates a model on a split of its task, as it is and without the heads of a plan, and prints both.
+
+    Raises:
+        BadParameter: heads are named twice.
+        PlanError: the plan does not fit the model.
+    """
+    if plan is not None and heads is not None:
+        raise typer.BadParameter("--plan and --heads both say which heads go; leave one out")
+    if split_name not in SPLITS:
+        raise unknown("split", split_name, SPLITS)
+    if plan is not None:
+        Plan.read(plan)
+    model, head_map, model_folder = open_model(session, data.model, data.loading)
+    removed = _removed_heads(session, plan, heads, head_map, model)
+    if run is not None:
+        describe(run, session, data, model, head_map, {"plan": list(removed), "split": split_name, "limit": data.limit})
+    task, which = open_named_task(session, data, model, model_folder), cast(SplitName, split_name)
+    reading: Any = {"split": which, "limit": data.limit, "batch_size": data.examples_per_batch}
+    with session.progress("evaluating the model as it is") as advance:
+        dense = evaluate_into(run, "dense", model, task, progress=advance, **reading)
+    pruned, changes = None, {}
+    if removed:
+        under = {"removed": sorted(removed), "how": "zero"}
+        with session.progress(f"evaluating without {len(removed)} heads") as advance, mask(model, removed):
+            pruned = evaluate_into(run, f"without {len(removed)} heads", model, task, under=under, progress=advance, **reading)
+        changes = compare_with(dense, pruned, task.metric.total if task.metric else None, seed=data.seed)
+    _show(session, dense, pruned, changes, len(head_map), len(removed))
+    content: dict[str, Any] = {"model": data.model, "task": task.name, "split": split_name, "dense": _record(dense)}
+    if pruned is not None:
+        content |= {"plan": list(removed), "pruned": _record(pruned), "changes": {name: asdict(each) for name, each in changes.items()}}
+    session.result(content)
+
+
+def _removed_heads(session: Session, plan: Path | None, heads: str | None, head_map: HeadMap, model: Any) -> tuple[str, ...]:
+    """Returns the heads that go; heads that are gated alone need not be cut."""
+    if plan is not None:
+        return read_plan(session, plan, head_map, weight_hash(model), gated=True)
+    named = Plan.removing(split(heads or ""))
+    named.check_model(head_map)
+    return tuple(map(str, named.removed))
+
+
+def _record(evaluation: Evaluation) -> dict[str, Any]:
+    return {name: getattr(evaluation, name) for name in ("loss", "metric", "value", "n_examples")}
+
+
+def _show(
+    session: Session, dense: Evaluation, pruned: Evaluation | None, changes: dict[str, PairedDifference], n_heads: int, n_removed: int
+) -> None:
+    """Prints a row for every model and quantity, with the paired difference of the second."""
+    columns = ("model", "heads", "quantity", "value", "change", "95% interval", "p", "test")
+    rows: list[tuple[object, ...]] = []
+    for name, evaluation, number in (("as it is", dense, n_heads), ("without the plan's heads", pruned, n_heads - n_removed)):
+        if evaluation is None:
+            continue
+        quantities = {"metric": (evaluation.metric, evaluation.value), "loss": ("loss", evaluation.loss)}
+        for key, (label, value) in quantities.items():
+            change = changes.get(key) if evaluation is pruned else None
+            tested = ("", "", "", "")
+            if change is not None:
+                tested = (f"{change.difference:+.4g}", f"{change.low:+.3g} … {change.high:+.3g}", f"{change.p:.2g}", change.by)
+            if value is not None:
+                rows.append((name, number, label, f"{value:.4g}", *tested))
+    session.table(columns, rows, right=("heads", "value", "change", "95% interval", "p"))
+    session.line(f"{dense.n_examples} examples of the {dense.split} split")

@@ -1,0 +1,124 @@
+"""The choice of an importance, its complement and random heads, each as it is, repaired and recovered by training."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from headcount.core.budget import Budget
+from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.pruning.methods.plan import PlanPruner
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
+from headcount.studies._base import Effort, StudyContext
+from headcount.studies._gated import count_heads
+from headcount.studies._grid import Grid, GridPoint, make_pruning, run_grid
+from headcount.studies._results import correct_rows, describe_study_run
+
+if TYPE_CHECKING:
+    from headcount.studies.importance_or_random import ImportanceOrRandom
+
+IMPORTANCE, COMPLEMENT, RANDOM = "importance", "complement", "random"
+AS_IS, REPAIRED, RECOVERED = "as it is", "repaired", "recovered"
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRow:
+    """One way to choose heads, and what follows; differences are from the dense model (trained alike where training follows) and from random."""
+
+    n_kept: int
+    choice: str
+    stage: str
+    n_seeds: int
+    steps: int | None
+    mean: float
+    interval: tuple[float | None, float | None]
+    deviation: float | None
+    change: PairedDifference
+    against_random: PairedDifference | None
+    q: float | None = None
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of no difference from random heads; None for these."""
+        return None if self.against_random is None else self.against_random.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The dense model, as it is and after the same training; the heads that the importance removes by size, and all rows."""
+
+    dense: Evaluation
+    dense_recovered: Evaluation | None
+    removed: dict[int, tuple[str, ...]]
+    rows: list[ChoiceRow]
+
+
+def count_sizes(study: ImportanceOrRandom, n_heads: int) -> list[int]:
+    """Returns how many heads the importance keeps, most first."""
+    return sorted({count_heads(keep, n_heads) for keep in study.keep}, reverse=True)
+
+
+def make_template(study: ImportanceOrRandom, seed: int) -> PruneSpec:
+    """Returns the request that all others differ from."""
+    recipe = Recipe(rate=study.rate, train_batch=study.train_batch)
+    return PruneSpec.of(study.by, Budget(keep=1), repair=False, recipe=recipe, seed=seed)
+
+
+def estimate_effort(study: ImportanceOrRandom, context: StudyContext) -> Effort:
+    """Returns the evaluations of all models and the steps of those that are trained."""
+    sizes, n_train, n_report = len(count_sizes(study, len(context.loaded.heads))), len(context.task.calibration), len(context.task.report)
+    steps = 0 if study.recover is None else Recipe(train_batch=study.train_batch).with_length(study.recover).n_steps(n_train)
+    n_trained = 0 if study.recover is None else (4 * sizes + 1) * study.seeds
+    n_models = sizes * (4 + 4 * study.seeds) + n_trained
+    return Effort(passes=n_models * min(n_report, context.limit or n_report) + 3 * min(n_train, 512), steps=steps * n_trained)
+
+
+def measure_choices(study: ImportanceOrRandom, context: StudyContext) -> Choices:
+    """Prunes the model of a study by the importance, by its complement and at random, and repairs and trains each."""
+    describe_study_run(context, context.loaded, {"study": study.name, "by": study.by, "seeds": study.seeds})
+    heads, seed = context.loaded.heads, context.seed
+    pruning, template = make_pruning(context), make_template(study, seed)
+    sizes = count_sizes(study, len(heads))
+    chosen = run_grid(context, pruning, [template.resized(keep) for keep in sizes])
+    removed = {keep: tuple(chosen.find(template.resized(keep)).artifacts[0].content["removed"]) for keep in sizes}
+    stages = {AS_IS: template, REPAIRED: replace(template, repair=True)}
+    if study.recover is not None:
+        stages[RECOVERED] = replace(template, recover=study.recover)
+    requests: dict[tuple[int, str, str], PruneSpec] = {}
+    for stage, request in stages.items():
+        for keep, names in removed.items():
+            for choice, size in ((IMPORTANCE, keep), (COMPLEMENT, len(heads) - keep)):
+                plan = PlanPruner(removed=names, complement=choice == COMPLEMENT)
+                requests[size, choice, stage] = replace(request, method=plan, budget=None)
+                requests[size, RANDOM, stage] = PruneSpec.of(
+                    RANDOM, size, repair=request.repair, recover=request.recover, recipe=request.recipe, seed=seed
+                )
+    dense_request = None if study.recover is None else replace(requests[sizes[0], RANDOM, RECOVERED]).resized(len(heads))
+    specs = []
+    for (_, choice, stage), request in requests.items():
+        n_seeds = study.seeds if choice == RANDOM or stage == RECOVERED else 1
+        specs += [replace(request, seed=seed + number) for number in range(n_seeds)]
+    specs += [] if dense_request is None else [replace(dense_request, seed=seed + number) for number in range(study.seeds)]
+    grid = run_grid(context, pruning, list(dict.fromkeys(specs)))
+    dense_recovered = None if dense_request is None else grid.find(dense_request).evaluation
+    rows = [
+        _make_row(grid, key, grid.find(requests[key]), grid.find(requests[key[0], RANDOM, key[2]]), dense_recovered, seed)
+        for key in sorted(requests, key=lambda key: (-key[0], list(stages).index(key[2]), (IMPORTANCE, RANDOM, COMPLEMENT).index(key[1])))
+    ]
+    return Choices(grid.dense, dense_recovered, removed, correct_rows(rows))
+
+
+def _make_row(
+    grid: Grid, key: tuple[int, str, str], point: GridPoint, control: GridPoint, dense_recovered: Evaluation | None, seed: int
+) -> ChoiceRow:
+    size, choice, stage = key
+    dense = dense_recovered if stage == RECOVERED and dense_recovered is not None else grid.dense
+    change = grid.compare(point, replace(point, evaluation=dense), seed=seed)
+    against_random = None if choice == RANDOM else grid.compare(point, control, seed=seed)
+    spread = (point.mean, point.interval, point.deviation)
+    return ChoiceRow(size, choice, stage, len(point.seeds), point.steps, *spread, change, against_random)

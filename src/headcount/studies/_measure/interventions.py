@@ -1,0 +1,142 @@
+"""The model with the same heads gated to nothing, to their mean output and to uniform attention, at several numbers of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, cast
+
+from torch import Tensor
+
+from headcount.core.budget import Budget
+from headcount.core.errors import OptionError
+from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.heads import Head
+from headcount.models.gates import Replacement
+from headcount.pruning.base import PruneContext, Pruner
+from headcount.pruning.prune import check_request
+from headcount.pruning.spec import PruneSpec
+from headcount.studies._base import Effort, StudyContext
+from headcount.studies._gated import average_evaluations, count_levels, evaluate_without, means_for
+from headcount.studies._grid import GridPoint, compare_evaluations
+from headcount.studies._results import correct_rows, describe_study_run
+
+if TYPE_CHECKING:
+    from headcount.studies.interventions import Interventions
+
+ZERO: Replacement = "zero"
+LEVELS = tuple(share / 10 for share in range(9, 0, -1))
+
+
+@dataclass(frozen=True, slots=True)
+class InterventionRow:
+    """One intervention at one number of heads: over seeds, against the dense model, and against the same heads gated to zero."""
+
+    intervention: str
+    n_kept: int
+    share_removed: float
+    n_seeds: int
+    mean: float
+    interval: tuple[float | None, float | None]
+    deviation: float | None
+    change: PairedDifference
+    against_zero: PairedDifference | None
+    q: float | None = None
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of no difference from zero; None for zero itself."""
+        return None if self.against_zero is None else self.against_zero.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+
+def list_sizes(study: Interventions, context: StudyContext) -> list[int]:
+    """Returns how many heads stay at each level, most first."""
+    return count_levels(study.keep, context.loaded.heads, LEVELS)
+
+
+def count_seeds(study: Interventions) -> int:
+    """Returns how many times heads are chosen: once by a method without chance."""
+    return study.seeds if Pruner.parse(study.method).info.draws else 1
+
+
+def estimate_effort(study: Interventions, context: StudyContext) -> Effort:
+    """Returns the evaluations under all interventions."""
+    n_report = min(len(context.task.report), context.limit or len(context.task.report))
+    return Effort(passes=n_report * (1 + len(study.interventions) * count_seeds(study) * len(list_sizes(study, context))))
+
+
+def measure_interventions(study: Interventions, context: StudyContext) -> tuple[Evaluation, list[InterventionRow]]:
+    """Returns the dense model, and a row for every intervention and number of heads; all gate the same heads away."""
+    pruner, loaded = Pruner.parse(study.method), context.loaded
+    if pruner.info.trains or pruner.sizes_itself:
+        raise OptionError(f"interventions need a method that chooses a number of heads without training; {pruner} is none of these")
+    sizes = list_sizes(study, context)
+    for size in sizes:
+        check_request(PruneSpec.of(pruner, size), loaded.model, loaded.heads)
+    describe_study_run(context, loaded, {"study": study.name, "method": study.method, "seeds": study.seeds})
+    seeds = range(context.seed, context.seed + count_seeds(study))
+    removed = {(size, seed): _choose(context, pruner, size, seed) for size in sizes for seed in seeds}
+    dense = _evaluate(context, (), ZERO)
+    points: dict[tuple[str, int], GridPoint] = {}
+    total = len(study.interventions) * len(removed)
+    with context.progress("gating heads", "models") as advance:
+        for name in study.interventions:
+            intervention = cast(Replacement, name)
+            means = means_for(loaded.model, context.task, intervention, context.limit)
+            for size in sizes:
+                evaluations = []
+                for seed in seeds:
+                    evaluations.append(_evaluate(context, removed[size, seed], intervention, means))
+                    advance(len(points) * len(seeds) + len(evaluations), total)
+                survivors = tuple(frozenset(loaded.heads) - removed[size, seed] for seed in seeds)
+                points[intervention, size] = _make_point(context, intervention, size, tuple(seeds), evaluations, survivors, dense)
+    rows = []
+    for (intervention, size), point in points.items():
+        zero = points.get((ZERO, size)) if intervention != ZERO else None
+        against_zero = None if zero is None else compare_evaluations(zero.evaluation, point.evaluation, context.task, seed=context.seed)
+        share = 1 - size / len(loaded.heads)
+        spread = (point.mean, point.interval, point.deviation)
+        rows.append(InterventionRow(intervention, size, share, len(seeds), *spread, point.change, against_zero))
+    return dense, correct_rows(rows)
+
+
+def _choose(context: StudyContext, pruner: Pruner, size: int, seed: int) -> frozenset[Head]:
+    loaded = context.loaded
+    choice = pruner.choose(PruneContext(loaded.model, loaded.heads, context.task, Budget(keep=size), seed))
+    return frozenset(choice.plan.removed)
+
+
+def _evaluate(
+    context: StudyContext, removed: Sequence[Head] | frozenset[Head], intervention: Replacement, means: Mapping[str, Tensor] | None = None
+) -> Evaluation:
+    loaded, task = context.loaded, context.task
+    name = f"{len(loaded.heads) - len(removed)} heads, others {intervention}" if removed else "dense"
+    return evaluate_without(
+        context.run,
+        name,
+        loaded.model,
+        task,
+        removed,
+        ablation=intervention,
+        means=means,
+        limit=context.limit,
+        batch_size=context.batch_size,
+    )
+
+
+def _make_point(
+    context: StudyContext,
+    intervention: str,
+    size: int,
+    seeds: tuple[int, ...],
+    evaluations: Sequence[Evaluation],
+    survivors: tuple[frozenset[Head], ...],
+    dense: Evaluation,
+) -> GridPoint:
+    average = evaluations[0] if len(evaluations) == 1 else average_evaluations(evaluations, context.task)
+    values, change = tuple(evaluation.score for evaluation in evaluations), compare_evaluations(dense, average, context.task)
+    return GridPoint(intervention, size, seeds, values, average, survivors, change, ())

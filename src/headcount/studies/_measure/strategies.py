@@ -1,0 +1,217 @@
+"""Models pruned by several strategies to several sizes and trained alike, in pairs with random heads, with each other and with the dense model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from headcount.core.budget import Budget
+from headcount.core.errors import OptionError
+from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import unwrap
+from headcount.pruning.base import Pruner
+from headcount.pruning.methods.layers import Layers
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
+from headcount.studies._base import Effort, LoadedModel, StudyContext
+from headcount.studies._gated import admit_model
+from headcount.studies._grid import Grid, GridPoint, count_by, run_grid
+from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._tuning import CLASSIFIER, load_with_head
+from headcount.workflows.prune import Pruning
+
+if TYPE_CHECKING:
+    from headcount.studies.strategies import Strategies
+
+RANDOM = "random"
+ALL = "all"
+"""Stands for all kinds of attention together."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyRow:
+    """One strategy within one kind of attention at one number of heads.
+
+    Attributes:
+        strategy: The pruner.
+        kind: The attention that may lose heads; `all` if any may.
+        n_kept: How many heads of that attention stay.
+        share_removed: The share of its heads that goes.
+        n_seeds: How many seeds there are.
+        steps: Optimiser steps of the training after pruning; None if there was none.
+        mean: The mean over seeds, with the `interval` by t and the standard `deviation` over seeds.
+        change: The difference from the dense model after the same training, over examples.
+        against_random: The difference from random heads of the same number.
+        layers: The mean number of heads that stay in every layer.
+    """
+
+    strategy: str
+    kind: str
+    n_kept: int
+    share_removed: float
+    n_seeds: int
+    steps: int | None
+    mean: float
+    interval: tuple[float | None, float | None]
+    deviation: float | None
+    change: PairedDifference
+    against_random: PairedDifference | None
+    layers: dict[str, float]
+    q: float | None = None
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of no difference from random heads; None for these."""
+        return None if self.against_random is None else self.against_random.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyPair:
+    """The difference of a strategy from another one at the same number of heads of the same attention."""
+
+    kind: str
+    n_kept: int
+    strategy: str
+    other: str
+    change: PairedDifference
+    q: float | None = None
+
+    @property
+    def p(self) -> float:
+        """The p-value of no difference."""
+        return self.change.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyResult:
+    """The dense model after the same training as the pruned ones, over seeds; a row for every strategy, and one for every pair."""
+
+    model: str
+    dense: Evaluation
+    dense_seeds: tuple[float, ...]
+    is_dense_trained: bool
+    rows: list[StrategyRow]
+    pairs: list[StrategyPair]
+
+
+def build_requests(study: Strategies, heads: HeadMap, first_seed: int) -> list[PruneSpec]:
+    """Returns the requests of all strategies, kinds of attention, sizes and seeds; with training, also of the dense model by each seed."""
+    kinds = tuple(dict.fromkeys(block.kind for block in heads.blocks))
+    recipe = Recipe(rate=study.rate, train_batch=study.train_batch)
+    template = PruneSpec.of(RANDOM, Budget(keep=1), repair=study.repair, recover=study.recover, recipe=recipe)
+    groups: list[tuple[str, ...]] = [()]
+    if study.by_kind and len(kinds) > 1:
+        groups += [(kind,) for kind in kinds]
+    pruners, seeds = dict.fromkeys(map(Pruner.parse, (*study.strategies, RANDOM))), range(first_seed, first_seed + study.seeds)
+    for pruner in pruners:
+        if pruner.sizes_itself or pruner.info.trains:
+            raise OptionError(f"strategies are pruners that choose a number of heads without training; {pruner} is none of these")
+    specs = [
+        replace(template, method=pruner, kinds=group, seed=seed).resized(keep)
+        for group in groups
+        for pruner in pruners
+        for keep in study.keep
+        for seed in seeds
+    ]
+    if study.recover is not None:
+        specs += [replace(template, seed=seed).resized(len(heads)) for seed in seeds]
+    return specs
+
+
+def open_subject(study: Strategies, context: StudyContext) -> LoadedModel:
+    """Returns the model of a study, or the pre-trained one that it names, with an untrained head for the classes of the study's model.
+
+    Raises:
+        OptionError: the pre-trained model has a head already, or that of the study has no classes.
+    """
+    if not study.pretrained:
+        return context.loaded
+    own: object = unwrap(context.loaded.model)
+    if CLASSIFIER not in type(own).__name__:
+        raise OptionError(f"pretrained={study.pretrained} gets a head for classes like that of {context.model_name}, which has none")
+    labels: dict[int, str] = dict(getattr(own, "config").id2label)  # noqa: B009 - not every module has a configuration
+    return load_with_head(context, study.pretrained, [labels[number] for number in sorted(labels)])
+
+
+def label_strategy(pruner: Pruner) -> str:
+    """Returns a pruner in tables: its text, with the layers that go first also where these are the default."""
+    return f"layers:{pruner.strategy}" if isinstance(pruner, Layers) else str(pruner)
+
+
+def estimate_effort(study: Strategies, context: StudyContext) -> Effort:
+    """Returns the evaluations and the training steps of all models."""
+    specs = build_requests(study, context.loaded.heads, context.seed)
+    n_train, n_report = len(context.task.calibration), len(context.task.report)
+    passes = (len(specs) + 1) * min(n_report, context.limit or n_report)
+    return Effort(passes=passes, steps=sum(spec.n_steps(n_train) for spec in specs))
+
+
+def measure_strategies(study: Strategies, context: StudyContext) -> StrategyResult:
+    """Prunes the model of a study by every strategy to every size, trains all alike, and compares the results."""
+    describe_study_run(context, context.loaded, {"study": study.name, "strategies": list(study.strategies), "seeds": study.seeds})
+    subject = open_subject(study, context)
+    specs, run = build_requests(study, subject.heads, context.seed), context.required_run
+    admit_model(run, subject.model)
+    task = context.task if subject is context.loaded else context.sources.open_task(subject)
+    pruning = Pruning(run, subject.model, task, limit=context.limit, command=context.command)
+    grid = run_grid(context, pruning, specs)
+    return summarise(grid, subject.name, is_trained=study.recover is not None, seed=context.seed)
+
+
+def summarise(grid: Grid, model: str, *, is_trained: bool, seed: int = 0) -> StrategyResult:
+    """Returns the rows and pairs of a grid; with `is_trained`, its random request that keeps all heads is the trained dense model."""
+    specs = {id(point): PruneSpec.from_dict(point.artifacts[0].content["spec"]) for point in grid.points}
+    trained = [point for point in grid.points if is_trained and point.n_kept == len(grid.heads)]
+    points = [point for point in grid.points if point not in trained]
+    dense = trained[0].evaluation if trained else grid.dense
+
+    def key(point: GridPoint) -> tuple[str, str, int]:
+        spec = specs[id(point)]
+        kind = spec.kinds[0] if spec.kinds else ALL
+        counts = count_by(grid.heads.blocks, point.survivors)
+        return label_strategy(spec.method), kind, round(sum(number for name, number in counts.items() if kind in (ALL, name)))
+
+    by_key = {key(point): point for point in points}
+    rows, pairs = [], []
+    for (strategy, kind, n_kept), point in by_key.items():
+        control = None if strategy == RANDOM else by_key.get((RANDOM, kind, n_kept))
+        n_free = sum(block.n_heads for block in grid.heads.blocks if kind in (ALL, block.kind))
+        rows.append(
+            StrategyRow(
+                strategy,
+                kind,
+                n_kept,
+                1 - n_kept / n_free,
+                len(point.seeds),
+                point.steps,
+                point.mean,
+                point.interval,
+                point.deviation,
+                grid.compare(point, replace(point, evaluation=dense), seed=seed),
+                None if control is None else grid.compare(point, control, seed=seed),
+                count_by(grid.heads.blocks, point.survivors, layers=True),
+            )
+        )
+    for (first, kind, n_kept), (second, other_kind, n_other) in combinations(by_key, 2):
+        if (kind, n_kept) == (other_kind, n_other) and RANDOM not in (first, second):
+            change = grid.compare(by_key[first, kind, n_kept], by_key[second, kind, n_kept], seed=seed)
+            pairs.append(StrategyPair(kind, n_kept, first, second, change))
+    values = trained[0].values if trained else (grid.dense.score,)
+    return StrategyResult(model, dense, values, bool(trained), correct_rows(sort_rows(rows)), correct_rows(pairs))
+
+
+def sort_rows(rows: Sequence[StrategyRow]) -> list[StrategyRow]:
+    """Returns the rows by kind of attention and number of heads, most first, strategies in their order."""
+    kinds = list(dict.fromkeys(row.kind for row in rows))
+    return sorted(rows, key=lambda row: (kinds.index(row.kind), -row.n_kept))

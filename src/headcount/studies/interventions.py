@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
+
+from headcount.core.figure import Axis, Line, LineFigure, Reference
+from headcount.core.options import option
+from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
+
+if TYPE_CHECKING:
+    from headcount.core.evaluation import Evaluation
+    from headcount.studies._measure.interventions import InterventionRow
+
+KNOWN = ("zero", "mean", "uniform")
+
+
+@dataclass(frozen=True)
+class Interventions(Study):
+    """What does removing a head mean? The same heads replaced by nothing, by their mean output and by uniform attention, at several sizes.
+
+    Budhraja et al. 2020 meant the first, and their released code did the third. Heads are gated, not cut: for zero and mean a cut gives the same
+    numbers, and uniform attention cannot be cut. Nothing is trained. All interventions gate the same heads, and differences are paired over the
+    examples of the report split.
+    """
+
+    _: KW_ONLY
+    method: str = option("random", "A pruner that chooses heads without training, or an importance to rank by")
+    interventions: tuple[str, ...] = option(KNOWN, "What stands in for removed heads: zero, mean, uniform")
+    keep: tuple[int | float | str, ...] = option((), "How many heads stay: numbers or shares; by default 90%, 80%, …, 10%")
+    seeds: int = option(3, "Draws of the heads, of a method with chance in it", minimum=1)
+    info = StudyInfo(paper="Budhraja et al. 2020 and its released code", needs=frozenset({"model", "task"}))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from headcount.core.errors import unknown
+
+        for name in self.interventions:
+            if name not in KNOWN:
+                raise unknown("intervention", name, KNOWN)
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns the evaluations under all interventions."""
+        from headcount.studies._measure.interventions import estimate_effort
+
+        return estimate_effort(self, context)
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Returns a row for every intervention and number of heads."""
+        from headcount.studies._measure.interventions import measure_interventions
+
+        dense, rows = measure_interventions(self, context)
+        metric = dense.metric or "loss"
+        return StudyResult(
+            study=str(self),
+            tables=(_table(rows, metric),),
+            sentence=_verdict(rows),
+            notes=(f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples. Heads are gated, chosen by {self.method}.",),
+            figures=(_figure(rows, dense, metric),),
+            measurements={
+                "model": context.model_name,
+                "task": context.task.name,
+                "dense": {"metric": metric, "value": dense.score},
+                "rows": [row.to_dict() for row in rows],
+            },
+        )
+
+
+def _table(rows: Sequence[InterventionRow], metric: str) -> Table:
+    columns = (
+        Column("intervention"),
+        Column("heads"),
+        Column("removed", format=".0%"),
+        Column("seeds"),
+        *interval_columns(metric, ".4g"),
+        Column("sd", format=".2g"),
+        *interval_columns("against the dense model", "+.3g", metric),
+        *interval_columns("against zero", "+.3g", metric),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+    cells = [
+        (
+            row.intervention,
+            row.n_kept,
+            row.share_removed,
+            row.n_seeds,
+            row.mean,
+            *row.interval,
+            row.deviation,
+            row.change.difference,
+            row.change.low,
+            row.change.high,
+            *((row.against_zero.difference, row.against_zero.low, row.against_zero.high) if row.against_zero else (None,) * 3),
+            row.p,
+            row.q,
+        )
+        for row in rows
+    ]
+    return Table("interventions", columns, tuple(cells), f"{metric} by what stands in for removed heads; p and q are against zero")
+
+
+def _figure(rows: Sequence[InterventionRow], dense: Evaluation, metric: str) -> LineFigure:
+    lines = []
+    for intervention in dict.fromkeys(row.intervention for row in rows):
+        points = sorted((row for row in rows if row.intervention == intervention), key=lambda row: row.share_removed)
+        y, low, high = (tuple(getattr(row.change, end) for row in points) for end in ("difference", "low", "high"))
+        lines.append(Line(intervention, tuple(row.share_removed for row in points), y, low, high))
+    return LineFigure(
+        name="interventions",
+        title=f"Change of {metric} by what stands in for removed heads",
+        x=Axis("heads removed", is_share=True),
+        y=Axis(f"change of {metric} from the dense model"),
+        table="interventions",
+        n=dense.n_examples,
+        lines=tuple(lines),
+        references=(Reference("dense model", 0.0),),
+    )
+
+
+def _verdict(rows: Sequence[InterventionRow]) -> str:
+    parts = []
+    for intervention in dict.fromkeys(row.intervention for row in rows if row.q is not None):
+        own = [row for row in rows if row.intervention == intervention]
+        n_different = sum(row.q is not None and row.q <= SIGNIFICANT for row in own)
+        parts.append(f"{intervention} differs from zero at {n_different} of {len(own)} sizes")
+    text = ", ".join(parts) or "one intervention alone was measured"
+    return f"{text[0].upper()}{text[1:]} (q ≤ {SIGNIFICANT})." if parts else f"{text[0].upper()}{text[1:]}."
