@@ -36,6 +36,7 @@ Words = tuple[object, ...]
 TEXT: Words = ("demo/encoder", "--task", "demo/text", "--task-option", "size=40")
 PAIRS: Words = ("demo/entailment", "--task", "demo/entailment")
 QUICK: Words = ("--method", "magnitude", "--keep", "4")
+CURVE: Words = ("--methods", "gradient", "--keep", "50%", "--seeds", 1)
 
 # Commands that have --limit: {model}, {other} and {data} stand for a classifier, another one, and a table for them.
 COMMANDS: dict[str, Words] = {
@@ -48,6 +49,7 @@ COMMANDS: dict[str, Words] = {
     ),
     "analyze": ("analyze", "{model}", "--train", "{data}", "--methods", "surgeon", "--keep", "50%", "--seeds", 1, "--out", "{out}"),
     "demo": ("demo", "--out", "{out}"),
+    "evaluate": ("evaluate", "{model}", "--train", "{data}", "--heads", "L0H1"),
     "study all-but-one": ("study", "all-but-one", "{model}", "--train", "{data}", "--how", "mean"),
     "study by-type": ("study", "by-type", "{model}", "--train", "{data}"),
     "study compensation": ("study", "compensation", "{model}", "--train", "{data}", *QUICK, "--train-batch", 8, "--out", "{out}"),
@@ -57,6 +59,28 @@ COMMANDS: dict[str, Words] = {
         *("study", "languages", "demo/entailment", "--tasks", "demo/entailment,demo/entailment-tavi"),
         *("--against", "demo/entailment-english", "--method", "magnitude", "--keep", "50%", "--out", "{out}"),
     ),
+    "study importance-map": ("study", "importance-map", "{model}", "gradient", "--train", "{data}", "--out", "{out}"),
+    "study importance-or-random": (
+        *("study", "importance-or-random", "{model}", "--train", "{data}", "--by", "magnitude", "--keep", "50%", "--seeds", 1),
+        *("--recover", "2steps", "--train-batch", 8, "--out", "{out}"),
+    ),
+    "study interventions": ("study", "interventions", "{model}", "--train", "{data}", "--keep", "50%", "--seeds", 1, "--out", "{out}"),
+    "study kept": ("study", "kept", "{model}", "--train", "{data}", *CURVE, "--out", "{out}"),
+    "study plan-transfer": ("study", "plan-transfer", *PAIRS[:1], "demo/entailment-tavi", *PAIRS[1:], *QUICK, "--seeds", 1, "--out", "{out}"),
+    "study pruning-curve": ("study", "pruning-curve", "{model}", "--train", "{data}", *CURVE, "--out", "{out}"),
+    "study role-definitions": ("study", "role-definitions", "{model}", "--task", "classification", "--train", "{data}"),
+    "study role-families": ("study", "role-families", "{model}", "--task", "classification", "--train", "{data}"),
+    "study role-map": ("study", "role-map", "{model}", "--task", "classification", "--train", "{data}"),
+    "study single-heads": ("study", "single-heads", "{model}", "--train", "{data}", "--out", "{out}"),
+    "study speed": (
+        *("study", "speed", "{model}", "--train", "{data}", "--method", "gradient", "--keep", "50%"),
+        *("--batches", "1", "--length", 8, "--rounds", 15, "--out", "{out}"),
+    ),
+    "study strategies": (
+        *("study", "strategies", "{model}", "--train", "{data}", "--strategies", "layers:top", "--keep", "50%", "--seeds", 1),
+        *("--recover", "2steps", "--train-batch", 8, "--out", "{out}"),
+    ),
+    "study task-transfer": ("study", "task-transfer", *PAIRS[:1], "demo/entailment-tavi", *PAIRS[1:], "--out", "{out}"),
     "study layers": ("study", "layers", "{model}", "--train", "{data}", "--how", "mean"),
     "study role-pruning": ("study", "role-pruning", *TEXT, "--role", "any", "--keep", "50%", "--seeds", 1, "--out", "{out}"),
     "study roles-importance": ("study", "roles-importance", "{model}", "--train", "{data}", "--by", "gradient"),
@@ -105,7 +129,7 @@ def tasks_of(words: Words, folder: Path) -> list[Task]:
     """The tasks of a command line, whole."""
     if words[0] == "demo":
         named = [("demo/entailment", "demo/entailment")]
-    elif words[1] == "languages":
+    elif words[1] in ("languages", "plan-transfer", "task-transfer"):
         named = [("demo/entailment", "demo/entailment"), ("demo/entailment", "demo/entailment-tavi")]
     elif words[1] == "role-pruning":
         named = [("demo/encoder", "demo/text")]
@@ -118,7 +142,7 @@ def tasks_of(words: Words, folder: Path) -> list[Task]:
 
 def commands_with_limit() -> set[str]:
     group: Any = typer.main.get_command(build())
-    verbs = {name: command for name, command in group.commands.items() if name != "study"}
+    verbs = {name: command for name, command in group.commands.items() if name not in ("study", "paper")}
     verbs |= {f"study {name}": build_command(name) for name in STUDIES.names()}
     return {name for name, command in verbs.items() if any("--limit" in option.opts for option in command.params)}
 
@@ -267,7 +291,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
             writer.write_table(pyarrow.table({"text": texts, "label": pyarrow.array([group % 2] * rows)}, schema=schema))
     code = (
         "import resource, sys, warnings; from pathlib import Path; warnings.simplefilter('ignore')\n"
-        "from headcount.data.readers.tables import Layout, read_rows; import pyarrow.parquet\n"
+        "from headcount.data.readers.tables import read_rows; import pyarrow.parquet\n"
         "from headcount.data.tasks.classification import text_layout\n"
         "from headcount.data.task_builder import TaskRequest; found = text_layout(TaskRequest('classification', None))\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"

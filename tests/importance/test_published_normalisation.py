@@ -145,7 +145,8 @@ def test_rivals_of_the_surgeon_rank_as_published() -> None:
 
     model, data = shared("encoder"), task("encoder", 24)
     context = PruneContext(model, hc.HeadMap.of(model), data, hc.Budget(keep=4))
-    rival = SurgeonPruner(rounds=1)._rivals(context, [])["gradient"]
+    surgeon = SurgeonPruner(rounds=1)
+    rival = surgeon._plan_rivals(context, surgeon.order_units(context, model))["gradient"]
     plan, scores = rival.plan, rival.scores
     assert scores.normalise == "layer" and plan == hc.Plan.keep_top(hc.score(model, data), 4)
     assert torch.isfinite(torch.tensor(scores.values)).all()
