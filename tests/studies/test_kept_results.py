@@ -14,6 +14,7 @@ from toys import files, shared, task
 import headcount as hc
 from headcount.core.figure import Figure
 from headcount.core.registry import STUDIES
+from headcount.data.embedded.sentences import draw_sentences
 from headcount.runs.store import Run
 from headcount.runs.study_files import RESULT
 from headcount.studies.all_but_one import AllButOne
@@ -34,6 +35,7 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
         {"limit": 40},
     ),
     "layers": ("layers", ENTAILMENT, ENTAILMENT, {}),
+    "relation-accuracy": ("relation-accuracy", "demo/encoder-english", None, {"text": draw_sentences("english", 80, seed=0), "limit": 80}),
     "role-definitions": ("role-definitions", ENTAILMENT, ENTAILMENT, {"limit": 40}),
     "role-families": ("role-families(definition=pande2021(tau=1))", ENTAILMENT, ENTAILMENT, {"limit": 40}),
     "role-map": ("role-map(definition=pande2021(tau=1))", ENTAILMENT, ENTAILMENT, {"limit": 40}),
@@ -50,6 +52,7 @@ FIGURES = {
     "finetune-roles": ["roles"],
     "languages": ["lost"],
     "layers": ["groups", "pairs"],
+    "relation-accuracy": ["relations"],
     "role-definitions": ["sweep", "rules", "blocks"],
     "role-families": ["shares", "overlap", "layers", "thirds"],
     "role-map": ["bias", "labels", "p-values", "map", "map-local", "map-block", "map-delimiter"],
