@@ -18,7 +18,7 @@ class RelationAccuracy(Study):
     """Which head follows each dependency relation, and how much better than a fixed offset? Accuracy of the strongest key, in both directions.
 
     Voita et al. 2019: a head is syntactic if it is at least 10 points more accurate than the best offset. The best head and the best
-    offset are chosen on one half of the sentences; both accuracies are those of the other half, with a test of the head's accuracy against that of the offset.
+    offset are chosen on one half of the sentences; both accuracies are those of the other half, with a test of their difference.
     """
 
     _: KW_ONLY
