@@ -17,6 +17,7 @@ from headcount.core.errors import MissingExtra
 from headcount.core.figure import Figure
 from headcount.core.registry import STUDIES
 from headcount.core.study_result import Column, Table
+from headcount.data.embedded.sentences import draw_sentences
 from headcount.runs.store import Run
 from headcount.runs.study_files import RESULT
 from headcount.studies._base import Study, StudyContext, StudyInfo
@@ -48,6 +49,8 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
     ),
     "layers": ("layers", ENTAILMENT, ENTAILMENT, {}),
     "pruning-curve": ("pruning-curve(methods=magnitude;keep=50%+25%;seeds=2)", ENTAILMENT, ENTAILMENT, {}),
+    "rare-words": ("rare-words(frequent=20)", "demo/encoder-english", None, {"text": draw_sentences("english", 80, seed=0), "limit": 80}),
+    "relation-accuracy": ("relation-accuracy", "demo/encoder-english", None, {"text": draw_sentences("english", 80, seed=0), "limit": 80}),
     "role-definitions": ("role-definitions", ENTAILMENT, ENTAILMENT, {"limit": 40}),
     "role-families": ("role-families(definition=pande2021(tau=1))", ENTAILMENT, ENTAILMENT, {"limit": 40}),
     "role-map": ("role-map(definition=pande2021(tau=1))", ENTAILMENT, ENTAILMENT, {"limit": 40}),
@@ -72,6 +75,8 @@ FIGURES = {
     "languages": ["lost"],
     "layers": ["groups", "pairs"],
     "pruning-curve": ["curve"],
+    "rare-words": ["ranks", "heads"],
+    "relation-accuracy": ["relations"],
     "role-definitions": ["sweep", "rules", "blocks"],
     "role-families": ["shares", "overlap", "layers", "thirds"],
     "role-map": ["bias", "labels", "p-values", "map", "map-local", "map-block", "map-delimiter"],

@@ -228,10 +228,9 @@ class Corpus:
         texts = (*self.sentences, *self.targets)
         return Counter(token for s in texts for token, is_special in zip(s.ids, s.special, strict=True) if not is_special)
 
-    @cached_property
-    def frequent_tokens(self) -> frozenset[int]:
-        """The 500 most frequent tokens."""
-        return frozenset(token for token, _ in self.token_counts.most_common(500))
+    def most_frequent(self, number: int) -> frozenset[int]:
+        """Returns the most frequent ordinary tokens."""
+        return frozenset(token for token, _ in self.token_counts.most_common(number))
 
     @cached_property
     def relation_counts(self) -> Counter[str]:

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import TYPE_CHECKING
 
+from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.figure import Axis, BarFigure, Bars, Counts, Histogram, Points, ScatterFigure
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Study, StudyContext, StudyInfo, role_family
+from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
     from headcount.core.role_table import RoleTable
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from headcount.studies._measure.roles_importance import RoleRow
 
 
+OTHER = "other roles"
 N_BINS = 20
 """Bins of the histogram of scores."""
 
@@ -24,18 +26,20 @@ class RolesImportance(Study):
     """Do the heads that matter have roles? Importance and confidence of heads with and without each role, with intervals.
 
     Voita et al. 2019: the most important and the most confident heads are those with a role. For every role the mean rank of its heads (1 = most
-    important) is set against that of the others, with a permutation test over heads; the interval holds the shifts that this test does not reject.
+    important) is set against that of the others, by permuting heads within their layers; the interval holds the shifts that this
+    test does not reject.
     """
 
     _: KW_ONLY
     by: tuple[str, ...] = option(("gradient", "confidence"), "The importances to compare with roles")
+    definition: str = option(DEFAULT_DEFINITION, "When a head has a role, of `headcount ls definitions`; its families colour the heads")
     info = StudyInfo(paper="Voita et al. 2019", needs=frozenset({"model", "task"}), optional=frozenset({"text"}))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every role that some heads have and some lack, against every importance."""
         from headcount.studies._measure.roles_importance import measure_roles_and_scores, rank_roles
 
-        table, scores = measure_roles_and_scores(context, self.by)
+        table, scores = measure_roles_and_scores(context, self.by, self.definition)
         rows = sorted(rank_roles(table, scores, seed=context.seed), key=lambda row: (row.method, row.p))
         return StudyResult(
             study=str(self),
@@ -67,15 +71,21 @@ def _head_table(table: RoleTable, scores: Mapping[str, Scores]) -> Table:
     rows = []
     for index, head in enumerate(table.heads):
         values = [of_method.values[index] for of_method in scores.values()]
-        rows.append((str(head), role_family(labels[head]), ", ".join(labels[head]), *values))
+        rows.append((str(head), _name_family(table, labels[head]), ", ".join(labels[head]), *values))
     return Table("heads", columns, tuple(rows), "Roles and scores of every head", is_printed=False)
+
+
+def _name_family(table: RoleTable, roles: Sequence[str]) -> str:
+    """Returns the family of a head with these roles by the definition of the table, `several`, `other roles` or `no role`."""
+    families = Definition.parse(table.definition).families_of(roles)
+    return families[0] if len(families) == 1 else "several" if families else OTHER if roles else "no role"
 
 
 def _head_figure(table: RoleTable, scores: Mapping[str, Scores]) -> ScatterFigure | Histogram:
     """Returns every head by its first two scores, coloured by the family of its roles; a histogram if there is one score."""
     labels = table.labels()
-    family_of = [role_family(labels[head]) for head in table.heads]
-    families = sorted(set(family_of), key=lambda family: (family == "no role", family == "several", family))
+    family_of = [_name_family(table, labels[head]) for head in table.heads]
+    families = sorted(set(family_of), key=lambda family: (family == "no role", family == OTHER, family == "several", family))
     members = {family: [index for index, of_head in enumerate(family_of) if of_head == family] for family in families}
     first, *further = scores.values()
     about_heads = {"name": "heads", "table": "heads", "n": len(table.heads), "n_unit": "heads"}

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 import torch
@@ -17,6 +17,8 @@ class Rare(Role):
     """
 
     n_tokens: Literal["1", "2"] = option(help="How many of the least frequent tokens count")
+    _: KW_ONLY
+    frequent: int = option(500, "Sentences count whose rarest token is outside so many most frequent tokens of the text", minimum=0)
     info = RoleInfo(source="Voita et al. 2019")
 
     @classmethod
@@ -26,12 +28,12 @@ class Rare(Role):
 
     def sieve(self, view: View) -> Sieve:
         """Returns the rarest tokens of each sentence."""
-        counts = view.corpus.token_counts
+        counts, frequent_tokens = view.corpus.token_counts, view.corpus.most_frequent(self.frequent)
         is_rare = torch.zeros_like(view.keys.real)
         for row, sentence in enumerate(view.keys.sentences):
             ordinary = {token for token, is_special in zip(sentence.ids, sentence.special, strict=True) if not is_special}
             by_count = sorted(ordinary, key=lambda token: (counts[token], token))
-            if by_count and by_count[0] not in view.corpus.frequent_tokens:
+            if by_count and by_count[0] not in frequent_tokens:
                 most = counts[by_count[min(int(self.n_tokens), len(by_count)) - 1]]
                 rarest = torch.tensor([token for token in by_count if counts[token] <= most])
                 is_rare[row] = torch.isin(view.keys.ids[row], rarest) & view.keys.ordinary[row]

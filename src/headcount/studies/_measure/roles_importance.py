@@ -1,4 +1,4 @@
-"""The ranks of heads with and without each role, by every importance, with a permutation test over heads."""
+"""The ranks of heads with and without each role, by every importance, with a permutation test over the heads of a layer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headcount.behaviour.roles import roles
+from headcount.core.definition import Definition
 from headcount.core.errors import DataError
 from headcount.core.role_table import RoleTable
 from headcount.core.scores import Scores
@@ -16,6 +17,7 @@ from headcount.importance.base import Importance
 from headcount.importance.score import score_all
 from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import ANY_ROLE, StudyContext
+from headcount.studies._parts import layer_of
 from headcount.studies._results import correct_rows
 
 ALPHA = 0.05
@@ -43,10 +45,13 @@ class RoleRow:
 
 
 def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0, repeats: int = 2000) -> list[RoleRow]:
-    """Returns every role that some heads have and some lack, against every importance."""
-    labels = table.labels()
+    """Returns every role and family that some heads have and some lack, against every importance; heads are permuted within their layers."""
+    labels, definition = table.labels(), Definition.parse(table.definition)
+    families = {head: definition.families_of(roles) for head, roles in labels.items()}
     groups = {ANY_ROLE: [bool(labels[head]) for head in table.heads]}
+    groups |= {f"{name} family": [name in families[head] for head in table.heads] for name in definition.info.families}
     groups |= {role: [role in labels[head] for head in table.heads] for role in table.roles()}
+    layers = np.unique([layer_of(head) for head in table.heads], return_inverse=True)[1]
     random = np.random.Generator(np.random.Philox(seed))
     rows = []
     for method, of_method in scores.items():
@@ -56,7 +61,7 @@ def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0,
             has = np.array(having)
             if not 0 < has.sum() < len(has):
                 continue
-            low, high, p = permute_groups(rank, has, draw_orders(random, len(rank), repeats))
+            low, high, p = permute_groups(rank, has, draw_orders_within(random, layers, repeats))
             mean_ranks = float(rank[has].mean()), float(rank[~has].mean())
             gap = float(rank[has].mean() - rank[~has].mean())
             means = float(values[has].mean()), float(values[~has].mean())
@@ -67,6 +72,14 @@ def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0,
 def draw_orders(random: np.random.Generator, size: int, repeats: int) -> np.ndarray:
     """Returns random permutations of `size` indices, [repeats, size]."""
     return random.permuted(np.tile(np.arange(size), (repeats, 1)), axis=1)
+
+
+def draw_orders_within(random: np.random.Generator, layers: np.ndarray, repeats: int) -> np.ndarray:
+    """Returns random permutations that leave every index in its layer, [repeats, size]: how scores differ between layers says nothing of roles."""
+    orders = np.tile(np.arange(len(layers)), (repeats, 1))
+    for layer in np.unique(layers):
+        orders[:, layers == layer] = random.permuted(orders[:, layers == layer], axis=1)
+    return orders
 
 
 def permute_groups(values: np.ndarray, has: np.ndarray, orders: np.ndarray) -> tuple[float | None, float | None, float]:
@@ -98,7 +111,7 @@ def _bisect_end(p_of: Callable[[float], float], inside: float, outside: float) -
     return inside
 
 
-def measure_roles_and_scores(context: StudyContext, by: Sequence[str]) -> tuple[RoleTable, dict[str, Scores]]:
+def measure_roles_and_scores(context: StudyContext, by: Sequence[str], definition: str) -> tuple[RoleTable, dict[str, Scores]]:
     """Returns the roles of the heads and their scores by every importance.
 
     Raises:
@@ -109,7 +122,7 @@ def measure_roles_and_scores(context: StudyContext, by: Sequence[str]) -> tuple[
     corpus = context.sources.open_corpus(loaded, task)
     if corpus is None:
         raise DataError("roles are measured on a text; name one, or a task with texts")
-    table = roles(loaded.model, corpus, seed=context.seed, batch_size=context.batch_size)
+    table = roles(loaded.model, corpus, definition=definition, seed=context.seed, batch_size=context.batch_size)
     with context.progress("scoring") as advance:
         settings = ScoreSettings(seed=context.seed, limit=context.limit, batch_size=context.batch_size)
         return table, score_all(loaded.model, task, methods, settings, progress=advance)
