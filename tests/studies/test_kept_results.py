@@ -61,7 +61,7 @@ FIGURES = {
     "single-heads": ["histogram", "map"],
     "speed": ["batches", "sizes"],
     "survivors": ["families 1", "families 2", "share"],
-    "task-transfer": ["metric on demo/entailment-tavi", "loss on demo/entailment-tavi"],
+    "task-transfer": ["metric 1", "loss 1"],
     "transfer": ["pair 1"],
 }
 PLACED = ("x", "counts", "edges", "ticks", "n", "references")
