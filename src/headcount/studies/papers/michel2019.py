@@ -114,7 +114,8 @@ class Michel2019(Paper):
         return once, "rank(by=gradient;again=true;limit=64;step=0.25)" if self.quick else "rank(by=gradient;again=true)"
 
     def _curve(self, methods: tuple[str, ...], *, each_kind: bool = False, other_tasks: tuple[str, ...] = ()) -> PruningCurve:
-        keep, seeds = (("75%", "50%", "25%"), 3) if self.quick else ((), 5)
+        quick_sizes = ("50%", "25%") if each_kind else ("75%", "50%", "25%")
+        keep, seeds = (quick_sizes, 3) if self.quick else ((), 5)
         return PruningCurve(methods=methods, keep=keep, seeds=seeds, each_kind=each_kind, other_tasks=other_tasks)
 
     def _map(self, *by: str, distances: bool = False) -> ImportanceMap:
