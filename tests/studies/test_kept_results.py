@@ -89,7 +89,7 @@ FIGURES = {
     "plan-transfer": ["transfer"],
     "strategies": ["strategies"],
     "survivors": ["families 1", "families 2", "share"],
-    "task-transfer": ["metric on demo/entailment-tavi", "loss on demo/entailment-tavi"],
+    "task-transfer": ["metric 1", "loss 1"],
     "transfer": ["pair 1"],
 }
 PLACED = ("x", "counts", "edges", "ticks", "n", "references")

@@ -164,9 +164,9 @@ def compare_evaluations(first: Evaluation, second: Evaluation, task: Task, *, se
 
 def count_by(blocks: Iterable[AttentionBlock], survivors: Iterable[frozenset[Head]], *, layers: bool = False) -> dict[str, float]:
     """Returns how many heads stay in each kind of attention, or in each layer of each kind, as the mean over sets of survivors."""
-    sets, counts = list(survivors), {}
+    sets = list(survivors)
+    totals: dict[str, int] = {}
     for block in blocks:
         name = f"{block.kind} {block.layer}" if layers else block.kind
-        number = mean(len(kept.intersection(block.heads)) for kept in sets)
-        counts[name] = counts.get(name, 0.0) + number
-    return counts
+        totals[name] = totals.get(name, 0) + sum(len(kept.intersection(block.heads)) for kept in sets)
+    return {name: total / len(sets) for name, total in totals.items()}

@@ -20,7 +20,7 @@ MIN_ROUNDS = 15
 class Speed(Study):
     """How much faster is the smaller model? The latency of the dense and of the cut model by batch size, and how many parameters the cut saves.
 
-    Michel et al. 2019 (Table 3: half of the heads of BERT removed) and Li et al. 2021. Heads are removed from the weights. In every round all models
+    Michel et al. 2019 (Table 4: half of the heads of BERT removed) and Li et al. 2021. Heads are removed from the weights. In every round all models
     run once; the speed-up is the exponential of the mean over rounds of ln (dense / cut), with its t interval.
     """
 
@@ -30,7 +30,7 @@ class Speed(Study):
     batches: tuple[int, ...] = option((1, 4, 16, 64), "Batch sizes")
     length: int = option(128, "Length of the texts in tokens, at most that of the model", minimum=1)
     rounds: int = option(25, "Rounds in which every model runs once", minimum=MIN_ROUNDS)
-    info = StudyInfo(paper="Michel et al. 2019, Table 3; Li et al. 2021", needs=frozenset({"model", "task", "run"}))
+    info = StudyInfo(paper="Michel et al. 2019, Table 4; Li et al. 2021", needs=frozenset({"model", "task", "run"}))
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the timed passes of all models, and their evaluations."""

@@ -48,7 +48,12 @@ class TaskTransfer(Study):
             tables=(_table(rows), _head_table(tasks)),
             sentence=_verdict(rows),
             notes=tuple(f"{row.other}, {row.quantity}: {row.reason}." for row in rows if row.reason),
-            figures=tuple(_figure(tasks[0], other, row) for other in tasks[1:] for row in rows if row.other == other.task),
+            figures=tuple(
+                _figure(tasks[0], other, row, number)
+                for number, other in enumerate(tasks[1:], 1)
+                for row in rows
+                if row.other == other.task
+            ),
             measurements={"model": context.model_name, "task": context.task.name, "how": self.how, "rows": [asdict(row) for row in rows]},
         )
 
@@ -92,7 +97,7 @@ def _head_table(tasks: Sequence[Changes]) -> Table:
     return Table("heads", columns, tuple(cells), "Change without each head alone, on every task", is_printed=False)
 
 
-def _figure(first: Changes, other: Changes, row: TransferRow) -> ScatterFigure:
+def _figure(first: Changes, other: Changes, row: TransferRow, number: int) -> ScatterFigure:
     is_loss = row.quantity == "loss"
     x, y = (changes.rises if is_loss else changes.metric_changes for changes in (first, other))
     labels = [f"{'rise of the loss' if is_loss else f'change of {changes.metric}'} on {changes.task}" for changes in (first, other)]
@@ -100,7 +105,7 @@ def _figure(first: Changes, other: Changes, row: TransferRow) -> ScatterFigure:
     if row.pearson is not None:
         note = f"Pearson r {format_interval(row.pearson.value, row.pearson.low, row.pearson.high, '.2f')}, 95 % over examples"
     return ScatterFigure(
-        name=f"{row.quantity} on {other.task}",
+        name=f"{row.quantity} {number}",
         title=f"{'Rise of the loss' if is_loss else 'Change of the metric'} without each head, on two tasks",
         x=Axis(labels[0]),
         y=Axis(labels[1]),

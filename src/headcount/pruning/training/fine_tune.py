@@ -5,7 +5,7 @@ All methods train by one recipe on transformers' Trainer, so that comparisons ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,7 @@ def fine_tune(  # noqa: PLR0913 - every argument is explicit
     folder: Path | None = None,
     gates: GateCallback | None = None,
     teacher: nn.Module | None = None,
+    after_step: Callable[[int], None] | None = None,
     progress: Progress | None = None,
 ) -> Trained:
     """Trains a model in place on the calibration split of a task.
@@ -61,6 +62,7 @@ def fine_tune(  # noqa: PLR0913 - every argument is explicit
         folder: Where checkpoints go; an interrupted training continues from the last complete one, to the same bits.
         gates: Gates of heads that are trained together with the weights.
         teacher: The model whose predictions `recipe.distil` weighs.
+        after_step: Called with the number of every optimiser step when it is finished.
         progress: Called with the number of examples done and of all.
 
     Raises:
@@ -75,6 +77,8 @@ def fine_tune(  # noqa: PLR0913 - every argument is explicit
         checkpoint_folder.mkdir(parents=True, exist_ok=True)
         arguments = _training_arguments(inner, recipe, seed, checkpoint_folder, task, save=folder is not None)
         trainer = _build_trainer(inner, task, recipe, arguments, gates, teacher, progress)
+        if after_step is not None:
+            trainer.add_callback(_CallAfterStep(after_step))
         checkpoint = broadcast_from_first(last_intact_checkpoint(checkpoint_folder) if rank_and_world_size()[0] == 0 else None)
         return _train(inner, trainer, checkpoint, gates)
 
@@ -242,6 +246,17 @@ def _training_arguments(model: nn.Module, recipe: Recipe, seed: int, folder: Pat
         "dataloader_pin_memory": device_of(model).type == "cuda",
     }
     return TrainingArguments(**{**settings, **overrides})
+
+
+class _CallAfterStep(TrainerCallback):
+    """Calls a function with the number of every finished step."""
+
+    def __init__(self, function: Callable[[int], None]) -> None:
+        self.function = function
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Calls the function."""
+        self.function(state.global_step)
 
 
 class _ReportProgress(TrainerCallback):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,20 +14,30 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.normalisation import Scaling
 from headcount.core.plan import Plan
 from headcount.core.scores import SCALED, Scores
-from headcount.data.task import Task
+from headcount.data.evaluate import fingerprint_of
+from headcount.data.task import Task, task_key
 from headcount.importance.base import Importance
 from headcount.importance.settings import ScoreSettings
+from headcount.models.provenance import model_key, provenance
+from headcount.models.state import copy_model
+from headcount.pruning.recipe import Recipe
 from headcount.pruning.repair.repair import refit
+from headcount.pruning.training.fine_tune import fine_tune, reset_weights
 from headcount.pruning.training.trainer import checkpoints as checkpoint_folders
+from headcount.runs.artifacts import ArtifactKey, safe_name
 from headcount.studies._base import LoadedModel, StudyContext
 from headcount.studies._gated import Drop, Share, admit_model, chance_of, count_levels, evaluate_without, measure_drop, share_left
 from headcount.studies._results import describe_study_run
+from headcount.surgery.save import save
 from headcount.surgery.source import local_folder
 from headcount.workflows.score import score_into
 
 if TYPE_CHECKING:
     from headcount.studies.dynamics import Dynamics
 
+KIND, MODELS, WORK = "tuned", "models", "work"
+SAVED = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+"""The shares of all steps after which a training is saved."""
 SCORED = 512
 """Examples of the calibration split that rank the heads of a checkpoint."""
 
@@ -162,8 +173,9 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
     """Returns the share of its own score above chance that every checkpoint keeps at every number of heads."""
     importance = Importance.parse(study.by)
     by, normalise = str(importance), importance.info.normalise
-    checkpoints = find_checkpoints([*filter(None, [context.model_name]), *study.checkpoints])
+    checkpoints = train_checkpoints(study, context) if study.train is not None else find_checkpoints(_list_names(study, context))
     _check_heads(context, checkpoints)
+    has_model = study.train is not None or context.model_name in [checkpoint.name for checkpoint in checkpoints]
     rows: list[CheckpointRow] = []
     summaries: list[CheckpointSummary] = []
     keeps: list[int] = []
@@ -175,14 +187,64 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
             for keep in keeps:
                 Plan.keep_top(unscored, keep)  # raises PlanError for a number of heads that no plan can keep, before any work
             config = {"study": study.name, "keep": keeps, "by": by, "repair": study.repair, "limit": context.limit}
-            describe_study_run(context, loaded, config)
+            describe_study_run(context, context.loaded if has_model else loaded, config)
         with_tokenizer = loaded if study.tokenizer is None else replace(loaded, folder=local_folder(study.tokenizer))
+        if study.train is not None and study.tokenizer is None:
+            with_tokenizer = replace(loaded, folder=context.loaded.folder)
         task = context.sources.open_task(with_tokenizer)
         with context.progress(f"checkpoint {number} of {len(checkpoints)}"):
             dense, curve = measure_curve(context, loaded, task, checkpoint, keeps, by=by, repair=study.repair)
         rows += curve
         summaries.append(summarise_curve(checkpoint, dense, curve, study.hold))
     return CheckpointCurves(by, normalise, summaries, rows)
+
+
+def _list_names(study: Dynamics, context: StudyContext) -> list[str]:
+    """Returns the names of the checkpoints: those in every folder of them that the study names come first, and then the model as the last one."""
+    expanded: list[str] = []
+    for name in study.checkpoints:
+        folders = checkpoint_folders(Path(name)) if Path(name).is_dir() and not (Path(name) / "config.json").is_file() else []
+        expanded += [str(path) for path in folders if (path / "config.json").is_file()] or [name]
+    model = [context.model_name] if context.model_name else []
+    return [*model, *expanded] if expanded == list(study.checkpoints) else [*expanded, *model]
+
+
+def checkpoint_steps(n_steps: int) -> list[int]:
+    """Returns the steps at which a training of so many steps is saved, dense at the start."""
+    return sorted({max(1, round(share * n_steps)) for share in SAVED})
+
+
+def train_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint]:
+    """Trains a copy of the model of a study, its weights drawn anew unless it starts from the model, and returns its checkpoints.
+
+    The run keeps them; a training that was stopped goes on.
+    """
+    assert study.train is not None
+    run, loaded, task = context.required_run, context.loaded, context.task
+    recipe = Recipe(steps=study.train, rate=study.rate, train_batch=study.train_batch)
+    data = fingerprint_of(loaded.model, task, "calibration")
+    request = {"recipe": recipe.to_dict(), "start": study.start, "seed": context.seed}
+    key = ArtifactKey(KIND, f"training of {loaded.name}", {**model_key(loaded.model), **task_key(task), "data": data, **request})
+    steps = checkpoint_steps(study.train)
+    folders = {step: run.folder / MODELS / f"{safe_name(loaded.name)}-step-{step}.{key.digest[:8]}" for step in steps}
+    if run.find(key) is None or any(run.problem_of_model(folder.name) is not None for folder in folders.values()):
+        describe_study_run(context, loaded, {"study": study.name, "train": study.train})
+        model = copy_model(loaded.model)
+        if study.start == "scratch":
+            reset_weights(model, context.seed)
+
+        def save_step(step: int) -> None:
+            if step in folders:
+                save(copy_model(model).eval(), folders[step], command=context.command, tokenizer=loaded.folder, overwrite=True)
+
+        work = run.folder / WORK / key.digest[:24]
+        with context.progress(f"training {loaded.name}") as advance:
+            fine_tune(model, task, recipe, seed=context.seed, folder=work, after_step=save_step, progress=advance)
+        for folder in folders.values():
+            run.list_model(folder)
+        run.commit(key, {"folders": [folder.name for folder in folders.values()], "steps": steps}, provenance=provenance())
+        shutil.rmtree(work, ignore_errors=True)
+    return [Checkpoint(str(folder), step, f"step {step}") for step, folder in folders.items()]
 
 
 def measure_curve(

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from headcount.core.options import option
+from headcount.core.study_result import Column, Table
+from headcount.studies._paper import Item, Paper, PaperInfo, Subject
+from headcount.studies.all_but_one import AllButOne
+from headcount.studies.dynamics import Dynamics
+from headcount.studies.importance_map import ImportanceMap
+from headcount.studies.pruning_curve import PruningCurve
+from headcount.studies.single_heads import SingleHeads
+from headcount.studies.speed import Speed
+from headcount.studies.task_transfer import TaskTransfer
+
+REMOVED = (14, 28, 43, 57, 72, 86, 100, 115, 129)
+BY_GRADIENT = (0.837, 0.836, 0.834, 0.830, 0.815, 0.796, 0.759, 0.458, 0.381)
+BY_ABLATION = (0.837, 0.827, 0.812, 0.799, 0.779, 0.720, 0.614, 0.372, 0.363)
+
+
+@dataclass(frozen=True)
+class Michel2019(Paper):
+    """Are sixteen heads really better than one? Most heads can go alone, most layers can live on one, and a good share of all heads can go at once.
+
+    Michel, Levy and Neubig 2019: single heads, all heads but one, gradient importance, pruning curves, speed, and when in training heads become
+    superfluous.
+    """
+
+    _: KW_ONLY
+    other_task: tuple[str, ...] = option((), "Further tasks of this model (TASK), or of other models (MODEL=TASK)")
+    checkpoints: tuple[str, ...] = option((), "Checkpoints of a training, or a folder of them; without any the model is trained anew")
+    train: int = option(1000, "Optimiser steps of the training that makes checkpoints", minimum=1)
+    info = PaperInfo(
+        title="Are Sixteen Heads Really Better than One?",
+        authors=("Michel, Paul", "Levy, Omer", "Neubig, Graham"),
+        year=2019,
+        venue="Advances in Neural Information Processing Systems 32",
+    )
+
+    def items(self, subject: Subject) -> list[Item]:
+        """Returns M1 to M16."""
+        kinds, all_but_one = subject.kinds, AllButOne()
+        one_kind = f"the model has one kind of attention, {kinds[0]}" if len(kinds) == 1 else ""
+        return [
+            Item("M1", "Histogram of the score without one head", "Fig. 1", SingleHeads(), published=_single_heads()),
+            Item(
+                "M2", "Change of the metric without each head, with its significance", "Table 1", SingleHeads(), published=_single_heads()
+            ),
+            Item(
+                "M3",
+                "Best single head of every layer, by kind of attention",
+                "Table 2",
+                None if one_kind else all_but_one,
+                reason=f"{one_kind}: M4 is the table for such models" if one_kind else "",
+                published=_kept_head(),
+            ),
+            Item(
+                "M4",
+                "Best single head of every layer",
+                "Table 3",
+                all_but_one if one_kind else None,
+                reason="" if one_kind else "the model has several kinds of attention: M3 is the table for such models",
+            ),
+            Item("M5", "Heads chosen on one set of examples and reported on another", "Appendix A", all_but_one),
+            self._transfer(),
+            Item("M7", "Importance of every head by the gradient, divided by the norm of its layer", "section 4.1", self._map("gradient")),
+            Item("M8", "Pruning curve by gradient importance and by ablation", "Fig. 3", self._curve(self._rankings()), published=_curve()),
+            self._several_tasks(),
+            Item("M10", "Ranked once against ranked again after every step", "section 4.1", self._curve(self._iterative())),
+            Item("M11", "Speed of the cut model by batch size, half of the heads removed", "Table 4", self._speed(), published=_speed()),
+            Item(
+                "M12",
+                "Pruning curve of each kind of attention alone",
+                "Fig. 4",
+                None if one_kind else self._curve(self._rankings()[:1], each_kind=True),
+                reason=one_kind,
+            ),
+            Item("M13", "Pruning curves of checkpoints of one training", "Fig. 5", self._dynamics()),
+            Item("M14", "Parameters of a head in every layer", "section 4.3", self._map("gradient")),
+            Item(
+                "M15",
+                "Entropy of the attention, and distances between heads",
+                "section 5",
+                self._map("entropy", "distance", distances=True),
+            ),
+            Item("M16", "One head in every layer at once", "section 3.3", all_but_one),
+        ]
+
+    @property
+    def _same_model_tasks(self) -> tuple[str, ...]:
+        return tuple(task for task in self.other_task if "=" not in task.partition("(")[0])
+
+    def _transfer(self) -> Item:
+        tasks = self._same_model_tasks
+        published = Table(
+            "published",
+            (Column("correlation", format=".2f"),),
+            ((0.56,), (0.68,)),
+            "Lowest and highest Pearson correlation between domains",
+        )
+        study, lacks = (TaskTransfer(tasks), ()) if tasks else (None, ("other_task",))
+        return Item("M6", "Correlation of the changes without each head on two tasks", "Fig. 2", study, lacks, published=published)
+
+    def _several_tasks(self) -> Item:
+        study = self._curve(self._rankings()[:1], other_tasks=self.other_task) if self.other_task else None
+        lacks = () if self.other_task else ("other_task",)
+        return Item("M9", "Pruning curves of several tasks, absolute and relative", "Appendix B", study, lacks, published=_tasks())
+
+    def _rankings(self) -> tuple[str, ...]:
+        return ("rank(by=gradient;limit=64)", "rank(by=ablation;limit=32)") if self.quick else ("gradient", "ablation")
+
+    def _iterative(self) -> tuple[str, ...]:
+        once = self._rankings()[0]
+        return once, "rank(by=gradient;again=true;limit=64;step=0.25)" if self.quick else "rank(by=gradient;again=true)"
+
+    def _curve(self, methods: tuple[str, ...], *, each_kind: bool = False, other_tasks: tuple[str, ...] = ()) -> PruningCurve:
+        quick_sizes = ("50%", "25%") if each_kind else ("75%", "50%", "25%")
+        keep, seeds = (quick_sizes, 3) if self.quick else ((), 5)
+        return PruningCurve(methods=methods, keep=keep, seeds=seeds, each_kind=each_kind, other_tasks=other_tasks)
+
+    def _map(self, *by: str, distances: bool = False) -> ImportanceMap:
+        return ImportanceMap(by, examples=64 if self.quick else 512, distances=distances)
+
+    def _speed(self) -> Speed:
+        return Speed(batches=(1, 4), length=16, rounds=15) if self.quick else Speed()
+
+    def _dynamics(self) -> Dynamics:
+        keep = ("75%", "50%", "25%") if self.quick else ()
+        if self.checkpoints:
+            return Dynamics(self.checkpoints, keep=keep)
+        return Dynamics(keep=keep, train=min(self.train, 60) if self.quick else self.train)
+
+
+def _single_heads() -> Table:
+    columns = (Column("model"), Column("heads"), Column("lowest change", "points", "+.1f"), Column("highest change", "points", "+.1f"))
+    return Table("published", columns, (("BERT on MNLI", 144, -1.5, 0.2),), "Change of the accuracy without one head")
+
+
+def _kept_head() -> Table:
+    columns = (Column("model"), Column("layer"), Column("largest loss", "BLEU", ".1f"))
+    rows = (("WMT", "last encoder-decoder layer", 13.6), ("WMT", "any other layer, less than", 1.6))
+    return Table("published", columns, rows, "Loss when one head of a layer stays")
+
+
+def _curve() -> Table:
+    columns = (Column("heads removed"), Column("of"), Column("by gradient", format=".3f"), Column("by ablation", format=".3f"))
+    rows = ((0, 144, 0.837, 0.837), *((n, 144, first, second) for n, first, second in zip(REMOVED, BY_GRADIENT, BY_ABLATION, strict=True)))
+    return Table("published", columns, rows, "Accuracy of BERT on MNLI")
+
+
+def _tasks() -> Table:
+    columns = (Column("task"), Column("heads that go without loss", format=".0%"))
+    rows = (("MNLI", 0.4), ("SST-2", 0.6), ("CoLA", 0.5), ("MRPC", 0.5), ("WMT", 0.2))
+    return Table("published", columns, rows, "Share of heads that can go with little loss")
+
+
+def _speed() -> Table:
+    columns = (Column("batch"), Column("speed-up", format="+.1%"))
+    return Table("published", columns, ((1, 0.019), (4, 0.027), (16, 0.175), (64, 0.175)), "BERT with half of its heads removed")
