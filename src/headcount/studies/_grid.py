@@ -109,8 +109,10 @@ def make_pruning(context: StudyContext, task: Task | None = None) -> Pruning:
     return Pruning(context.required_run, context.loaded.model, task or context.task, limit=context.limit, command=context.command)
 
 
-def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]) -> Grid:
+def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec], *, keep_models: bool = False) -> Grid:
     """Makes and evaluates every request, those that the run holds already not again. Requests that differ in their seed alone are one point.
+
+    With `keep_models` the run also keeps the models whose weights were trained, so that `Pruning.make` need not train them again.
 
     Raises:
         HeadcountError: a request is refused, before any work, or one of them fails.
@@ -120,7 +122,8 @@ def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]
     note_training(context, pruning, specs)
     dense = pruning.evaluate_dense()
     with context.progress("pruning", "models") as advance:
-        artifacts, failed = sweep(pruning.run, [pruning.job(spec) for spec in specs], provenance=pruning.provenance, progress=advance)
+        jobs = [pruning.job(spec, save_model=keep_models and spec.n_steps(1) > 0) for spec in specs]
+        artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.provenance, progress=advance)
     for error in failed.values():
         raise error
     pruning.run.present(*artifacts)

@@ -24,3 +24,4 @@ class PrunedModels(Study):
     steps: int | None = option(None, "Optimiser steps of methods that train; by default those of one epoch, and at least 300", minimum=1)
     rate: float = option(5e-5, "The learning rate of weights, where they train", minimum=0)
     train_batch: int = option(32, "Examples per training step", minimum=1)
+    keep_models: bool = option(False, "Keep the models whose weights were trained in the run, for studies that read their weights")

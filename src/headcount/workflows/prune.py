@@ -97,9 +97,9 @@ class Pruning:
         """Whether the run holds the artifact of a request."""
         return self.run.find(self.key(spec)) is not None
 
-    def job(self, spec: PruneSpec) -> Job:
-        """Returns the job of a sweep that computes a request without saving its model."""
-        return Job(self.key(spec), lambda: self._compute(spec, save_model=False))
+    def job(self, spec: PruneSpec, *, save_model: bool = False) -> Job:
+        """Returns the job of a sweep that computes a request, and saves its model if `save_model`."""
+        return Job(self.key(spec), lambda: self._compute(spec, save_model=save_model))
 
     def _compute(
         self, spec: PruneSpec, *, save_model: bool, progress: Progress | None = None

@@ -25,6 +25,7 @@ from headcount.pruning.gating import (
     train_gates,
     unit_index,
 )
+from headcount.pruning.training.fine_tune import reset_weights
 from headcount.pruning.training.gates import noise
 
 BETA, LOW, HIGH, EPSILON = 0.33, -0.1, 1.1, 1e-6
@@ -61,8 +62,9 @@ class L0(Pruner):
     that stay are those whose gate is not exactly 0 in evaluation (log a > −2.398), as many as λ leaves open,
     and no number can be asked for. Gates start open (`start` = log a), in the order of an importance if `init`
     names one, and the penalty warms up, since half-open gates shock a trained model. `frozen` keeps the weights
-    of the decoder, or of everything, as they are. Heads that are protected, or of kinds of attention that lose
-    none, have no gate. Voita et al. 2019, Louizos et al. 2018.
+    of the decoder, or of everything, as they are. With `weights`="scratch" the weights are drawn anew before the
+    gates train, the control of a model that was never trained: name a rate of the recipe that suits it. Heads
+    that are protected, or of kinds of attention that lose none, have no gate. Voita et al. 2019, Louizos et al. 2018.
     """
 
     variant: Literal["target", "lagrange"] = option("target", "How the number of open gates is held")
@@ -77,6 +79,7 @@ class L0(Pruner):
     spread: float = option(2.0, "Standard deviation of log a at the start, where init names an importance", minimum=0)
     limit: int = option(512, "Calibration examples that the starting importance is measured on", minimum=1)
     frozen: Literal["none", "decoder", "all"] = option("none", "Weights that are not trained")
+    weights: Literal["trained", "scratch"] = option("trained", "Weights that training starts from: the model's, or drawn anew by the seed")
     info = PrunerInfo("Voita et al. 2019; Louizos, Welling & Kingma 2018", trains="weights", size_option="penalty")
 
     def __post_init__(self) -> None:
@@ -84,6 +87,10 @@ class L0(Pruner):
         check_init(self.init)
         if self.penalty and self.variant == "lagrange":
             raise OptionError("l0:lagrange learns λ for a number of heads; leave penalty out, or use l0 (l0:target)")
+        if self.weights == "scratch" and (self.frozen != "none" or self.init != "none"):
+            raise OptionError(
+                "weights=scratch draws all weights anew: none of them can be frozen, and no importance of them is known (init)"
+            )
 
     def check_budget(self, budget: Budget) -> None:
         """Raises PlanError for a floor beside a penalty: the heads that stay are those that λ leaves open."""
@@ -96,6 +103,8 @@ class L0(Pruner):
         """Returns the plan and the trained model; with all weights frozen, the plan alone."""
         n_kept = count_kept_units(context)
         model: Any = copy_model(context.model)
+        if self.weights == "scratch":
+            reset_weights(model, context.seed)
         trainable = [parameter.requires_grad for parameter in model.parameters()]
         _freeze(model, self.frozen)
         gates = HardConcrete(context, self, n_kept)

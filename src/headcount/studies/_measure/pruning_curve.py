@@ -165,7 +165,8 @@ def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
         admit_model(context.run, series.loaded.model)
         pruning = Pruning(context.required_run, series.loaded.model, series.task, limit=context.limit, command=context.command)
         for kinds in list_kinds(study, series.loaded.heads):
-            grid = run_grid(context, pruning, build_specs(study, series.loaded.heads, kinds, first_seed=context.seed))
+            specs = build_specs(study, series.loaded.heads, kinds, first_seed=context.seed)
+            grid = run_grid(context, pruning, specs, keep_models=study.keep_models)
             dense[series.label] = grid.dense
             rows += [replace(row, task=series.label) for row in curve_rows(grid, kinds, seed=context.seed)]
             pairs += [replace(row, task=series.label) for row in compare_methods(grid, seed=context.seed)]

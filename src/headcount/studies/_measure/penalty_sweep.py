@@ -1,0 +1,166 @@
+"""L0 gates under several penalties, without a number of heads; and a method that takes the number that each of them left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from headcount.core.errors import OptionError, PlanError
+from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.pruning.prune import check_request
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
+from headcount.runs.sweep import sweep
+from headcount.studies._base import Effort, StudyContext
+from headcount.studies._grid import GridPoint, count_by, make_pruning, run_grid
+from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._tuning import note_training
+from headcount.workflows.prune import Pruning
+
+if TYPE_CHECKING:
+    from headcount.studies.penalty_sweep import PenaltySweep
+
+
+@dataclass(frozen=True, slots=True)
+class PenaltyRow:
+    """What one λ left: the heads of every seed, and the mean over seeds of the others. Score and change are None where no seed left a head."""
+
+    penalty: float
+    kept: tuple[int, ...]
+    kept_by_kind: Mapping[str, float]
+    steps: int | None
+    score: float | None
+    change: PairedDifference | None
+    q: float | None = None
+
+    @property
+    def mean_kept(self) -> float:
+        """The mean number of heads over seeds."""
+        return mean(self.kept)
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of no difference from the dense model; None where there is no model."""
+        return None if self.change is None else self.change.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactRow:
+    """A method that takes a number of heads, at the mean number that λ left: its score, that of λ, and the first minus the second."""
+
+    penalty: float
+    n_kept: int
+    method: str
+    score: float
+    score_of_penalty: float
+    change: PairedDifference
+    q: float | None = None
+
+    @property
+    def p(self) -> float:
+        """The p-value of no difference."""
+        return self.change.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The dense model, the number of heads with a gate, a row for every λ, and the rows of the method with an exact number."""
+
+    dense: Evaluation
+    n_free: int
+    rows: list[PenaltyRow]
+    exact: list[ExactRow]
+
+
+def build_requests(study: PenaltySweep, first_seed: int) -> dict[float, list[PruneSpec]]:
+    """Returns the requests of every λ, smallest first.
+
+    Raises:
+        OptionError: a penalty is not above 0, so that nothing would say how many heads stay.
+    """
+    if not study.penalties or min(study.penalties) <= 0:
+        raise OptionError("penalties must be numbers above 0: λ = 0 removes nothing")
+    recipe = Recipe(steps=study.steps, rate=study.rate, train_batch=study.train_batch)
+    options = f"rate={study.gate_rate!r};frozen={study.frozen}"
+    return {
+        penalty: [
+            PruneSpec.of(f"l0(penalty={penalty!r};{options})", kinds=study.kinds, recipe=recipe, seed=seed)
+            for seed in range(first_seed, first_seed + study.seeds)
+        ]
+        for penalty in sorted(set(study.penalties))
+    }
+
+
+def estimate_sweep(study: PenaltySweep, context: StudyContext) -> Effort:
+    """Returns the evaluations and training steps of all models, those of the method with an exact number too."""
+    specs = [spec for of_penalty in build_requests(study, context.seed).values() for spec in of_penalty]
+    n_report, factor = len(context.task.report), 2 if study.exact else 1
+    steps = sum(spec.n_steps(len(context.task.calibration)) for spec in specs)
+    return Effort(passes=(1 + factor * len(specs)) * min(n_report, context.limit or n_report), steps=factor * steps)
+
+
+def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
+    """Trains the gates of every λ and seed, and then the method with an exact number of heads, if there is one."""
+    requests = build_requests(study, context.seed)
+    describe_study_run(context, context.loaded, {"study": study.name, "penalties": list(requests), "seeds": study.seeds})
+    pruning = make_pruning(context)
+    dense = pruning.evaluate_dense()
+    specs = [spec for of_penalty in requests.values() for spec in of_penalty]
+    _train_gates(context, pruning, specs)
+    grid = run_grid(context, pruning, [spec for spec in specs if pruning.is_finished(spec)])
+    points = {point.artifacts[0].content["spec"]["method"]["penalty"]: point for point in grid.points}
+    free = [block for block in pruning.heads.blocks if not study.kinds or block.kind in study.kinds]
+    rows = []
+    for penalty in requests:
+        point, closed = points.get(penalty), (0,) * study.seeds
+        if point is None:
+            rows.append(PenaltyRow(penalty, closed, {block.kind: 0.0 for block in free}, None, None, None))
+            continue
+        kept = [sum(len(survivors.intersection(block.heads)) for block in free) for survivors in point.survivors]
+        counts = (*kept, *closed[len(kept) :])
+        rows.append(PenaltyRow(penalty, counts, count_by(free, point.survivors), point.steps, point.mean, point.change))
+    exact = _train_exact(study, context, pruning, points, rows) if study.exact else []
+    return Sweep(dense, sum(block.n_heads for block in free), correct_rows(rows), correct_rows(exact))
+
+
+def _train_gates(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]) -> None:
+    """Trains the gates of all requests into the run; a penalty that closes all gates makes no model, and is no error."""
+    for spec in specs:
+        check_request(spec, pruning.model, pruning.heads)
+    note_training(context, pruning, specs)
+    with context.progress("penalties", "models") as advance:
+        _, failed = sweep(pruning.run, [pruning.job(spec) for spec in specs], provenance=pruning.provenance, progress=advance)
+    for error in failed.values():
+        if not isinstance(error, PlanError):
+            raise error
+
+
+def _train_exact(
+    study: PenaltySweep, context: StudyContext, pruning: Pruning, points: Mapping[float, GridPoint], rows: Sequence[PenaltyRow]
+) -> list[ExactRow]:
+    recipe = Recipe(steps=study.steps, rate=study.rate, train_batch=study.train_batch)
+    seeds = range(context.seed, context.seed + study.seeds)
+    sizes = {row.penalty: max(1, round(row.mean_kept)) for row in rows if row.change is not None}
+    specs = [
+        PruneSpec.of(study.exact, size, kinds=study.kinds, recipe=recipe, seed=seed)
+        for size in sorted(set(sizes.values()), reverse=True)
+        for seed in seeds
+    ]
+    grid = run_grid(context, pruning, specs)
+    by_size = {point.artifacts[0].content["spec"]["budget"]["keep"]: point for point in grid.points}
+    exact = []
+    for penalty, size in sizes.items():
+        point = by_size[size]
+        change = grid.compare(point, points[penalty], seed=context.seed)
+        exact.append(ExactRow(penalty, size, point.method, point.mean, points[penalty].mean, change))
+    return exact

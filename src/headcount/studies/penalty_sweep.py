@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Literal
+
+from headcount.core.figure import Axis, Line, LineFigure, Reference
+from headcount.core.options import option
+from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
+
+if TYPE_CHECKING:
+    from headcount.studies._measure.penalty_sweep import PenaltyRow, Sweep
+
+
+@dataclass(frozen=True)
+class PenaltySweep(Study):
+    """How many heads does a penalty leave? L0 gates with every λ and no number of heads: each training ends where λ ends.
+
+    Voita et al. 2019 (section 6) choose λ, and the number of heads follows; Li et al. 2021 name the number itself. With `exact` a method that takes a
+    number of heads is trained to the numbers that λ left, in pairs on the same examples. Counts are means over seeds. λ weighs a sum over heads
+    against a mean loss, so that its values do not transfer between models. A λ that closes all gates leaves no model: it is listed with 0 heads.
+    """
+
+    penalties: tuple[float, ...] = option((0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1), "The values of λ")
+    _: KW_ONLY
+    exact: str = option("", "A pruner that is trained to as many heads as each λ left, such as dsp; empty for none")
+    kinds: tuple[str, ...] = option((), "Kinds of attention that lose heads; by default all of them")
+    frozen: Literal["none", "decoder", "all"] = option("none", "Weights that are not trained")
+    seeds: int = option(3, "Seeds of every training", minimum=1)
+    steps: int | None = option(None, "Optimiser steps of a training; by default those of one epoch, and at least 300", minimum=1)
+    rate: float = option(5e-5, "The learning rate of weights", minimum=0)
+    gate_rate: float = option(0.1, "The learning rate of gates; with few steps, they close only at a larger one", minimum=0)
+    train_batch: int = option(32, "Examples per training step", minimum=1)
+    info = StudyInfo(paper="Voita et al. 2019, section 6; Li et al. 2021", needs=frozenset({"model", "task", "run"}))
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns the training and the evaluation of every λ and seed."""
+        from headcount.studies._measure.penalty_sweep import estimate_sweep
+
+        return estimate_sweep(self, context)
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Returns the heads that stay and the metric for every λ."""
+        from headcount.studies._measure.penalty_sweep import sweep_penalties
+
+        sweep = sweep_penalties(self, context)
+        metric = sweep.dense.metric or "loss"
+        return StudyResult(
+            study=str(self),
+            tables=(_table(sweep, metric), *([_pair_table(sweep, metric)] if self.exact else [])),
+            sentence=_verdict(sweep, metric),
+            notes=(
+                f"Dense model: {metric} {sweep.dense.score:.4g} on {sweep.dense.n_examples} examples, {sweep.n_free} heads with a gate.",
+                "Numbers of heads are means over seeds.",
+            ),
+            figures=tuple(_figures(sweep, metric, self.exact)),
+            measurements={
+                "model": context.model_name,
+                "task": context.task.name,
+                "dense": {"loss": sweep.dense.loss, "metric": sweep.dense.metric, "value": sweep.dense.value},
+                "rows": [row.to_dict() for row in sweep.rows],
+                "exact": [row.to_dict() for row in sweep.exact],
+            },
+        )
+
+
+def _table(sweep: Sweep, metric: str) -> Table:
+    kinds = list(dict.fromkeys(kind for row in sweep.rows for kind in row.kept_by_kind))
+    columns = (
+        Column("λ", format="g"),
+        Column("seeds"),
+        Column("steps"),
+        Column("heads left", f"of {sweep.n_free}", ".4g"),
+        Column("fewest", "of a seed"),
+        Column("most", "of a seed"),
+        *(Column(f"{kind} heads", format=".3g") for kind in (kinds if len(kinds) > 1 else [])),
+        Column(metric, format=".4g"),
+        *interval_columns("against the dense model", "+.3g", metric),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+    cells = []
+    for row in sweep.rows:
+        counts = [row.kept_by_kind.get(kind) for kind in kinds] if len(kinds) > 1 else []
+        change = (None,) * 4 if row.change is None else (row.change.difference, row.change.low, row.change.high, row.change.p)
+        seeds = (len(row.kept), row.steps, row.mean_kept, min(row.kept), max(row.kept))
+        cells.append((row.penalty, *seeds, *counts, row.score, *change, row.q))
+    return Table("penalties", columns, tuple(cells), f"Heads left by λ, and {metric} with its paired interval over examples")
+
+
+def _pair_table(sweep: Sweep, metric: str) -> Table:
+    columns = (
+        Column("λ", format="g"),
+        Column("heads"),
+        Column("method"),
+        Column(metric, format=".4g"),
+        Column(f"{metric} of λ", format=".4g"),
+        *interval_columns("difference", "+.3g", metric),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+    cells = []
+    for row in sweep.exact:
+        change = row.change
+        cells.append(
+            (
+                row.penalty,
+                row.n_kept,
+                row.method,
+                row.score,
+                row.score_of_penalty,
+                change.difference,
+                change.low,
+                change.high,
+                change.p,
+                row.q,
+            )
+        )
+    return Table("exact", columns, tuple(cells), "A method that takes a number of heads, at the mean number that λ left, minus λ")
+
+
+def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
+    rows = sweep.rows
+    n_seeds = len(rows[0].kept)
+    seeds = "seeds" if n_seeds > 1 else "seed"
+    penalties = tuple(float(number) for number in range(len(rows)))
+    ticks = tuple((float(number), f"{row.penalty:g}") for number, row in enumerate(rows))
+    heads_left = LineFigure(
+        name="heads",
+        title=f"Heads left by λ; the band is from the fewest to the most of {n_seeds} seeds" if n_seeds > 1 else "Heads left by λ",
+        x=Axis("λ", ticks=ticks),
+        y=Axis("heads left"),
+        table="penalties",
+        n=n_seeds,
+        n_unit=seeds,
+        lines=(
+            Line(
+                "L0 gates",
+                penalties,
+                tuple(row.mean_kept for row in rows),
+                *((tuple(float(end(row.kept)) for row in rows) for end in (min, max)) if n_seeds > 1 else ()),
+            ),
+        ),
+        references=(Reference("all heads", float(sweep.n_free)),),
+    )
+    lines = [_score_line("L0 gates, by λ", [row for row in rows if row.change is not None], sweep)]
+    if exact:
+        by_heads = sorted({row.n_kept: row.score for row in sweep.exact}.items())
+        lines.append(Line(f"{exact}, exactly K", tuple(float(n) for n, _ in by_heads), tuple(score for _, score in by_heads)))
+    scores = LineFigure(
+        name="metric",
+        title=f"{metric} by the heads that λ leaves; intervals of 95 % over examples, paired with the dense model",
+        x=Axis("heads left"),
+        y=Axis(metric),
+        table="penalties",
+        n=sweep.dense.n_examples,
+        lines=tuple(lines),
+        references=(Reference("dense model", sweep.dense.score),),
+    )
+    return [heads_left, scores]
+
+
+def _score_line(label: str, rows: Sequence[PenaltyRow], sweep: Sweep) -> Line:
+    ordered, dense = sorted(rows, key=lambda row: row.mean_kept), sweep.dense.score
+    changes = [row.change for row in ordered if row.change is not None]
+    ends = [tuple(dense + getattr(change, name) for change in changes) for name in ("low", "high")]
+    return Line(label, tuple(row.mean_kept for row in ordered), tuple(row.score for row in ordered), *ends)
+
+
+def _verdict(sweep: Sweep, metric: str) -> str:
+    first, last = sweep.rows[0], sweep.rows[-1]
+    score = "no model" if last.score is None else f"{metric} {last.score:.4g}"
+    return (
+        f"λ = {first.penalty:g} leaves {first.mean_kept:.4g} of {sweep.n_free} heads, λ = {last.penalty:g} leaves {last.mean_kept:.4g} "
+        f"({score}; dense model {sweep.dense.score:.4g})."
+    )

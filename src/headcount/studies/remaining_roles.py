@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import TYPE_CHECKING
+
+from headcount.core.figure import Axis, BarFigure, Bars
+from headcount.core.options import option
+from headcount.core.study_result import Column, StudyResult, Table
+from headcount.studies._base import Effort, StudyContext, StudyInfo
+from headcount.studies._pruned_models import PrunedModels
+
+if TYPE_CHECKING:
+    from headcount.studies._measure.remaining_roles import FamilyChange
+    from headcount.studies._measure.remaining_roles import RemainingRoles as Measured
+
+
+@dataclass(frozen=True)
+class RemainingRoles(PrunedModels):
+    """Which roles do the heads have that remain? Roles measured again on every pruned model, by family, against those of the dense model.
+
+    Voita et al. 2019 (Fig. 8): positional and syntactic heads go last. A head of the dense model's family is removed, keeps the family or loses it,
+    and a head that stays can gain one: removed + kept + lost is the number in the dense model, kept + gained that in the pruned one. Counts are
+    means over seeds, of heads of the kinds of attention that lose heads.
+    """
+
+    _: KW_ONLY
+    definition: str = option("voita2019", "When a head has a role, of `headcount ls definitions`")
+    sentences: int | None = option(None, "How many sentences are read at most, drawn by a hash of their tokens", minimum=2)
+    info = StudyInfo(paper="Voita et al. 2019, Fig. 8", needs=frozenset({"model", "task", "run", "text"}))
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns the evaluations and trainings of all models, and a pass of each over the text."""
+        from headcount.studies._measure.pruning_curve import build_requests, estimate_effort
+
+        models = estimate_effort(self, context)
+        n_sentences = self.sentences or context.limit or 500
+        return Effort(models.passes + n_sentences * (1 + len(build_requests(self, context))), models.steps)
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Returns the heads of every family in every pruned model, and how many kept, lost and gained it."""
+        from headcount.studies._measure.remaining_roles import measure_remaining
+        from headcount.studies._measure.role_tables import describe_text
+
+        measured = measure_remaining(self, context)
+        methods = list(dict.fromkeys(row.method for row in measured.changes))
+        return StudyResult(
+            study=str(self),
+            tables=(_family_table(measured), _change_table(measured.changes), _head_table(measured)),
+            sentence=_verdict(measured),
+            notes=(describe_text(measured.dense), "Counts are means over seeds; a head of several families counts once as such."),
+            figures=tuple(_figure(measured, method, names_method=len(methods) > 1) for method in methods),
+            measurements={
+                "model": context.model_name,
+                "task": context.task.name,
+                "definition": measured.dense.definition,
+                "rows": [asdict(row) for row in measured.changes],
+            },
+        )
+
+
+def _family_table(measured: Measured) -> Table:
+    columns = (
+        Column("method"),
+        Column("heads"),
+        Column("seeds"),
+        *(Column(name, "heads", ".3g") for name in measured.groups),
+    )
+    dense = ("dense model", measured.n_heads, 1, *(measured.dense_counts[name] for name in measured.groups))
+    cells = [(level.method, level.n_kept, level.n_seeds, *(level.counts[name] for name in measured.groups)) for level in measured.levels]
+    return Table("families", columns, (dense, *cells), "Heads that remain by the family of their roles in the pruned model")
+
+
+def _change_table(changes: Sequence[FamilyChange]) -> Table:
+    columns = (
+        Column("method"),
+        Column("heads"),
+        Column("seeds"),
+        Column("family"),
+        Column("in the dense model"),
+        *(Column(name, format=".3g") for name in ("removed", "kept", "lost", "gained", "in the pruned model")),
+    )
+    cells = tuple(
+        (row.method, row.n_kept, row.n_seeds, row.family, row.n_dense, row.removed, row.kept, row.lost, row.gained, row.n_pruned)
+        for row in changes
+    )
+    return Table("changes", columns, cells, "Heads of each family: removed, kept, lost and gained against the dense model")
+
+
+def _head_table(measured: Measured) -> Table:
+    columns = (Column("method"), Column("heads"), Column("seed"), Column("head"), Column("roles in the dense model"), Column("roles"))
+    cells = tuple((row.method, row.n_kept, row.seed, row.head, row.dense_roles, row.roles) for row in measured.heads)
+    return Table("heads", columns, cells, "Roles of every head that remains, before and after", is_printed=False)
+
+
+def _figure(measured: Measured, method: str, *, names_method: bool) -> BarFigure:
+    levels = [level for level in measured.levels if level.method == method]
+    counts = [measured.dense_counts, *(level.counts for level in levels)]
+    n_seeds = levels[0].n_seeds
+    return BarFigure(
+        name=f"families by {method}" if names_method else "families",
+        title=f"Roles of the heads that remain, pruned by {method}; mean over seeds",
+        x=Axis("heads that remain"),
+        y=Axis("heads"),
+        table="families",
+        n=n_seeds,
+        n_unit="seeds" if n_seeds > 1 else "seed",
+        categories=(str(measured.n_heads), *(str(level.n_kept) for level in levels)),
+        bars=tuple(Bars(name, tuple(float(of_level[name]) for of_level in counts)) for name in measured.groups),
+        is_stacked=True,
+    )
+
+
+def _verdict(measured: Measured) -> str:
+    parts = []
+    for method in dict.fromkeys(level.method for level in measured.levels):
+        last = min((level for level in measured.levels if level.method == method), key=lambda level: level.n_kept)
+        counts = ", ".join(f"{name} {number:.3g}" for name, number in last.counts.items())
+        parts.append(f"of {last.n_kept} heads that {method} leaves: {counts}")
+    dense = ", ".join(f"{name} {number:.3g}" for name, number in measured.dense_counts.items())
+    return f"Of {measured.n_heads} heads of the dense model: {dense}; {'; '.join(parts)}."
