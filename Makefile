@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SOURCES := src tests benchmarks tools
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
-.PHONY: demo test test-fast test-laws test-faults test-offline check web web-check docs figures bench census
+.PHONY: demo test test-fast test-laws test-faults test-offline check web web-check docs figures bench census papers
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -73,6 +73,10 @@ bench: $(STAMP)
 # Examines every model class of transformers; rewrites its rows, docs/census.md and the counts in README.md. Goes on after a stop.
 census: $(STAMP)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/census.py --workers 2 $(ARGS)
+
+# The experiments of the six papers on embedded models, by the commands that users have; rewrites docs/papers. Goes on after a stop.
+papers: $(STAMP)
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python tools/papers.py $(ARGS)
 
 # torch first, by itself, so that its pin decides before any other requirement does.
 $(STAMP): pyproject.toml constraints.txt

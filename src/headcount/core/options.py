@@ -76,8 +76,9 @@ class Option:
         """The type in words: `a float above 0`, `one of joint, straight`."""
         if self.choices:
             return f"one of {', '.join(format_value(choice) for choice in self.choices)}"
-        article = "an" if _type_name(self.type).startswith(("int", "a")) else "a"
-        return " ".join(filter(None, [article, _type_name(self.type), str(self.bounds)]))
+        name = _type_name(self.type)
+        article = "" if name.startswith("true or") else "an" if name.startswith(("int", "a")) else "a"
+        return " ".join(filter(None, [article, name, str(self.bounds)]))
 
 
 def option(

@@ -44,7 +44,9 @@ def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: 
     items = choose_items(list_items(paper, context), split(request.only or ""))
     session.table(("item", "in the paper", "what comes out", "state"), [(i.id, i.part, i.title, describe_state(i)) for i in items])
     if request.list_items:
-        session.result({"paper": paper.name, "items": [{"id": i.id, "title": i.title, "state": describe_state(i)} for i in items]})
+        session.result(
+            {"paper": paper.name, "items": [{"id": i.id, "part": i.part, "title": i.title, "state": describe_state(i)} for i in items]}
+        )
         return
     n_running = sum(item.study is not None for item in items)
     with session.progress("estimating the time"):
