@@ -64,8 +64,8 @@ def write_index(names: list[str]) -> None:
     lines = [
         "# The papers",
         "",
-        "Written by `python tools/papers.py --index`; do not edit. One command runs the experiments of a paper on your model, task by task and figure by",
-        "figure; it says beforehand what each item needs and how long all of them take, can be stopped, and goes on where it was:",
+        "Written by `python tools/papers.py --index`; do not edit. One command runs the experiments of a paper on your model;",
+        "it says beforehand what each item needs and how long all of them take, can be stopped, and goes on where it was:",
         "",
         "    headcount paper michel2019 MODEL --task TASK --out runs/michel        # all items; --list shows them, --quick is a small version",
         "    headcount paper michel2019 MODEL --task TASK --out runs/michel --only M8,M11",

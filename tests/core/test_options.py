@@ -89,7 +89,7 @@ def test_text_gives_back_every_value(
         ("sample(tau=nan)", "option tau of sample must be a float above 0; got nan"),
         ("sample(rounds=2.5)", "option rounds of sample must be an int of at least 1; got '2.5'"),
         ("sample(rounds=0)", "option rounds of sample must be an int of at least 1; got 0"),
-        ("sample(repeats=maybe)", "option repeats of sample must be a true or false; got 'maybe'"),
+        ("sample(repeats=maybe)", "option repeats of sample must be true or false; got 'maybe'"),
         ("sample(tau=1", "options of sample stand in parentheses"),
         ("sample(tau)", "an option of sample is name=value; got 'tau'"),
         ("sample(tau=1;tau=2)", "option tau of sample is given twice"),

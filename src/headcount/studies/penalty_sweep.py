@@ -139,7 +139,8 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
                 "L0 gates",
                 penalties,
                 tuple(row.mean_kept for row in rows),
-                *((tuple(float(end(row.kept)) for row in rows) for end in (min, max)) if n_seeds > 1 else ()),
+                low=tuple(float(min(row.kept)) for row in rows) if n_seeds > 1 else (),
+                high=tuple(float(max(row.kept)) for row in rows) if n_seeds > 1 else (),
             ),
         ),
         references=(Reference("all heads", float(sweep.n_free)),),
@@ -164,8 +165,13 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
 def _score_line(label: str, rows: Sequence[PenaltyRow], sweep: Sweep) -> Line:
     ordered, dense = sorted(rows, key=lambda row: row.mean_kept), sweep.dense.score
     changes = [row.change for row in ordered if row.change is not None]
-    ends = [tuple(dense + getattr(change, name) for change in changes) for name in ("low", "high")]
-    return Line(label, tuple(row.mean_kept for row in ordered), tuple(row.score for row in ordered), *ends)
+    return Line(
+        label,
+        tuple(row.mean_kept for row in ordered),
+        tuple(row.score for row in ordered),
+        low=tuple(dense + change.low for change in changes),
+        high=tuple(dense + change.high for change in changes),
+    )
 
 
 def _verdict(sweep: Sweep, metric: str) -> str:
