@@ -124,6 +124,7 @@ def measure_changes(
     Raises:
         DataError: there is no text to measure roles on.
     """
+    Definition.parse(definition)  # an unknown one is an error before any work
     before = context.loaded
     describe_run(context, before, {"study": study, "tuned": tuned, "only": list(only), "definition": definition, "limit": context.limit})
     after = context.sources.load_model(tuned, as_configured=True)
