@@ -124,6 +124,7 @@ def measure_role_changes(
     Raises:
         DataError: there is no text to measure roles on.
     """
+    Definition.parse(definition)  # an unknown one is an error before any work
     before = context.loaded
     after = context.sources.load_model(tuned, as_configured=True)
     task = _open_task(context, before, after) if context.sources.task_name else None

@@ -106,11 +106,10 @@ def measure_table(context: StudyContext, study: str, definition: str, sentences:
     Raises:
         DataError: there is no text to measure roles on.
     """
-    loaded = context.loaded
+    rule, loaded = Definition.parse(definition), context.loaded
     describe_study_run(context, loaded, {"study": study, "definition": definition, "limit": context.limit})
     task = context.task if context.sources.task_name else None
     corpus = open_text(context, loaded, task, sentences)
-    rule = Definition.parse(definition)
     table = _test_roles(context, loaded, corpus, _role_names(rule))
     has_blocks = "segment" in _role_names(rule)
     if has_blocks and not corpus.has_pairs and not corpus.grid:

@@ -117,6 +117,7 @@ def measure_roles_and_scores(context: StudyContext, by: Sequence[str], definitio
     Raises:
         DataError: there is no text to measure roles on.
     """
+    Definition.parse(definition)  # an unknown one is an error before any work
     loaded, task = context.loaded, context.task
     methods = [str(Importance.parse(name)) for name in by]
     corpus = context.sources.open_corpus(loaded, task)
