@@ -24,8 +24,8 @@ class Dynamics(Study):
     Michel et al. 2019 (section 6): in the first epochs every removed head costs; later some can be removed for nothing. Each checkpoint ranks its own
     heads on the calibration split and loses the lowest by gates, without repair by default; the share that remains has a paired bootstrap interval.
     Chance is the score of the best constant answer; a checkpoint that is not above it has no share to lose, and a note says so.
-    MODEL is a folder of checkpoints, or the first of several; or `checkpoints` names a folder of them, and MODEL is the last. With `train_steps` the study
-    makes them itself: the weights of MODEL are drawn anew and trained on the calibration split, and saved often at the start, rarely later.
+    MODEL is a folder of checkpoints, or the first of several; or `checkpoints` names a folder of them, and MODEL is the last. With `train_steps` the
+    study makes them itself: the weights of MODEL are drawn anew and trained on the calibration split, and saved often at the start, rarely later.
     """
 
     checkpoints: tuple[str, ...] = option((), "Further checkpoints; none if the model names a folder of them")
