@@ -24,8 +24,8 @@ class Dynamics(Study):
     Michel et al. 2019 (section 6): in the first epochs every removed head costs; later some can be removed for nothing. Each checkpoint ranks its own
     heads on the calibration split and loses the lowest by gates, without repair by default; the share that remains has a paired bootstrap interval.
     Chance is the score of the best constant answer; a checkpoint that is not above it has no share to lose, and a note says so.
-    MODEL is a folder of checkpoints, or the first of several; or `checkpoints` names a folder of them, and MODEL is the last. With `train` the study
-    makes them itself: the weights of MODEL are drawn anew and trained on the calibration split, and saved often at the start, rarely later.
+    MODEL is a folder of checkpoints, or the first of several; or `checkpoints` names a folder of them, and MODEL is the last. With `train_steps` the
+    study makes them itself: the weights of MODEL are drawn anew and trained on the calibration split, and saved often at the start, rarely later.
     """
 
     checkpoints: tuple[str, ...] = option((), "Further checkpoints; none if the model names a folder of them")
@@ -35,7 +35,7 @@ class Dynamics(Study):
     repair: bool = option(False, "Refit output projections in closed form at every level")
     hold: float = option(0.9, "The share of the score that counts as kept in the summary", minimum=0, maximum=1)
     tokenizer: str | None = option(None, "The model whose tokenizer is used, if checkpoints have none")
-    train: int | None = option(None, "Train the model for so many optimiser steps to make the checkpoints", minimum=1)
+    train_steps: int | None = option(None, "Train the model for so many optimiser steps to make the checkpoints", minimum=1)
     start: Literal["scratch", "model"] = option("scratch", "What the training starts from: weights drawn anew, or those of the model")
     rate: float = option(5e-4, "The learning rate of the training", above=0)
     train_batch: int = option(32, "Examples per training step", minimum=1)
@@ -43,15 +43,15 @@ class Dynamics(Study):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.train is not None and self.checkpoints:
-            raise OptionError("checkpoints are named or made by training; leave checkpoints or train out")
+        if self.train_steps is not None and self.checkpoints:
+            raise OptionError("checkpoints are named or made by training; leave checkpoints or train_steps out")
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and rankings of all checkpoints, and the steps of the training."""
-        n_checkpoints = N_SAVED if self.train is not None else 1 + len(self.checkpoints)
+        n_checkpoints = N_SAVED if self.train_steps is not None else 1 + len(self.checkpoints)
         n_report, n_train = len(context.task.report), len(context.task.calibration)
         evaluations = (1 + (len(self.keep) or 9)) * min(n_report, context.limit or n_report)
-        return Effort(passes=n_checkpoints * (evaluations + 3 * min(n_train, 512)), steps=float(self.train or 0))
+        return Effort(passes=n_checkpoints * (evaluations + 3 * min(n_train, 512)), steps=float(self.train_steps or 0))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the share of its own score above chance that every checkpoint keeps at every number of heads."""

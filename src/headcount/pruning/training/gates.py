@@ -148,10 +148,11 @@ class GateCallback(TrainerCallback):
             raise NonFinite(f"{quantity} of {head} is not finite at step {step}")
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Adds the numbers of the gates to the Trainer's log, which its checkpoints keep."""
+        """Adds the numbers of the gates, and the gate of every head in this step, to the Trainer's log, which its checkpoints keep."""
         self.history = state.log_history
         if state.log_history and state.log_history[-1].get("step") == state.global_step:
-            state.log_history[-1].update(self.gating.log_numbers())
+            gates = [] if self._leaf is None else [round(value, 6) for value in self._leaf.detach().tolist()]
+            state.log_history[-1].update({**self.gating.log_numbers(), "gates": gates})
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Writes the gates into the Trainer's checkpoint, unless they are there already."""

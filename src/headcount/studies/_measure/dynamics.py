@@ -173,9 +173,9 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
     """Returns the share of its own score above chance that every checkpoint keeps at every number of heads."""
     importance = Importance.parse(study.by)
     by, normalise = str(importance), importance.info.normalise
-    checkpoints = train_checkpoints(study, context) if study.train is not None else find_checkpoints(_list_names(study, context))
+    checkpoints = train_checkpoints(study, context) if study.train_steps is not None else find_checkpoints(_list_names(study, context))
     _check_heads(context, checkpoints)
-    has_model = study.train is not None or context.model_name in [checkpoint.name for checkpoint in checkpoints]
+    has_model = study.train_steps is not None or context.model_name in [checkpoint.name for checkpoint in checkpoints]
     rows: list[CheckpointRow] = []
     summaries: list[CheckpointSummary] = []
     keeps: list[int] = []
@@ -189,7 +189,7 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
             config = {"study": study.name, "keep": keeps, "by": by, "repair": study.repair, "limit": context.limit}
             describe_study_run(context, context.loaded if has_model else loaded, config)
         with_tokenizer = loaded if study.tokenizer is None else replace(loaded, folder=local_folder(study.tokenizer))
-        if study.train is not None and study.tokenizer is None:
+        if study.train_steps is not None and study.tokenizer is None:
             with_tokenizer = replace(loaded, folder=context.loaded.folder)
         task = context.sources.open_task(with_tokenizer)
         with context.progress(f"checkpoint {number} of {len(checkpoints)}"):
@@ -219,16 +219,16 @@ def train_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint
 
     The run keeps them; a training that was stopped goes on.
     """
-    assert study.train is not None
+    assert study.train_steps is not None
     run, loaded, task = context.required_run, context.loaded, context.task
-    recipe = Recipe(steps=study.train, rate=study.rate, train_batch=study.train_batch)
+    recipe = Recipe(steps=study.train_steps, rate=study.rate, train_batch=study.train_batch)
     data = fingerprint_of(loaded.model, task, "calibration")
     request = {"recipe": recipe.to_dict(), "start": study.start, "seed": context.seed}
     key = ArtifactKey(KIND, f"training of {loaded.name}", {**model_key(loaded.model), **task_key(task), "data": data, **request})
-    steps = checkpoint_steps(study.train)
+    steps = checkpoint_steps(study.train_steps)
     folders = {step: run.folder / MODELS / f"{safe_name(loaded.name)}-step-{step}.{key.digest[:8]}" for step in steps}
     if run.find(key) is None or any(run.problem_of_model(folder.name) is not None for folder in folders.values()):
-        describe_study_run(context, loaded, {"study": study.name, "train": study.train})
+        describe_study_run(context, loaded, {"study": study.name, "train_steps": study.train_steps})
         model = copy_model(loaded.model)
         if study.start == "scratch":
             reset_weights(model, context.seed)

@@ -29,7 +29,7 @@ class Michel2019(Paper):
     _: KW_ONLY
     other_task: tuple[str, ...] = option((), "Further tasks of this model (TASK), or of other models (MODEL=TASK)")
     checkpoints: tuple[str, ...] = option((), "Checkpoints of a training, or a folder of them; without any the model is trained anew")
-    train: int = option(1000, "Optimiser steps of the training that makes checkpoints", minimum=1)
+    train_steps: int = option(1000, "Optimiser steps of the training that makes checkpoints", minimum=1)
     info = PaperInfo(
         title="Are Sixteen Heads Really Better than One?",
         authors=("Michel, Paul", "Levy, Omer", "Neubig, Graham"),
@@ -128,7 +128,7 @@ class Michel2019(Paper):
         keep = ("75%", "50%", "25%") if self.quick else ()
         if self.checkpoints:
             return Dynamics(self.checkpoints, keep=keep)
-        return Dynamics(keep=keep, train=min(self.train, 60) if self.quick else self.train)
+        return Dynamics(keep=keep, train_steps=min(self.train_steps, 60) if self.quick else self.train_steps)
 
 
 def _single_heads() -> Table:

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from headcount.core.options import option
+from headcount.core.study_result import Column, Table
+from headcount.studies._paper import Item, Paper, PaperInfo, Subject
+from headcount.studies._pruned_models import PrunedModels
+from headcount.studies.kept import Kept
+from headcount.studies.pruning_curve import PruningCurve
+from headcount.studies.speed import Speed
+from headcount.studies.training_log import TrainingLog
+
+QUICK_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Li2021(Paper):
+    """Differentiable subset pruning: exactly K heads are drawn at every step, and gates and weights learn together which K to keep.
+
+    Li, Cotterell and Sachan 2021. All methods train for the same number of steps; below 200 steps labels say so.
+    """
+
+    _: KW_ONLY
+    steps: int | None = option(None, "Optimiser steps of every training; by default those of one epoch, and at least 300", minimum=1)
+    info = PaperInfo(
+        title="Differentiable Subset Pruning of Transformer Heads",
+        authors=("Li, Jiaoda", "Cotterell, Ryan", "Sachan, Mrinmaya"),
+        year=2021,
+        venue="Transactions of the Association for Computational Linguistics 9",
+    )
+
+    def items(self, subject: Subject) -> list[Item]:
+        """Returns the experiments of the paper but L8 and L9."""
+        joint, pipelined, straight, gates, gradient = self._methods()
+        translates = "cross" in subject.kinds
+        comparison = self._curve(joint, pipelined, straight, gates, gradient)
+        only_other = "the model translates: L7 is the figure for such models" if translates else "the model has no cross-attention: see L6"
+        return [
+            Item("L1", "Joint training of weights and head importances", "section 4", self._curve(joint)),
+            Item("L2", "Pipelined: head importances on frozen weights, then a fine-tune", "section 4", self._pipelined(pipelined)),
+            Item("L3", "Straight-through estimation", "section 4", self._curve(straight)),
+            Item("L4", "Baseline: L0 gates of Voita et al. 2019 at the same number of heads", "section 5", self._curve(gates)),
+            Item("L5", "Baseline: gradient importance of Michel et al. 2019", "section 5", self._curve(gradient)),
+            Item(
+                "L6",
+                "Classification: score by the number of heads, all methods",
+                "Fig. 2",
+                None if translates else comparison,
+                reason=only_other if translates else "",
+            ),
+            Item(
+                "L7",
+                "Translation: score by the number of heads, all methods",
+                "Fig. 3",
+                comparison if translates else None,
+                reason="" if translates else only_other,
+            ),
+            Item("L10", "Speed-up and size by the number of heads", "section 6", self._speed(), published=_published_speed()),
+            Item("L11", "Survivors by layer as K shrinks", "section 6", self._survivors(joint)),
+            Item("L12", "Gates and temperature during training", "section 3", self._log(joint)),
+            Item("L13", "The published schedule of the temperature", "section 5", self._curve(_published_schedule(translates), joint)),
+        ]
+
+    def _methods(self) -> tuple[str, str, str, str, str]:
+        if self.quick:
+            return "dsp(limit=64)", "dsp:pipelined(limit=64)", "dsp:straight(limit=64)", "l0", "rank(by=gradient;limit=64)"
+        return "dsp", "dsp:pipelined", "dsp:straight", "l0", "gradient"
+
+    def _grid(self, kind: type[PrunedModels], methods: tuple[str, ...], recover: str | None = None) -> PrunedModels:
+        if self.quick:
+            steps = self.steps or QUICK_STEPS
+            return kind(methods=methods, keep=("50%", "25%"), seeds=2, steps=steps, train_batch=8, recover=recover)
+        return kind(methods=methods, steps=self.steps, recover=recover)
+
+    def _curve(self, *methods: str) -> PrunedModels:
+        return self._grid(PruningCurve, methods)
+
+    def _pipelined(self, method: str) -> PrunedModels:
+        length = self.steps or (QUICK_STEPS if self.quick else None)
+        return self._grid(PruningCurve, (method,), recover="auto" if length is None else f"{length}steps")
+
+    def _survivors(self, method: str) -> PrunedModels:
+        return self._grid(Kept, (method,))
+
+    def _speed(self) -> Speed:
+        if self.quick:
+            return Speed(method="rank(by=gradient;limit=64)", keep=("50%", "25%"), batches=(1, 4), length=16, rounds=15)
+        return Speed(keep=tuple(f"{share}%" for share in range(90, 0, -10)))
+
+    def _log(self, method: str) -> TrainingLog:
+        if self.quick:
+            return TrainingLog(method=method, steps=self.steps or QUICK_STEPS, train_batch=8)
+        return TrainingLog(method=method, steps=self.steps)
+
+
+def _published_schedule(translates: bool) -> str:
+    """Returns the pruner of the published schedule: τ falls to 1e-8 over two thirds of the steps, from 1000 (classification) or 0.1."""
+    tau, rate = (0.1, 0.2) if translates else (1000, 0.5)
+    return f"dsp(tau={tau};tau_end=1e-08;cool=0.6667;rate={rate};init=none;settle=0)"
+
+
+def _published_speed() -> Table:
+    columns = (Column("heads"), Column("of"), Column("smaller by", format=".0%"), Column("faster by", format=".0%"))
+    return Table("published", columns, ((12, 144, 0.25, 0.33),), "About a quarter smaller and a third faster")
