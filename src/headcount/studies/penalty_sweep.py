@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from math import log10
 from typing import TYPE_CHECKING, Literal
 
 from headcount.core.figure import Axis, Line, LineFigure, Reference
@@ -124,12 +125,12 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
     rows = sweep.rows
     n_seeds = len(rows[0].kept)
     seeds = "seeds" if n_seeds > 1 else "seed"
-    penalties = tuple(float(number) for number in range(len(rows)))
-    ticks = tuple((float(number), f"{row.penalty:g}") for number, row in enumerate(rows))
+    penalties = tuple(log10(row.penalty) for row in rows)
+    ticks = tuple((position, f"{row.penalty:g}") for position, row in zip(penalties, rows, strict=True))
     heads_left = LineFigure(
         name="heads",
         title=f"Heads left by λ; the band is from the fewest to the most of {n_seeds} seeds" if n_seeds > 1 else "Heads left by λ",
-        x=Axis("λ", ticks=ticks),
+        x=Axis("λ, logarithmic", ticks=ticks),
         y=Axis("heads left"),
         table="penalties",
         n=n_seeds,

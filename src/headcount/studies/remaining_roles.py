@@ -94,12 +94,12 @@ def _head_table(measured: Measured) -> Table:
 
 
 def _figure(measured: Measured, method: str, *, names_method: bool) -> BarFigure:
-    levels = [level for level in measured.levels if level.method == method]
+    levels, label = [level for level in measured.levels if level.method == method], method.replace(" without repair", "")
     counts = [measured.dense_counts, *(level.counts for level in levels)]
     n_seeds = levels[0].n_seeds
     return BarFigure(
-        name=f"families by {method}" if names_method else "families",
-        title=f"Roles of the heads that remain, pruned by {method}; mean over seeds",
+        name=f"families by {label}" if names_method else "families",
+        title=f"Roles of the heads that remain, pruned by {label}; mean over seeds",
         x=Axis("heads that remain"),
         y=Axis("heads"),
         table="families",
@@ -116,6 +116,6 @@ def _verdict(measured: Measured) -> str:
     for method in dict.fromkeys(level.method for level in measured.levels):
         last = min((level for level in measured.levels if level.method == method), key=lambda level: level.n_kept)
         counts = ", ".join(f"{name} {number:.3g}" for name, number in last.counts.items())
-        parts.append(f"of {last.n_kept} heads that {method} leaves: {counts}")
+        parts.append(f"of {last.n_kept} heads that {method.replace(' without repair', '')} leaves: {counts}")
     dense = ", ".join(f"{name} {number:.3g}" for name, number in measured.dense_counts.items())
     return f"Of {measured.n_heads} heads of the dense model: {dense}; {'; '.join(parts)}."

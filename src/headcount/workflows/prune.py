@@ -106,7 +106,9 @@ class Pruning:
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         key = self.key(spec)
         folder = self.run.folder / WORK / key.digest[:24]
-        pruned = prune_by_spec(self.model, self.task, spec, folder=folder, progress=progress, shared=self._shared)
+        pruned = self._find_choice(spec)
+        if pruned is None:
+            pruned = prune_by_spec(self.model, self.task, spec, folder=folder, progress=progress, shared=self._shared)
         if spec.scratch_recipe is not None:
             model, trained = train_from_scratch(
                 self.model, pruned.plan, self.task, spec.scratch_recipe, seed=spec.seed, folder=folder / "scratch", progress=progress
@@ -119,6 +121,21 @@ class Pruning:
         shutil.rmtree(folder, ignore_errors=True)
         arrays = {"losses": evaluation.losses} | ({} if evaluation.parts is None else {"parts": evaluation.parts})
         return self._record(spec, pruned, evaluation).to_dict(), arrays
+
+    def _find_choice(self, spec: PruneSpec) -> Pruned | None:
+        """Returns what was chosen for a control from scratch, with the dense model in place of its own, if the run holds the same request without.
+
+        None for all other requests. Both must leave out the repair, and nothing may follow the choice, so that they record the same.
+        """
+        if spec.scratch is None or spec.repair is not False or spec.recover is not None:
+            return None
+        artifact = self.run.find(self.key(replace(spec, scratch=None, scratch_rate=PruneSpec.scratch_rate)))
+        if artifact is None:
+            return None
+        record = PrunedRecord.of(artifact)
+        plan = Plan.removing(record.removed, protected=spec.limits.protected)
+        gates = None if record.gates is None else tuple(record.gates)
+        return Pruned(plan, self.model, list(record.history), {}, None, str(spec.method), gates, record.changed_weights, dict(record.steps))
 
     def _record(self, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> PrunedRecord:
         """Returns the content of the artifact of a pruned model."""

@@ -1,0 +1,110 @@
+"""The typical head of every family of roles, and its attention on an example sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headcount.behaviour.base import Corpus
+from headcount.behaviour.profiles.sentence import token_texts
+from headcount.behaviour.views import ViewName, corpus_examples, view_name
+from headcount.core.definition import Definition
+from headcount.core.errors import DataError
+from headcount.core.role_table import RoleScore, RoleTable
+from headcount.models.modules import start_id
+from headcount.models.observe import observe
+from headcount.studies._base import StudyContext
+from headcount.studies._measure.role_tables import measure_table, open_text
+
+if TYPE_CHECKING:
+    from headcount.studies.attention_maps import AttentionMaps
+
+
+@dataclass(frozen=True, slots=True)
+class TypicalHead:
+    """The most typical head of a family, with its attention on one sentence, a row for every query.
+
+    `accuracy` is the share of `n_tokens` tokens of all sentences whose strongest key the role asks for, `chance` that of a random key.
+    """
+
+    family: str
+    head: str
+    role: str
+    has_role: bool
+    accuracy: float
+    chance: float
+    n_tokens: int
+    sentence: str
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    attention: tuple[tuple[float, ...], ...]
+
+
+def draw_typical_heads(study: AttentionMaps, context: StudyContext) -> tuple[RoleTable, list[TypicalHead]]:
+    """Returns the roles of the model of a study, and the typical head of every family that the text can show.
+
+    Raises:
+        DataError: there is no text, it is of images, or no sentence of it has a length that can be shown.
+    """
+    table = measure_table(context, study.name, study.definition, study.sentences)
+    corpus = open_text(context, context.loaded, context.task if context.sources.task_name else None, study.sentences)
+    if corpus.grid:
+        raise DataError("attention maps are drawn on sentences, and this model reads images")
+    number = choose_sentence(corpus, study.shortest, study.longest)
+    return table, [_draw_head(context, corpus, number, row, family) for family, row in choose_heads(table).items()]
+
+
+def choose_heads(table: RoleTable) -> dict[str, RoleScore]:
+    """Returns for every family the row with the largest lead of the accuracy over chance, rows that have the role first."""
+    definition = Definition.parse(table.definition)
+    rows: dict[str, RoleScore] = {}
+    for family in definition.info.families:
+        of_family = [row for row in table.rows if definition.family_of(row.role) == family]
+        if of_family:
+            rows[family] = max(of_family, key=lambda row: (row.has_role, row.accuracy - row.chance, str(row.head)))
+    return rows
+
+
+def choose_sentence(corpus: Corpus, shortest: int, longest: int) -> int:
+    """Returns the number of the sentence to show: the first of the longest that can be shown.
+
+    Raises:
+        DataError: no sentence has such a length.
+    """
+    lengths = [
+        max(len(sentence.ids), len(corpus.targets[number].ids) + 1 if corpus.targets else 0)
+        for number, sentence in enumerate(corpus.sentences)
+    ]
+    fitting = [number for number, length in enumerate(lengths) if shortest <= length <= longest]
+    if not fitting:
+        raise DataError(
+            f"no sentence has {shortest} to {longest} tokens; the text has {min(lengths)} to {max(lengths)}: name other bounds of the example"
+        )
+    return max(fitting, key=lambda number: (lengths[number], -number))
+
+
+def _draw_head(context: StudyContext, corpus: Corpus, number: int, row: RoleScore, family: str) -> TypicalHead:
+    loaded = context.loaded
+    block = next(block for block in loaded.heads.blocks if row.head in block.heads)
+    view = view_name(loaded.model, block)
+    examples = corpus_examples(loaded.model, corpus)
+    batch = examples.collate([examples.examples[number]])
+    ((observation, *_),) = observe(loaded.model, [batch], blocks=[block], outputs=False)
+    assert observation.attention is not None
+    weights = observation.attention[0, block.heads.index(row.head)].float().cpu()
+    queries, keys = _read_tokens(context, corpus, number, view)
+    attention = tuple(tuple(float(weight) for weight in weights[i, : len(keys)]) for i in range(len(queries)))
+    sentence = corpus.sentences[number].annotated.text
+    return TypicalHead(
+        family, str(row.head), row.role, row.has_role, row.accuracy, row.chance, row.n_tokens, sentence, queries, keys, attention
+    )
+
+
+def _read_tokens(context: StudyContext, corpus: Corpus, number: int, view: ViewName) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the tokens of queries and keys as people read them."""
+    tokenizer = context.sources.read_tokenizer(context.loaded)
+    source = tuple(token_texts(corpus.sentences[number], tokenizer))
+    if view == "source":
+        return source, source
+    target = tuple(token_texts(corpus.targets[number], tokenizer, start=start_id(context.loaded.model)))
+    return target, source if view == "cross" else target

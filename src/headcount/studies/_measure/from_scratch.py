@@ -1,0 +1,131 @@
+"""Pruned models and their controls from scratch: the same heads, or gates on weights drawn anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.models.head_map import HeadMap
+from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
+from headcount.studies._base import Effort, StudyContext
+from headcount.studies._gated import count_levels
+from headcount.studies._grid import Grid, GridPoint, count_by, make_pruning, run_grid
+from headcount.studies._measure.pruning_curve import count_kind_levels
+from headcount.studies._results import correct_rows, describe_study_run
+
+if TYPE_CHECKING:
+    from headcount.studies.from_scratch import FromScratch
+
+PRUNED, CONFIGURATION, GATES = "pruned, from the trained model", "the same heads from scratch", "gates from scratch"
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRow:
+    """A pruned model or a control at one number of heads: mean over seeds with its interval, and change from the dense model over examples.
+
+    `steps` are those that the weights were trained for; None where they were not.
+    """
+
+    model: str
+    n_kept: int
+    kept_by_kind: Mapping[str, float]
+    n_seeds: int
+    steps: int | None
+    mean: float
+    interval: tuple[float | None, float | None]
+    deviation: float | None
+    change: PairedDifference
+    q: float | None = None
+
+    @property
+    def p(self) -> float:
+        """The p-value of no difference from the dense model."""
+        return self.change.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """The pruned model minus a control at the same number of heads, on the same examples."""
+
+    n_kept: int
+    control: str
+    change: PairedDifference
+    q: float | None = None
+
+    @property
+    def p(self) -> float:
+        """The p-value of no difference."""
+        return self.change.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchResult:
+    """The dense model, the names of the pruned model and its controls, a row for each of them and every size, and their pairs."""
+
+    dense: Evaluation
+    models: tuple[str, ...]
+    rows: list[ControlRow]
+    pairs: list[PairRow]
+
+
+def build_requests(study: FromScratch, heads: HeadMap, first_seed: int) -> dict[tuple[str, int], list[PruneSpec]]:
+    """Returns the requests of every model and number of heads (of the kinds that lose heads), a request for every seed."""
+    n_free = sum(block.n_heads for block in heads.blocks if not study.kinds or block.kind in study.kinds)
+    sizes = count_kind_levels(study.keep, n_free) if study.kinds else count_levels(study.keep, heads, ())
+    recipe = Recipe(steps=study.steps, rate=study.rate, train_batch=study.train_batch)
+    scratch_recipe = Recipe(rate=study.scratch_rate, train_batch=study.train_batch).with_length(study.scratch, "scratch")
+    requests: dict[tuple[str, int], list[PruneSpec]] = {}
+    common: Any = {"kinds": study.kinds, "repair": False, "recipe": recipe}
+    for size in sizes:
+        for seed in range(first_seed, first_seed + study.seeds):
+            of_seed = {PRUNED: PruneSpec.of(study.method, size, recover=study.recover, seed=seed, **common)}
+            if study.configuration:
+                of_seed[CONFIGURATION] = PruneSpec.of(
+                    study.method, size, scratch=study.scratch, scratch_rate=study.scratch_rate, seed=seed, **common
+                )
+            if study.gates:
+                of_seed[GATES] = PruneSpec.of("l0(weights=scratch)", size, seed=seed, **{**common, "recipe": scratch_recipe})
+            for model, spec in of_seed.items():
+                requests.setdefault((model, size), []).append(spec)
+    return requests
+
+
+def estimate_effort(study: FromScratch, context: StudyContext) -> Effort:
+    """Returns the evaluations and training steps of all models."""
+    requests = build_requests(study, context.loaded.heads, context.seed)
+    specs = [spec for of_model in requests.values() for spec in of_model]
+    n_report = len(context.task.report)
+    steps = sum(spec.n_steps(len(context.task.calibration)) for spec in specs)
+    return Effort(passes=(len(specs) + 1) * min(n_report, context.limit or n_report), steps=steps)
+
+
+def measure_controls(study: FromScratch, context: StudyContext) -> ScratchResult:
+    """Makes the pruned models and their controls, and compares every control with its pruned model."""
+    requests = build_requests(study, context.loaded.heads, context.seed)
+    describe_study_run(context, context.loaded, {"study": study.name, "method": study.method, "seeds": study.seeds})
+    grid = run_grid(context, make_pruning(context), [spec for of_model in requests.values() for spec in of_model])
+    points = dict(zip(requests, grid.points, strict=True))
+    rows = [_make_row(model, size, point, grid) for (model, size), point in points.items()]
+    pairs = [
+        PairRow(size, model, grid.compare(points[PRUNED, size], point, seed=context.seed))
+        for (model, size), point in points.items()
+        if model != PRUNED
+    ]
+    return ScratchResult(grid.dense, tuple(dict.fromkeys(model for model, _ in requests)), correct_rows(rows), correct_rows(pairs))
+
+
+def _make_row(model: str, size: int, point: GridPoint, grid: Grid) -> ControlRow:
+    by_kind, steps = count_by(grid.heads.blocks, point.survivors), point.artifacts[0].content["steps"]
+    of_weights = steps["scratch"] if model == CONFIGURATION else sum(steps.values()) or None
+    return ControlRow(model, size, by_kind, len(point.seeds), of_weights, point.mean, point.interval, point.deviation, point.change)

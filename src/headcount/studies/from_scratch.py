@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
+
+from headcount.core.figure import Axis, Line, LineFigure, Reference
+from headcount.core.options import option
+from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
+
+if TYPE_CHECKING:
+    from headcount.studies._measure.from_scratch import ControlRow, PairRow, ScratchResult
+
+DENSE = "dense model"
+
+
+@dataclass(frozen=True)
+class FromScratch(Study):
+    """Does pruning need the trained model? The pruned model against the same heads trained from scratch, in pairs on the same examples.
+
+    Voita et al. 2019 (Table 2): a model pruned from a trained one beats the same configuration trained from scratch. The control draws the weights
+    of the smaller model anew and trains them by a recipe of its own (`scratch`, `scratch_rate`). With `gates` there is a second control: L0 gates
+    that train together with weights drawn anew, for as many steps and at the same rate, and so choose heads of a model that was never trained.
+    Seeds are averaged example by example.
+    """
+
+    method: str = option("l0", "The pruner of the trained model")
+    _: KW_ONLY
+    keep: tuple[int | float | str, ...] = option(("50%", "25%"), "How many heads stay: numbers or shares")
+    kinds: tuple[str, ...] = option((), "Kinds of attention that lose heads; by default all of them at once")
+    seeds: int = option(3, "Seeds of every training", minimum=1)
+    configuration: bool = option(True, "Train the heads that stay from scratch")
+    gates: bool = option(False, "Train L0 gates from scratch")
+    recover: float | str | None = option(
+        None, "How long the pruned model is fine-tuned: a number of epochs, or of steps (300steps), or auto"
+    )
+    scratch: float | str = option(10.0, "How long models train from scratch: a number of epochs, or of steps (300steps), or auto")
+    scratch_rate: float = option(5e-4, "The learning rate from scratch", minimum=0)
+    steps: int | None = option(None, "Optimiser steps of the pruner; by default those of one epoch, and at least 300", minimum=1)
+    rate: float = option(5e-5, "The learning rate of trained weights", minimum=0)
+    train_batch: int = option(32, "Examples per training step", minimum=1)
+    info = StudyInfo(paper="Voita et al. 2019, Table 2", needs=frozenset({"model", "task", "run"}))
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns the evaluations and trainings of all models."""
+        from headcount.studies._measure.from_scratch import estimate_effort
+
+        return estimate_effort(self, context)
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Returns the pruned models and their controls in one table, and every control in pairs with its pruned model."""
+        from headcount.studies._measure.from_scratch import measure_controls
+
+        measured = measure_controls(self, context)
+        metric = measured.dense.metric or "loss"
+        return StudyResult(
+            study=str(self),
+            tables=(_table(measured, metric), _pair_table(measured.pairs, metric)),
+            sentence=_verdict(measured.pairs, metric),
+            notes=(
+                f"Dense model: {metric} {measured.dense.score:.4g} on {measured.dense.n_examples} examples.",
+                f"From scratch: {self.scratch if isinstance(self.scratch, str) else f'{self.scratch:g} epochs'} at rate {self.scratch_rate:g}.",
+            ),
+            figures=(_figure(measured, metric),),
+            measurements={
+                "model": context.model_name,
+                "task": context.task.name,
+                "dense": {"loss": measured.dense.loss, "metric": measured.dense.metric, "value": measured.dense.value},
+                "rows": [row.to_dict() for row in measured.rows],
+                "pairs": [pair.to_dict() for pair in measured.pairs],
+            },
+        )
+
+
+def _table(measured: ScratchResult, metric: str) -> Table:
+    kinds = list(dict.fromkeys(kind for row in measured.rows for kind in row.kept_by_kind))
+    columns = (
+        Column("model"),
+        Column("heads"),
+        *(Column(f"{kind} heads", format=".3g") for kind in (kinds if len(kinds) > 1 else [])),
+        Column("seeds"),
+        Column("steps"),
+        *interval_columns(metric, ".4g"),
+        Column("sd over seeds", format=".2g"),
+        *interval_columns("against the dense model", "+.3g", metric),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+    cells = []
+    for row in measured.rows:
+        counts = [row.kept_by_kind[kind] for kind in kinds] if len(kinds) > 1 else []
+        change = (row.change.difference, row.change.low, row.change.high, row.change.p, row.q)
+        cells.append((row.model, row.n_kept, *counts, row.n_seeds, row.steps, row.mean, *row.interval, row.deviation, *change))
+    return Table("models", columns, tuple(cells), f"{metric} of pruned models and of controls from scratch; interval of t over seeds")
+
+
+def _pair_table(pairs: Sequence[PairRow], metric: str) -> Table:
+    columns = (
+        Column("heads"),
+        Column("control"),
+        *interval_columns("pruned minus control", "+.3g", metric),
+        Column("test"),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+    cells = tuple(
+        (pair.n_kept, pair.control, pair.change.difference, pair.change.low, pair.change.high, pair.change.by, pair.p, pair.q)
+        for pair in pairs
+    )
+    return Table("pairs", columns, cells, f"{metric} of the pruned model minus that of its control, on the same examples")
+
+
+def _figure(measured: ScratchResult, metric: str) -> LineFigure:
+    lines = [_line(name, [row for row in measured.rows if row.model == name], measured) for name in measured.models]
+    return LineFigure(
+        name="controls",
+        title=f"{metric} by the heads that stay, pruned and from scratch; 95 % over examples, paired with the dense model",
+        x=Axis("heads that stay"),
+        y=Axis(metric),
+        table="models",
+        n=measured.dense.n_examples,
+        lines=tuple(lines),
+        references=(Reference(DENSE, measured.dense.score),),
+    )
+
+
+def _line(name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
+    ordered, dense = sorted(rows, key=lambda row: row.n_kept), measured.dense.score
+    low, high = (tuple(dense + getattr(row.change, end) for row in ordered) for end in ("low", "high"))
+    return Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.mean for row in ordered), low, high)
+
+
+def _verdict(pairs: Sequence[PairRow], metric: str) -> str:
+    texts = []
+    for pair in pairs:
+        significance = "" if pair.q is None or pair.q > SIGNIFICANT else ", significant"
+        texts.append(f"{pair.change.difference:+.3g} {metric} over {pair.control} with {pair.n_kept} heads{significance}")
+    return f"The pruned model has {'; '.join(texts)}." if texts else "No control was trained."
