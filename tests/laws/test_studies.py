@@ -29,7 +29,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
 
 def study_of(name: str, **options: Any) -> Study:
     cls: Any = STUDIES.get(name)
-    named = {"role": ("offset:-1", "any"), "groups": ("near=offset:-1,offset:1",)} if name == "role-pruning" else {}
+    named = {"role": ("offset:-1", "any"), "groups": ("edges=delimiter,sink",)} if name == "role-pruning" else {}
     return cls(**REQUIRED.get(name, {}), **named, **options)
 
 
