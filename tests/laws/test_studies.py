@@ -22,6 +22,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "languages": {"tasks": ("demo/entailment", "demo/entailment-tavi")},
     "plan-transfer": {"other_task": "demo/entailment-tavi"},
     "role-pruning": {},
+    "weight-change": {"tuned": "demo/entailment"},
     "transfer": {"runs": ("runs/a", "runs/b")},
 }
 """Values of the options that have no default."""

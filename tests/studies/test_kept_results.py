@@ -46,6 +46,7 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
     "roles-importance": ("roles-importance", "demo/encoder", "demo/text", {}),
     "strategies": ("strategies(strategies=layers:top;keep=16;seeds=2;recover=2steps;train_batch=4)", ENTAILMENT, ENTAILMENT, {}),
     "survivors": ("survivors", None, None, {"text": SENTENCES}),
+    "weight-change": ("weight-change:demo/entailment-english", ENTAILMENT, None, {}),
     "transfer": ("transfer:{folder}/a+{folder}/b", None, None, {}),
 }
 FIGURES = {
@@ -63,6 +64,7 @@ FIGURES = {
     "roles-importance": ["heads", "ranks"],
     "strategies": ["strategies"],
     "survivors": ["families 1", "families 2", "share"],
+    "weight-change": ["layers"],
     "transfer": ["pair 1"],
 }
 PLACED = ("x", "counts", "edges", "ticks", "n", "references")

@@ -353,7 +353,6 @@ def test_bad_arguments_are_told_in_a_line(
         (2, ("compensation", model, *train, "--keep", "4", "--method", "gradeint"), "gradeint"),
         (2, ("layers", model, "--train", data, "--how", "zeros"), "Did you mean 'zero'"),
         (1, ("layers", "demo/encoder", "--task", "demo/entailment"), "needs a model with another head"),
-        (2, (*spoken, "demo/entailment"), "two languages or more"),
         (1, (*spoken, "demo/entailment,demo/text-tavi", "--task-option", "size=16"), "needs a model with another head"),
         (2, (*spoken, both, "--task", "demo/entailment"), "leave task out"),
         (2, (*spoken, both, "--shared", "demo/entailment"), "goes with against"),

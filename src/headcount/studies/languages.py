@@ -18,17 +18,25 @@ if TYPE_CHECKING:
 class Languages(Study):
     """Do languages need the same layers, and does a multilingual model suffer more from pruning than a monolingual one?
 
-    Budhraja et al. 2021 on multilingual BERT: fine-tune on one language, prune, evaluate on each. Heads are chosen on the first task alone; blocks of
-    layers are gated away. Drops are paired with the dense model on the same examples; against a monolingual model the relative drops are compared on
-    the examples that both read. With `fine_tune` the models are trained on the first task before (zero-shot transfer to the others).
+    Budhraja et al. 2021 on multilingual BERT: fine-tune on one language, prune, evaluate on each. Heads are chosen on the first language alone;
+    blocks of layers are gated away. Drops are paired with the dense model on the same examples; against a monolingual model the relative drops are
+    compared on the examples that both read. With `fine_tune` the models are trained on the first language before (zero-shot transfer to the others).
+    With `recover` they are pruned first and then trained, the dense model too. A file of groups adds contrasts between language families and the
+    rank correlation with the size of the pre-training corpus.
     """
 
     _: KW_ONLY
-    tasks: tuple[str, ...] = option(help="The same task in each language, two or more; heads are chosen (and trained) on the first")
+    tasks: tuple[str, ...] = option(help="The same task in each language, one or more; heads are chosen (and trained) on the first")
     against: str | None = option(None, "A monolingual model, for the tasks that it can read")
     shared: tuple[str, ...] = option((), "The tasks that the other model reads; by default the first")
     method: str = option("gradient", "A pruner with its options, or an importance to rank by")
     keep: tuple[int | float | str, ...] = option((), "How many heads stay: numbers or shares; by default 75%, 50%, 25%")
+    seeds: int = option(
+        1, "Draws of the heads and, with recover, trainings, of the models that lose single heads; these are averaged", minimum=1
+    )
+    recover: float | str | None = option(
+        None, "How long pruned models are fine-tuned on the first task, before all languages are read: epochs, steps (300steps), or auto"
+    )
     repair: bool | None = option(False, "Refit output projections in closed form; none does so unless training follows")
     fine_tune: float = option(0.0, "Epochs of training of both models on the first task before; 0 for none", minimum=0)
     tune_option: tuple[str, ...] = option((), "Options of the task for the training alone, each NAME=VALUE, such as size=20000")
@@ -40,8 +48,8 @@ class Languages(Study):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "tasks", tuple(dict.fromkeys(self.tasks)))
-        if len(self.tasks) < 2:
-            raise OptionError(f"tasks must name the same task in two languages or more; got {', '.join(self.tasks) or 'none'}")
+        if not self.tasks:
+            raise OptionError("tasks must name the task in one language or more; got none")
         if self.shared and self.against is None:
             raise OptionError("shared names the tasks of the other model, so it goes with against; name that model or leave shared out")
         if self.shared and (self.shared[0] != self.tasks[0] or not set(self.shared) <= set(self.tasks)):
@@ -52,10 +60,9 @@ class Languages(Study):
         from headcount.studies._measure.languages import measure_languages
 
         losses = measure_languages(self, context)
-        tables = [
-            _loss_table(losses),
-            _between_table(losses.between, f"Rise of the loss beyond that in {self.tasks[0]}, {losses.models[0]}"),
-        ]
+        tables = [_loss_table(losses)]
+        if losses.between:
+            tables.append(_between_table(losses.between, f"Rise of the loss beyond that in {self.tasks[0]}, {losses.models[0]}"))
         if losses.gaps:
             title = f"Share above chance that {losses.models[0]} loses minus that of {losses.models[1]}, on the same examples"
             tables.append(_gap_table(losses.gaps, title))
@@ -144,5 +151,6 @@ def _verdict(losses: LanguageLosses) -> str:
     def count(tests: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
         return f"{sum(row.q <= SIGNIFICANT for row in tests)} of {len(tests)}"
 
-    text = f"{count(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT}), {count(losses.between)} differ between languages"
+    text = f"{count(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT})"
+    text += f", {count(losses.between)} differ between languages" if losses.between else ""
     return f"{text}, and {count(losses.gaps)} differ between the models." if losses.gaps else f"{text}."

@@ -24,6 +24,7 @@ from headcount.studies._gated import (
     Drop,
     Share,
     admit_model,
+    average_evaluations,
     chance_of,
     count_levels,
     evaluate_without,
@@ -130,14 +131,14 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
     pruner, recipe = Pruner.parse(study.method), Recipe(rate=study.rate, train_batch=study.train_batch)
     tuning = replace(recipe, epochs=study.fine_tune or None)
     size = None if pruner.sizes_itself else 1
-    template = PruneSpec.of(pruner, size, repair=study.repair, recipe=recipe, seed=context.seed)
+    template = PruneSpec.of(pruner, size, repair=study.repair, recover=study.recover, recipe=recipe, seed=context.seed)
     config = {"study": study.name, "tasks": list(study.tasks), **({"fine-tune": tuning.to_dict()} if study.fine_tune else {})}
     describe_run(context, context.loaded, config)
     subjects = [_open_subject(study, context, context.model_name, study.tasks, template, tuning)]
     if study.against is not None:
         subjects.append(_open_subject(study, context, study.against, study.shared or study.tasks[:1], template, tuning))
     with context.progress("evaluating", "evaluations") as advance:
-        rows, evaluations = prune_languages(context, subjects, progress=advance)
+        rows, evaluations = prune_languages(context, subjects, seeds=study.seeds, progress=advance)
     between = compare_languages(evaluations, subjects[0])
     gaps = compare_models(evaluations, *subjects, limit=context.limit, seed=context.seed) if study.against is not None else []
     models = [subject.name for subject in subjects]
@@ -169,7 +170,7 @@ def _open_subject(study: Languages, context: StudyContext, name: str, tasks: Seq
 
 
 def prune_languages(
-    context: StudyContext, subjects: Sequence[Subject], *, progress: Progress | None = None
+    context: StudyContext, subjects: Sequence[Subject], *, seeds: int = 1, progress: Progress | None = None
 ) -> tuple[list[LossRow], Evaluations]:
     """Returns a row for every model, language and block of layers or number of heads, and the evaluations behind them."""
     evaluations: dict[tuple[str, str, str], tuple[Evaluation, Evaluation]] = {}
@@ -177,7 +178,7 @@ def prune_languages(
     for subject in subjects:
         admit_model(context.run, subject.loaded.model)
         chances = {language: chance_of(subject.loaded.model, task, context.limit) for language, task in subject.tasks.items()}
-        for language, removal, dense, pruned in _evaluate_removals(context, subject, progress):
+        for language, removal, dense, pruned in _evaluate_removals(context, subject, seeds, progress):
             evaluations[subject.name, language, removal.name] = dense, pruned
             task = subject.tasks[language]
             drop = measure_drop(dense, pruned, task, seed=context.seed)
@@ -189,33 +190,36 @@ def prune_languages(
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is removed from a model: the heads of some layers by gates, or single heads by a cut."""
+    """What is removed from a model: the heads of some layers by gates, or single heads by a cut, with one model for every seed."""
 
     kind: str
     name: str
-    model: nn.Module
+    models: tuple[nn.Module, ...]
     heads: Sequence[Head] = ()
 
 
 def _evaluate_removals(
-    context: StudyContext, subject: Subject, progress: Progress | None
+    context: StudyContext, subject: Subject, seeds: int, progress: Progress | None
 ) -> Iterator[tuple[str, Removal, Evaluation, Evaluation]]:
     """Yields language, removal, and the evaluations of the dense and the pruned model; pruned models choose their heads on the first task."""
     run, model, n_heads = context.required_run, subject.loaded.model, len(subject.loaded.heads)
     reading: Any = {"limit": context.limit, "batch_size": context.batch_size}
-    removals = [Removal(group.kind, group.name, model, group.heads) for group in group_layers(subject.loaded.heads, (THIRD, LAYER))]
+    removals = [Removal(group.kind, group.name, (model,), group.heads) for group in group_layers(subject.loaded.heads, (THIRD, LAYER))]
     pruning = Pruning(run, model, next(iter(subject.tasks.values())), limit=context.limit, command=context.command)
     device = next(model.parameters()).device
     for request in subject.requests:
-        small = pruning.make(request)[1].to(device).eval()
-        name = f"{n_heads - len(HeadMap.of(small))} of {n_heads} heads by {request.label}"
-        removals.append(Removal("heads", name, small))
+        n_seeds = seeds if request.method.info.draws or request.method.info.trains or request.recover is not None else 1
+        by_seed = [replace(request, seed=request.seed + number) for number in range(n_seeds)]
+        models = tuple(pruning.make(each)[1].to(device).eval() for each in by_seed)
+        name = f"{n_heads - len(HeadMap.of(models[0]))} of {n_heads} heads by {request.label}"
+        removals.append(Removal("heads", name, models))
     n_finished, total = 0, len(subject.tasks) * len(removals)
     for language, task in subject.tasks.items():
         dense = evaluate_without(run, f"{subject.name}, {language}: dense", model, task, (), **reading)
         for removal in removals:
             label = f"{subject.name}, {language}: without {removal.name}"
-            pruned = evaluate_without(run, label, removal.model, task, removal.heads, **reading)
+            evaluated = [evaluate_without(run, label, each, task, removal.heads, **reading) for each in removal.models]
+            pruned = evaluated[0] if len(evaluated) == 1 else average_evaluations(evaluated, task)
             n_finished += 1
             if progress is not None:
                 progress(n_finished, total)
