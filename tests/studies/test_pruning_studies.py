@@ -354,7 +354,7 @@ def test_bad_arguments_are_told_in_a_line(
         (2, ("layers", model, "--train", data, "--how", "zeros"), "Did you mean 'zero'"),
         (1, ("layers", "demo/encoder", "--task", "demo/entailment"), "needs a model with another head"),
         (1, (*spoken, "demo/entailment,demo/text-tavi", "--task-option", "size=16"), "needs a model with another head"),
-        (2, (*spoken, both, "--task", "demo/entailment"), "leave task out"),
+        (2, (*spoken, both, "--task", "demo/entailment-tavi"), "leave task out"),
         (2, (*spoken, both, "--shared", "demo/entailment"), "goes with against"),
         (2, (*spoken, both, "--against", "demo/entailment-english", "--shared", "demo/text"), "shared must name some of tasks"),
         (2, (*spoken, both, "--keep", "33"), "a number of heads from 1 to 32"),

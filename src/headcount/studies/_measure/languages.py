@@ -141,7 +141,7 @@ class LanguageLosses:
 
 def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses:
     """Returns what every model loses in every language without layers or heads, compared between languages and between models."""
-    if context.sources.task_name and study.tasks:
+    if study.tasks and context.sources.task_name.partition("(")[0] not in ("", study.tasks[0].partition("(")[0]):
         raise OptionError("tasks names the tasks of this study, the first being that on which heads are chosen; leave task out")
     if study.against == context.model_name:
         raise OptionError(f"against must name another model than {context.model_name}")
