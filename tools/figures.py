@@ -100,7 +100,7 @@ def importances(work: Path, out: Path) -> None:
 
 def pruners(work: Path, out: Path) -> None:
     """What every pruner keeps at several sizes, and its curve."""
-    methods = {name: PLAIN.get(name, name) for name in PRUNERS.names()}
+    methods = {name: PLAIN.get(name, name) for name in PRUNERS.names() if name != "plan"}  # a plan names heads of one model
     with Run.lead(work / "pruners") as run:
         model = opened(run, "entailment")
         task = open_task("demo/entailment(size=1600)", model)

@@ -19,9 +19,9 @@ NAMES = STUDIES.names()
 REQUIRED: dict[str, dict[str, Any]] = {
     "compensation": {"keep": 4},
     "finetune-roles": {"tuned": "demo/entailment"},
-    "languages": {"tasks": ("demo/entailment", "demo/entailment-tavi")},
     "plan-transfer": {"other_task": "demo/entailment-tavi"},
     "role-pruning": {},
+    "weight-change": {"tuned": "demo/entailment"},
     "transfer": {"runs": ("runs/a", "runs/b")},
 }
 """Values of the options that have no default."""
@@ -29,7 +29,8 @@ REQUIRED: dict[str, dict[str, Any]] = {
 
 def study_of(name: str, **options: Any) -> Study:
     cls: Any = STUDIES.get(name)
-    named = {"role": ("offset:-1", "any"), "groups": ("near=offset:-1,offset:1",)} if name == "role-pruning" else {}
+    named = {"role": ("offset:-1", "any"), "groups": ("edges=delimiter,sink",)} if name == "role-pruning" else {}
+    named |= {"tasks": ("demo/entailment", "demo/entailment-tavi")} if name == "languages" else {}
     return cls(**REQUIRED.get(name, {}), **named, **options)
 
 

@@ -62,6 +62,7 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
     "strategies": ("strategies(strategies=layers:top;keep=16;seeds=2;recover=2steps;train_batch=4)", ENTAILMENT, ENTAILMENT, {}),
     "survivors": ("survivors", None, None, {"text": SENTENCES}),
     "task-transfer": ("task-transfer:demo/entailment-tavi", ENTAILMENT, ENTAILMENT, {"limit": 40}),
+    "weight-change": ("weight-change:demo/entailment-english", ENTAILMENT, None, {}),
     "transfer": ("transfer:{folder}/a+{folder}/b", None, None, {}),
 }
 FIGURES = {
@@ -90,6 +91,7 @@ FIGURES = {
     "strategies": ["strategies"],
     "survivors": ["families 1", "families 2", "share"],
     "task-transfer": ["metric 1", "loss 1"],
+    "weight-change": ["layers"],
     "transfer": ["pair 1"],
 }
 PLACED = ("x", "counts", "edges", "ticks", "n", "references")

@@ -63,7 +63,7 @@ def test_a_run_keeps_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixt
         ("transfer:runs/a+runs/b", {"model": "demo/encoder"}, OptionError, "uses no model"),
         ("survivors", {}, OptionError, "needs a run folder"),
         ("finetune-roles:demo/entailment", {"model": "demo/encoder"}, OptionError, "needs a text"),
-        ("languages(tasks=demo/entailment)", {}, OptionError, "two languages or more; got demo/entailment"),
+        ("languages", {}, OptionError, "either tasks, or languages as NAME=FILE"),
         ("compensation(keep=4;steps=3;epochs=1)", {}, OptionError, "by steps or by epochs"),
         ("dynamics(hold=2)", {}, OptionError, "option hold of dynamics must be a float"),
     ],

@@ -98,8 +98,13 @@ class Sources(Protocol):
         """Returns the names of the classes in the data of the caller's task."""
         ...
 
-    def open_task(self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None) -> Task:
-        """Returns the task of the caller, or the named one, for a model; `options` are further options of the task."""
+    def open_task(
+        self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None, *, file: Path | None = None
+    ) -> Task:
+        """Returns the task of the caller, or the named one, for a model.
+
+        `options` are further options of the task; `file` holds its data in place of those that the caller named.
+        """
         ...
 
     @property

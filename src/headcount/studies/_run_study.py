@@ -165,13 +165,15 @@ class PythonSources:
             raise OptionError("the classes of a new head are read from the data of a task; name it")
         return read_classes(self.data)
 
-    def open_task(self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None) -> Task:
-        """Returns the task of the caller, or the named one, for a model."""
-        if isinstance(self.data, Task) and name is None:
+    def open_task(
+        self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None, *, file: Path | None = None
+    ) -> Task:
+        """Returns the task of the caller, or the named one, for a model; a file is divided in three splits."""
+        if isinstance(self.data, Task) and name is None and file is None:
             return self.data if self.batch_size is None else replace(self.data, batch_size=self.batch_size)
         chosen = name or (self.data if isinstance(self.data, str) else default_task(loaded.model))
         builder = TaskBuilder.parse(chosen).with_texts(options or {})
-        task = open_task(builder, loaded.model, self.read_tokenizer(loaded), limit=self.limit, seed=self.seed)
+        task = open_task(builder, loaded.model, self.read_tokenizer(loaded), train=file, limit=self.limit, seed=self.seed)
         return replace(task, batch_size=self.batch_size)
 
     def open_corpus(self, loaded: LoadedModel, task: Task | None = None) -> Corpus | None:

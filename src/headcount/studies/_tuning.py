@@ -124,10 +124,9 @@ def load_with_head(context: StudyContext, name: str, labels: Sequence[str]) -> L
     return context.sources.load_model(name, new_classes=labels)
 
 
-def train_model(context: StudyContext, loaded: LoadedModel, task_name: str, recipe: Recipe, options: Mapping[str, str]) -> LoadedModel:
+def train_model(context: StudyContext, loaded: LoadedModel, task: Task, recipe: Recipe) -> LoadedModel:
     """Returns the model after training on a task, from the run if it is finished there; the run keeps it."""
     run, model = context.required_run, loaded.model
-    task = context.sources.open_task(loaded, task_name, options)
     data = fingerprint_of(model, task, "calibration")
     inputs = {**model_key(model), **task_key(task), "data": data, "recipe": recipe.to_dict(), "seed": context.seed}
     key = ArtifactKey(KIND, f"{loaded.name} on {task.name}", inputs)

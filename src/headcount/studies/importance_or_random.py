@@ -112,9 +112,9 @@ def _figure(choices: Choices, size: int, metric: str) -> BarFigure:
         bars.append(Bars(choice, y, low, high))
     return BarFigure(
         name=f"choices-{size}",
-        title=f"Change of {metric} with {size} heads: importance, random, complement",
+        title=f"Change of {metric} from the dense model with {size} heads",
         x=Axis("what follows pruning"),
-        y=Axis(f"change of {metric} from the dense model"),
+        y=Axis(f"change of {metric}"),
         table="choices",
         n=choices.dense.n_examples,
         categories=tuple(stages),

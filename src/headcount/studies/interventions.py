@@ -109,9 +109,9 @@ def _figure(rows: Sequence[InterventionRow], dense: Evaluation, metric: str) -> 
         lines.append(Line(intervention, tuple(row.share_removed for row in points), y, low, high))
     return LineFigure(
         name="interventions",
-        title=f"Change of {metric} by what stands in for removed heads",
+        title=f"Change of {metric} from the dense model by what stands in for removed heads",
         x=Axis("heads removed", is_share=True),
-        y=Axis(f"change of {metric} from the dense model"),
+        y=Axis(f"change of {metric}"),
         table="interventions",
         n=dense.n_examples,
         lines=tuple(lines),

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict, astuple, dataclass
 from typing import TYPE_CHECKING
 
 from headcount.core.errors import OptionError
 from headcount.core.figure import Axis, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
+from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo, parse_pairs
 
 if TYPE_CHECKING:
+    from headcount.studies._measure.language_groups import FamilyContrast, SizeTrend
     from headcount.studies._measure.languages import LanguageGap, LanguageLosses, LossRow, ModelGap
 
 
@@ -18,17 +19,27 @@ if TYPE_CHECKING:
 class Languages(Study):
     """Do languages need the same layers, and does a multilingual model suffer more from pruning than a monolingual one?
 
-    Budhraja et al. 2021 on multilingual BERT: fine-tune on one language, prune, evaluate on each. Heads are chosen on the first task alone; blocks of
-    layers are gated away. Drops are paired with the dense model on the same examples; against a monolingual model the relative drops are compared on
-    the examples that both read. With `fine_tune` the models are trained on the first task before (zero-shot transfer to the others).
+    Budhraja et al. 2021 on multilingual BERT: fine-tune on one language, prune, evaluate on each. Heads are chosen on the first language alone;
+    blocks of layers are gated away. Drops are paired with the dense model on the same examples; against a monolingual model the relative drops are
+    compared on the examples that both read. With `fine_tune` the models are trained on the first language before (zero-shot transfer to the others).
+    With `recover` they are pruned first and then trained, the dense model too. A file of groups adds contrasts between language families and the
+    rank correlation with the size of the pre-training corpus.
     """
 
     _: KW_ONLY
-    tasks: tuple[str, ...] = option(help="The same task in each language, two or more; heads are chosen (and trained) on the first")
+    tasks: tuple[str, ...] = option((), "The same task in each language, one or more; heads are chosen (and trained) on the first")
+    languages: tuple[str, ...] = option((), "Instead of tasks: a file of the task in each language, as NAME=FILE, such as en=en.tsv")
+    groups: str = option("", "A csv file with the columns language, family and size, for contrasts between groups of languages")
     against: str | None = option(None, "A monolingual model, for the tasks that it can read")
     shared: tuple[str, ...] = option((), "The tasks that the other model reads; by default the first")
     method: str = option("gradient", "A pruner with its options, or an importance to rank by")
     keep: tuple[int | float | str, ...] = option((), "How many heads stay: numbers or shares; by default 75%, 50%, 25%")
+    seeds: int = option(
+        1, "Draws of the heads and, with recover, trainings, of the models that lose single heads; these are averaged", minimum=1
+    )
+    recover: float | str | None = option(
+        None, "How long pruned models are fine-tuned on the first task, before all languages are read: epochs, steps (300steps), or auto"
+    )
     repair: bool | None = option(False, "Refit output projections in closed form; none does so unless training follows")
     fine_tune: float = option(0.0, "Epochs of training of both models on the first task before; 0 for none", minimum=0)
     tune_option: tuple[str, ...] = option((), "Options of the task for the training alone, each NAME=VALUE, such as size=20000")
@@ -40,25 +51,38 @@ class Languages(Study):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "tasks", tuple(dict.fromkeys(self.tasks)))
-        if len(self.tasks) < 2:
-            raise OptionError(f"tasks must name the same task in two languages or more; got {', '.join(self.tasks) or 'none'}")
+        if bool(self.tasks) == bool(self.languages):
+            raise OptionError("name the task in one language or more: either tasks, or languages as NAME=FILE")
         if self.shared and self.against is None:
             raise OptionError("shared names the tasks of the other model, so it goes with against; name that model or leave shared out")
-        if self.shared and (self.shared[0] != self.tasks[0] or not set(self.shared) <= set(self.tasks)):
+        if self.shared and (self.shared[0] != self.names[0] or not set(self.shared) <= set(self.names)):
             raise OptionError(f"shared must name some of tasks, the first of them included; got {', '.join(self.shared)}")
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files of the languages by name; empty where tasks are named."""
+        return parse_pairs(self.languages, "languages")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the languages: those of their tasks, or those that stand before their files."""
+        return self.tasks or tuple(self.files)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns what every model loses in every language without layers or heads, compared between languages and between models."""
         from headcount.studies._measure.languages import measure_languages
 
         losses = measure_languages(self, context)
-        tables = [
-            _loss_table(losses),
-            _between_table(losses.between, f"Rise of the loss beyond that in {self.tasks[0]}, {losses.models[0]}"),
-        ]
+        tables = [_loss_table(losses)]
+        if losses.between:
+            tables.append(_between_table(losses.between, f"Rise of the loss beyond that in {self.names[0]}, {losses.models[0]}"))
         if losses.gaps:
             title = f"Share above chance that {losses.models[0]} loses minus that of {losses.models[1]}, on the same examples"
             tables.append(_gap_table(losses.gaps, title))
+        if losses.contrasts:
+            tables.append(_contrast_table(losses.contrasts))
+        if losses.trends:
+            tables.append(_trend_table(losses.trends))
         return StudyResult(
             study=str(self),
             tables=tuple(tables),
@@ -70,6 +94,8 @@ class Languages(Study):
                 "rows": [row.to_dict() for row in losses.rows],
                 "between languages": [asdict(row) for row in losses.between],
                 "against": [asdict(row) for row in losses.gaps],
+                "families": [asdict(row) for row in losses.contrasts],
+                "sizes": [asdict(row) for row in losses.trends],
             },
         )
 
@@ -140,9 +166,40 @@ def _gap_table(rows: Sequence[ModelGap], title: str) -> Table:
     return Table("against", columns, cells, title)
 
 
+def _contrast_table(rows: Sequence[FamilyContrast]) -> Table:
+    columns = (
+        Column("without"),
+        Column("family"),
+        Column("languages"),
+        Column("other languages"),
+        Column("lost", format=".1%"),
+        Column("lost by others", format=".1%"),
+        *interval_columns("difference", "+.1%"),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+    title = "Share above chance that the languages of a family lose, against all others; Welch's t over languages"
+    return Table("families", columns, tuple(astuple(row) for row in rows), title)
+
+
+def _trend_table(rows: Sequence[SizeTrend]) -> Table:
+    columns = (
+        Column("without"),
+        Column("languages"),
+        *interval_columns("rank correlation", "+.2f"),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+    title = (
+        "Rank correlation over languages of the share lost with the size of the corpus; interval by resampling examples, p by permutation"
+    )
+    return Table("sizes", columns, tuple(astuple(row) for row in rows), title)
+
+
 def _verdict(losses: LanguageLosses) -> str:
     def count(tests: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
         return f"{sum(row.q <= SIGNIFICANT for row in tests)} of {len(tests)}"
 
-    text = f"{count(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT}), {count(losses.between)} differ between languages"
+    text = f"{count(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT})"
+    text += f", {count(losses.between)} differ between languages" if losses.between else ""
     return f"{text}, and {count(losses.gaps)} differ between the models." if losses.gaps else f"{text}."

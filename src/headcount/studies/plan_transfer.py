@@ -134,9 +134,9 @@ def _figure(transfer: Transfer, metric: str) -> BarFigure:
         bars.append(Bars(_choice_name(rows[0], transfer), y, low, high))
     return BarFigure(
         name="transfer",
-        title=f"Change of {metric} by the task that heads are chosen on",
+        title=f"Change of {metric} from the dense model by the task that heads are chosen on",
         x=Axis("heads that stay"),
-        y=Axis(f"change of {metric} from the dense model"),
+        y=Axis(f"change of {metric}"),
         table="transfer",
         n=transfer.dense.n_examples,
         categories=tuple(map(str, sizes)),

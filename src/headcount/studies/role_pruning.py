@@ -25,7 +25,7 @@ class RolePruning(Study):
 
     _: KW_ONLY
     role: tuple[str, ...] = option((), "Roles such as offset:-1, or any")
-    groups: tuple[str, ...] = option((), "Several roles as one, as NAME=ROLE,…, such as neighbours=offset:-1,offset:1")
+    groups: tuple[str, ...] = option((), "Several roles as one, as NAME=ROLE,…, such as edges=delimiter,sink")
     keep: tuple[int | float | str, ...] = option(
         (), "How many heads stay: numbers or shares; by default 75%, 50%, 25%, and all but the role's"
     )

@@ -12,6 +12,7 @@ from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, St
 if TYPE_CHECKING:
     from headcount.studies._measure.strategies import StrategyPair, StrategyResult, StrategyRow
 
+ONE_KIND = "The model has one type of attention, so that random:type is random."
 DEFAULT = ("random:type", "layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")
 
 
@@ -73,7 +74,8 @@ class Strategies(Study):
 
 def _notes(measured: StrategyResult, metric: str) -> tuple[str, ...]:
     training = "after the same training, mean over seeds" if measured.is_dense_trained else "as it is"
-    return (f"Dense model {training}: {metric} {measured.dense.score:.4g} on {measured.dense.n_examples} examples.",)
+    note = f"Dense model {training}: {metric} {measured.dense.score:.4g} on {measured.dense.n_examples} examples."
+    return (note, *([ONE_KIND] if measured.has_one_kind else []))
 
 
 def _table(rows: Sequence[StrategyRow], metric: str) -> Table:
@@ -143,9 +145,9 @@ def _figure(measured: StrategyResult, kind: str, metric: str) -> LineFigure:
     attention = "" if kind == "all" else f" of {kind} attention"
     return LineFigure(
         name=name,
-        title=f"Change of {metric} by the share of heads{attention} removed",
+        title=f"Change of {metric} from the dense model by the share of heads{attention} removed",
         x=Axis(f"heads{attention} removed", is_share=True),
-        y=Axis(f"change of {metric} from the dense model"),
+        y=Axis(f"change of {metric}"),
         table="strategies",
         n=dense.n_examples,
         lines=tuple(lines),

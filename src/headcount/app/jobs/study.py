@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -110,11 +111,15 @@ class ConsoleSources:
         assert loaded.folder is not None
         return reader_of(loaded.model, loaded.folder, self.data.trust_remote_code)
 
-    def open_task(self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None) -> Task:
-        """Returns the task of the command line, or the named one, for a model."""
+    def open_task(
+        self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None, *, file: Path | None = None
+    ) -> Task:
+        """Returns the task of the command line, or the named one, for a model; a file stands in for its data."""
         assert loaded.folder is not None
         task_options = [*(self.data.task_option or []), *(f"{option}={value}" for option, value in (options or {}).items())]
         data = self.data._replace(task=name or self.data.task, task_option=task_options or None)
+        if file is not None:
+            data = data._replace(train=[file], eval=None)
         return open_named_task(self.session, data, loaded.model, loaded.folder)
 
     def open_corpus(self, loaded: LoadedModel, task: Task | None = None) -> Corpus:

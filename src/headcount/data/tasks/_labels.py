@@ -53,14 +53,18 @@ def sort_classes(request: TaskRequest, labels: Iterable[Any]) -> tuple[str, ...]
     """
     numbers: dict[str, int | None] = {}
     for label in labels:
-        if isinstance(label, float) and not label.is_integer():
-            raise DataError(f"label {label!r} of task '{request.name}' is a decimal number (regression), so that there are no classes")
         numbers[label.name if isinstance(label, ClassLabel) else _text(label)] = label.number if isinstance(label, ClassLabel) else None
+    if numbers and all(_is_number(name) for name in numbers) and any("." in name for name in numbers):
+        raise DataError(f"the labels of task '{request.name}' are decimal numbers (regression), so that there are no classes")
     if len(numbers) < 2:
         raise DataError(f"the data of task '{request.name}' hold {len(numbers)} different labels; a new head needs two or more")
     if all(name.isdecimal() for name in numbers):
         return tuple(sorted(numbers, key=int))
     return tuple(sorted(numbers, key=lambda name: (numbers[name] is None, numbers[name] or 0, name)))
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").replace(".", "", 1).isdecimal()
 
 
 def _text(value: Any) -> str:

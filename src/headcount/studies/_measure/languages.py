@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from scipy import stats
 from torch import nn
 
+from headcount.core.budget import Budget
 from headcount.core.errors import DataError, OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.data.embedded.entailment import LABELS
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
+from headcount.models.modules import unwrap
 from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
@@ -24,6 +28,7 @@ from headcount.studies._gated import (
     Drop,
     Share,
     admit_model,
+    average_evaluations,
     chance_of,
     count_levels,
     evaluate_without,
@@ -31,9 +36,18 @@ from headcount.studies._gated import (
     relative_gap,
     share_left,
 )
+from headcount.studies._measure.language_groups import (
+    FamilyContrast,
+    LanguageGroup,
+    SizeTrend,
+    contrast_families,
+    correlate_sizes,
+    read_groups,
+    resample_lost,
+)
 from headcount.studies._measure.layers import LAYER, THIRD, group_layers
 from headcount.studies._results import correct_rows, describe_study_run
-from headcount.studies._tuning import load_with_head, train_model
+from headcount.studies._tuning import CLASSIFIER, load_with_head, train_model
 from headcount.workflows.prune import Pruning
 
 if TYPE_CHECKING:
@@ -48,6 +62,8 @@ class StudiedModel:
     loaded: LoadedModel
     tasks: Mapping[str, Task]
     requests: Sequence[PruneSpec]
+    is_untrained: bool = False
+    """Whether the model has a new head that only the training after pruning trains."""
 
 
 Evaluations = Mapping[tuple[str, str, str], tuple[Evaluation, Evaluation]]
@@ -119,59 +135,95 @@ class LanguageLosses:
     rows: list[LossRow]
     between: list[LanguageGap]
     gaps: list[ModelGap]
+    contrasts: list[FamilyContrast]
+    trends: list[SizeTrend]
 
 
 def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses:
     """Returns what every model loses in every language without layers or heads, compared between languages and between models."""
-    if context.sources.task_name:
+    if study.tasks and context.sources.task_name.partition("(")[0] not in ("", study.tasks[0].partition("(")[0]):
         raise OptionError("tasks names the tasks of this study, the first being that on which heads are chosen; leave task out")
     if study.against == context.model_name:
         raise OptionError(f"against must name another model than {context.model_name}")
     pruner, recipe = Pruner.parse(study.method), Recipe(rate=study.rate, train_batch=study.train_batch)
     tuning = replace(recipe, epochs=study.fine_tune or None)
     size = None if pruner.sizes_itself else 1
-    template = PruneSpec.of(pruner, size, repair=study.repair, recipe=recipe, seed=context.seed)
-    config = {"study": study.name, "tasks": list(study.tasks), **({"fine-tune": tuning.to_dict()} if study.fine_tune else {})}
+    template = PruneSpec.of(pruner, size, repair=study.repair, recover=study.recover, recipe=recipe, seed=context.seed)
+    config = {"study": study.name, "tasks": list(study.names), **({"fine-tune": tuning.to_dict()} if study.fine_tune else {})}
+    groups = read_groups(Path(study.groups), study.names) if study.groups else {}
     describe_study_run(context, context.loaded, config)
-    subjects = [_open_subject(study, context, context.model_name, study.tasks, template, tuning)]
+    subjects = [_open_subject(study, context, context.model_name, study.names, template, tuning)]
     if study.against is not None:
-        subjects.append(_open_subject(study, context, study.against, study.shared or study.tasks[:1], template, tuning))
+        subjects.append(_open_subject(study, context, study.against, study.shared or study.names[:1], template, tuning))
     with context.progress("evaluating", "evaluations") as advance:
-        rows, evaluations = prune_languages(context, subjects, progress=advance)
+        rows, evaluations = prune_languages(context, subjects, seeds=study.seeds, progress=advance)
     between = compare_languages(evaluations, subjects[0])
     gaps = compare_models(evaluations, *subjects, limit=context.limit, seed=context.seed) if study.against is not None else []
     models = [subject.name for subject in subjects]
     request: dict[str, object] = {
         "models": models,
-        "tasks": list(study.tasks),
+        "tasks": list(study.names),
         "spec": template.to_dict(),
         "keep": ",".join(map(str, study.keep)) or None,
         "tune": tuning.to_dict() if study.fine_tune else None,
     }
     columns = [(subject.name, language) for subject in subjects for language in subject.tasks]
-    return LanguageLosses(models, columns, request, rows, between, gaps)
+    contrasts, trends = group_languages(context, subjects[0], groups, rows, evaluations) if groups else ([], [])
+    return LanguageLosses(models, columns, request, rows, between, gaps, contrasts, trends)
+
+
+def group_languages(
+    context: StudyContext, subject: StudiedModel, groups: Mapping[str, LanguageGroup], rows: Sequence[LossRow], evaluations: Evaluations
+) -> tuple[list[FamilyContrast], list[SizeTrend]]:
+    """Returns the contrasts between families and the rank correlations with size, of the share that a model loses."""
+    lost: dict[str, dict[str, float]] = {}
+    resampled: dict[str, dict[str, np.ndarray]] = {}
+    for row in rows:
+        share, chance = row.share.interval_lost[0], row.share.chance
+        if row.model != subject.name or share is None or chance is None:
+            continue
+        dense, pruned = evaluations[row.model, row.language, row.without]
+        assert dense.parts is not None and pruned.parts is not None
+        lost.setdefault(row.without, {})[row.language] = share
+        draws = resample_lost(dense.parts, pruned.parts, subject.tasks[row.language], chance, seed=context.seed)
+        resampled.setdefault(row.without, {})[row.language] = draws
+    return contrast_families(lost, groups), correlate_sizes(resampled, lost, groups, seed=context.seed)
 
 
 def _open_subject(
     study: Languages, context: StudyContext, name: str, tasks: Sequence[str], template: PruneSpec, tuning: Recipe
 ) -> StudiedModel:
     """Opens a model with its task in each language, after training it if the study fine-tunes."""
+    loaded = context.loaded if name == context.model_name else context.sources.load_model(name)
+    has_new_head = CLASSIFIER not in type(unwrap(loaded.model)).__name__
+    if study.fine_tune or study.recover is not None:
+        labels = study.labels or (LABELS if study.names[0].startswith("demo/entailment") else ())
+        has_new_head = has_new_head and bool(labels)
+        loaded = load_with_head(context, name, labels)
     if study.fine_tune:
-        labels = study.labels or (LABELS if study.tasks[0].startswith("demo/entailment") else ())
         options = parse_pairs(study.tune_option, "tune_option")
-        loaded = train_model(context, load_with_head(context, name, labels), study.tasks[0], tuning, options)
-    else:
-        loaded = context.loaded if name == context.model_name else context.sources.load_model(name)
+        loaded = train_model(context, loaded, open_language(study, context, loaded, study.names[0], options), tuning)
     requests = [template]
     if study.keep or not template.method.sizes_itself:
         requests = [template.resized(keep) for keep in count_levels(study.keep, loaded.heads, (0.75, 0.5, 0.25))]
     for request in requests:
         check_request(request, loaded.model, loaded.heads)
-    return StudiedModel(name, loaded, {task: context.sources.open_task(loaded, task) for task in tasks}, requests)
+    languages = {task: open_language(study, context, loaded, task) for task in tasks}
+    return StudiedModel(name, loaded, languages, requests, is_untrained=has_new_head and not study.fine_tune and study.recover is not None)
+
+
+def open_language(
+    study: Languages, context: StudyContext, loaded: LoadedModel, language: str, options: Mapping[str, str] | None = None
+) -> Task:
+    """Returns the task of a language: the named task, or that of the caller on the file of the language."""
+    if study.tasks:
+        return context.sources.open_task(loaded, language, options)
+    task = context.sources.open_task(loaded, None, options, file=Path(study.files[language]))
+    return replace(task, name=f"{task.name} {language}")
 
 
 def prune_languages(
-    context: StudyContext, subjects: Sequence[StudiedModel], *, progress: Progress | None = None
+    context: StudyContext, subjects: Sequence[StudiedModel], *, seeds: int = 1, progress: Progress | None = None
 ) -> tuple[list[LossRow], Evaluations]:
     """Returns a row for every model, language and block of layers or number of heads, and the evaluations behind them."""
     evaluations: dict[tuple[str, str, str], tuple[Evaluation, Evaluation]] = {}
@@ -179,7 +231,7 @@ def prune_languages(
     for subject in subjects:
         admit_model(context.run, subject.loaded.model)
         chances = {language: chance_of(subject.loaded.model, task, context.limit) for language, task in subject.tasks.items()}
-        for language, removal, dense, pruned in _evaluate_removals(context, subject, progress):
+        for language, removal, dense, pruned in _evaluate_removals(context, subject, seeds, progress):
             evaluations[subject.name, language, removal.name] = dense, pruned
             task = subject.tasks[language]
             drop = measure_drop(dense, pruned, task, seed=context.seed)
@@ -191,37 +243,46 @@ def prune_languages(
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is removed from a model: the heads of some layers by gates, or single heads by a cut."""
+    """What is removed from a model: the heads of some layers by gates, or single heads by a cut, with one model for every seed."""
 
     kind: str
     name: str
-    model: nn.Module
+    models: tuple[nn.Module, ...]
     heads: Sequence[Head] = ()
 
 
 def _evaluate_removals(
-    context: StudyContext, subject: StudiedModel, progress: Progress | None
+    context: StudyContext, subject: StudiedModel, seeds: int, progress: Progress | None
 ) -> Iterator[tuple[str, Removal, Evaluation, Evaluation]]:
     """Yields language, removal, and the evaluations of the dense and the pruned model; pruned models choose their heads on the first task."""
     run, model, n_heads = context.required_run, subject.loaded.model, len(subject.loaded.heads)
     reading: Any = {"limit": context.limit, "batch_size": context.batch_size}
-    removals = [Removal(group.kind, group.name, model, group.heads) for group in group_layers(subject.loaded.heads, (THIRD, LAYER))]
+    groups = [] if subject.is_untrained else group_layers(subject.loaded.heads, (THIRD, LAYER))
+    removals = [Removal(group.kind, group.name, (model,), group.heads) for group in groups]
     pruning = Pruning(run, model, next(iter(subject.tasks.values())), limit=context.limit, command=context.command)
-    device = next(model.parameters()).device
+    device, trained = next(model.parameters()).device, []
     for request in subject.requests:
-        small = pruning.make(request)[1].to(device).eval()
-        name = f"{n_heads - len(HeadMap.of(small))} of {n_heads} heads by {request.label}"
-        removals.append(Removal("heads", name, small))
+        n_seeds = seeds if request.method.info.draws or request.method.info.trains or request.recover is not None else 1
+        by_seed = [replace(request, seed=request.seed + number) for number in range(n_seeds)]
+        models = tuple(pruning.make(each)[1].to(device).eval() for each in by_seed)
+        if request.recover is not None and not trained:  # the dense model after the same training
+            dense_requests = [replace(each, method=Pruner.parse("random"), budget=Budget(keep=n_heads)) for each in by_seed]
+            trained = [pruning.make(each)[1].to(device).eval() for each in dense_requests]
+        name = f"{n_heads - len(HeadMap.of(models[0]))} of {n_heads} heads by {request.label}"
+        removals.append(Removal("heads", name, models))
     n_finished, total = 0, len(subject.tasks) * len(removals)
     for language, task in subject.tasks.items():
         dense = evaluate_without(run, f"{subject.name}, {language}: dense", model, task, (), **reading)
+        tuned = [evaluate_without(run, f"{subject.name}, {language}: dense, fine-tuned", each, task, (), **reading) for each in trained]
+        dense_tuned = average_evaluations(tuned, task) if tuned else dense
         for removal in removals:
             label = f"{subject.name}, {language}: without {removal.name}"
-            pruned = evaluate_without(run, label, removal.model, task, removal.heads, **reading)
+            evaluated = [evaluate_without(run, label, each, task, removal.heads, **reading) for each in removal.models]
+            pruned = evaluated[0] if len(evaluated) == 1 else average_evaluations(evaluated, task)
             n_finished += 1
             if progress is not None:
                 progress(n_finished, total)
-            yield language, removal, dense, pruned
+            yield language, removal, dense_tuned if removal.kind == "heads" else dense, pruned
 
 
 def compare_languages(evaluations: Evaluations, subject: StudiedModel) -> list[LanguageGap]:

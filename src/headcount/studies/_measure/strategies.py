@@ -103,6 +103,8 @@ class StrategyResult:
     is_dense_trained: bool
     rows: list[StrategyRow]
     pairs: list[StrategyPair]
+    has_one_kind: bool = False
+    """Whether heads at random within each type of attention were left out, because the model has one type."""
 
 
 def build_requests(study: Strategies, heads: HeadMap, first_seed: int) -> list[PruneSpec]:
@@ -114,6 +116,8 @@ def build_requests(study: Strategies, heads: HeadMap, first_seed: int) -> list[P
     if study.by_kind and len(kinds) > 1:
         groups += [(kind,) for kind in kinds]
     pruners, seeds = dict.fromkeys(map(Pruner.parse, (*study.strategies, RANDOM))), range(first_seed, first_seed + study.seeds)
+    if len(kinds) == 1:
+        pruners.pop(Pruner.parse("random:type"), None)
     for pruner in pruners:
         if pruner.sizes_itself or pruner.info.trains:
             raise OptionError(f"strategies are pruners that choose a number of heads without training; {pruner} is none of these")
@@ -166,7 +170,9 @@ def measure_strategies(study: Strategies, context: StudyContext) -> StrategyResu
     task = context.task if subject is context.loaded else context.sources.open_task(subject)
     pruning = Pruning(run, subject.model, task, limit=context.limit, command=context.command)
     grid = run_grid(context, pruning, specs)
-    return summarise(grid, subject.name, is_trained=study.recover is not None, seed=context.seed)
+    result = summarise(grid, subject.name, is_trained=study.recover is not None, seed=context.seed)
+    has_one_kind = len({block.kind for block in subject.heads.blocks}) == 1 and "random:type" in study.strategies
+    return replace(result, has_one_kind=has_one_kind)
 
 
 def summarise(grid: Grid, model: str, *, is_trained: bool, seed: int = 0) -> StrategyResult:

@@ -1,0 +1,159 @@
+"""Groups of languages: the contrast of a family with all other languages, and the rank correlation of losses with the size of the corpus."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from headcount.core.errors import DataError
+from headcount.core.stats.agreement import spearman
+from headcount.core.stats.resampling import draw_with_replacement
+from headcount.data.task import Task
+from headcount.studies._gated import scale_metric
+from headcount.studies._results import correct_rows
+
+COLUMNS = ("language", "family", "size")
+FEWEST_LANGUAGES = 4
+"""With fewer languages no rank correlation is tested."""
+RESAMPLES, PERMUTATIONS = 1000, 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageGroup:
+    """A language with its family and the size of its part of the pre-training corpus; empty and None where the file says nothing."""
+
+    language: str
+    family: str
+    size: float | None
+
+
+def read_groups(path: Path, languages: Sequence[str]) -> dict[str, LanguageGroup]:
+    """Returns the groups of some languages from a csv file with the columns language, family and size.
+
+    Raises:
+        DataError: the file or a column is missing, a language has no row or two, or a size is no positive number.
+    """
+    if not path.is_file():
+        raise DataError(f"{path} is no file; name a csv file with the columns {', '.join(COLUMNS)}")
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        missing = [name for name in COLUMNS[:1] if name not in (reader.fieldnames or ())]
+        if missing or not set(COLUMNS[1:]) & set(reader.fieldnames or ()):
+            raise DataError(f"{path} must have the columns {', '.join(COLUMNS)}, family or size at least; it has {reader.fieldnames}")
+        rows = list(reader)
+    groups: dict[str, LanguageGroup] = {}
+    for row in rows:
+        name, size = row["language"].strip(), (row.get("size") or "").strip()
+        if name in groups:
+            raise DataError(f"{path} has two rows for {name}; leave one out")
+        try:
+            number = float(size) if size else None
+        except ValueError:
+            number = math.nan
+        if number is not None and not 0 < number < math.inf:
+            raise DataError(f"{path}: size of {name} must be a number above 0, got {size!r}")
+        groups[name] = LanguageGroup(name, (row.get("family") or "").strip(), number)
+    lacking = [language for language in languages if language not in groups]
+    if lacking:
+        raise DataError(f"{path} has no row for {', '.join(lacking)}; it has {', '.join(groups) or 'none'}")
+    return {language: groups[language] for language in languages}
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyContrast:
+    """The mean share lost over the languages of a family minus that over all others, without the same heads.
+
+    Interval and p are by Welch's t over languages; None where the family or the others are a single language.
+    """
+
+    without: str
+    family: str
+    n_languages: int
+    n_others: int
+    lost: float
+    lost_by_others: float
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    q: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTrend:
+    """The rank correlation over languages of the share lost with the size of the corpus.
+
+    The interval is of the observed correlation, by resampling the examples of every language; p permutes sizes over languages.
+    """
+
+    without: str
+    n_languages: int
+    correlation: float
+    low: float
+    high: float
+    p: float
+    q: float | None = None
+
+
+def contrast_families(lost: Mapping[str, Mapping[str, float]], groups: Mapping[str, LanguageGroup]) -> list[FamilyContrast]:
+    """Returns a contrast for every removal and family from the share lost, by removal and language."""
+    rows = []
+    for without, shares in lost.items():
+        families = dict.fromkeys(groups[language].family for language in shares if groups[language].family)
+        for family in families:
+            own = np.array([share for language, share in shares.items() if groups[language].family == family])
+            others = np.array([share for language, share in shares.items() if groups[language].family not in ("", family)])
+            if not len(others):
+                continue
+            low = high = p = None
+            if min(len(own), len(others)) > 1 and own.std() + others.std() > 0:
+                test = stats.ttest_ind(own, others, equal_var=False)
+                interval = test.confidence_interval()
+                low, high, p = float(interval.low), float(interval.high), float(test.pvalue)
+            means = float(own.mean()), float(others.mean())
+            rows.append(FamilyContrast(without, family, len(own), len(others), *means, means[0] - means[1], low, high, p))
+    return correct_rows(rows)
+
+
+def correlate_sizes(
+    resampled: Mapping[str, Mapping[str, np.ndarray]],
+    lost: Mapping[str, Mapping[str, float]],
+    groups: Mapping[str, LanguageGroup],
+    *,
+    seed: int = 0,
+) -> list[SizeTrend]:
+    """Returns, for every removal, the rank correlation of the share lost with the size; none for fewer than four languages with a size.
+
+    `resampled` holds the share lost on resampled examples, by removal and language.
+    """
+    random = np.random.Generator(np.random.Philox(seed))
+    rows = []
+    for without, shares in lost.items():
+        languages = [language for language in shares if groups[language].size is not None]
+        sizes, values = np.array([groups[language].size for language in languages], float), np.array([shares[name] for name in languages])
+        if len(languages) < FEWEST_LANGUAGES or sizes.std() == 0 or values.std() == 0:
+            continue
+        observed = float(spearman(values, sizes))
+        permuted = spearman(np.tile(values, (PERMUTATIONS, 1)), random.permuted(np.tile(sizes, (PERMUTATIONS, 1)), axis=1))
+        p = (1 + int((np.abs(permuted) >= abs(observed) - 1e-12).sum())) / (1 + PERMUTATIONS)
+        draws = np.stack([resampled[without][language] for language in languages], axis=1)
+        drawn = spearman(draws, np.broadcast_to(sizes, draws.shape))
+        low, high = np.quantile(drawn[np.isfinite(drawn)], [0.025, 0.975])
+        rows.append(SizeTrend(without, len(languages), observed, min(float(low), observed), max(float(high), observed), p))
+    return correct_rows(rows)
+
+
+def resample_lost(dense: np.ndarray, pruned: np.ndarray, task: Task, chance: float, *, seed: int = 0) -> np.ndarray:
+    """Returns the share of the score above chance that is lost on resampled examples, from the metric's parts of both models."""
+    assert task.metric is not None
+    counts = draw_with_replacement(len(dense), seed)(RESAMPLES)[:, 0]
+    floor = scale_metric(task, chance)
+    before, after = (scale_metric(task, task.metric.total(counts @ parts)) - floor for parts in (dense, pruned))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return 1 - after / before

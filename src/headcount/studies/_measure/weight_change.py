@@ -1,0 +1,91 @@
+"""The relative change of the weights of every head from one model to another, by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headcount.core.errors import ArtifactError
+from headcount.core.heads import Head
+from headcount.core.stats.agreement import spearman
+from headcount.core.stats.significance import paired_t
+from headcount.studies._base import StudyContext
+from headcount.studies._results import describe_study_run
+from headcount.studies._tuning import PARTS, relative_changes, slice_weights
+
+PERMUTATIONS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LayerChange:
+    """One part of the heads of a layer: the mean of ‖ΔW_h‖/‖W_h‖ over heads, with its t interval; None for a single head."""
+
+    part: str
+    layer: str
+    n_heads: int
+    mean: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DepthTrend:
+    """The rank correlation of the change of one part with the layer, over the heads of a stack, and its p-value by permutation."""
+
+    part: str
+    stack: str
+    n_heads: int
+    correlation: float
+    p: float
+
+
+def measure_changes(context: StudyContext, study: str, tuned: str) -> tuple[list[LayerChange], list[DepthTrend]]:
+    """Returns the change of the weights by part and layer from the model of a study to another one with the same heads.
+
+    Raises:
+        ArtifactError: the models have different heads, or heads of different shape.
+    """
+    before = context.loaded
+    describe_study_run(context, before, {"study": study, "tuned": tuned})
+    after = context.sources.load_model(tuned, as_configured=True)
+    old, new = slice_weights(before.model), slice_weights(after.model)
+    shapes = [{head: {part: tuple(matrix.shape) for part, matrix in parts.items()} for head, parts in each.items()} for each in (old, new)]
+    if shapes[0] != shapes[1]:
+        raise ArtifactError(f"{before.name} and {tuned} have different heads; compare a model with its fine-tuned self")
+    changes = relative_changes(old, new)
+    heads = list(changes)
+    values = {part: np.array([changes[head][part] for head in heads]) for part in PARTS}
+    return summarise_layers(heads, values), correlate_depth(heads, values, seed=context.seed)
+
+
+def summarise_layers(heads: Sequence[Head], values: dict[str, np.ndarray]) -> list[LayerChange]:
+    """Returns the mean change of every part in every layer, with an interval over the heads of the layer."""
+    layer_of = np.array([str(head).rpartition("H")[0] for head in heads])
+    rows = []
+    for part, changes in values.items():
+        for layer in dict.fromkeys(layer_of.tolist()):
+            own = changes[layer_of == layer]
+            test = paired_t(own) if len(own) > 1 else None
+            ends = (None, None) if test is None else (test.low, test.high)
+            rows.append(LayerChange(part, str(layer), len(own), float(own.mean()), *ends))
+    return rows
+
+
+def correlate_depth(heads: Sequence[Head], values: dict[str, np.ndarray], *, seed: int = 0) -> list[DepthTrend]:
+    """Returns the rank correlation of the change with the layer in every stack; stacks whose changes are all equal have none."""
+    random = np.random.Generator(np.random.Philox(seed))
+    rows = []
+    for stack in dict.fromkeys(head.stack for head in heads):
+        is_own = np.array([head.stack == stack for head in heads])
+        layers = np.array([float(head.layer) for head in heads])[is_own]
+        for part, changes in values.items():
+            own = changes[is_own]
+            if own.std() == 0 or layers.std() == 0:
+                continue
+            observed = float(spearman(own, layers))
+            drawn = np.array([float(spearman(random.permutation(own), layers)) for _ in range(PERMUTATIONS)])
+            p = (1 + int((np.abs(drawn) >= abs(observed) - 1e-12).sum())) / (1 + len(drawn))
+            rows.append(DepthTrend(part, stack, len(own), observed, p))
+    return rows

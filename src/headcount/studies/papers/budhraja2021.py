@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from headcount.core.options import option
+from headcount.studies._paper import Item, Paper, PaperInfo, Subject
+from headcount.studies.languages import Languages
+from headcount.studies.weight_change import WeightChange
+
+
+@dataclass(frozen=True)
+class Budhraja2021(Paper):
+    """Prunability of attention heads in multilingual BERT: what languages lose, against a monolingual model and against each other.
+
+    Heads are chosen on the first language; the other languages are read without training on them (zero-shot transfer).
+    """
+
+    _: KW_ONLY
+    tasks: tuple[str, ...] = option((), "The task in each language, this one first, such as demo/entailment and demo/entailment-tavi")
+    languages: tuple[str, ...] = option((), "Instead of tasks: a file of the task in each language, as NAME=FILE")
+    against: str = option("", "A monolingual model for the first language: a folder, hub id or demo/NAME")
+    groups: str = option("", "A csv file with the columns language, family and size (of the pre-training corpus)")
+    tuned: str = option("", "The model after fine-tuning: a folder, a hub id, or demo/NAME")
+    method: str = option("random", "The pruner that chooses single heads, or an importance to rank by")
+    recover: str = option("auto", "How long pruned models are fine-tuned on the first language: epochs, steps (300steps), or auto")
+    rate: float = option(5e-5, "The learning rate of the fine-tuning", minimum=0)
+    info = PaperInfo(
+        title="On the Prunability of Attention Heads in Multilingual BERT",
+        authors=("Budhraja, Aakriti", "Pande, Madhura", "Kumar, Pratyush", "Khapra, Mitesh M."),
+        year=2021,
+        venue="arXiv",
+    )
+
+    def items(self, subject: Subject) -> Sequence[Item]:
+        """Returns X1 to X7."""
+        first = {"languages": self.languages[:1]} if self.languages else {"tasks": (self.tasks or (subject.task.name,))[:1]}
+        every = {"languages": self.languages} if self.languages else {"tasks": self.tasks or (subject.task.name,)}
+        sizes, seeds = (("50%",), 2) if self.quick else (("75%", "50%", "25%"), 3)
+        training = {"recover": "8steps" if self.quick else self.recover, "rate": self.rate, "train_batch": 8 if self.quick else 32}
+        has_several = len(self.languages or self.tasks) > 1
+
+        def make(id: str, title: str, part: str, study: Languages | None, *lacks: str) -> Item:
+            return Item(id, title, part, None if lacks else study, lacks=lacks)
+
+        several = () if has_several else ("languages",)
+        common = {"method": self.method, "keep": sizes, "seeds": seeds}
+        alone = Languages(**first, against=self.against or None, **common)
+        transfer = Languages(**every, **common)
+        grouped = Languages(**every, groups=self.groups, **common)
+        trained = Languages(**every, **common, **training)
+        lacks_groups = (*several, *(() if self.groups else ("groups",)))
+        tuned = WeightChange(self.tuned) if self.tuned else None
+        return [
+            make(
+                "X1",
+                "Relative drop of the multilingual against a monolingual model",
+                "models",
+                alone,
+                *(() if self.against else ("against",)),
+            ),
+            make("X2", "Zero-shot transfer: what every language loses", "transfer", transfer, *several),
+            make("X3", "Share lost by language and block of layers", "layers", transfer, *several),
+            make("X4", "Contrasts between language families", "families", grouped, *lacks_groups),
+            make("X5", "Rank correlation of the loss with the size of the corpus", "sizes", grouped, *lacks_groups),
+            Item("X6", "Change of weights by layer in fine-tuning", "weights", tuned, lacks=() if self.tuned else ("tuned",)),
+            make("X7", "Pruned at random, fine-tuned on the first language, read in all", "trained", trained, *several),
+        ]

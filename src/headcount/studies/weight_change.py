@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
+from typing import TYPE_CHECKING
+
+from headcount.core.figure import Axis, Line, LineFigure
+from headcount.core.options import option
+from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
+
+if TYPE_CHECKING:
+    from headcount.studies._measure.weight_change import DepthTrend, LayerChange
+
+
+@dataclass(frozen=True)
+class WeightChange(Study):
+    """Which layers does fine-tuning change? The relative change of the weights of every head, by layer, from a model to its fine-tuned self.
+
+    Budhraja et al. 2021 on multilingual BERT. ‖ΔW_h‖/‖W_h‖ of the slices of a head in Q, K, V and O; the interval of a layer is by t over its
+    heads, and the rank correlation with the layer is tested by permuting the heads of a stack.
+    """
+
+    tuned: str = option(help="The model after fine-tuning: a folder, a hub id, or demo/NAME")
+    info = StudyInfo(paper="Budhraja et al. 2021", needs=frozenset({"model"}))
+
+    def measure(self, context: StudyContext) -> StudyResult:
+        """Returns the change of every part by layer, and its trend with depth."""
+        from headcount.studies._measure.weight_change import measure_changes
+
+        layers, trends = measure_changes(context, self.name, self.tuned)
+        return StudyResult(
+            study=str(self),
+            tables=(_layer_table(layers), _trend_table(trends)),
+            sentence=_verdict(layers, trends),
+            figures=(_figure(layers),),
+            measurements={
+                "before": context.model_name,
+                "after": self.tuned,
+                "rows": [asdict(row) for row in layers],
+                "trends": [asdict(row) for row in trends],
+            },
+        )
+
+
+def _layer_table(rows: Sequence[LayerChange]) -> Table:
+    columns = (Column("part"), Column("layer"), Column("heads"), *interval_columns("relative change", ".4g"))
+    return Table("layers", columns, tuple(astuple(row) for row in rows), "Mean of ‖ΔW‖/‖W‖ over the heads of a layer, with its t interval")
+
+
+def _trend_table(rows: Sequence[DepthTrend]) -> Table:
+    columns = (Column("part"), Column("stack"), Column("heads"), Column("rank correlation", format="+.2f"), Column("p", format=".2g"))
+    return Table(
+        "trends", columns, tuple(astuple(row) for row in rows), "Rank correlation of a head's change with its layer; p by permutation"
+    )
+
+
+def _figure(rows: Sequence[LayerChange]) -> LineFigure:
+    layers = list(dict.fromkeys(row.layer for row in rows))
+    lines = []
+    for part in dict.fromkeys(row.part for row in rows):
+        own = [row for row in rows if row.part == part]
+        mean, low, high = (tuple(getattr(row, end) for row in own) for end in ("mean", "low", "high"))
+        lines.append(Line(part, tuple(map(float, range(len(layers)))), mean, low, high))
+    return LineFigure(
+        name="layers",
+        title="Relative change of the weights of heads by layer",
+        x=Axis("layer", ticks=tuple((float(number), layer) for number, layer in enumerate(layers))),
+        y=Axis("‖ΔW‖/‖W‖, mean over heads"),
+        table="layers",
+        n=sum(row.n_heads for row in rows if row.part == rows[0].part),
+        n_unit="heads",
+        lines=tuple(lines),
+    )
+
+
+def _verdict(rows: Sequence[LayerChange], trends: Sequence[DepthTrend]) -> str:
+    largest = max(rows, key=lambda row: row.mean)
+    rising = [
+        f"{trend.part}{f' of {trend.stack}' if trend.stack else ''} ({trend.correlation:+.2f})"
+        for trend in trends
+        if trend.p <= SIGNIFICANT
+    ]
+    trend = f"the change goes with depth for {', '.join(rising)}" if rising else "no part changes with depth"
+    return f"The largest change is {largest.mean:.3g}, {largest.part} of {largest.layer}; {trend} (p ≤ {SIGNIFICANT})."

@@ -1,0 +1,145 @@
+"""Languages: files, one language, training after pruning; families and corpus sizes on planted results; the change of weights by layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from toys import build
+
+import headcount as hc
+from headcount.core.errors import DataError, OptionError
+from headcount.core.figure import HeatMap, LineFigure
+from headcount.studies._measure.language_groups import LanguageGroup, contrast_families, correlate_sizes, read_groups
+from headcount.studies._measure.weight_change import correlate_depth, summarise_layers
+from headcount.studies._tuning import relative_changes, slice_weights
+
+NAMES = [f"l{number}" for number in range(8)]
+GROUPS = {name: LanguageGroup(name, "north" if number < 4 else "south", 10.0 ** (number + 1)) for number, name in enumerate(NAMES)}
+
+
+def test_a_planted_family_and_size_are_found() -> None:
+    random = np.random.default_rng(0)
+    lost = {"top": {name: 0.5 - 0.05 * number for number, name in enumerate(NAMES)}, "bottom": dict.fromkeys(NAMES, 0.25)}
+    contrasts = {(row.without, row.family): row for row in contrast_families(lost, GROUPS)}
+    north = contrasts["top", "north"]
+    assert (
+        (north.n_languages, north.n_others) == (4, 4) and north.difference == pytest.approx(0.2) and north.p is not None and north.p < 0.05
+    )
+    assert north.low is not None and north.high is not None and north.low < 0.2 < north.high
+    assert contrasts["top", "south"].difference == pytest.approx(-0.2) and contrasts["bottom", "north"].p is None
+    resampled = {
+        without: {name: share + random.normal(0, 0.001, 200) for name, share in shares.items()} for without, shares in lost.items()
+    }
+    (trend,) = correlate_sizes(resampled, lost, GROUPS)
+    assert (
+        trend.without == "top"
+        and trend.correlation == pytest.approx(-1)
+        and trend.low <= trend.correlation <= trend.high
+        and trend.p < 0.001
+    )
+    few = {"top": {name: lost["top"][name] for name in NAMES[:3]}}
+    assert not correlate_sizes(resampled, few, GROUPS), "three languages have no rank correlation"
+    lone = {**GROUPS, "l0": LanguageGroup("l0", "alone", None)}
+    (alone,) = [row for row in contrast_families(lost, lone) if (row.without, row.family) == ("top", "alone")]
+    assert alone.low is None and alone.p is None and alone.q is None, "one language has no interval"
+
+
+def test_noise_has_no_trend() -> None:
+    random = np.random.default_rng(3)
+    p_values = []
+    for _ in range(60):
+        lost = {"top": dict(zip(NAMES, random.normal(0.3, 0.1, 8), strict=True))}
+        resampled = {"top": {name: share + random.normal(0, 0.05, 50) for name, share in lost["top"].items()}}
+        p_values += [row.p for row in correlate_sizes(resampled, lost, GROUPS)]
+    assert np.mean(np.array(p_values) <= 0.05) <= 0.15
+
+
+def test_groups_are_read_and_checked(tmp_path: Path) -> None:
+    file = tmp_path / "groups.csv"
+    file.write_text("language,family,size\nen,germanic,100\nde,germanic,\nfr,romance,5e1\n")
+    assert read_groups(file, ["en", "de"]) == {"en": LanguageGroup("en", "germanic", 100.0), "de": LanguageGroup("de", "germanic", None)}
+    with pytest.raises(DataError, match="has no row for nl"):
+        read_groups(file, ["nl"])
+    for text, message in (
+        ("a,b\n1,2\n", "must have the columns"),
+        ("language,size\nen,0\n", "above 0"),
+        ("language,size\nen,1\nen,2\n", "two rows"),
+    ):
+        file.write_text(text)
+        with pytest.raises(DataError, match=message):
+            read_groups(file, ["en"])
+    with pytest.raises(DataError, match="is no file"):
+        read_groups(tmp_path / "none.csv", ["en"])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The two embedded languages as files."""
+    folder = tmp_path_factory.mktemp("languages")
+    model: Any = hc.load("demo/entailment")
+    paths = {}
+    for name, task_name in (("english", "demo/entailment"), ("tavi", "demo/entailment-tavi")):
+        task: Any = hc.open_task(task_name, model, limit=120)
+        labels = [model.config.id2label[int(example["labels"])] for example in task.report]
+        rows = [f"{text.text}\t{text.pair}\t{label}" for text, label in zip(task.texts.read("report"), labels, strict=True)]
+        paths[name] = folder / f"{name}.tsv"
+        paths[name].write_text("\n".join(["premise\thypothesis\tlabel", *rows]) + "\n")
+    return paths
+
+
+def test_a_file_for_every_language_with_groups(files: dict[str, Path], tmp_path: Path) -> None:
+    groups = tmp_path / "groups.csv"
+    groups.write_text("language,family,size\nenglish,one,10\ntavi,two,1\n")
+    named = "+".join(f"{name}={path}" for name, path in files.items())
+    study = f"languages(languages={named};groups={groups};method=magnitude;keep=50%)"
+    result = hc.study(study, "demo/entailment", "nli", out=tmp_path / "run", progress=False)
+    columns = [column.name for column in result.table("lost").columns]
+    assert "demo/entailment: english" in columns and "demo/entailment: tavi" in columns
+    families = result.table("families").records()
+    assert {row["family"] for row in families} == {"one", "two"} and all(row["p"] is None for row in families)
+    by_language = {row["language"]: row for row in result.measurements["rows"] if row["without"] == "L3"}
+    (one,) = [row for row in families if (row["without"], row["family"]) == ("L3", "one")]
+    assert one["difference"] == pytest.approx(by_language["english"]["lost"] - by_language["tavi"]["lost"])
+    figure = result.figure("lost")
+    assert isinstance(figure, HeatMap) and figure.columns == ("english", "tavi") and "L3" in figure.rows
+    table = result.table("lost").records()
+    assert [row[0] for row in figure.values] == [row["demo/entailment: english"] for row in table]
+
+
+def test_prune_then_train_on_one_language_and_read_all(tmp_path: Path) -> None:
+    study = "languages(tasks=demo/entailment+demo/entailment-tavi;method=random;keep=50%;seeds=2;recover=4steps;rate=0.001;train_batch=8)"
+    result = hc.study(study, "demo/encoder", out=tmp_path / "run", limit=40, progress=False)
+    rows = result.measurements["rows"]
+    assert {row["language"] for row in rows} == {"demo/entailment", "demo/entailment-tavi"} and {row["kind"] for row in rows} == {"heads"}
+    assert all(0 <= row["value"] <= 1 and 0 <= row["dense"] <= 1 for row in rows)
+    alone = hc.study(
+        "languages(tasks=demo/entailment;method=magnitude;keep=50%)", "demo/entailment", out=tmp_path / "one", limit=40, progress=False
+    )
+    assert [table.name for table in alone.tables] == ["lost"] and "between" not in alone.sentence
+    for text in ("languages", "languages(tasks=demo/entailment;languages=en=x.tsv)"):
+        with pytest.raises(OptionError, match="either tasks, or languages"):
+            hc.study(text, "demo/entailment", out=tmp_path / "none")
+
+
+def test_the_change_of_weights_by_layer(tmp_path: Path) -> None:
+    live = build("encoder")
+    before = slice_weights(live)
+    block = hc.HeadMap.of(live).blocks[1]
+    with torch.no_grad():
+        live.get_submodule(block.v.path).weight.mul_(1.5)
+    changes = relative_changes(before, slice_weights(live))
+    values = {part: np.array([parts[part] for parts in changes.values()]) for part in ("q", "v")}
+    rows = {(row.part, row.layer): row for row in summarise_layers(list(changes), values)}
+    assert rows["v", "L1"].mean == pytest.approx(0.5) and rows["v", "L0"].mean == rows["q", "L1"].mean == 0
+    (trend,) = correlate_depth(list(changes), values)
+    assert trend.part == "v" and trend.correlation > 0.9 and trend.p < 0.05
+    result = hc.study("weight-change:demo/entailment-english", "demo/entailment", progress=False)
+    table, figure = result.table("layers").records(), result.figure("layers")
+    assert len(table) == 4 * 4 and isinstance(figure, LineFigure) and figure.n == 32
+    assert figure.lines[0].y == tuple(row["relative change"] for row in table if row["part"] == "q")
+    with pytest.raises(hc.HeadcountError, match="have different heads"):
+        hc.study("weight-change:demo/translator", "demo/entailment", progress=False)
