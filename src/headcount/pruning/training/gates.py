@@ -152,7 +152,8 @@ class GateCallback(TrainerCallback):
         self.history = state.log_history
         if state.log_history and state.log_history[-1].get("step") == state.global_step:
             gates = [] if self._leaf is None else [round(value, 6) for value in self._leaf.detach().tolist()]
-            state.log_history[-1].update({**self.gating.log_numbers(), "gates": gates})
+            entry: dict[str, Any] = state.log_history[-1]
+            entry.update({**self.gating.log_numbers(), "gates": gates})
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Writes the gates into the Trainer's checkpoint, unless they are there already."""
