@@ -82,6 +82,11 @@ COMMANDS: dict[str, Words] = {
     ),
     "study task-transfer": ("study", "task-transfer", *PAIRS[:1], "demo/entailment-tavi", *PAIRS[1:], "--out", "{out}"),
     "study layers": ("study", "layers", "{model}", "--train", "{data}", "--how", "mean"),
+    "study rare-words": ("study", "rare-words", "{model}", "--task", "classification", "--train", "{data}", "--frequent", 1),
+    "study relation-accuracy": ("study", "relation-accuracy", "{model}", "--embedded", "english"),
+    "study role-definitions": ("study", "role-definitions", "{model}", "--task", "classification", "--train", "{data}", "--show", "sweep"),
+    "study role-families": ("study", "role-families", "{model}", "--task", "classification", "--train", "{data}"),
+    "study role-map": ("study", "role-map", "{model}", "--task", "classification", "--train", "{data}"),
     "study role-pruning": ("study", "role-pruning", *TEXT, "--role", "any", "--keep", "50%", "--seeds", 1, "--out", "{out}"),
     "study roles-importance": ("study", "roles-importance", "{model}", "--train", "{data}", "--by", "gradient"),
     "study survivors": ("study", "survivors", "{run}", "--embedded", "english"),
@@ -115,7 +120,7 @@ def sequences(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, ...]]:
 
 def splits_of(words: Words, folder: Path) -> list[set[tuple[int, ...]]]:
     """What a command line could read without a limit: the token ids of each split of its tasks, or of its text."""
-    if words[1] == "survivors":
+    if words[1] in ("survivors", "relation-accuracy"):
         tokenizer = build_tokenizer()
         return [{tuple(tokenizer(sentence.text)["input_ids"]) for sentence in draw_sentences("english", 200)}]
     return [

@@ -93,7 +93,7 @@ def _figure(rows: Sequence[RelationRow]) -> BarFigure:
     return BarFigure(
         name="relations",
         title="Accuracy of the best head and of the best offset on sentences that did not choose them; intervals of 95 %",
-        x=Axis("relation"),
+        x=Axis("relation: ↑ to the governor, ↓ to the dependent"),
         y=Axis("accuracy", is_share=True),
         table="rows",
         n=max(row.n_sentences for row in rows),

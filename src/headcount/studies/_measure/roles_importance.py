@@ -49,8 +49,11 @@ def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0,
     labels, definition = table.labels(), Definition.parse(table.definition)
     families = {head: definition.families_of(roles) for head, roles in labels.items()}
     groups = {ANY_ROLE: [bool(labels[head]) for head in table.heads]}
-    groups |= {f"{name} family": [name in families[head] for head in table.heads] for name in definition.info.families}
-    groups |= {role: [role in labels[head] for head in table.heads] for role in table.roles()}
+    by_role = {role: [role in labels[head] for head in table.heads] for role in table.roles()}
+    by_family = {f"{name} family": [name in families[head] for head in table.heads] for name in definition.info.families}
+    groups |= {
+        name: having for name, having in by_family.items() if having not in by_role.values()
+    } | by_role  # one role alone is no family
     layers = np.unique([layer_of(head) for head in table.heads], return_inverse=True)[1]
     random = np.random.Generator(np.random.Philox(seed))
     rows = []
