@@ -43,6 +43,7 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
     "speed": ("speed(method=magnitude;keep=50%+25%;batches=1;length=8;rounds=15)", ENTAILMENT, ENTAILMENT, {}),
     "survivors": ("survivors", None, None, {"text": SENTENCES}),
     "task-transfer": ("task-transfer:demo/entailment-tavi", ENTAILMENT, ENTAILMENT, {"limit": 40}),
+    "training-log": ("training-log(method=dsp;steps=4;train_batch=4)", ENTAILMENT, ENTAILMENT, {}),
     "transfer": ("transfer:{folder}/a+{folder}/b", None, None, {}),
 }
 FIGURES = {
@@ -62,6 +63,7 @@ FIGURES = {
     "speed": ["batches", "sizes"],
     "survivors": ["families 1", "families 2", "share"],
     "task-transfer": ["metric 1", "loss 1"],
+    "training-log": ["gates", "loss", "log10 tau"],
     "transfer": ["pair 1"],
 }
 PLACED = ("x", "counts", "edges", "ticks", "n", "references")

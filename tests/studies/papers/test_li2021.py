@@ -90,7 +90,7 @@ def test_l12_gates_and_temperature(paper: PaperResult) -> None:
     result = paper.results["L12"]
     log = result.table("log").records()
     assert [row["step"] for row in log] == list(range(1, 21))
-    temperatures = [row["log10 τ"] for row in log]
+    temperatures = [row["log10 tau"] for row in log]
     assert temperatures[0] == pytest.approx(0) and temperatures[-1] == pytest.approx(-8)
     assert all(later <= earlier + 1e-9 for earlier, later in pairwise(temperatures))
     assert all(row["sum of gates"] == pytest.approx(8, abs=1e-3) for row in log), "every step draws K heads"
