@@ -85,8 +85,6 @@ COMMANDS: dict[str, Words] = {
     "study rare-words": ("study", "rare-words", "{model}", "--task", "classification", "--train", "{data}", "--frequent", 1),
     "study relation-accuracy": ("study", "relation-accuracy", "{model}", "--embedded", "english"),
     "study role-definitions": ("study", "role-definitions", "{model}", "--task", "classification", "--train", "{data}", "--show", "sweep"),
-    "study role-families": ("study", "role-families", "{model}", "--task", "classification", "--train", "{data}"),
-    "study role-map": ("study", "role-map", "{model}", "--task", "classification", "--train", "{data}"),
     "study role-pruning": ("study", "role-pruning", *TEXT, "--role", "any", "--keep", "50%", "--seeds", 1, "--out", "{out}"),
     "study roles-importance": ("study", "roles-importance", "{model}", "--train", "{data}", "--by", "gradient"),
     "study survivors": ("study", "survivors", "{run}", "--embedded", "english"),

@@ -63,6 +63,7 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
     "survivors": ("survivors", None, None, {"text": SENTENCES}),
     "task-transfer": ("task-transfer:demo/entailment-tavi", ENTAILMENT, ENTAILMENT, {"limit": 40}),
     "weight-change": ("weight-change:demo/entailment-english", ENTAILMENT, None, {}),
+    "training-log": ("training-log(method=dsp;steps=4;train_batch=4)", ENTAILMENT, ENTAILMENT, {}),
     "transfer": ("transfer:{folder}/a+{folder}/b", None, None, {}),
 }
 FIGURES = {
@@ -92,6 +93,7 @@ FIGURES = {
     "survivors": ["families 1", "families 2", "share"],
     "task-transfer": ["metric 1", "loss 1"],
     "weight-change": ["layers"],
+    "training-log": ["gates", "loss", "log10 tau"],
     "transfer": ["pair 1"],
 }
 PLACED = ("x", "counts", "edges", "ticks", "n", "references")

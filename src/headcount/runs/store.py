@@ -185,6 +185,11 @@ class Run:
         """Returns the content of run.json."""
         return read_record(self.folder / RUN, RunRecord)
 
+    def is_described_as(self, name: str) -> bool:
+        """Whether the run is described already, as one of the model of that name."""
+        is_described = self._pending is not None or is_file(self.folder / RUN)
+        return is_described and self._current().model.name == name
+
     def _current(self) -> RunRecord:
         """Returns the content of run.json, or the pending one."""
         return self.record() if self._pending is None else self._pending[0]

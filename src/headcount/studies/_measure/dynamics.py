@@ -175,7 +175,7 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
     by, normalise = str(importance), importance.info.normalise
     checkpoints = train_checkpoints(study, context) if study.train_steps is not None else find_checkpoints(_list_names(study, context))
     _check_heads(context, checkpoints)
-    has_model = study.train_steps is not None or context.model_name in [checkpoint.name for checkpoint in checkpoints]
+    describes_model = study.train_steps is not None or context.required_run.is_described_as(context.model_name)  # as in the run of a paper
     rows: list[CheckpointRow] = []
     summaries: list[CheckpointSummary] = []
     keeps: list[int] = []
@@ -187,7 +187,7 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
             for keep in keeps:
                 Plan.keep_top(unscored, keep)  # raises PlanError for a number of heads that no plan can keep, before any work
             config = {"study": study.name, "keep": keeps, "by": by, "repair": study.repair, "limit": context.limit}
-            describe_study_run(context, context.loaded if has_model else loaded, config)
+            describe_study_run(context, context.loaded if describes_model else loaded, config)
         with_tokenizer = loaded if study.tokenizer is None else replace(loaded, folder=local_folder(study.tokenizer))
         if study.train_steps is not None and study.tokenizer is None:
             with_tokenizer = replace(loaded, folder=context.loaded.folder)

@@ -17,7 +17,7 @@ from headcount.studies._results import describe_study_run
 if TYPE_CHECKING:
     from headcount.studies.training_log import TrainingLog
 
-NUMBERS = {"loss": "loss", "tau": "log10 τ", "open expected": "expected open heads", "open": "open heads"}
+NUMBERS = {"loss": "loss", "tau": "log10 tau", "open expected": "expected open heads", "open": "open heads"}
 """The numbers of a log entry that are shown, and their names."""
 
 

@@ -1,0 +1,106 @@
+"""Li et al. 2021: every item on an embedded classifier."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from headcount.core.figure import HeatMap, LineFigure
+from headcount.core.heads import Head
+from headcount.runs.store import Run
+from headcount.studies._base import StudyContext
+from headcount.studies._paper import PaperResult
+from headcount.studies._run_paper import list_items, run_paper
+from headcount.studies._run_study import PythonSources
+from headcount.studies.papers.li2021 import Li2021
+
+TASK, LIMIT, SIZES = "demo/entailment", 60, [16, 8]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("li2021") / "run"
+
+
+@pytest.fixture(scope="module")
+def paper(folder: Path) -> PaperResult:
+    with Run.lead(folder) as run:
+        context = StudyContext(PythonSources(TASK, None, None, 0, LIMIT, None), model=TASK, run=run, limit=LIMIT)
+        return run_paper(Li2021(quick=True), list_items(Li2021(quick=True), context), context)
+
+
+def test_every_item_runs_or_says_why(paper: PaperResult) -> None:
+    assert not paper.failures
+    assert {item.id: item.reason for item in paper.items if item.study is None} == {"L7": "the model has no cross-attention: see L6"}
+
+
+@pytest.mark.parametrize(
+    ("item", "method", "seeds"),
+    [("L1", "dsp(", 2), ("L2", "dsp:pipelined", 2), ("L3", "dsp:straight", 2), ("L4", "l0", 2), ("L5", "gradient", 1)],
+)
+def test_l1_to_l5_one_method_against_random_heads(paper: PaperResult, item: str, method: str, seeds: int) -> None:
+    rows = [row for row in paper.results[item].table("curve").records() if str(row["method"]).startswith(method)]
+    assert [row["heads"] for row in rows] == SIZES and {row["seeds"] for row in rows} == {seeds}
+    for row in rows:
+        assert row["against random low"] <= row["against random"] <= row["against random high"]
+        trains = item != "L5"
+        assert row["steps"] == (20 if trains else None) and ("only 20 steps" in str(row["method"])) == trains, "too few steps are said"
+        assert ("recover 20steps" in str(row["method"])) == (item == "L2"), "the final fine-tune of pipelined is named"
+        assert (row["sd"] is None) == (seeds == 1) and row["mean over seeds low"] is None
+
+
+def test_l6_all_methods(paper: PaperResult) -> None:
+    result = paper.results["L6"]
+    figure = result.figure("curve")
+    assert isinstance(figure, LineFigure) and len(figure.lines) == 6 and sum(line.is_control for line in figure.lines) == 1
+    assert all(line.x == pytest.approx((0.5, 0.75)) for line in figure.lines)
+    pairs = result.table("pairs").records()
+    assert len(pairs) == 2 * 10 and all(row["difference low"] <= row["difference"] <= row["difference high"] for row in pairs)
+    alone = {(row["method"], row["heads"]): row["accuracy"] for row in paper.results["L1"].table("curve").records()}
+    together = {(row["method"], row["heads"]): row["accuracy"] for row in result.table("curve").records()}
+    assert alone.items() <= together.items(), "items share their models"
+
+
+def test_l10_speed_and_size(paper: PaperResult) -> None:
+    rows = paper.results["L10"].table("speed").records()
+    assert {row["heads"] for row in rows} == set(SIZES) and all(row["rounds"] == 15 for row in rows)
+    sizes = {row["heads"]: row["size"] for row in rows}
+    assert 1 > sizes[16] > sizes[8] and (1 - sizes[8]) == pytest.approx(1.5 * (1 - sizes[16])), "24 heads hold half as much again as 16"
+    figure = paper.results["L10"].figure("sizes")
+    assert isinstance(figure, LineFigure) and [line.label for line in figure.lines] == ["batch 1", "batch 4"]
+
+
+def test_l11_survivors_by_layer(paper: PaperResult) -> None:
+    result = paper.results["L11"]
+    for table in ("kinds", "layers"):
+        for row in result.table(table).records():
+            counts = [number for name, number in row.items() if name.startswith("encoder-self")]
+            assert sum(counts) == pytest.approx(row["heads"]) and row["heads"] + row["removed"] == 32
+    for row in result.table("survivors").records():
+        assert len({Head.parse(head) for head in str(row["survivors"]).split()}) == row["heads"], "exactly K heads stay for every seed"
+    figure = next(figure for figure in result.figures if figure.name.startswith("layers by dsp"))
+    assert isinstance(figure, HeatMap) and figure.columns == ("16", "8")
+    totals = [sum(values[number] or 0 for values in figure.values) for number in range(2)]
+    assert totals == pytest.approx(SIZES)
+
+
+def test_l12_gates_and_temperature(paper: PaperResult) -> None:
+    result = paper.results["L12"]
+    log = result.table("log").records()
+    assert [row["step"] for row in log] == list(range(1, 21))
+    temperatures = [row["log10 tau"] for row in log]
+    assert temperatures[0] == pytest.approx(0) and temperatures[-1] == pytest.approx(-8)
+    assert all(later <= earlier + 1e-9 for earlier, later in pairwise(temperatures))
+    assert all(row["sum of gates"] == pytest.approx(8, abs=1e-3) for row in log), "every step draws K heads"
+    figure = result.figure("gates")
+    assert isinstance(figure, HeatMap) and len(figure.rows) == 32 and len(figure.columns) == 20
+    assert {values[-1] for values in figure.values} == {0.0, 1.0}, "gates are hard at the end"
+
+
+def test_l13_published_schedule(paper: PaperResult) -> None:
+    rows = paper.results["L13"].table("curve").records()
+    published = [row for row in rows if "tau=1000" in str(row["method"])]
+    assert [row["heads"] for row in published] == SIZES and all("rate=0.5" in str(row["method"]) for row in published)
+    assert len(paper.results["L13"].table("pairs").rows) == 2
