@@ -18,7 +18,8 @@ class AttentionMaps(Study):
     """What does a typical head of each family look at? Its attention on an example sentence, one map for every family of roles.
 
     Voita et al. 2019 (Fig. 5). The typical head is the one of the family whose strongest key is right most often above chance; where no head has a
-    role of the family, the nearest one is shown, and the figure says so. The sentence is the first of the longest that fit.
+    role of the family, the nearest one is shown, and the figure says so. The sentence is the one of those that fit in which most tokens can show
+    the role; dots mark the keys that it asks for.
     """
 
     _: KW_ONLY
@@ -74,11 +75,13 @@ def _weight_table(heads: Sequence[TypicalHead]) -> Table:
         Column("from"),
         Column("to"),
         Column("attention", format=".4f"),
+        Column("of the role"),
     )
     cells = []
     for head in heads:
         for i, weights in enumerate(head.attention):
-            cells += [(head.family, head.head, i, j, head.queries[i], head.keys[j], weight) for j, weight in enumerate(weights)]
+            for j, weight in enumerate(weights):
+                cells.append((head.family, head.head, i, j, head.queries[i], head.keys[j], weight, head.role_keys[i][j]))
     return Table("attention", columns, tuple(cells), "Attention of every query of the example to every key", is_printed=False)
 
 
@@ -96,6 +99,8 @@ def _figure(head: TypicalHead) -> HeatMap:
         columns=head.keys,
         values=head.attention,
         value=Axis("attention"),
+        marks=head.role_keys,
+        mark_label="key that the role asks for",
     )
 
 

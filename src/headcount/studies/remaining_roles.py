@@ -99,7 +99,7 @@ def _figure(measured: Measured, method: str, *, names_method: bool) -> BarFigure
     n_seeds = levels[0].n_seeds
     return BarFigure(
         name=f"families by {label}" if names_method else "families",
-        title=f"Roles of the heads that remain, pruned by {label}; mean over seeds",
+        title=f"Roles of the heads that remain, pruned by {label}{'; mean over seeds' if n_seeds > 1 else ''}",
         x=Axis("heads that remain"),
         y=Axis("heads"),
         table="families",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headcount.behaviour.base import Corpus
+from headcount.behaviour.base import Corpus, Role
 from headcount.behaviour.profiles.sentence import token_texts
-from headcount.behaviour.views import ViewName, corpus_examples, view_name
+from headcount.behaviour.views import ViewName, build_view, corpus_examples, view_name
 from headcount.core.definition import Definition
 from headcount.core.errors import DataError
 from headcount.core.role_table import RoleScore, RoleTable
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 class TypicalHead:
     """The most typical head of a family, with its attention on one sentence, a row for every query.
 
-    `accuracy` is the share of `n_tokens` tokens of all sentences whose strongest key the role asks for, `chance` that of a random key.
+    `accuracy` is the share of `n_tokens` tokens of all sentences whose strongest key the role asks for, `chance` that of a random key; `role_keys`
+    marks the keys of every query that the role asks for.
     """
 
     family: str
@@ -38,6 +40,7 @@ class TypicalHead:
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     attention: tuple[tuple[float, ...], ...]
+    role_keys: tuple[tuple[bool, ...], ...]
 
 
 def draw_typical_heads(study: AttentionMaps, context: StudyContext) -> tuple[RoleTable, list[TypicalHead]]:
@@ -50,8 +53,8 @@ def draw_typical_heads(study: AttentionMaps, context: StudyContext) -> tuple[Rol
     corpus = open_text(context, context.loaded, context.task if context.sources.task_name else None, study.sentences)
     if corpus.grid:
         raise DataError("attention maps are drawn on sentences, and this model reads images")
-    number = choose_sentence(corpus, study.shortest, study.longest)
-    return table, [_draw_head(context, corpus, number, row, family) for family, row in choose_heads(table).items()]
+    numbers = list_fitting(corpus, study.shortest, study.longest)
+    return table, [_draw_head(context, corpus, numbers, row, family) for family, row in choose_heads(table).items()]
 
 
 def choose_heads(table: RoleTable) -> dict[str, RoleScore]:
@@ -65,8 +68,8 @@ def choose_heads(table: RoleTable) -> dict[str, RoleScore]:
     return rows
 
 
-def choose_sentence(corpus: Corpus, shortest: int, longest: int) -> int:
-    """Returns the number of the sentence to show: the first of the longest that can be shown.
+def list_fitting(corpus: Corpus, shortest: int, longest: int) -> list[int]:
+    """Returns the numbers of the sentences of a length that can be shown.
 
     Raises:
         DataError: no sentence has such a length.
@@ -80,23 +83,29 @@ def choose_sentence(corpus: Corpus, shortest: int, longest: int) -> int:
         raise DataError(
             f"no sentence has {shortest} to {longest} tokens; the text has {min(lengths)} to {max(lengths)}: name other bounds of the example"
         )
-    return max(fitting, key=lambda number: (lengths[number], -number))
+    return fitting
 
 
-def _draw_head(context: StudyContext, corpus: Corpus, number: int, row: RoleScore, family: str) -> TypicalHead:
-    loaded = context.loaded
+def _draw_head(context: StudyContext, corpus: Corpus, numbers: Sequence[int], row: RoleScore, family: str) -> TypicalHead:
+    """Returns the head of a row on the first of the sentences with most tokens that can show its role."""
+    loaded, role = context.loaded, Role.parse(row.role)
     block = next(block for block in loaded.heads.blocks if row.head in block.heads)
     view = view_name(loaded.model, block)
+    tokens = {number: _read_tokens(context, corpus, number, view) for number in numbers}
+    sieves = {
+        number: role.sieve(build_view(corpus, view, [number], (len(queries), len(keys))))[0] for number, (queries, keys) in tokens.items()
+    }
+    number = max(numbers, key=lambda number: (int(sieves[number].any(-1).sum()), -number))
     examples = corpus_examples(loaded.model, corpus)
     batch = examples.collate([examples.examples[number]])
     ((observation, *_),) = observe(loaded.model, [batch], blocks=[block], outputs=False)
     assert observation.attention is not None
     weights = observation.attention[0, block.heads.index(row.head)].float().cpu()
-    queries, keys = _read_tokens(context, corpus, number, view)
+    queries, keys = tokens[number]
     attention = tuple(tuple(float(weight) for weight in weights[i, : len(keys)]) for i in range(len(queries)))
-    sentence = corpus.sentences[number].annotated.text
+    sentence, role_keys = corpus.sentences[number].annotated.text, tuple(tuple(map(bool, keys)) for keys in sieves[number].tolist())
     return TypicalHead(
-        family, str(row.head), row.role, row.has_role, row.accuracy, row.chance, row.n_tokens, sentence, queries, keys, attention
+        family, str(row.head), row.role, row.has_role, row.accuracy, row.chance, row.n_tokens, sentence, queries, keys, attention, role_keys
     )
 
 

@@ -20,7 +20,7 @@ from headcount.studies.roles_importance import RolesImportance
 ENCODER = "encoder-self"
 QUICK_STEPS, QUICK_BATCH, QUICK_SENTENCES = 20, 16, 120
 """Steps and examples per step of a training, and sentences, in the small version."""
-QUICK_KEEP, QUICK_PENALTIES = ("50%", "25%"), (0.001, 0.03, 0.3)
+QUICK_KEEP, QUICK_PENALTIES = ("50%", "25%"), (0.001, 0.01, 0.1)
 """Numbers of heads and values of λ in the small version."""
 
 
@@ -62,7 +62,7 @@ class Voita2019Paper(Paper):
 
         maps: Any = {"definition": self.definition, "sentences": n}
         encoder, everywhere = self._models(frozen_decoder=is_translator), self._models()
-        encoder |= {"kinds": (ENCODER,)}
+        encoder |= {} if one_kind else {"kinds": (ENCODER,)}
         curves = PruningCurve(**everywhere, other_tasks=self.other_task)
         several_tasks = item(15, "Pruning curves of several tasks or languages", "section 6.2", curves)
         return [

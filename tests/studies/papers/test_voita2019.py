@@ -1,0 +1,279 @@
+"""Voita et al. 2019: every item on an embedded classifier with a text, and those of kinds of attention on the embedded translator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headcount as hc
+from headcount.core.errors import OptionError
+from headcount.core.figure import BarFigure, HeatMap, LineFigure, ScatterFigure
+from headcount.core.heads import Head
+from headcount.core.study_result import StudyResult
+from headcount.data.embedded.sentences import draw_sentences
+from headcount.pruning.spec import PruneSpec
+from headcount.runs.results import unpack_evaluation, unpack_pruned
+from headcount.runs.store import Run
+from headcount.studies._base import StudyContext
+from headcount.studies._paper import PaperResult, Subject, choose_items
+from headcount.studies._run_paper import list_items, run_paper
+from headcount.studies._run_study import PythonSources
+from headcount.studies.papers.voita2019 import Voita2019Paper
+from headcount.workflows.roles import read_roles
+
+ENTAILMENT, TAVI, MODEL = "demo/entailment", "demo/entailment-tavi", "demo/entailment-english"
+KINDS = ("encoder-self", "decoder-self", "cross")
+LIMIT, N_HEADS = 80, 32
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("voita2019") / "run"
+
+
+@pytest.fixture(scope="module")
+def paper(folder: Path) -> PaperResult:
+    chosen = Voita2019Paper(quick=True, other_task=(TAVI,))
+    sources = PythonSources(ENTAILMENT, None, draw_sentences("english", LIMIT, seed=0), 0, LIMIT, None)
+    with Run.lead(folder) as run:
+        context = StudyContext(sources, model=MODEL, run=run, limit=LIMIT)
+        return run_paper(chosen, list_items(chosen, context), context)
+
+
+@pytest.fixture(scope="module")
+def translation(tmp_path_factory: pytest.TempPathFactory) -> PaperResult:
+    chosen = Voita2019Paper(quick=True)
+    with Run.lead(tmp_path_factory.mktemp("voita2019") / "translator") as run:
+        context = StudyContext(PythonSources("demo/translation", None, None, 0, 20, None), model="demo/translator", run=run, limit=20)
+        return run_paper(chosen, choose_items(list_items(chosen, context), ("V9", "V11", "V13")), context)
+
+
+def records(result: StudyResult, table: str) -> list[dict[str, Any]]:
+    return result.table(table).records()
+
+
+def cells(figure: HeatMap) -> dict[tuple[str, str], float | None]:
+    return {
+        (row, column): value
+        for row, values in zip(figure.rows, figure.values, strict=True)
+        for column, value in zip(figure.columns, values, strict=True)
+    }
+
+
+def pruned_artifacts(folder: Path) -> list[Any]:
+    """The pruned models of the task of the paper, without those of its further task."""
+    return [artifact for artifact in Run.open(folder).artifacts("pruned") if artifact.key.inputs["task"] == ENTAILMENT]
+
+
+def test_every_item_runs_or_says_why(paper: PaperResult) -> None:
+    assert not paper.failures
+    missing = {item.id: item.reason for item in paper.items if item.study is None}
+    assert set(missing) == {"V11", "V13"} and all("one kind of attention" in reason for reason in missing.values())
+    assert set(paper.results) == {item.id for item in paper.items} - set(missing)
+
+
+def test_items_name_the_inputs_that_they_lack() -> None:
+    context = StudyContext(PythonSources("demo/stories", None, None, 0, 20, None), model="demo/decoder")
+    items = {item.id: item for item in Voita2019Paper().items(Subject(context.loaded.heads, context.task, has_text=False))}
+    assert {name for name, item in items.items() if item.lacks} == {"V3", "V4", "V7", "V10", "V15", "V16"}
+    assert items["V15"].lacks == ("other_task",) and items["V4"].lacks == ("text",)
+    assert "no encoder" in items["V8"].reason and "no encoder" in items["V9"].reason and items["V12"].study is not None
+
+
+@pytest.mark.parametrize(("item", "method"), [("V1", "confidence"), ("V2", "lrp")])
+def test_v1_v2_head_maps(paper: PaperResult, item: str, method: str) -> None:
+    figure = paper.results[item].figure(method)
+    rows = records(paper.results[item], "scores")
+    assert isinstance(figure, HeatMap) and figure.n == 64 and len(rows) == N_HEADS
+    assert cells(figure) == {(str(row["layer"]), str(Head.parse(row["head"]).index)): row["score"] for row in rows}
+    assert all(0 < row["score"] < 1 for row in rows)
+    if method == "lrp":
+        assert all(sum(value or 0 for value in values) == pytest.approx(1) for values in figure.values), "shares of a layer"
+
+
+def test_v3_roles_against_importance_and_confidence(paper: PaperResult) -> None:
+    result = paper.results["V3"]
+    figure, rows = result.figure("heads"), records(result, "rows")
+    assert isinstance(figure, ScatterFigure) and sum(len(group.x) for group in figure.groups) == N_HEADS
+    scores = {row["head"]: (row["confidence"], row["lrp"]) for row in records(result, "heads")}
+    for group in figure.groups:
+        assert [scores[name] for name in group.names] == list(zip(group.x, group.y, strict=True))
+    assert {row["score"] for row in rows} == {"lrp", "confidence"} and all(row["q"] <= 1 for row in rows)
+    assert all(row["difference low"] is None for row in rows if row["heads"] == 1), "no interval for one head"
+
+
+def test_v4_rule_of_the_strongest_key(paper: PaperResult, folder: Path) -> None:
+    table = read_roles(Run.open(folder)).relabel("voita2019")
+    rows = {(row["head"], row["role"]): row["has the role"] for row in records(paper.results["V4"], "heads")}
+    assert {(str(row.head), row.role): row.by_argmax for row in table if (str(row.head), row.role) in rows} == rows
+    positional = [row for row in table if row.role.startswith("offset")]
+    assert all(row.has_role <= (row.accuracy >= 0.9) for row in positional) and len(positional) >= N_HEADS
+    figure = paper.results["V4"].figure("labels")
+    assert isinstance(figure, BarFigure)
+    assert list(figure.bars[1].values) == [row["heads with the role"] for row in records(paper.results["V4"], "roles")]
+
+
+def test_v7_role_map(paper: PaperResult) -> None:
+    result = paper.results["V7"]
+    rows, figure = records(result, "map"), result.figure("map")
+    assert isinstance(figure, HeatMap) and len(rows) == N_HEADS
+    assert cells(figure) == {(row["layer"], str(Head.parse(row["head"]).index)): row["number of families"] for row in rows}
+    marked = result.figure("map-syntactic")
+    assert isinstance(marked, HeatMap)
+    assert sum(map(sum, marked.marks)) == sum("syntactic" in row["families"] for row in rows) > 0
+
+
+def test_v8_heads_left_by_penalty(paper: PaperResult, folder: Path) -> None:
+    result = paper.results["V8"]
+    rows, figure = records(result, "penalties"), result.figure("heads")
+    assert [row["λ"] for row in rows] == [0.001, 0.01, 0.1]
+    heads_left = [row["heads left"] for row in rows]
+    assert heads_left[0] > heads_left[-1] and heads_left == sorted(heads_left, reverse=True), "a larger λ leaves fewer heads"
+    by_penalty = {artifact.content["spec"]["method"].get("penalty"): artifact for artifact in pruned_artifacts(folder)}
+    for row in rows:
+        artifact = by_penalty[row["λ"]]
+        assert artifact.content["spec"]["budget"] is None, "λ alone decides how many heads stay"
+        assert row["heads left"] == N_HEADS - len(artifact.content["removed"])
+        assert row["accuracy"] == unpack_pruned(artifact).score
+        assert row["against the dense model low"] <= row["against the dense model"] <= row["against the dense model high"]
+    assert isinstance(figure, LineFigure) and list(figure.lines[0].y) == heads_left and figure.references[0].y == N_HEADS
+    assert [name for _, name in figure.x.ticks] == ["0.001", "0.01", "0.1"]
+    scores = result.figure("metric")
+    assert isinstance(scores, LineFigure) and sorted(scores.lines[0].x) == sorted(heads_left)
+
+
+def test_v9_encoder_heads(paper: PaperResult, translation: PaperResult) -> None:
+    for result in (paper.results["V9"], translation.results["V9"]):
+        rows, figure = records(result, "curve"), result.figure("curve")
+        assert [row["heads"] for row in rows] == [16, 8, 16, 8] and isinstance(figure, LineFigure) and len(figure.lines) == 2
+        assert sum(line.is_control for line in figure.lines) == 1 and all(line.x == (0.5, 0.75) for line in figure.lines)
+        assert all(row["against random"] is not None for row in rows[:2])
+    assert all(row["decoder-self heads"] == row["cross heads"] == N_HEADS for row in rows), "only the encoder loses heads"
+    assert "frozen=decoder" in str(rows[0]["method"])
+
+
+def test_v10_roles_measured_again(paper: PaperResult, folder: Path) -> None:
+    result = paper.results["V10"]
+    dense, *levels = records(result, "families")
+    groups = ("positional", "syntactic", "several families", "no role")
+    for row in (dense, *levels):
+        assert sum(row[group] for group in groups) == row["heads"]
+    assert dense["syntactic"] > 0 and [row["heads"] for row in levels] == [16, 8, 16, 8]
+    for row in records(result, "changes"):
+        assert row["removed"] + row["kept"] + row["lost"] == row["in the dense model"]
+        assert row["kept"] + row["gained"] == row["in the pruned model"]
+    syntactic = [row["in the pruned model"] for row in records(result, "changes") if row["family"] == "syntactic"]
+    assert syntactic == [row["syntactic"] + row["several families"] for row in levels]
+    figure = result.figures[0]
+    assert isinstance(figure, BarFigure) and figure.is_stacked and figure.categories == ("32", "16", "8")
+    assert [bars.values for bars in figure.bars] == [tuple(row[group] for row in (dense, *levels[:2])) for group in groups]
+
+
+def test_v10_roles_are_those_of_the_pruned_model(paper: PaperResult, folder: Path) -> None:
+    (chosen,) = [
+        artifact
+        for artifact in pruned_artifacts(folder)
+        if artifact.key.name.startswith("l0 without") and len(artifact.content["removed"]) == 24
+    ]
+    model = hc.load(next(path for path in (folder / "models").iterdir() if path.name.endswith(chosen.key.digest[:8])))
+    text = draw_sentences("english", LIMIT, seed=0)
+    tokenizer = PythonSources(ENTAILMENT, None, None, 0, LIMIT, None)
+    loaded = tokenizer.load_model(MODEL)
+    table = hc.roles(model, text, tokenizer=tokenizer.read_tokenizer(loaded), only=["offset", "syntax", "rare"], definition="voita2019")
+    rows = [row for row in records(paper.results["V10"], "heads") if row["heads"] == 8 and str(row["method"]).startswith("l0")]
+    assert {row["head"]: row["roles"] for row in rows} == {str(head): ", ".join(roles) for head, roles in table.labels().items()}
+
+
+def test_v11_heads_of_every_kind(translation: PaperResult) -> None:
+    rows = records(translation.results["V11"], "curve")
+    assert [row["heads"] for row in rows] == [48, 24, 48, 24]
+    assert all(sum(row[f"{kind} heads"] for kind in KINDS) == row["heads"] for row in rows)
+    figure = translation.results["V11"].figure("curve")
+    assert isinstance(figure, LineFigure) and figure.references[0].y == pytest.approx(rows[0]["BLEU"] - rows[0]["against the dense model"])
+    (item,) = [item for item in translation.items if item.id == "V11"]
+    assert item.published is not None and item.published.rows[1] == (14, 31, 30, 29.62)
+
+
+def test_v12_the_same_heads_from_scratch(paper: PaperResult, folder: Path) -> None:
+    rows, (pair,) = records(paper.results["V12"], "models"), records(paper.results["V12"], "pairs")
+    pruned, control = rows
+    assert [row["heads"] for row in rows] == [16, 16] and control["model"] == pair["control"] == "the same heads from scratch"
+    assert pair["pruned minus control"] == pytest.approx(pruned["accuracy"] - control["accuracy"]) and pair["test"] == "Tango"
+    assert 0 < pair["pruned minus control low"] <= pair["pruned minus control high"], "20 steps teach nothing"
+    (scratch,) = [artifact for artifact in pruned_artifacts(folder) if artifact.content["spec"]["scratch"] is not None]
+    (chosen,) = [
+        artifact
+        for artifact in pruned_artifacts(folder)
+        if {**artifact.content["spec"], "scratch": scratch.content["spec"]["scratch"]} == scratch.content["spec"]
+        and artifact.content["spec"]["scratch"] is None
+    ]
+    assert scratch.content["removed"] == chosen.content["removed"] and control["steps"] == scratch.content["steps"]["scratch"] == 20
+    figure = paper.results["V12"].figure("controls")
+    assert isinstance(figure, LineFigure) and [line.y for line in figure.lines] == [(pruned["accuracy"],), (control["accuracy"],)]
+
+
+def test_v13_survivors_by_kind(translation: PaperResult) -> None:
+    result = translation.results["V13"]
+    rows, figure = records(result, "kinds"), result.figures[0]
+    assert all(sum(row[kind] for kind in KINDS) == row["heads"] == 96 - row["removed"] for row in rows)
+    assert isinstance(figure, LineFigure) and [line.label for line in figure.lines] == list(KINDS) and figure.lines[0].x == (48, 72)
+    assert [line.y for line in figure.lines] == [tuple(row[kind] for row in rows[:2]) for kind in KINDS]
+    curve = records(translation.results["V11"], "curve")
+    assert [[row[kind] for kind in KINDS] for row in rows] == [[row[f"{kind} heads"] for kind in KINDS] for row in curve]
+
+
+def test_v14_survivors_by_layer(paper: PaperResult) -> None:
+    rows = records(paper.results["V14"], "layers")
+    assert all(sum(row[f"encoder-self {layer}"] for layer in range(4)) == row["heads"] for row in rows)
+    figure = next(figure for figure in paper.results["V14"].figures if isinstance(figure, HeatMap))
+    assert figure.columns == ("16", "8") and figure.values[0] == tuple(row["encoder-self 0"] for row in rows[:2])
+
+
+def test_v15_several_tasks_in_one_figure(paper: PaperResult) -> None:
+    result = paper.results["V15"]
+    figure = result.figure("curve")
+    assert isinstance(figure, LineFigure) and [line.label.partition(",")[0] for line in figure.lines] == [ENTAILMENT, TAVI]
+    own = [row for row in records(result, "curve") if row["task"] == ENTAILMENT]
+    assert [row["accuracy"] for row in own] == [row["accuracy"] for row in records(paper.results["V9"], "curve")]
+
+
+def test_v16_attention_maps(paper: PaperResult) -> None:
+    result = paper.results["V16"]
+    heads = records(result, "heads")
+    assert [row["family"] for row in heads] == ["positional", "syntactic"] and heads[1]["has the role"]
+    assert all(row["accuracy"] > row["of a random key"] for row in heads)
+    for row in heads:
+        figure = result.figure(row["family"])
+        assert isinstance(figure, HeatMap) and figure.rows == figure.columns and row["head"] in figure.title
+        assert all(sum(value or 0 for value in values) == pytest.approx(1, abs=1e-4) for values in figure.values)
+        assert any(any(marks) for marks in figure.marks), "the sentence can show the role"
+        assert "".join(figure.rows[1:-1]) == row["sentence"].replace(" ", "")
+    weights = [row["attention"] for row in records(result, "attention") if row["family"] == "positional"]
+    positional = result.figure("positional")
+    assert isinstance(positional, HeatMap) and weights == [value for values in positional.values for value in values]
+
+
+def test_v17_gates_from_scratch(paper: PaperResult, folder: Path) -> None:
+    rows, (pair,) = records(paper.results["V17"], "models"), records(paper.results["V17"], "pairs")
+    assert rows[0]["accuracy"] == records(paper.results["V12"], "models")[0]["accuracy"], "the pruned model is the same"
+    assert rows[1]["model"] == pair["control"] == "gates from scratch" and rows[1]["heads"] == 16
+    (artifact,) = [entry for entry in pruned_artifacts(folder) if entry.content["spec"]["method"].get("weights") == "scratch"]
+    assert rows[1]["accuracy"] == unpack_pruned(artifact).score and artifact.content["spec"]["recipe"]["rate"] == 5e-4
+    (dense,) = [
+        entry for entry in Run.open(folder).artifacts("evaluation") if entry.key.name == "dense" and entry.key.inputs["task"] == ENTAILMENT
+    ]
+    assert rows[1]["against the dense model"] == pytest.approx(rows[1]["accuracy"] - unpack_evaluation(dense).score)
+
+
+def test_a_penalty_that_closes_all_gates_is_listed_with_no_heads(tmp_path: Path) -> None:
+    study = "penalty-sweep(penalties=0.001+100;seeds=1;steps=10;gate_rate=3;train_batch=8)"
+    result = hc.study(study, MODEL, ENTAILMENT, limit=16, out=tmp_path, progress=False)
+    first, last = records(result, "penalties")
+    assert first["accuracy"] is not None and last["heads left"] == 0 and last["accuracy"] is None and "no model" in result.sentence
+
+
+def test_weights_from_scratch_exclude_frozen_weights() -> None:
+    with pytest.raises(OptionError, match="weights=scratch"):
+        PruneSpec.of("l0(weights=scratch;frozen=all)", 4)
