@@ -115,8 +115,15 @@ def read_classes(
         DataError: the task has no classes of texts, or its data hold fewer than two.
     """
     builder, no_model = TaskBuilder.parse(task), cast(Any, None)
-    columns = {"text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column}
-    request = TaskRequest(builder.label, no_model, train=train, eval=eval, **columns)
+    request = TaskRequest(
+        builder.label,
+        no_model,
+        train=train,
+        eval=eval,
+        text_column=text_column,
+        text_pair_column=text_pair_column,
+        label_column=label_column,
+    )
     _check_uses(builder, request)
     return builder.read_classes(request)
 

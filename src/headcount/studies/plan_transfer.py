@@ -147,7 +147,7 @@ def _figure(transfer: Transfer, metric: str) -> BarFigure:
 def _verdict(transfer: Transfer) -> str:
     size = min(test.n_kept for test in transfer.tests)
     parts = [
-        f"{format_interval(*_ends(test.change))} against {test.control} (q = {test.q:.2g})"
+        f"{format_interval(test.change.difference, test.change.low, test.change.high)} against {test.control} (q = {test.q:.2g})"
         for test in transfer.tests
         if test.n_kept == size and test.q is not None
     ]

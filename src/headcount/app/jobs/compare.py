@@ -47,11 +47,11 @@ def compare_methods(
         model, heads, model_folder = open_task_model(session, data, new_head=new_head)
         keeps = [parse_heads(text, heads, options.attention) for text in split(keep)]
         pruners: list[str | Pruner] = [*split_methods(methods)]
-        if plan is not None:
-            removed = read_plan(session, plan, heads, weight_hash(model))
+        removed = () if plan is None else read_plan(session, plan, heads, weight_hash(model))
+        if removed:
             pruners += [PlanPruner(removed=removed), PlanPruner(removed=removed, complement=True)]
         specs = build_grid(pruners, keeps, seeds, template, first_seed=data.seed)
-        if plan is not None:  # random heads of as many as the plan and its complement keep
+        if removed:  # random heads of as many as the plan and its complement keep
             sizes = [size for size in (len(heads) - len(removed), len(removed)) if size not in keeps]
             specs += build_grid((), sizes, seeds, template, first_seed=data.seed)
         if new_head:  # the head of the dense model is not trained: its control is the training alone

@@ -47,10 +47,9 @@ def prune_model(
     """Prunes a model in a run folder, and prints the smaller one against the dense one."""
     with open_run(session, RunOptions(out)) as run:
         pruner = Pruner.parse(method)
-        if plan is None:
-            spec = options.spec(pruner, size.budget(pruner.sizes_itself), seed=seed)
-        else:
+        if plan is not None:
             Plan.read(plan)
+        spec = options.spec(pruner, Budget(keep=1) if plan is not None else size.budget(pruner.sizes_itself), seed=seed)
         if new_head:
             options.check_new_head([pruner if plan is None else PlanPruner()])
         model, heads, folder = open_task_model(session, data, new_head=new_head)

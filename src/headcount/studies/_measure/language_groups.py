@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -113,7 +114,7 @@ def contrast_families(lost: Mapping[str, Mapping[str, float]], groups: Mapping[s
                 continue
             low = high = p = None
             if min(len(own), len(others)) > 1 and own.std() + others.std() > 0:
-                test = stats.ttest_ind(own, others, equal_var=False)
+                test: Any = stats.ttest_ind(own, others, equal_var=False)
                 interval = test.confidence_interval()
                 low, high, p = float(interval.low), float(interval.high), float(test.pvalue)
             means = float(own.mean()), float(others.mean())
