@@ -234,10 +234,8 @@ def compare_trainings(trainings: Sequence[Training], *, seed: int = 0) -> Change
         numbers = {f"{part} pruned": float(after_pruning[index, number]) for number, part in enumerate(QUANTITIES)}
         numbers |= {f"{part} dense": float(of_dense[index, number]) for number, part in enumerate(QUANTITIES)}
         by_head.append({"head": str(head), **numbers})
-    scores = {
-        "pruned": tuple(TunedScore.of(pruned) for pruned, _, _ in trainings),
-        "dense": tuple(TunedScore.of(dense) for _, dense, _ in trainings),
-    }
+    scores = {"pruned": tuple(TunedScore.of(pruned) for pruned, _, _ in trainings)}
+    scores["dense"] = tuple(TunedScore.of(dense) for _, dense, _ in trainings)
     return Changes(tuple(trainings[0][2].removed), scores, correct_rows(rows), evenness, by_head)
 
 
