@@ -68,7 +68,6 @@ COMMANDS: dict[str, Words] = {
     "study kept": ("study", "kept", "{model}", "--train", "{data}", *CURVE, "--out", "{out}"),
     "study plan-transfer": ("study", "plan-transfer", *PAIRS[:1], "demo/entailment-tavi", *PAIRS[1:], *QUICK, "--seeds", 1, "--out", "{out}"),
     "study pruning-curve": ("study", "pruning-curve", "{model}", "--train", "{data}", *CURVE, "--out", "{out}"),
-    "study role-definitions": ("study", "role-definitions", "{model}", "--task", "classification", "--train", "{data}"),
     "study role-families": ("study", "role-families", "{model}", "--task", "classification", "--train", "{data}"),
     "study role-map": ("study", "role-map", "{model}", "--task", "classification", "--train", "{data}"),
     "study single-heads": ("study", "single-heads", "{model}", "--train", "{data}", "--out", "{out}"),

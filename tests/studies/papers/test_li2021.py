@@ -104,3 +104,16 @@ def test_l13_published_schedule(paper: PaperResult) -> None:
     published = [row for row in rows if "tau=1000" in str(row["method"])]
     assert [row["heads"] for row in published] == SIZES and all("rate=0.5" in str(row["method"]) for row in published)
     assert len(paper.results["L13"].table("pairs").rows) == 2
+
+
+def test_exactly_k_stands_beside_what_a_penalty_leaves(paper: PaperResult) -> None:
+    result = paper.results["L8"]
+    figure = result.figure("heads left")
+    assert (isinstance(figure, LineFigure) and figure.lines[0].x == (0.05, 1.0)) or len(figure.lines[0].x) == 2
+    exact = [row for row in result.tables[1].records()]
+    assert exact and all(row["heads"] == round(float(row["heads"])) for row in exact)
+
+
+def test_the_options_of_the_schedule_are_varied_one_at_a_time(paper: PaperResult) -> None:
+    methods = {str(row["method"]) for row in paper.results["L9"].table("curve").records() if not str(row["method"]).startswith("random")}
+    assert len(methods) >= 3 and all(sum(f"{name}=" in method for name in ("tau", "tau_end", "cool", "rate")) <= 2 for method in methods)

@@ -44,47 +44,23 @@ def prune_model(
     plan: Path | None = None,
 ) -> None:
     """Prunes a model in a run folder, and prints the smaller one against the dense one."""
-    with open_run(session, RunOptions(out)) as run:
-        pruner = Pruner.parse(method)
-        if plan is not None:
-            Plan.read(plan)
-        spec = options.spec(pruner, Budget(keep=1) if plan is not None else size.budget(pruner.sizes_itself), seed=seed)
-        if new_head:
-            options.check_new_head([pruner if plan is None else PlanPruner()])
-        model, heads, folder = open_task_model(session, data, new_head=new_head)
-        if plan is not None:
-            spec = options.spec(PlanPruner(removed=read_plan(session, plan, heads, weight_hash(model))), Budget(), seed=seed)
-        if size.keep is not None:
-            spec = spec.resized(parse_heads(size.keep, heads, options.attention))
-        check_request(spec, model, heads)
-        if run is None:
-            raise typer.BadParameter(
-                "prune keeps its results in a run folder, which one process leads; torchrun trains with headcount.prune in Python"
-            )
-        describe(run, session, data, model, heads, {"spec": spec.to_dict(), "limit": data.limit}, new_head=new_head)
-        task = open_named_task(session, data, model, folder)
-        bench_sizes = BenchSizes(BATCHES, LENGTHS) if measures_speed else None
-        pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=folder, bench_sizes=bench_sizes)
-        with session.progress("evaluating the dense model"):
-            dense = pruning.evaluate_dense()
-        artifact = _compute_artifact(session, run, pruning, spec, heads, spec.method.label)
-        if new_head:
-            session.note("the head of the dense model is not trained: prune with --keep 100% for the dense model after the same training")
-        rows = pruning.rows(dense, [artifact])
-        show_table(session, dense, rows)
-        timings = pruning.timings(artifact)
-        _show_timings(session, timings)
-        model_folder = pruning.model_folder(artifact.key)
-        session.note(f"the model: {model_folder}")
-        session.result(
-            {
-                "model": data.model,
-                "out": str(out),
-                "folder": str(model_folder),
-                "plan": artifact.content["removed"],
-                "rows": [row.to_dict() for row in rows],
-                "bench": timings,
-            }
+    pruner, spec = Pruner.parse(method) if plan is None else PlanPruner(), None
+    if plan is None:
+        spec = options.spec(pruner, size.budget(pruner.sizes_itself), seed=seed)
+    else:
+        Plan.read(plan)
+    if new_head:
+        options.check_new_head([pruner])
+    model, heads, folder = open_task_model(session, data, new_head=new_head)
+    if spec is None:
+        assert plan is not None
+        spec = options.spec(PlanPruner(removed=read_plan(session, plan, heads, weight_hash(model))), Budget(), seed=seed)
+    if size.keep is not None:
+        spec = spec.resized(parse_heads(size.keep, heads, options.attention))
+    check_request(spec, model, heads)
+    if run is None:
+        raise typer.BadParameter(
+            "prune keeps its results in a run folder, which one process leads; torchrun trains with headcount.prune in Python"
         )
     describe(run, session, data, model, heads, {"spec": spec.to_dict(), "limit": data.limit}, new_head=new_head)
     task = open_named_task(session, data, model, folder)

@@ -201,11 +201,6 @@ def _evaluation_of(artifact: Artifact, like: Evaluation) -> Evaluation:
     return replace(like, losses=artifact.arrays["losses"], value=artifact.content["value"], parts=artifact.arrays.get("parts"))
 
 
-def compare_changes(pruned: Artifact, dense: Artifact, plan: Plan, *, seed: int = 0) -> Changes:
-    """Compares the fine-tuning of the pruned model with that of the dense one, head by head, of a single seed."""
-    return compare_trainings([(pruned, dense, plan)], seed=seed)
-
-
 def compare_trainings(trainings: Sequence[Training], *, seed: int = 0) -> Changes:
     """Compares the fine-tuning of the pruned models with those of the dense one, head by head; a head is averaged over the seeds in which it stays.
 

@@ -72,11 +72,6 @@ def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0,
     return correct_rows(rows)
 
 
-def draw_orders(random: np.random.Generator, size: int, repeats: int) -> np.ndarray:
-    """Returns random permutations of `size` indices, [repeats, size]."""
-    return random.permuted(np.tile(np.arange(size), (repeats, 1)), axis=1)
-
-
 def draw_orders_within(random: np.random.Generator, layers: np.ndarray, repeats: int) -> np.ndarray:
     """Returns random permutations that leave every index in its layer, [repeats, size]: how scores differ between layers says nothing of roles."""
     orders = np.tile(np.arange(len(layers)), (repeats, 1))

@@ -7,6 +7,7 @@ from headcount.core.study_result import Column, Table
 from headcount.studies._paper import Item, Paper, PaperInfo, Subject
 from headcount.studies._pruned_models import PrunedModels
 from headcount.studies.kept import Kept
+from headcount.studies.penalty_sweep import PenaltySweep
 from headcount.studies.pruning_curve import PruningCurve
 from headcount.studies.speed import Speed
 from headcount.studies.training_log import TrainingLog
@@ -31,7 +32,7 @@ class Li2021(Paper):
     )
 
     def items(self, subject: Subject) -> list[Item]:
-        """Returns the experiments of the paper but L8 and L9."""
+        """Returns the experiments of the paper."""
         joint, pipelined, straight, gates, gradient = self._methods()
         translates = "cross" in subject.kinds
         comparison = self._curve(joint, pipelined, straight, gates, gradient)
@@ -56,6 +57,8 @@ class Li2021(Paper):
                 comparison if translates else None,
                 reason="" if translates else only_other,
             ),
+            Item("L8", "Exactly K heads against the heads that λ leaves", "section 5", self._penalties(joint)),
+            Item("L9", "Sensitivity to the temperature, its cooling and the rate", "Appendix", self._sensitivity()),
             Item("L10", "Speed-up and size by the number of heads", "section 6", self._speed(), published=_published_speed()),
             Item("L11", "Survivors by layer as K shrinks", "section 6", self._survivors(joint)),
             Item("L12", "Gates and temperature during training", "section 3", self._log(joint)),
@@ -82,6 +85,19 @@ class Li2021(Paper):
 
     def _survivors(self, method: str) -> PrunedModels:
         return self._grid(Kept, (method,))
+
+    def _penalties(self, method: str) -> PenaltySweep:
+        if self.quick:
+            return PenaltySweep((0.05, 1.0), exact=method, seeds=1, steps=self.steps or QUICK_STEPS, gate_rate=0.5, train_batch=8)
+        return PenaltySweep(exact=method, steps=self.steps)
+
+    def _sensitivity(self) -> PrunedModels:
+        """Returns the curve of DSP with one of its options changed at a time."""
+        grid = {"tau": (0.1, 1, 10), "tau_end": (1e-4, 1e-2), "cool": (0.25, 0.75), "rate": (0.1, 1)}
+        changed = [f"{name}={value:g}" for name, values in grid.items() for value in values]
+        limit = ";limit=64" if self.quick else ""
+        chosen = changed[::3] if self.quick else changed
+        return self._grid(PruningCurve, tuple(f"dsp({option}{limit})" for option in chosen))
 
     def _speed(self) -> Speed:
         if self.quick:
