@@ -27,10 +27,17 @@ ENTAILMENT = "demo/entailment"
 SENTENCES = ["the small dog sees a cat .", "a man reads the old book ."] * 8
 REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
     "all-but-one": ("all-but-one", ENTAILMENT, ENTAILMENT, {}),
+    "attention-maps": ("attention-maps", "demo/encoder", "demo/text", {}),
     "by-type": ("by-type", "demo/translator", "demo/translation", {"limit": 4}),
     "compensation": ("compensation(keep=12;method=magnitude;steps=2;train_batch=4)", ENTAILMENT, ENTAILMENT, {}),
     "dynamics": ("dynamics:demo/entailment-english(keep=50%+25%;by=magnitude)", ENTAILMENT, ENTAILMENT, {"limit": 40}),
     "finetune-roles": ("finetune-roles:demo/entailment(only=offset)", "demo/encoder", None, {"text": SENTENCES}),
+    "from-scratch": (
+        "from-scratch:magnitude(keep=50%+25%;seeds=2;scratch=2steps;train_batch=4)",
+        ENTAILMENT,
+        ENTAILMENT,
+        {},
+    ),
     "importance-map": ("importance-map:gradient+magnitude(distances=true)", ENTAILMENT, ENTAILMENT, {}),
     "kept": ("kept(methods=magnitude;keep=50%+25%;seeds=2)", ENTAILMENT, ENTAILMENT, {}),
     "languages": (
@@ -40,7 +47,14 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
         {"limit": 40},
     ),
     "layers": ("layers", ENTAILMENT, ENTAILMENT, {}),
+    "penalty-sweep": (
+        "penalty-sweep:0.001+0.1(exact=magnitude;seeds=2;steps=4;gate_rate=1;train_batch=4)",
+        ENTAILMENT,
+        ENTAILMENT,
+        {},
+    ),
     "pruning-curve": ("pruning-curve(methods=magnitude;keep=50%+25%;seeds=2)", ENTAILMENT, ENTAILMENT, {}),
+    "remaining-roles": ("remaining-roles(methods=magnitude;keep=50%+25%;seeds=2)", "demo/encoder", "demo/text", {}),
     "role-pruning": ("role-pruning(role=offset:-1;seeds=2;keep=50%+75%)", "demo/encoder", "demo/text", {}),
     "roles-importance": ("roles-importance", "demo/encoder", "demo/text", {}),
     "single-heads": ("single-heads", ENTAILMENT, ENTAILMENT, {}),
@@ -51,15 +65,19 @@ REQUESTS: dict[str, tuple[str, str | None, str | None, dict[str, Any]]] = {
 }
 FIGURES = {
     "all-but-one": ["layers", "metric"],
+    "attention-maps": ["positional"],
     "by-type": ["types"],
     "compensation": ["weights", "importance"],
     "dynamics": ["curves"],
     "finetune-roles": ["roles"],
+    "from-scratch": ["controls"],
     "importance-map": ["gradient", "magnitude", "distances of encoder-self"],
     "kept": [f"{figure} by {method} without repair" for method in ("magnitude", "random") for figure in ("kinds", "layers")],
     "languages": ["lost"],
     "layers": ["groups", "pairs"],
+    "penalty-sweep": ["heads", "metric", "exact"],
     "pruning-curve": ["curve"],
+    "remaining-roles": ["families by magnitude", "families by random"],
     "role-pruning": ["roles"],
     "roles-importance": ["heads", "ranks"],
     "single-heads": ["histogram", "map"],
