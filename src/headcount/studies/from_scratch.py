@@ -82,7 +82,8 @@ def _table(measured: ScratchResult, metric: str) -> Table:
         Column("seeds"),
         Column("steps"),
         *interval_columns(metric, ".4g"),
-        Column("sd over seeds", format=".2g"),
+        *interval_columns("mean over seeds", ".4g"),
+        Column("sd", format=".2g"),
         *interval_columns("against the dense model", "+.3g", metric),
         Column("p", format=".2g"),
         Column("q", format=".2g"),
@@ -91,8 +92,24 @@ def _table(measured: ScratchResult, metric: str) -> Table:
     for row in measured.rows:
         counts = [row.kept_by_kind[kind] for kind in kinds] if len(kinds) > 1 else []
         change = (row.change.difference, row.change.low, row.change.high, row.change.p, row.q)
-        cells.append((row.model, row.n_kept, *counts, row.n_seeds, row.steps, row.mean, *row.interval, row.deviation, *change))
-    return Table("models", columns, tuple(cells), f"{metric} of pruned models and of controls from scratch; interval of t over seeds")
+        cells.append(
+            (
+                row.model,
+                row.n_kept,
+                *counts,
+                row.n_seeds,
+                row.steps,
+                row.mean,
+                *_band(row, measured),
+                row.mean,
+                *row.interval,
+                row.deviation,
+                *change,
+            )
+        )
+    return Table(
+        "models", columns, tuple(cells), f"{metric} of pruned models and of controls from scratch, with the paired interval over examples"
+    )
 
 
 def _pair_table(pairs: Sequence[PairRow], metric: str) -> Table:
@@ -126,9 +143,14 @@ def _figure(measured: ScratchResult, metric: str) -> LineFigure:
 
 
 def _line(name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
-    ordered, dense = sorted(rows, key=lambda row: row.n_kept), measured.dense.score
-    low, high = (tuple(dense + getattr(row.change, end) for row in ordered) for end in ("low", "high"))
+    ordered = sorted(rows, key=lambda row: row.n_kept)
+    low, high = zip(*(_band(row, measured) for row in ordered), strict=True)
     return Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.mean for row in ordered), low, high)
+
+
+def _band(row: ControlRow, measured: ScratchResult) -> tuple[float, float]:
+    """Returns the score of the dense model plus the interval of the change."""
+    return measured.dense.score + row.change.low, measured.dense.score + row.change.high
 
 
 def _verdict(pairs: Sequence[PairRow], metric: str) -> str:

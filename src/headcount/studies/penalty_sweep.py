@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import log10
 from typing import TYPE_CHECKING, Literal
@@ -76,7 +75,7 @@ def _table(sweep: Sweep, metric: str) -> Table:
         Column("fewest", "of a seed"),
         Column("most", "of a seed"),
         *(Column(f"{kind} heads", format=".3g") for kind in (kinds if len(kinds) > 1 else [])),
-        Column(metric, format=".4g"),
+        *interval_columns(metric, ".4g"),
         *interval_columns("against the dense model", "+.3g", metric),
         Column("p", format=".2g"),
         Column("q", format=".2g"),
@@ -86,7 +85,7 @@ def _table(sweep: Sweep, metric: str) -> Table:
         counts = [row.kept_by_kind.get(kind) for kind in kinds] if len(kinds) > 1 else []
         change = (None,) * 4 if row.change is None else (row.change.difference, row.change.low, row.change.high, row.change.p)
         seeds = (len(row.kept), row.steps, row.mean_kept, min(row.kept), max(row.kept))
-        cells.append((row.penalty, *seeds, *counts, row.score, *change, row.q))
+        cells.append((row.penalty, *seeds, *counts, row.score, *_band(row, sweep), *change, row.q))
     return Table("penalties", columns, tuple(cells), f"Heads left by λ, and {metric} with its paired interval over examples")
 
 
@@ -127,6 +126,7 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
     seeds = "seeds" if n_seeds > 1 else "seed"
     penalties = tuple(log10(row.penalty) for row in rows)
     ticks = tuple((position, f"{row.penalty:g}") for position, row in zip(penalties, rows, strict=True))
+    low, high = (tuple(float(end(row.kept)) for row in rows) if n_seeds > 1 else () for end in (min, max))
     heads_left = LineFigure(
         name="heads",
         title=f"Heads left by λ; the band is from the fewest to the most of {n_seeds} seeds" if n_seeds > 1 else "Heads left by λ",
@@ -135,21 +135,18 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
         table="penalties",
         n=n_seeds,
         n_unit=seeds,
-        lines=(
-            Line(
-                "L0 gates",
-                penalties,
-                tuple(row.mean_kept for row in rows),
-                low=tuple(float(min(row.kept)) for row in rows) if n_seeds > 1 else (),
-                high=tuple(float(max(row.kept)) for row in rows) if n_seeds > 1 else (),
-            ),
-        ),
+        lines=(Line("L0 gates", penalties, tuple(row.mean_kept for row in rows), low, high),),
         references=(Reference("all heads", float(sweep.n_free)),),
     )
-    lines = [_score_line("L0 gates, by λ", [row for row in rows if row.change is not None], sweep)]
-    if exact:
-        by_heads = sorted({row.n_kept: row.score for row in sweep.exact}.items())
-        lines.append(Line(f"{exact}, exactly K", tuple(float(n) for n, _ in by_heads), tuple(score for _, score in by_heads)))
+    ordered = sorted((row for row in rows if row.change is not None), key=lambda row: row.mean_kept)
+    bands = [_band(row, sweep) for row in ordered]
+    line = Line(
+        "L0 gates, by λ",
+        tuple(row.mean_kept for row in ordered),
+        tuple(row.score for row in ordered),
+        tuple(low for low, _ in bands),
+        tuple(high for _, high in bands),
+    )
     scores = LineFigure(
         name="metric",
         title=f"{metric} by the heads that λ leaves; intervals of 95 % over examples, paired with the dense model",
@@ -157,22 +154,33 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
         y=Axis(metric),
         table="penalties",
         n=sweep.dense.n_examples,
-        lines=tuple(lines),
+        lines=(line,),
         references=(Reference("dense model", sweep.dense.score),),
     )
-    return [heads_left, scores]
+    return [heads_left, scores, *([_exact_figure(sweep, metric, exact)] if sweep.exact else [])]
 
 
-def _score_line(label: str, rows: Sequence[PenaltyRow], sweep: Sweep) -> Line:
-    ordered, dense = sorted(rows, key=lambda row: row.mean_kept), sweep.dense.score
-    changes = [row.change for row in ordered if row.change is not None]
-    return Line(
-        label,
-        tuple(row.mean_kept for row in ordered),
-        tuple(row.score for row in ordered),
-        low=tuple(dense + change.low for change in changes),
-        high=tuple(dense + change.high for change in changes),
+def _exact_figure(sweep: Sweep, metric: str, exact: str) -> LineFigure:
+    rows = sorted(sweep.exact, key=lambda row: row.n_kept)
+    x = tuple(float(row.n_kept) for row in rows)
+    return LineFigure(
+        name="exact",
+        title=f"{metric} by the number of heads: {exact} with exactly K, and L0 gates with λ",
+        x=Axis("heads left"),
+        y=Axis(metric),
+        table="exact",
+        n=sweep.dense.n_examples,
+        lines=(
+            Line(f"{exact}, exactly K", x, tuple(row.score for row in rows)),
+            Line("L0 gates, by λ", x, tuple(row.score_of_penalty for row in rows)),
+        ),
+        references=(Reference("dense model", sweep.dense.score),),
     )
+
+
+def _band(row: PenaltyRow, sweep: Sweep) -> tuple[float, float] | tuple[None, None]:
+    """Returns the score of the dense model plus the interval of the change; None where λ left no model."""
+    return (None, None) if row.change is None else (sweep.dense.score + row.change.low, sweep.dense.score + row.change.high)
 
 
 def _verdict(sweep: Sweep, metric: str) -> str:

@@ -135,17 +135,8 @@ class Pruning:
         record = PrunedRecord.of(artifact)
         plan = Plan.removing(record.removed, protected=spec.limits.protected)
         gates = None if record.gates is None else tuple(record.gates)
-        return Pruned(
-            plan,
-            self.model,
-            [dict(entry) for entry in record.history],
-            {},
-            None,
-            str(spec.method),
-            gates,
-            record.changed_weights,
-            dict(record.steps),
-        )
+        history = [dict(entry) for entry in record.history]
+        return Pruned(plan, self.model, history, {}, None, str(spec.method), gates, record.changed_weights, dict(record.steps))
 
     def _record(self, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> PrunedRecord:
         """Returns the content of the artifact of a pruned model."""

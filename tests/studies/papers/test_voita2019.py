@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,18 @@ from headcount.core.figure import BarFigure, HeatMap, LineFigure, ScatterFigure
 from headcount.core.heads import Head
 from headcount.core.study_result import StudyResult
 from headcount.data.embedded.sentences import draw_sentences
+from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.results import unpack_evaluation, unpack_pruned
 from headcount.runs.store import Run
-from headcount.studies._base import StudyContext
+from headcount.studies._base import LoadedModel, StudyContext
+from headcount.studies._grid import make_pruning, run_grid
 from headcount.studies._paper import PaperResult, Subject, choose_items
+from headcount.studies._results import describe_study_run
 from headcount.studies._run_paper import list_items, run_paper
 from headcount.studies._run_study import PythonSources
 from headcount.studies.papers.voita2019 import Voita2019Paper
+from headcount.surgery.source import local_folder
 from headcount.workflows.roles import read_roles
 
 ENTAILMENT, TAVI, MODEL = "demo/entailment", "demo/entailment-tavi", "demo/entailment-english"
@@ -277,3 +282,17 @@ def test_a_penalty_that_closes_all_gates_is_listed_with_no_heads(tmp_path: Path)
 def test_weights_from_scratch_exclude_frozen_weights() -> None:
     with pytest.raises(OptionError, match="weights=scratch"):
         PruneSpec.of("l0(weights=scratch;frozen=all)", 4)
+
+
+def test_a_control_records_the_same_whether_its_heads_were_chosen_before_or_not(tmp_path: Path) -> None:
+    loaded, sources = hc.load(MODEL), PythonSources(ENTAILMENT, None, None, 0, 16, None)
+    recipe = Recipe(steps=4, train_batch=8)
+    alone = PruneSpec.of("l0", 8, repair=False, recipe=recipe)
+    control = replace(alone, scratch="2steps")
+    contents = []
+    for name, specs in (("first", [control]), ("second", [alone, control])):
+        with Run.lead(tmp_path / name) as run:
+            context = StudyContext(sources, model=LoadedModel(MODEL, loaded, local_folder(MODEL)), run=run, limit=16)
+            describe_study_run(context, context.loaded, {})
+            contents.append(run_grid(context, make_pruning(context), specs).points[-1].artifacts[0])
+    assert contents[0].content == contents[1].content and (contents[0].arrays["losses"] == contents[1].arrays["losses"]).all()
