@@ -29,7 +29,7 @@ class Example:
 
 
 EXAMPLES = {
-    "voita2019": Example("demo/translator", "demo/translation", ("--embedded", "translation")),
+    "voita2019": Example("demo/translator", "demo/translation", ("--embedded", "translation", "--frequent", "60")),
     "michel2019": Example("demo/entailment", "demo/entailment", ("--other-task", "demo/entailment-tavi")),
     "li2021": Example("demo/entailment", "demo/entailment"),
     "budhraja2020": Example("demo/entailment", "demo/entailment", ("--other-task", "demo/entailment-tavi")),

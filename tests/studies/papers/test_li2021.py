@@ -108,10 +108,11 @@ def test_l13_published_schedule(paper: PaperResult) -> None:
 
 def test_exactly_k_stands_beside_what_a_penalty_leaves(paper: PaperResult) -> None:
     result = paper.results["L8"]
-    figure = result.figure("heads left")
-    assert (isinstance(figure, LineFigure) and figure.lines[0].x == (0.05, 1.0)) or len(figure.lines[0].x) == 2
-    exact = [row for row in result.tables[1].records()]
-    assert exact and all(row["heads"] == round(float(row["heads"])) for row in exact)
+    counts = {row["λ"]: row["heads left"] for row in result.table("penalties").records()}
+    figure = result.figure("heads")
+    assert isinstance(figure, LineFigure) and list(figure.lines[0].y) == list(counts.values())
+    exact = result.table("exact").records()
+    assert exact and all(row["heads"] == counts[row["λ"]] and "dsp" in str(row["method"]) for row in exact)
 
 
 def test_the_options_of_the_schedule_are_varied_one_at_a_time(paper: PaperResult) -> None:

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def paper(folder: Path) -> PaperResult:
-    chosen = Voita2019Paper(quick=True, other_task=(TAVI,))
+    chosen = Voita2019Paper(quick=True, other_task=(TAVI,), frequent=20)
     sources = PythonSources(ENTAILMENT, None, draw_sentences("english", LIMIT, seed=0), 0, LIMIT, None)
     with Run.lead(folder) as run:
         context = StudyContext(sources, model=MODEL, run=run, limit=LIMIT)
@@ -82,7 +82,7 @@ def test_every_item_runs_or_says_why(paper: PaperResult) -> None:
 def test_items_name_the_inputs_that_they_lack() -> None:
     context = StudyContext(PythonSources("demo/stories", None, None, 0, 20, None), model="demo/decoder")
     items = {item.id: item for item in Voita2019Paper().items(Subject(context.loaded.heads, context.task, has_text=False))}
-    assert {name for name, item in items.items() if item.lacks} == {"V3", "V4", "V7", "V10", "V15", "V16"}
+    assert {name for name, item in items.items() if item.lacks} == {"V3", "V4", "V5", "V6", "V7", "V10", "V15", "V16"}
     assert items["V15"].lacks == ("other_task",) and items["V4"].lacks == ("text",)
     assert "no encoder" in items["V8"].reason and "no encoder" in items["V9"].reason and items["V12"].study is not None
 
@@ -296,3 +296,16 @@ def test_a_control_records_the_same_whether_its_heads_were_chosen_before_or_not(
             describe_study_run(context, context.loaded, {})
             contents.append(run_grid(context, make_pruning(context), specs).points[-1].artifacts[0])
     assert contents[0].content == contents[1].content and (contents[0].arrays["losses"] == contents[1].arrays["losses"]).all()
+
+
+def test_v5_best_head_of_every_relation(paper: PaperResult) -> None:
+    result = paper.results["V5"]
+    rows = result.tables[0].records()
+    assert rows and all(0 <= float(row["accuracy"] or 0) <= 1 for row in rows)
+    assert paper.items[4].published is not None and len(paper.items[4].published.rows) == 8
+    assert isinstance(result.figure("relations"), BarFigure)
+
+
+def test_v6_rare_words(paper: PaperResult) -> None:
+    result = paper.results["V6"]
+    assert {figure.name for figure in result.figures} == {"ranks", "heads"} and "rarest token" in result.sentence

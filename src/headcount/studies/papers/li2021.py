@@ -93,7 +93,7 @@ class Li2021(Paper):
 
     def _sensitivity(self) -> PrunedModels:
         """Returns the curve of DSP with one of its options changed at a time."""
-        grid = {"tau": (0.1, 1, 10), "tau_end": (1e-4, 1e-2), "cool": (0.25, 0.75), "rate": (0.1, 1)}
+        grid = {"tau": (0.1, 1, 10), "tau_end": (1e-4, 1e-2), "cool": (0.1, 0.25), "rate": (0.1, 1)}
         changed = [f"{name}={value:g}" for name, values in grid.items() for value in values]
         limit = ";limit=64" if self.quick else ""
         chosen = changed[::3] if self.quick else changed

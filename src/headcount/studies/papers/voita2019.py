@@ -13,6 +13,8 @@ from headcount.studies.importance_map import ImportanceMap
 from headcount.studies.kept import Kept
 from headcount.studies.penalty_sweep import PenaltySweep
 from headcount.studies.pruning_curve import PruningCurve
+from headcount.studies.rare_words import RareWords
+from headcount.studies.relation_accuracy import RelationAccuracy
 from headcount.studies.remaining_roles import RemainingRoles
 from headcount.studies.role_map import RoleMap
 from headcount.studies.roles_importance import RolesImportance
@@ -35,6 +37,7 @@ class Voita2019Paper(Paper):
     _: KW_ONLY
     other_task: tuple[str, ...] = option((), "Further tasks of this model (TASK), or of other models (MODEL=TASK)")
     definition: str = option("voita2019", "When a head has a role; by default as published")
+    frequent: int = option(500, "Rare words: sentences count whose rarest token is outside so many most frequent tokens", minimum=0)
     keep: tuple[int | float | str, ...] = option(("75%", "50%", "25%", "12%"), "How many heads stay: numbers or shares")
     seeds: int = option(3, "Seeds of every training", minimum=1)
     steps: int | None = option(None, "Optimiser steps of L0 gates; by default those of one epoch, and at least 300", minimum=1)
@@ -68,8 +71,10 @@ class Voita2019Paper(Paper):
         return [
             item(1, "Confidence of every head", "Fig. 1b", self._importance("confidence")),
             item(2, "Relevance of every head by LRP", "Fig. 1a", self._importance("lrp")),
-            item(3, "Important and confident heads have roles", "section 5", RolesImportance(by=("lrp", "confidence"))),
+            item(3, "Important and confident heads have roles", "section 5", self._roles_importance()),
             item(4, "Heads of every role: 90 % of tokens at one offset", "section 5.1", RoleMap(show="labels", **maps), published=RULES),
+            item(5, "Accuracy of the best head per relation", "Table 1", RelationAccuracy(sentences=n), published=RELATIONS),
+            item(6, "Rare-word head", "section 5.3", RareWords(frequent=self.frequent, sentences=n)),
             item(7, "Role map, layer × head", "Fig. 1c", RoleMap(show="map", **maps)),
             item(8, "Heads left as a function of λ", "section 6.1", self._sweep(is_translator), no_encoder),
             item(9, "Metric by the encoder heads left", "Fig. 7", PruningCurve(**encoder, keep_models=True), no_encoder, ENCODER_HEADS),
@@ -82,6 +87,9 @@ class Voita2019Paper(Paper):
             item(16, "Attention maps of typical heads", "Fig. 5", AttentionMaps(**maps)),
             item(17, "Gates on the trained model against gates from scratch", "section 6.3", self._scratch(gates=True)),
         ]
+
+    def _roles_importance(self) -> RolesImportance:
+        return RolesImportance(by=("lrp", "confidence"), definition=self.definition)
 
     def _importance(self, by: str) -> ImportanceMap:
         return ImportanceMap((by,), examples=64 if self.quick else 512)
@@ -136,4 +144,19 @@ FROM_SCRATCH = Table(
     (Column("pruned minus from scratch"), Column("BLEU", format="+.1f")),
     (("smallest", 0.2), ("largest", 0.6)),
     "The pruned model minus the same configuration trained from scratch",
+)
+RELATIONS = Table(
+    "published",
+    (Column("relation"), Column("best head", "%"), Column("best offset", "%")),
+    (
+        ("nsubj", 45, 35),
+        ("nsubj", 52, 35),
+        ("dobj", 78, 41),
+        ("dobj", 73, 41),
+        ("amod", 74, 72),
+        ("amod", 82, 72),
+        ("advmod", 48, 46),
+        ("advmod", 52, 46),
+    ),
+    "Accuracy on WMT, one row for each direction",
 )
