@@ -38,11 +38,13 @@ USED_BY_NAME = {
     "on_log on_save on_evaluate on_config on_files _repr_html_ handle_starttag handle_endtag handle_data handle_comment",
     "pytest and its cases, which are found by prefix": "pytestmark damage_* wrong_*",
     "fields that are read through `fields`, `asdict` or pydantic": "kv_bytes latency schema_version named_heads rank_with rank_without is_noisy "
+    "n_languages n_others "
+    "lost_by_others weighted_p "
     "mean_with mean_without survivors_with",
     "arguments of a protocol": "operation display_id",
     "called by the server by the name of an action": "attend ablate prune_run",
     "kept so that its address stays taken": "storage",
-    "results and functions for users": "attainable n_choosing conllu read_links unregister check_error_* "
+    "results and functions for users": "attainable conllu read_links unregister check_error_* "
     "total_cost share_between_layers correlation_with_heads_lost",
     "for tests, of plug-ins too": "check_importance check_role check_pruner require_calls_change_nothing has_sdpa "
     "with_all_maps compare_values no_such",
