@@ -21,6 +21,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "finetune-roles": {"tuned": "demo/entailment"},
     "plan-transfer": {"other_task": "demo/entailment-tavi"},
     "role-pruning": {},
+    "task-transfer": {"other_tasks": ("demo/entailment-tavi",)},
     "weight-change": {"tuned": "demo/entailment"},
     "transfer": {"runs": ("runs/a", "runs/b")},
 }
@@ -61,7 +62,7 @@ def test_facts_are_complete(name: str) -> None:
     assert isinstance(info, StudyInfo) and info.paper
     assert info.needs | info.optional <= set(get_args(Input)) and not info.needs & info.optional
     assert STUDIES.summary(name).endswith(("?", ".")), "the first line of the docstring"
-    assert any(author in STUDIES.documentation(name) for author in ("Michel", "Voita", "Budhraja", "Pande")), "the paper"
+    assert any(author in STUDIES.documentation(name) for author in ("Michel", "Voita", "Li et al.", "Budhraja", "Pande")), "the paper"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -225,7 +225,10 @@ def test_without_matplotlib_the_result_is_kept_and_the_remedy_named(
     code, out, err = run(capsys, *words)
     assert code == 0 and "layers can be reduced to one head" in out
     assert "the figures of study all-but-one are not drawn: figures need matplotlib: pip install 'headcount[figures]'" in err
-    assert {path.name for path in (tmp_path / "run" / "studies" / "all-but-one").iterdir()} == {"layers.csv", "layers.tex", RESULT}
+    assert {path.name for path in (tmp_path / "run" / "studies" / "all-but-one").iterdir()} == {
+        *(f"{table}.{suffix}" for table in ("layers", "kinds") for suffix in ("csv", "tex")),
+        RESULT,
+    }
 
 
 def test_the_command_line_keeps_results_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
