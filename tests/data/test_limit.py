@@ -36,6 +36,7 @@ Words = tuple[object, ...]
 TEXT: Words = ("demo/encoder", "--task", "demo/text", "--task-option", "size=40")
 PAIRS: Words = ("demo/entailment", "--task", "demo/entailment")
 QUICK: Words = ("--method", "magnitude", "--keep", "4")
+SHORT: Words = ("--seeds", 1, "--steps", 4, "--train-batch", 8)
 CURVE: Words = ("--methods", "gradient", "--keep", "50%", "--seeds", 1)
 
 # Commands that have --limit: {model}, {other} and {data} stand for a classifier, another one, and a table for them.
@@ -80,6 +81,13 @@ COMMANDS: dict[str, Words] = {
         *("--recover", "2steps", "--train-batch", 8, "--out", "{out}"),
     ),
     "study task-transfer": ("study", "task-transfer", *PAIRS[:1], "demo/entailment-tavi", *PAIRS[1:], "--out", "{out}"),
+    "study attention-maps": ("study", "attention-maps", "{model}", "--task", "classification", "--train", "{data}", "--out", "{out}"),
+    "study from-scratch": ("study", "from-scratch", "{model}", "--train", "{data}", *SHORT, "--scratch", "2steps", "--out", "{out}"),
+    "study penalty-sweep": ("study", "penalty-sweep", "{model}", "0.01", "--train", "{data}", *SHORT, "--out", "{out}"),
+    "study remaining-roles": (
+        *("study", "remaining-roles", "{model}", "--task", "classification", "--train", "{data}", *CURVE, "--out", "{out}"),
+    ),
+    "study training-log": ("study", "training-log", "{model}", "--train", "{data}", "--steps", 4, "--train-batch", 8, "--out", "{out}"),
     "study layers": ("study", "layers", "{model}", "--train", "{data}", "--how", "mean"),
     "study rare-words": ("study", "rare-words", "{model}", "--task", "classification", "--train", "{data}", "--frequent", 1),
     "study relation-accuracy": ("study", "relation-accuracy", "{model}", "--embedded", "english"),
@@ -145,7 +153,7 @@ def tasks_of(words: Words, folder: Path) -> list[Task]:
 def commands_with_limit() -> set[str]:
     group: Any = typer.main.get_command(build())
     verbs = {name: command for name, command in group.commands.items() if name not in ("study", "paper")}
-    verbs |= {f"study {name}": build_command(name) for name in STUDIES.names()}
+    verbs |= {f"study {name}": build_command(name) for name in STUDIES.names() if name != "weight-change"}  # which reads weights alone
     return {name for name, command in verbs.items() if any("--limit" in option.opts for option in command.params)}
 
 

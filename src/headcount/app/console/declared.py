@@ -94,7 +94,8 @@ def option_parameter(option: Option) -> Parameter:
         default = (
             "" if is_required or option.default in (None, (), False) else f" (default: {format_value(option.default).replace('+', ',')})"
         )
-        flag = f"--{word}/--no-{word}" if option.is_flag else f"--{word}"
+        has_opposite = option.is_flag and option.default is not False
+        flag = f"--{word}/--no-{word}" if has_opposite else f"--{word}"
         information = typer.Option(flag, metavar=None if option.is_flag else metavar, help=f"{option.help}{default}.", show_default=False)
     hint = Annotated[plain if is_required else plain | None, information]
     return Parameter(option.name, Parameter.KEYWORD_ONLY, default=Parameter.empty if is_required else None, annotation=hint)

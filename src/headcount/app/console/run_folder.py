@@ -18,8 +18,6 @@ from headcount.app.console.options import LOCAL, RAY
 from headcount.app.console.session import Session
 from headcount.app.console.stop import Terminated
 from headcount.core.errors import ArtifactError, MissingExtra, NothingLeft
-from headcount.runs.artifacts import SUFFIX
-from headcount.runs.layout import ARTIFACTS, is_run
 from headcount.runs.lock import Busy
 
 if TYPE_CHECKING:
@@ -32,6 +30,7 @@ PATIENCE, HASTE = 10.0, 1.5
 @contextmanager
 def open_run(session: Session, options: RunOptions) -> Iterator[Run | None]:
     """Yields the run, locked while the context lasts; None without a folder, and in all but the first process of a launcher."""
+    from headcount.runs.layout import is_run
     from headcount.runs.store import Run  # imports numpy, which help texts do without
 
     if options.out is None:
@@ -75,6 +74,9 @@ def _resumable(session: Session, out: Path) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated):
+        from headcount.runs.artifacts import SUFFIX
+        from headcount.runs.layout import ARTIFACTS
+
         n_finished = sum(1 for _ in (out / ARTIFACTS).rglob(f"*{SUFFIX}"))
         finished = f"{n_finished} finished artifacts are kept in {out}" if n_finished else "nothing was finished yet"
         session.note(f"stopped; {finished}. To resume: {session.command}")
