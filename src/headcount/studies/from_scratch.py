@@ -30,7 +30,7 @@ class FromScratch(Study):
     keep: tuple[int | float | str, ...] = option(("50%", "25%"), "How many heads stay: numbers or shares")
     kinds: tuple[str, ...] = option((), "Kinds of attention that lose heads; by default all of them at once")
     seeds: int = option(3, "Seeds of every training", minimum=1)
-    configuration: bool = option(True, "Train the heads that stay from scratch")
+    heads: bool = option(True, "Train the heads that stay from scratch")
     gates: bool = option(False, "Train L0 gates from scratch")
     recover: float | str | None = option(
         None, "How long the pruned model is fine-tuned: a number of epochs, or of steps (300steps), or auto"

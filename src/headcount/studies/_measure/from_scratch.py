@@ -90,7 +90,7 @@ def build_requests(study: FromScratch, heads: HeadMap, first_seed: int) -> dict[
     for size in sizes:
         for seed in range(first_seed, first_seed + study.seeds):
             of_seed = {PRUNED: PruneSpec.of(study.method, size, recover=study.recover, seed=seed, **common)}
-            if study.configuration:
+            if study.heads:
                 of_seed[CONFIGURATION] = PruneSpec.of(
                     study.method, size, scratch=study.scratch, scratch_rate=study.scratch_rate, seed=seed, **common
                 )

@@ -80,7 +80,7 @@ class Voita2019Paper(Paper):
             item(9, "Metric by the encoder heads left", "Fig. 7", PruningCurve(**encoder, keep_models=True), no_encoder, ENCODER_HEADS),
             item(10, "Roles of the encoder heads that remain", "Fig. 8", RemainingRoles(**encoder, **maps), no_encoder),
             item(11, "Metric by the heads left of each kind", "Table 2", PruningCurve(**everywhere), no_kinds, ALL_HEADS),
-            item(12, "The same heads trained from scratch", "Table 2", self._scratch(configuration=True), published=FROM_SCRATCH),
+            item(12, "The same heads trained from scratch", "Table 2", self._scratch(heads=True), published=FROM_SCRATCH),
             item(13, "Heads that stay by kind of attention", "Fig. 9", Kept(**everywhere), no_kinds),
             item(14, "Heads that stay by layer", "Fig. 10", Kept(**everywhere)),
             several_tasks if self.other_task else replace(several_tasks, study=None, lacks=("other_task",)),
@@ -110,10 +110,10 @@ class Voita2019Paper(Paper):
         frozen = "decoder" if is_translator else "none"
         return PenaltySweep(penalties, kinds=(ENCODER,), frozen=frozen, gate_rate=rate, **self._training())
 
-    def _scratch(self, *, configuration: bool = False, gates: bool = False) -> FromScratch:
+    def _scratch(self, *, heads: bool = False, gates: bool = False) -> FromScratch:
         keep = QUICK_KEEP[:1] if self.quick else self.keep
         length = f"{QUICK_STEPS}steps" if self.quick else self.scratch
-        controls: Any = {"configuration": configuration, "gates": gates}
+        controls: Any = {"heads": heads, "gates": gates}
         return FromScratch("l0", keep=keep, scratch=length, scratch_rate=self.scratch_rate, **controls, **self._training())
 
 
