@@ -21,7 +21,8 @@ from headcount.studies._base import StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, choose_items
 from headcount.studies._run_paper import estimate_seconds, list_items, run_paper
 
-INPUTS = {"text": "--text FILE", "languages": "--languages NAME=FILE"}
+INPUTS = {"text": "--text FILE", "languages": "--languages NAME=FILE", "groups": "--groups FILE"}
+INPUTS |= {name: f"--{name} MODEL" for name in ("against", "tuned", "pretrained")}
 """How an input is named on the command line, where its name alone does not say it."""
 
 
