@@ -90,7 +90,7 @@ def test_every_item_is_listed_with_what_it_lacks(ran: Ran) -> None:
     items = {item.id: item for item in ran.result.items}
     assert list(items) == [f"B{number}" for number in range(1, 11)]
     assert items["B4"].study is None and "one type of attention, encoder-self" in items["B4"].reason
-    assert set(ran.result.failures) == {"B6"} and "no head has the role" in ran.result.failures["B6"]
+    assert not ran.result.failures and "B6" in ran.result.results, "a head with a role exists, so that pruning by role runs"
     model: Any = hc.load(ENTAILMENT)
     task = hc.open_task(ENTAILMENT, model, limit=8)
     plain = {item.id: item for item in Budhraja2020().items(Subject(hc.HeadMap.of(model), task, False))}
