@@ -72,6 +72,7 @@ def write_index(names: list[str]) -> None:
         "",
         "Figures (SVG, PDF) and tables (csv, LaTeX) of an item are in `RUN/papers/NAME/ITEM/`, all of them with the paper's own values in",
         "`RUN/papers/NAME/summary.md`, the reference in `references.bib`.",
+        "The column *in the paper* was written from memory and is not checked against the papers yet.",
         "",
     ]
     for name in names:
