@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import sqrt
-from statistics import mean, stdev
-
-from scipy import special
+from statistics import mean
 
 from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
 from headcount.core.heads import AttentionBlock, Head
@@ -21,11 +18,9 @@ from headcount.runs.results import fewest_steps, method_label, unpack_pruned
 from headcount.runs.sweep import sweep
 from headcount.studies._base import StudyContext
 from headcount.studies._gated import average_evaluations, measure_drop
+from headcount.studies._rows import SeedScores
 from headcount.studies._tuning import note_training
 from headcount.workflows.prune import Pruning
-
-MIN_SEEDS = 3
-"""With fewer seeds no interval over seeds is given."""
 
 
 @dataclass(frozen=True)
@@ -57,23 +52,10 @@ class GridPoint:
         """The mean over seeds."""
         return mean(self.values)
 
-    @property
-    def deviation(self) -> float | None:
-        """The standard deviation over seeds; None for a single one."""
-        return stdev(self.values) if len(self.values) > 1 else None
-
     @cached_property
-    def interval(self) -> tuple[float, float] | tuple[None, None]:
-        """The 95 % interval of the mean by t over seeds; None below three seeds."""
-        if len(self.values) < MIN_SEEDS:
-            return None, None
-        reach = float(special.stdtrit(len(self.values) - 1, 0.975)) * stdev(self.values) / sqrt(len(self.values))
-        return self.mean - reach, self.mean + reach
-
-    @property
-    def steps(self) -> int | None:
-        """Optimiser steps of the shortest stage that trained; None where nothing trained."""
-        return fewest_steps(self.artifacts[0])
+    def scores(self) -> SeedScores:
+        """The scores over seeds, with the 95 % interval of their mean by t from three seeds on."""
+        return SeedScores.of(self.values, fewest_steps(self.artifacts[0]) if self.artifacts else None)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._rows import difference_cells, seed_cells, seed_columns
 
 if TYPE_CHECKING:
-    from headcount.core.evaluation import PairedDifference
     from headcount.studies._measure.compensation import ChangeRow, Evenness, QualityRow
 
 
@@ -21,7 +21,7 @@ class Compensation(Study):
 
     Budhraja et al. 2020 (section 6): the relative change of the slices of a head, ‖ΔW_h‖/‖W_h‖ of Q, K, V and O, and of its importance, in two
     trainings by one recipe: that of the pruned model and that of the dense one, each by several seeds. The same head is compared with itself,
-    averaged over the seeds in which it stays; the test runs over heads. The quality before and after says whether the score came back at all.
+    averaged over the seeds in which it stays; the test runs over heads. The quality before and after says how much of the score came back.
     Published: compensation is spread evenly over layers.
     """
 
@@ -99,26 +99,18 @@ def _evenness_table(rows: Sequence[Evenness]) -> Table:
 def _quality_table(rows: Sequence[QualityRow], metric: str) -> Table:
     columns = (
         Column("model"),
-        Column("seeds"),
-        *interval_columns(metric, ".4g"),
-        Column("sd", format=".2g"),
+        *seed_columns(metric),
         *interval_columns("against the dense model", "+.3g", metric),
         *interval_columns("against the dense model, fine-tuned", "+.3g", metric),
         Column("p", format=".2g"),
     )
 
-    def ends(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
-        return (None, None, None) if change is None else (change.difference, change.low, change.high)
-
     cells = tuple(
         (
             row.model,
-            row.n_seeds,
-            row.mean,
-            *row.interval,
-            row.deviation,
-            *ends(row.against_dense),
-            *ends(row.against_tuned),
+            *seed_cells(row.scores),
+            *difference_cells(row.against_dense),
+            *difference_cells(row.against_tuned),
             None if row.against_tuned is None else row.against_tuned.p,
         )
         for row in rows
@@ -129,16 +121,15 @@ def _quality_table(rows: Sequence[QualityRow], metric: str) -> Table:
 
 
 def _quality_verdict(rows: Sequence[QualityRow], metric: str) -> str:
-    """Says whether the score came back: the fine-tuned pruned model against the fine-tuned dense one, beside what was lost before."""
+    """Says how far the fine-tuned pruned model is from the fine-tuned dense one, and how far it was before."""
     by_model = {row.model: row for row in rows}
     before, after = by_model["pruned"], by_model["pruned, fine-tuned"]
     if after.against_tuned is None:
         return ""
     change = after.against_tuned
     difference = format_interval(change.difference, change.low, change.high)
-    came_back = "came back" if change.p > SIGNIFICANT else "did not come back"
-    lost = "" if before.against_dense is None else f", after {before.against_dense.difference:+.3g} by pruning alone"
-    return f"The {metric} {came_back}: {difference} from the dense model after the same training (p = {change.p:.2g}){lost}."
+    alone = "" if before.against_dense is None else f"; by pruning alone it changed by {before.against_dense.difference:+.3g}"
+    return f"The {metric} is {difference} from that of the dense model after the same training (p = {change.p:.2g}){alone}."
 
 
 def _figure(rows: Sequence[ChangeRow], name: str, parts: Sequence[str], quantity: str) -> LineFigure:

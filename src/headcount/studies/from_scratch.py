@@ -8,9 +8,10 @@ from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows, note_dense, shift_interval
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.from_scratch import ControlRow, PairRow, ScratchResult
+    from headcount.studies._measure.from_scratch import ControlPair, ControlRow, ScratchResult
 
 DENSE = "dense model"
 
@@ -59,14 +60,14 @@ class FromScratch(Study):
             tables=(_table(measured, metric), _pair_table(measured.pairs, metric)),
             sentence=_verdict(measured.pairs, metric),
             notes=(
-                f"Dense model: {metric} {measured.dense.score:.4g} on {measured.dense.n_examples} examples.",
+                note_dense(measured.dense),
                 f"From scratch: {self.scratch if isinstance(self.scratch, str) else f'{self.scratch:g} epochs'} at rate {self.scratch_rate:g}.",
             ),
             figures=(_figure(measured, metric),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": {"loss": measured.dense.loss, "metric": measured.dense.metric, "value": measured.dense.value},
+                "dense": describe_dense(measured.dense),
                 "rows": [row.to_dict() for row in measured.rows],
                 "pairs": [pair.to_dict() for pair in measured.pairs],
             },
@@ -74,11 +75,11 @@ class FromScratch(Study):
 
 
 def _table(measured: ScratchResult, metric: str) -> Table:
-    kinds = list(dict.fromkeys(kind for row in measured.rows for kind in row.kept_by_kind))
+    kinds = list_kinds_of_rows([row.kept_by_kind for row in measured.rows])
     columns = (
         Column("model"),
         Column("heads"),
-        *(Column(f"{kind} heads", format=".3g") for kind in (kinds if len(kinds) > 1 else [])),
+        *kind_columns(kinds),
         Column("seeds"),
         Column("steps"),
         *interval_columns(metric, ".4g"),
@@ -90,29 +91,17 @@ def _table(measured: ScratchResult, metric: str) -> Table:
     )
     cells = []
     for row in measured.rows:
-        counts = [row.kept_by_kind[kind] for kind in kinds] if len(kinds) > 1 else []
-        change = (row.change.difference, row.change.low, row.change.high, row.change.p, row.q)
-        cells.append(
-            (
-                row.model,
-                row.n_kept,
-                *counts,
-                row.n_seeds,
-                row.steps,
-                row.mean,
-                *_band(row, measured),
-                row.mean,
-                *row.interval,
-                row.deviation,
-                *change,
-            )
-        )
+        counts, scores = [row.kept_by_kind[kind] for kind in kinds], row.scores
+        over_examples = (scores.mean, *shift_interval(measured.dense.score, row.change))
+        over_seeds = (scores.mean, scores.low, scores.high, scores.deviation)
+        identity = (row.model, row.n_kept, *counts, scores.n_seeds, scores.steps)
+        cells.append((*identity, *over_examples, *over_seeds, *difference_cells(row.change), row.p, row.q))
     return Table(
         "models", columns, tuple(cells), f"{metric} of pruned models and of controls from scratch, with the paired interval over examples"
     )
 
 
-def _pair_table(pairs: Sequence[PairRow], metric: str) -> Table:
+def _pair_table(pairs: Sequence[ControlPair], metric: str) -> Table:
     columns = (
         Column("heads"),
         Column("control"),
@@ -121,10 +110,7 @@ def _pair_table(pairs: Sequence[PairRow], metric: str) -> Table:
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = tuple(
-        (pair.n_kept, pair.control, pair.change.difference, pair.change.low, pair.change.high, pair.change.by, pair.p, pair.q)
-        for pair in pairs
-    )
+    cells = tuple((pair.n_kept, pair.control, *difference_cells(pair.change), pair.change.by, pair.p, pair.q) for pair in pairs)
     return Table("pairs", columns, cells, f"{metric} of the pruned model minus that of its control, on the same examples")
 
 
@@ -144,16 +130,11 @@ def _figure(measured: ScratchResult, metric: str) -> LineFigure:
 
 def _line(name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
     ordered = sorted(rows, key=lambda row: row.n_kept)
-    low, high = zip(*(_band(row, measured) for row in ordered), strict=True)
-    return Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.mean for row in ordered), low, high)
+    low, high = zip(*(shift_interval(measured.dense.score, row.change) for row in ordered), strict=True)
+    return Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high)
 
 
-def _band(row: ControlRow, measured: ScratchResult) -> tuple[float, float]:
-    """Returns the score of the dense model plus the interval of the change."""
-    return measured.dense.score + row.change.low, measured.dense.score + row.change.high
-
-
-def _verdict(pairs: Sequence[PairRow], metric: str) -> str:
+def _verdict(pairs: Sequence[ControlPair], metric: str) -> str:
     texts = []
     for pair in pairs:
         significance = "" if pair.q is None or pair.q > SIGNIFICANT else ", significant"

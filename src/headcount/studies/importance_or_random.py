@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
-from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
+from headcount.core.study_result import Column, StudyResult, Table, format_interval
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
+from headcount.studies._rows import controlled_cells, controlled_columns
 
 if TYPE_CHECKING:
     from headcount.studies._measure.importance_or_random import ChoiceRow, Choices
@@ -68,39 +69,9 @@ def _notes(choices: Choices, metric: str) -> tuple[str, ...]:
 
 
 def _table(rows: Sequence[ChoiceRow], metric: str) -> Table:
-    columns = (
-        Column("heads"),
-        Column("choice"),
-        Column("stage"),
-        Column("seeds"),
-        Column("steps"),
-        *interval_columns(metric, ".4g"),
-        Column("sd", format=".2g"),
-        *interval_columns("against the dense model", "+.3g", metric),
-        *interval_columns("against random", "+.3g", metric),
-        Column("p", format=".2g"),
-        Column("q", format=".2g"),
-    )
-    cells = [
-        (
-            row.n_kept,
-            row.choice,
-            row.stage,
-            row.n_seeds,
-            row.steps,
-            row.mean,
-            *row.interval,
-            row.deviation,
-            row.change.difference,
-            row.change.low,
-            row.change.high,
-            *((row.against_random.difference, row.against_random.low, row.against_random.high) if row.against_random else (None,) * 3),
-            row.p,
-            row.q,
-        )
-        for row in rows
-    ]
-    return Table("choices", columns, tuple(cells), f"{metric} of the importance's choice, of random heads and of its complement")
+    columns = (Column("heads"), Column("choice"), Column("stage"), *controlled_columns(metric))
+    cells = tuple((row.n_kept, row.choice, row.stage, *controlled_cells(row)) for row in rows)
+    return Table("choices", columns, cells, f"{metric} of the importance's choice, of random heads and of its complement")
 
 
 def _figure(choices: Choices, size: int, metric: str) -> BarFigure:

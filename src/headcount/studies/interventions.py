@@ -8,6 +8,7 @@ from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._rows import difference_cells, note_dense, seed_cells, seed_columns
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation
@@ -56,7 +57,7 @@ class Interventions(Study):
             study=str(self),
             tables=(_table(rows, metric),),
             sentence=_verdict(rows),
-            notes=(f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples. Heads are gated, chosen by {self.method}.",),
+            notes=(f"{note_dense(dense)} Heads are gated, chosen by {self.method}.",),
             figures=(_figure(rows, dense, metric),),
             measurements={
                 "model": context.model_name,
@@ -72,9 +73,7 @@ def _table(rows: Sequence[InterventionRow], metric: str) -> Table:
         Column("intervention"),
         Column("heads"),
         Column("removed", format=".0%"),
-        Column("seeds"),
-        *interval_columns(metric, ".4g"),
-        Column("sd", format=".2g"),
+        *seed_columns(metric),
         *interval_columns("against the dense model", "+.3g", metric),
         *interval_columns("against zero", "+.3g", metric),
         Column("p", format=".2g"),
@@ -85,14 +84,9 @@ def _table(rows: Sequence[InterventionRow], metric: str) -> Table:
             row.intervention,
             row.n_kept,
             row.share_removed,
-            row.n_seeds,
-            row.mean,
-            *row.interval,
-            row.deviation,
-            row.change.difference,
-            row.change.low,
-            row.change.high,
-            *((row.against_zero.difference, row.against_zero.low, row.against_zero.high) if row.against_zero else (None,) * 3),
+            *seed_cells(row.scores),
+            *difference_cells(row.change),
+            *difference_cells(row.against_zero),
             row.p,
             row.q,
         )

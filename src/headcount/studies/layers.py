@@ -8,6 +8,7 @@ from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
+from headcount.studies._rows import describe_dense, note_dense
 
 if TYPE_CHECKING:
     from headcount.studies._measure.layers import GroupRow, LayerPairRow
@@ -35,13 +36,13 @@ class Layers(Study):
             study=str(self),
             tables=(_group_table(rows, metric), *([_pair_table(pairs)] if pairs else [])),
             sentence=_verdict(rows, metric),
-            notes=(f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples.",),
+            notes=(note_dense(dense),),
             figures=(_group_figure(rows, metric, dense.n_examples), *([_pair_figure(pairs, dense.n_examples)] if pairs else [])),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
                 "how": self.how,
-                "dense": {"loss": dense.loss, "metric": dense.metric, "value": dense.value},
+                "dense": describe_dense(dense),
                 "rows": [row.to_dict() for row in rows],
                 "pairs": [asdict(pair) for pair in pairs],
             },

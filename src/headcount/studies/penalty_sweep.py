@@ -8,6 +8,7 @@ from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
+from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows, shift_interval
 
 if TYPE_CHECKING:
     from headcount.studies._measure.penalty_sweep import PenaltyRow, Sweep
@@ -58,7 +59,7 @@ class PenaltySweep(Study):
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": {"loss": sweep.dense.loss, "metric": sweep.dense.metric, "value": sweep.dense.value},
+                "dense": describe_dense(sweep.dense),
                 "rows": [row.to_dict() for row in sweep.rows],
                 "exact": [row.to_dict() for row in sweep.exact],
             },
@@ -66,7 +67,7 @@ class PenaltySweep(Study):
 
 
 def _table(sweep: Sweep, metric: str) -> Table:
-    kinds = list(dict.fromkeys(kind for row in sweep.rows for kind in row.kept_by_kind))
+    kinds = list_kinds_of_rows([row.kept_by_kind for row in sweep.rows])
     columns = (
         Column("λ", format="g"),
         Column("seeds"),
@@ -74,7 +75,7 @@ def _table(sweep: Sweep, metric: str) -> Table:
         Column("heads left", f"of {sweep.n_free}", ".4g"),
         Column("fewest", "of a seed"),
         Column("most", "of a seed"),
-        *(Column(f"{kind} heads", format=".3g") for kind in (kinds if len(kinds) > 1 else [])),
+        *kind_columns(kinds),
         *interval_columns(metric, ".4g"),
         *interval_columns("against the dense model", "+.3g", metric),
         Column("p", format=".2g"),
@@ -82,10 +83,9 @@ def _table(sweep: Sweep, metric: str) -> Table:
     )
     cells = []
     for row in sweep.rows:
-        counts = [row.kept_by_kind.get(kind) for kind in kinds] if len(kinds) > 1 else []
-        change = (None,) * 4 if row.change is None else (row.change.difference, row.change.low, row.change.high, row.change.p)
+        counts = [row.kept_by_kind.get(kind) for kind in kinds]
         seeds = (len(row.kept), row.steps, row.mean_kept, min(row.kept), max(row.kept))
-        cells.append((row.penalty, *seeds, *counts, row.score, *_band(row, sweep), *change, row.q))
+        cells.append((row.penalty, *seeds, *counts, row.score, *_band(row, sweep), *difference_cells(row.change), row.p, row.q))
     return Table("penalties", columns, tuple(cells), f"Heads left by λ, and {metric} with its paired interval over examples")
 
 
@@ -100,24 +100,11 @@ def _pair_table(sweep: Sweep, metric: str) -> Table:
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = []
-    for row in sweep.exact:
-        change = row.change
-        cells.append(
-            (
-                row.penalty,
-                row.n_kept,
-                row.method,
-                row.score,
-                row.score_of_penalty,
-                change.difference,
-                change.low,
-                change.high,
-                change.p,
-                row.q,
-            )
-        )
-    return Table("exact", columns, tuple(cells), "A method that takes a number of heads, at the mean number that λ left, minus λ")
+    cells = tuple(
+        (row.penalty, row.n_kept, row.method, row.score, row.score_of_penalty, *difference_cells(row.change), row.p, row.q)
+        for row in sweep.exact
+    )
+    return Table("exact", columns, cells, "A method that takes a number of heads, at the mean number that λ left, minus λ")
 
 
 def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
@@ -180,7 +167,7 @@ def _exact_figure(sweep: Sweep, metric: str, exact: str) -> LineFigure:
 
 def _band(row: PenaltyRow, sweep: Sweep) -> tuple[float, float] | tuple[None, None]:
     """Returns the score of the dense model plus the interval of the change; None where λ left no model."""
-    return (None, None) if row.change is None else (sweep.dense.score + row.change.low, sweep.dense.score + row.change.high)
+    return (None, None) if row.change is None else shift_interval(sweep.dense.score, row.change)
 
 
 def _verdict(sweep: Sweep, metric: str) -> str:

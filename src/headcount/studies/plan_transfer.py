@@ -8,9 +8,9 @@ from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
+from headcount.studies._rows import difference_cells, note_dense, seed_cells, seed_columns
 
 if TYPE_CHECKING:
-    from headcount.core.evaluation import PairedDifference
     from headcount.studies._measure.plan_transfer import Transfer, TransferRow, TransferTest
 
 
@@ -53,7 +53,7 @@ class PlanTransfer(Study):
             study=str(self),
             tables=(_table(transfer, metric), _test_table(transfer.tests, metric)),
             sentence=_verdict(transfer),
-            notes=(f"Dense model: {metric} {transfer.dense.score:.4g} on {transfer.dense.n_examples} examples.",),
+            notes=(note_dense(transfer.dense),),
             figures=(_figure(transfer, metric),),
             measurements={
                 "model": context.model_name,
@@ -63,10 +63,6 @@ class PlanTransfer(Study):
                 **transfer.to_dicts(),
             },
         )
-
-
-def _ends(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
-    return (None, None, None) if change is None else (change.difference, change.low, change.high)
 
 
 def _choice_name(row: TransferRow, transfer: Transfer) -> str:
@@ -83,10 +79,8 @@ def _table(transfer: Transfer, metric: str) -> Table:
     columns = (
         Column("heads"),
         Column("choice"),
-        Column("seeds"),
         Column("steps"),
-        *interval_columns(metric, ".4g"),
-        Column("sd", format=".2g"),
+        *seed_columns(metric),
         Column("removed as by this task", format=".3g"),
         Column("by chance", format=".3g"),
         *interval_columns("against the dense model", "+.3g", metric),
@@ -97,16 +91,13 @@ def _table(transfer: Transfer, metric: str) -> Table:
         (
             row.n_kept,
             _choice_name(row, transfer),
-            row.n_seeds,
-            row.steps,
-            row.mean,
-            *row.interval,
-            row.deviation,
+            row.scores.steps,
+            *seed_cells(row.scores),
             row.n_shared,
             row.n_expected,
-            *_ends(row.change),
-            *_ends(row.against_own),
-            *_ends(row.against_random),
+            *difference_cells(row.change),
+            *difference_cells(row.against_own),
+            *difference_cells(row.against_random),
         )
         for row in transfer.rows
     ]
@@ -122,7 +113,7 @@ def _test_table(tests: Sequence[TransferTest], metric: str) -> Table:
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = tuple((test.n_kept, test.control, *_ends(test.change), test.p, test.q) for test in tests)
+    cells = tuple((test.n_kept, test.control, *difference_cells(test.change), test.p, test.q) for test in tests)
     return Table("tests", columns, cells, f"Difference of {metric} of the heads chosen on the other task, on the same examples")
 
 

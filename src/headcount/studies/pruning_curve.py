@@ -9,9 +9,10 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import SIGNIFICANT, Effort, StudyContext, StudyInfo
 from headcount.studies._pruned_models import PrunedModels
+from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.pruning_curve import CurveRow, PairRow
+    from headcount.studies._measure.pruning_curve import CurveRow, MethodPair
 
 WITHOUT_REPAIR = " without repair"
 
@@ -61,7 +62,7 @@ class PruningCurve(PrunedModels):
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": {"loss": first.loss, "metric": first.metric, "value": first.value},
+                "dense": describe_dense(first),
                 "rows": [row.to_dict() for row in rows],
                 "pairs": [pair.to_dict() for pair in measured.pairs],
             },
@@ -69,14 +70,13 @@ class PruningCurve(PrunedModels):
 
 
 def _table(rows: Sequence[CurveRow], metric: str) -> Table:
-    places = dict.fromkeys(kind for row in rows for kind in row.kept_by_kind)
-    kinds = list(places) if len(places) > 1 else []
+    kinds = list_kinds_of_rows([row.kept_by_kind for row in rows])
     has_tasks = len({row.task for row in rows}) > 1
     columns = (
         *([Column("task")] if has_tasks else []),
         Column("method"),
         Column("heads"),
-        *(Column(f"{kind} heads", format=".3g") for kind in kinds),
+        *kind_columns(kinds),
         Column("removed", format=".0%"),
         Column("seeds"),
         Column("steps"),
@@ -96,19 +96,18 @@ def _table(rows: Sequence[CurveRow], metric: str) -> Table:
             row.n_kept,
             *(row.kept_by_kind.get(kind) for kind in kinds),
             row.share_removed,
-            row.n_seeds,
-            row.steps,
-            row.mean,
+            row.scores.n_seeds,
+            row.scores.steps,
+            row.scores.mean,
             *row.band,
             *(row.relative if has_tasks else ()),
-            row.mean,
-            *row.interval,
-            row.deviation,
-            row.change.difference,
-            row.change.low,
-            row.change.high,
+            row.scores.mean,
+            row.scores.low,
+            row.scores.high,
+            row.scores.deviation,
+            *difference_cells(row.change),
             row.change.p,
-            *((row.against_random.difference, row.against_random.low, row.against_random.high) if row.against_random else (None,) * 3),
+            *difference_cells(row.against_random),
             row.q,
         )
         for row in rows
@@ -119,7 +118,7 @@ def _table(rows: Sequence[CurveRow], metric: str) -> Table:
     return Table("curve", columns, tuple(cells), title)
 
 
-def _pair_table(pairs: Sequence[PairRow], metric: str) -> Table:
+def _pair_table(pairs: Sequence[MethodPair], metric: str) -> Table:
     has_tasks = len({pair.task for pair in pairs}) > 1
     columns = (
         *([Column("task")] if has_tasks else []),
@@ -130,13 +129,11 @@ def _pair_table(pairs: Sequence[PairRow], metric: str) -> Table:
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = []
-    for pair in pairs:
-        task, change = [pair.task] if has_tasks else [], pair.change
-        cells.append((*task, pair.n_kept, pair.method, pair.other, change.difference, change.low, change.high, change.p, pair.q))
-    return Table(
-        "pairs", columns, tuple(cells), f"Difference of {metric} between methods at the same number of heads, on the same examples"
+    cells = tuple(
+        (*([pair.task] if has_tasks else []), pair.n_kept, pair.method, pair.other, *difference_cells(pair.change), pair.p, pair.q)
+        for pair in pairs
     )
+    return Table("pairs", columns, cells, f"Difference of {metric} between methods at the same number of heads, on the same examples")
 
 
 def _series(rows: Sequence[CurveRow]) -> dict[str, list[CurveRow]]:
@@ -158,7 +155,7 @@ def _figure(rows: Sequence[CurveRow], metric: str, *, n: int) -> LineFigure:
     lines = []
     for label, points in _series(rows).items():
         low, high = zip(*(row.band for row in points), strict=True)
-        x, y = tuple(row.share_removed for row in points), tuple(row.mean for row in points)
+        x, y = tuple(row.share_removed for row in points), tuple(row.scores.mean for row in points)
         lines.append(Line(label, x, y, low, high, is_control=points[0].method.startswith("random")))
     tasks = {row.task: row.dense for row in rows}
     return LineFigure(

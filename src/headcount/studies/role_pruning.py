@@ -9,6 +9,7 @@ from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_pairs
+from headcount.studies._rows import describe_dense, note_dense
 
 if TYPE_CHECKING:
     from headcount.studies._measure.role_pruning import RoleLevel
@@ -69,12 +70,12 @@ class RolePruning(Study):
             study=str(self),
             tables=(_table(rows, metric),),
             sentence=_verdict(rows),
-            notes=(f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples.", *measured.left_out),
+            notes=(note_dense(dense), *measured.left_out),
             figures=(_figure(rows, metric, dense.n_examples),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": {"loss": dense.loss, "metric": dense.metric, "value": dense.value},
+                "dense": describe_dense(dense),
                 "heads": {role: list(map(str, heads)) for role, heads in measured.heads_by_role.items()},
                 "rows": [row.to_dict() for row in rows],
             },

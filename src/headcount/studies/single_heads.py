@@ -8,6 +8,7 @@ from headcount.core.figure import Axis, Counts, HeatMap, Histogram
 from headcount.core.options import option
 from headcount.core.study_result import Cell, Column, StudyResult, Table, interval_columns
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._rows import note_dense
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation
@@ -40,7 +41,7 @@ class SingleHeads(Study):
 
         dense, rows = remove_each_head(context, self.name, self.how)
         metric, task = dense.metric or "loss", context.task
-        notes = [f"Dense model: {metric} {dense.score:.4g} on {dense.n_examples} examples."]
+        notes = [note_dense(dense)]
         if task.metric is not None and task.metric.generates:
             notes.append(f"{metric} is that of generated text: {len(rows) + 1} times {dense.n_examples} texts were generated.")
         return StudyResult(

@@ -8,6 +8,7 @@ from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._rows import controlled_cells, controlled_columns, difference_cells, note_dense
 
 if TYPE_CHECKING:
     from headcount.studies._measure.strategies import StrategyPair, StrategyResult, StrategyRow
@@ -60,7 +61,7 @@ class Strategies(Study):
             study=str(self),
             tables=(_table(measured.rows, metric), *([_pair_table(measured.pairs, metric)] if measured.pairs else [])),
             sentence=_verdict(measured.rows),
-            notes=_notes(measured, metric),
+            notes=_notes(measured),
             figures=tuple(_figure(measured, kind, metric) for kind in dict.fromkeys(row.kind for row in measured.rows)),
             measurements={
                 "model": measured.model,
@@ -72,10 +73,9 @@ class Strategies(Study):
         )
 
 
-def _notes(measured: StrategyResult, metric: str) -> tuple[str, ...]:
-    training = "after the same training, mean over seeds" if measured.is_dense_trained else "as it is"
-    note = f"Dense model {training}: {metric} {measured.dense.score:.4g} on {measured.dense.n_examples} examples."
-    return (note, *([ONE_KIND] if measured.has_one_kind else []))
+def _notes(measured: StrategyResult) -> tuple[str, ...]:
+    training = " after the same training, mean over seeds" if measured.is_dense_trained else " as it is"
+    return (note_dense(measured.dense, training), *([ONE_KIND] if measured.has_one_kind else []))
 
 
 def _table(rows: Sequence[StrategyRow], metric: str) -> Table:
@@ -84,37 +84,11 @@ def _table(rows: Sequence[StrategyRow], metric: str) -> Table:
         Column("attention"),
         Column("heads"),
         Column("removed", format=".0%"),
-        Column("seeds"),
-        Column("steps"),
-        *interval_columns(metric, ".4g"),
-        Column("sd", format=".2g"),
-        *interval_columns("against the dense model", "+.3g", metric),
-        *interval_columns("against random", "+.3g", metric),
-        Column("p", format=".2g"),
-        Column("q", format=".2g"),
+        *controlled_columns(metric),
     )
-    cells = [
-        (
-            row.strategy,
-            row.kind,
-            row.n_kept,
-            row.share_removed,
-            row.n_seeds,
-            row.steps,
-            row.mean,
-            *row.interval,
-            row.deviation,
-            row.change.difference,
-            row.change.low,
-            row.change.high,
-            *((row.against_random.difference, row.against_random.low, row.against_random.high) if row.against_random else (None,) * 3),
-            row.p,
-            row.q,
-        )
-        for row in rows
-    ]
+    cells = tuple((row.strategy, row.kind, row.n_kept, row.share_removed, *controlled_cells(row)) for row in rows)
     title = f"{metric} by strategy: mean and standard deviation over seeds, differences paired over examples; p and q are against random"
-    return Table("strategies", columns, tuple(cells), title)
+    return Table("strategies", columns, cells, title)
 
 
 def _pair_table(pairs: Sequence[StrategyPair], metric: str) -> Table:
@@ -127,10 +101,7 @@ def _pair_table(pairs: Sequence[StrategyPair], metric: str) -> Table:
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = tuple(
-        (pair.kind, pair.n_kept, pair.strategy, pair.other, pair.change.difference, pair.change.low, pair.change.high, pair.p, pair.q)
-        for pair in pairs
-    )
+    cells = tuple((pair.kind, pair.n_kept, pair.strategy, pair.other, *difference_cells(pair.change), pair.p, pair.q) for pair in pairs)
     return Table("pairs", columns, cells, f"Difference of {metric} between strategies at the same number of heads, on the same examples")
 
 

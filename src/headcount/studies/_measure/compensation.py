@@ -23,8 +23,9 @@ from headcount.runs.artifacts import Artifact
 from headcount.runs.results import unpack_pruned
 from headcount.studies._base import Effort, StudyContext
 from headcount.studies._gated import average_evaluations, count_heads
-from headcount.studies._grid import GridPoint, compare_evaluations
+from headcount.studies._grid import compare_evaluations
 from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._rows import SeedScores
 from headcount.studies._tuning import SCORED, note_training, tune_model
 from headcount.workflows.prune import Pruning
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 QUANTITIES = ("q", "k", "v", "o", "importance")
 REPEATS = 10_000
-NO_CHANGE = PairedDifference(0.0, 0.0, 0.0, 1.0, "")
 
 
 def estimate_effort(study: Compensation, context: StudyContext) -> Effort:
@@ -123,14 +123,11 @@ class Changes:
 class QualityRow:
     """The metric (or the loss) of one model over seeds, and its differences from the dense model as it is and after the same training.
 
-    `interval` is by t over seeds, from three on; differences are paired over examples.
+    Differences are paired over examples.
     """
 
     model: str
-    n_seeds: int
-    mean: float
-    interval: tuple[float | None, float | None]
-    deviation: float | None
+    scores: SeedScores
     against_dense: PairedDifference | None
     against_tuned: PairedDifference | None
 
@@ -177,7 +174,7 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Changes:
 def compare_quality(
     dense: Evaluation, pruned: Sequence[Evaluation], trainings: Sequence[Training], task: Task, *, seed: int = 0
 ) -> list[QualityRow]:
-    """Returns the quality of the dense and the pruned model before and after training, so that it shows whether the score came back."""
+    """Returns the quality of the dense and the pruned model before and after training, so that it shows how much of the score came back."""
     models = {
         "dense": [dense],
         "dense, fine-tuned": [_evaluation_of(training[1], dense) for training in trainings],
@@ -188,12 +185,11 @@ def compare_quality(
     rows = []
     for name, evaluations in models.items():
         values = tuple(evaluation.score for evaluation in evaluations)
-        spread = GridPoint(name, 0, tuple(range(len(values))), values, means[name], (), NO_CHANGE, ())
         against = [
             None if name == control else compare_evaluations(means[control], means[name], task, seed=seed)
             for control in ("dense", "dense, fine-tuned")
         ]
-        rows.append(QualityRow(name, len(values), spread.mean, spread.interval, spread.deviation, *against))
+        rows.append(QualityRow(name, SeedScores.of(values), *against))
     return rows
 
 

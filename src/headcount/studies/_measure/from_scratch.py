@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.evaluation import Evaluation
 from headcount.models.head_map import HeadMap
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
@@ -15,6 +15,7 @@ from headcount.studies._gated import count_levels
 from headcount.studies._grid import Grid, GridPoint, count_by, make_pruning, run_grid
 from headcount.studies._measure.pruning_curve import count_kind_levels
 from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._rows import DifferenceRow, PrunedRow, estimate_requests
 
 if TYPE_CHECKING:
     from headcount.studies.from_scratch import FromScratch
@@ -22,51 +23,20 @@ if TYPE_CHECKING:
 PRUNED, CONFIGURATION, GATES = "pruned, from the trained model", "the same heads from scratch", "gates from scratch"
 
 
-@dataclass(frozen=True, slots=True)
-class ControlRow:
-    """A pruned model or a control at one number of heads: mean over seeds with its interval, and change from the dense model over examples.
-
-    `steps` are those that the weights were trained for; None where they were not.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlRow(PrunedRow):
+    """A pruned model or a control at one number of heads. Its steps are those that the weights were trained for."""
 
     model: str
-    n_kept: int
     kept_by_kind: Mapping[str, float]
-    n_seeds: int
-    steps: int | None
-    mean: float
-    interval: tuple[float | None, float | None]
-    deviation: float | None
-    change: PairedDifference
-    q: float | None = None
-
-    @property
-    def p(self) -> float:
-        """The p-value of no difference from the dense model."""
-        return self.change.p
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the row as plain data."""
-        return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class PairRow:
-    """The pruned model minus a control at the same number of heads, on the same examples."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPair(DifferenceRow):
+    """The pruned model minus a control at the same number of heads."""
 
     n_kept: int
     control: str
-    change: PairedDifference
-    q: float | None = None
-
-    @property
-    def p(self) -> float:
-        """The p-value of no difference."""
-        return self.change.p
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the row as plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +46,7 @@ class ScratchResult:
     dense: Evaluation
     models: tuple[str, ...]
     rows: list[ControlRow]
-    pairs: list[PairRow]
+    pairs: list[ControlPair]
 
 
 def build_requests(study: FromScratch, heads: HeadMap, first_seed: int) -> dict[tuple[str, int], list[PruneSpec]]:
@@ -104,10 +74,7 @@ def build_requests(study: FromScratch, heads: HeadMap, first_seed: int) -> dict[
 def estimate_effort(study: FromScratch, context: StudyContext) -> Effort:
     """Returns the evaluations and training steps of all models."""
     requests = build_requests(study, context.loaded.heads, context.seed)
-    specs = [spec for of_model in requests.values() for spec in of_model]
-    n_report = len(context.task.report)
-    steps = sum(spec.n_steps(len(context.task.calibration)) for spec in specs)
-    return Effort(passes=(len(specs) + 1) * min(n_report, context.limit or n_report), steps=steps)
+    return estimate_requests([spec for of_model in requests.values() for spec in of_model], context)
 
 
 def measure_controls(study: FromScratch, context: StudyContext) -> ScratchResult:
@@ -118,7 +85,7 @@ def measure_controls(study: FromScratch, context: StudyContext) -> ScratchResult
     points = dict(zip(requests, grid.points, strict=True))
     rows = [_make_row(model, size, point, grid) for (model, size), point in points.items()]
     pairs = [
-        PairRow(size, model, grid.compare(points[PRUNED, size], point, seed=context.seed))
+        ControlPair(n_kept=size, control=model, change=grid.compare(points[PRUNED, size], point, seed=context.seed))
         for (model, size), point in points.items()
         if model != PRUNED
     ]
@@ -128,4 +95,5 @@ def measure_controls(study: FromScratch, context: StudyContext) -> ScratchResult
 def _make_row(model: str, size: int, point: GridPoint, grid: Grid) -> ControlRow:
     by_kind, steps = count_by(grid.heads.blocks, point.survivors), point.artifacts[0].content["steps"]
     of_weights = steps["scratch"] if model == CONFIGURATION else sum(steps.values()) or None
-    return ControlRow(model, size, by_kind, len(point.seeds), of_weights, point.mean, point.interval, point.deviation, point.change)
+    scores = replace(point.scores, steps=of_weights)
+    return ControlRow(model=model, n_kept=size, kept_by_kind=by_kind, scores=scores, change=point.change)

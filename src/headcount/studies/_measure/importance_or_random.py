@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headcount.core.budget import Budget
-from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.evaluation import Evaluation
 from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
@@ -14,6 +14,7 @@ from headcount.studies._base import Effort, StudyContext
 from headcount.studies._gated import count_heads
 from headcount.studies._grid import Grid, GridPoint, make_pruning, run_grid
 from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._rows import ControlledRow
 
 if TYPE_CHECKING:
     from headcount.studies.importance_or_random import ImportanceOrRandom
@@ -22,30 +23,12 @@ IMPORTANCE, COMPLEMENT, RANDOM = "importance", "complement", "random"
 AS_IS, REPAIRED, RECOVERED = "as it is", "repaired", "recovered"
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceRow:
-    """One way to choose heads, and what follows; differences are from the dense model (trained alike where training follows) and from random."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceRow(ControlledRow):
+    """One way to choose heads, and what follows; the change is from the dense model, trained alike where training follows."""
 
-    n_kept: int
     choice: str
     stage: str
-    n_seeds: int
-    steps: int | None
-    mean: float
-    interval: tuple[float | None, float | None]
-    deviation: float | None
-    change: PairedDifference
-    against_random: PairedDifference | None
-    q: float | None = None
-
-    @property
-    def p(self) -> float | None:
-        """The p-value of no difference from random heads; None for these."""
-        return None if self.against_random is None else self.against_random.p
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the row as plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,5 +103,4 @@ def _make_row(
     dense = dense_recovered if stage == RECOVERED and dense_recovered is not None else grid.dense
     change = grid.compare(point, replace(point, evaluation=dense), seed=seed)
     against_random = None if choice == RANDOM else grid.compare(point, control, seed=seed)
-    spread = (point.mean, point.interval, point.deviation)
-    return ChoiceRow(size, choice, stage, len(point.seeds), point.steps, *spread, change, against_random)
+    return ChoiceRow(n_kept=size, choice=choice, stage=stage, scores=point.scores, change=change, against_random=against_random)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from torch import Tensor
@@ -20,6 +20,7 @@ from headcount.studies._base import Effort, StudyContext
 from headcount.studies._gated import average_evaluations, count_levels, evaluate_without, means_for
 from headcount.studies._grid import GridPoint, compare_evaluations
 from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._rows import PrunedRow
 
 if TYPE_CHECKING:
     from headcount.studies.interventions import Interventions
@@ -28,29 +29,18 @@ ZERO: Replacement = "zero"
 LEVELS = tuple(share / 10 for share in range(9, 0, -1))
 
 
-@dataclass(frozen=True, slots=True)
-class InterventionRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterventionRow(PrunedRow):
     """One intervention at one number of heads: over seeds, against the dense model, and against the same heads gated to zero."""
 
     intervention: str
-    n_kept: int
     share_removed: float
-    n_seeds: int
-    mean: float
-    interval: tuple[float | None, float | None]
-    deviation: float | None
-    change: PairedDifference
     against_zero: PairedDifference | None
-    q: float | None = None
 
     @property
     def p(self) -> float | None:
         """The p-value of no difference from zero; None for zero itself."""
         return None if self.against_zero is None else self.against_zero.p
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the row as plain data."""
-        return asdict(self)
 
 
 def list_sizes(study: Interventions, context: StudyContext) -> list[int]:
@@ -98,9 +88,16 @@ def measure_interventions(study: Interventions, context: StudyContext) -> tuple[
     for (intervention, size), point in points.items():
         zero = points.get((ZERO, size)) if intervention != ZERO else None
         against_zero = None if zero is None else compare_evaluations(zero.evaluation, point.evaluation, context.task, seed=context.seed)
-        share = 1 - size / len(loaded.heads)
-        spread = (point.mean, point.interval, point.deviation)
-        rows.append(InterventionRow(intervention, size, share, len(seeds), *spread, point.change, against_zero))
+        rows.append(
+            InterventionRow(
+                intervention=intervention,
+                n_kept=size,
+                share_removed=1 - size / len(loaded.heads),
+                scores=point.scores,
+                change=point.change,
+                against_zero=against_zero,
+            )
+        )
     return dense, correct_rows(rows)
 
 

@@ -16,6 +16,7 @@ from headcount.runs.sweep import sweep
 from headcount.studies._base import Effort, StudyContext
 from headcount.studies._grid import GridPoint, count_by, make_pruning, run_grid
 from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._rows import DifferenceRow, estimate_requests
 from headcount.studies._tuning import note_training
 from headcount.workflows.prune import Pruning
 
@@ -50,8 +51,8 @@ class PenaltyRow:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class ExactRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactRow(DifferenceRow):
     """A method that takes a number of heads, at the mean number that λ left: its score, that of λ, and the first minus the second."""
 
     penalty: float
@@ -59,17 +60,6 @@ class ExactRow:
     method: str
     score: float
     score_of_penalty: float
-    change: PairedDifference
-    q: float | None = None
-
-    @property
-    def p(self) -> float:
-        """The p-value of no difference."""
-        return self.change.p
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the row as plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +94,7 @@ def build_requests(study: PenaltySweep, first_seed: int) -> dict[float, list[Pru
 def estimate_sweep(study: PenaltySweep, context: StudyContext) -> Effort:
     """Returns the evaluations and training steps of all models, those of the method with an exact number too."""
     specs = [spec for of_penalty in build_requests(study, context.seed).values() for spec in of_penalty]
-    n_report, factor = len(context.task.report), 2 if study.exact else 1
-    steps = sum(spec.n_steps(len(context.task.calibration)) for spec in specs)
-    return Effort(passes=(1 + factor * len(specs)) * min(n_report, context.limit or n_report), steps=factor * steps)
+    return estimate_requests([*specs, *(specs if study.exact else [])], context)
 
 
 def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
@@ -128,7 +116,7 @@ def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
             continue
         kept = [sum(len(survivors.intersection(block.heads)) for block in free) for survivors in point.survivors]
         counts = (*kept, *closed[len(kept) :])
-        rows.append(PenaltyRow(penalty, counts, count_by(free, point.survivors), point.steps, point.mean, point.change))
+        rows.append(PenaltyRow(penalty, counts, count_by(free, point.survivors), point.scores.steps, point.mean, point.change))
     exact = _train_exact(study, context, pruning, points, rows) if study.exact else []
     return Sweep(dense, sum(block.n_heads for block in free), correct_rows(rows), correct_rows(exact))
 
@@ -162,5 +150,9 @@ def _train_exact(
     for penalty, size in sizes.items():
         point = by_size[size]
         change = grid.compare(point, points[penalty], seed=context.seed)
-        exact.append(ExactRow(penalty, size, point.method, point.mean, points[penalty].mean, change))
+        exact.append(
+            ExactRow(
+                penalty=penalty, n_kept=size, method=point.method, score=point.mean, score_of_penalty=points[penalty].mean, change=change
+            )
+        )
     return exact

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headcount.core.budget import Budget
@@ -17,6 +17,7 @@ from headcount.studies._base import Effort, StudyContext
 from headcount.studies._gated import admit_model, count_heads
 from headcount.studies._grid import Grid, GridPoint, make_pruning, run_grid
 from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._rows import DifferenceRow, PrunedRow
 from headcount.workflows.prune import Pruning
 
 if TYPE_CHECKING:
@@ -25,40 +26,26 @@ if TYPE_CHECKING:
 TRANSFERRED, OWN, RANDOM = "other task", "own task", "random"
 
 
-@dataclass(frozen=True, slots=True)
-class TransferRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferRow(PrunedRow):
     """The model with the heads of one choice at one number of heads; differences are paired over examples.
 
     `n_shared` is how many of the removed heads the task's own choice removes too, and `n_expected` how many it would by chance.
     """
 
-    n_kept: int
     choice: str
-    n_seeds: int
-    steps: int | None
-    mean: float
-    interval: tuple[float | None, float | None]
-    deviation: float | None
     n_shared: float
     n_expected: float
-    change: PairedDifference
     against_own: PairedDifference | None
     against_random: PairedDifference | None
 
 
-@dataclass(frozen=True, slots=True)
-class TransferTest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferTest(DifferenceRow):
     """The heads that were chosen on the other task against another choice at one number of heads."""
 
     n_kept: int
     control: str
-    change: PairedDifference
-    q: float | None = None
-
-    @property
-    def p(self) -> float:
-        """The p-value of no difference."""
-        return self.change.p
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +61,7 @@ class Transfer:
     def to_dicts(self) -> dict[str, object]:
         """Returns rows, tests and heads as plain data."""
         removed = {str(keep): {name: list(heads) for name, heads in choices.items()} for keep, choices in self.removed.items()}
-        return {"rows": [asdict(row) for row in self.rows], "tests": [asdict(test) for test in self.tests], "removed": removed}
+        return {"rows": [row.to_dict() for row in self.rows], "tests": [test.to_dict() for test in self.tests], "removed": removed}
 
 
 def make_template(study: PlanTransfer, seed: int) -> PruneSpec:
@@ -126,7 +113,7 @@ def measure_transfer(study: PlanTransfer, context: StudyContext) -> Transfer:
     points = {key: grid.find(request) for key, request in requests.items()}
     rows = [_make_row(grid, points, keep, choice, seed) for keep, choice in points]
     tests = [
-        TransferTest(keep, control, grid.compare(points[keep, TRANSFERRED], points[keep, control], seed=seed))
+        TransferTest(n_kept=keep, control=control, change=grid.compare(points[keep, TRANSFERRED], points[keep, control], seed=seed))
         for keep in sizes
         for control in (OWN, RANDOM)
     ]
@@ -141,16 +128,12 @@ def _make_row(grid: Grid, points: Mapping[tuple[int, str], GridPoint], keep: int
     n_shared = sum(len(own_removed - survivors) for survivors in point.survivors) / len(point.survivors)
     n_removed = len(heads) - point.n_kept
     return TransferRow(
-        keep,
-        choice,
-        len(point.seeds),
-        point.steps,
-        point.mean,
-        point.interval,
-        point.deviation,
-        n_shared,
-        n_removed * len(own_removed) / len(heads),
-        point.change,
-        None if choice == OWN else grid.compare(point, own, seed=seed),
-        None if choice == RANDOM else grid.compare(point, random, seed=seed),
+        n_kept=keep,
+        choice=choice,
+        scores=point.scores,
+        n_shared=n_shared,
+        n_expected=n_removed * len(own_removed) / len(heads),
+        change=point.change,
+        against_own=None if choice == OWN else grid.compare(point, own, seed=seed),
+        against_random=None if choice == RANDOM else grid.compare(point, random, seed=seed),
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from headcount.core.budget import Budget
-from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.evaluation import Evaluation
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.pruning.recipe import Recipe
@@ -17,6 +17,7 @@ from headcount.studies._base import Effort, LoadedModel, StudyContext
 from headcount.studies._gated import admit_model, count_levels
 from headcount.studies._grid import Grid, GridPoint, count_by, run_grid
 from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._rows import ControlledRow, DifferenceRow, estimate_requests, shift_interval
 from headcount.workflows.prune import Pruning, build_grid
 
 if TYPE_CHECKING:
@@ -27,64 +28,31 @@ LEVELS = tuple(share / 10 for share in range(9, 0, -1))
 RANDOM = "random"
 
 
-@dataclass(frozen=True, slots=True)
-class CurveRow:
-    """One method at one number of heads.
-
-    `mean` with its `interval` and `deviation` is over seeds, `change` from the dense model and `against_random` over examples. `band` is the score of
-    the dense model (`dense`) plus the interval of the change.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveRow(ControlledRow):
+    """One method at one number of heads. `band` is the score of the dense model (`dense`) plus the interval of the change from it."""
 
     method: str
-    n_kept: int
     share_removed: float
-    n_seeds: int
-    steps: int | None
-    mean: float
-    interval: tuple[float | None, float | None]
-    deviation: float | None
-    change: PairedDifference
-    against_random: PairedDifference | None
     kept_by_kind: Mapping[str, float]
     band: tuple[float, float]
     dense: float
     task: str = ""
-    q: float | None = None
 
     @property
     def relative(self) -> tuple[float, float, float]:
         """The mean and the ends of the band as shares of the dense model's score."""
-        return self.mean / self.dense, self.band[0] / self.dense, self.band[1] / self.dense
-
-    @property
-    def p(self) -> float | None:
-        """The p-value of no difference from random heads; None for these."""
-        return None if self.against_random is None else self.against_random.p
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the row as plain data."""
-        return asdict(self)
+        return self.scores.mean / self.dense, self.band[0] / self.dense, self.band[1] / self.dense
 
 
-@dataclass(frozen=True, slots=True)
-class PairRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodPair(DifferenceRow):
     """The difference of a method from another one at the same number of heads."""
 
     n_kept: int
     method: str
     other: str
-    change: PairedDifference
     task: str = ""
-    q: float | None = None
-
-    @property
-    def p(self) -> float:
-        """The p-value of no difference."""
-        return self.change.p
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the row as plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +61,7 @@ class Curves:
 
     dense: Mapping[str, Evaluation]
     rows: list[CurveRow]
-    pairs: list[PairRow]
+    pairs: list[MethodPair]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +95,9 @@ def count_kind_levels(keeps: Sequence[int | float | str], n_heads: int) -> list[
 
 def estimate_effort(study: PrunedModels, context: StudyContext, *, n_grids: int = 1) -> Effort:
     """Returns the evaluations of all models, one gradient pass for each ranking, and the steps of those that train, of so many grids alike."""
-    specs, n_train, n_report = build_requests(study, context), len(context.task.calibration), len(context.task.report)
-    steps = sum(spec.n_steps(n_train) for spec in specs)
-    rankings = len(study.methods) * 3 * min(n_train, 512)
-    passes = (len(specs) + 1) * min(n_report, context.limit or n_report) + rankings
-    return Effort(passes=n_grids * passes, steps=n_grids * steps)
+    models = estimate_requests(build_requests(study, context), context)
+    rankings = len(study.methods) * 3 * min(len(context.task.calibration), 512)
+    return Effort(passes=n_grids * (models.passes + rankings), steps=n_grids * models.steps)
 
 
 def list_kinds(study: PruningCurve, heads: HeadMap) -> list[tuple[str, ...]]:
@@ -160,7 +126,7 @@ def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
     describe_study_run(context, context.loaded, {"study": study.name, "methods": list(study.methods), "seeds": study.seeds})
     dense: dict[str, Evaluation] = {}
     rows: list[CurveRow] = []
-    pairs: list[PairRow] = []
+    pairs: list[MethodPair] = []
     for series in all_series:
         admit_model(context.run, series.loaded.model)
         pruning = Pruning(context.required_run, series.loaded.model, series.task, limit=context.limit, command=context.command)
@@ -184,19 +150,15 @@ def curve_rows(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> list[
             control = None if method.startswith(RANDOM) else controls.get(n_kept)
             rows.append(
                 CurveRow(
-                    method,
-                    n_kept,
-                    1 - n_kept / n_free,
-                    len(point.seeds),
-                    point.steps,
-                    point.mean,
-                    point.interval,
-                    point.deviation,
-                    point.change,
-                    None if control is None else grid.compare(point, control, seed=seed),
-                    count_by(grid.heads.blocks, point.survivors),
-                    (grid.dense.score + point.change.low, grid.dense.score + point.change.high),
-                    grid.dense.score,
+                    method=method,
+                    n_kept=n_kept,
+                    share_removed=1 - n_kept / n_free,
+                    scores=point.scores,
+                    change=point.change,
+                    against_random=None if control is None else grid.compare(point, control, seed=seed),
+                    kept_by_kind=count_by(grid.heads.blocks, point.survivors),
+                    band=shift_interval(grid.dense.score, point.change),
+                    dense=grid.dense.score,
                 )
             )
     return correct_rows(rows)
@@ -208,12 +170,13 @@ def _count_free(point: GridPoint, heads: HeadMap, kinds: Sequence[str]) -> int:
     return round(sum(number for kind, number in counts.items() if not kinds or kind in kinds))
 
 
-def compare_methods(grid: Grid, *, seed: int = 0) -> list[PairRow]:
+def compare_methods(grid: Grid, *, seed: int = 0) -> list[MethodPair]:
     """Returns every pair of methods other than random at each number of heads that both have."""
     methods, rows = [method for method in grid.methods if not method.startswith(RANDOM)], []
     for n_kept in sorted({point.n_kept for point in grid.points}, reverse=True):
         for method, other in combinations(methods, 2):
             first, second = grid.point(method, n_kept), grid.point(other, n_kept)
             if first is not None and second is not None:
-                rows.append(PairRow(n_kept, method, other, grid.compare(first, second, seed=seed)))
+                change = grid.compare(first, second, seed=seed)
+                rows.append(MethodPair(n_kept=n_kept, method=method, other=other, change=change))
     return correct_rows(rows)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.core.stats.significance import Difference, paired_t
 from headcount.data.task import Task
@@ -12,10 +12,11 @@ from headcount.studies._base import Ablation, StudyContext
 from headcount.studies._gated import evaluate_without, means_for
 from headcount.studies._grid import compare_evaluations
 from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._rows import DifferenceRow
 
 
-@dataclass(frozen=True, slots=True)
-class HeadRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadRow(DifferenceRow):
     """The model without one head: its metric, or its loss where there is none, the change of that, and the rise of the loss."""
 
     head: str
@@ -24,18 +25,7 @@ class HeadRow:
     layer: int
     index: int
     score: float
-    change: PairedDifference
     rise: Difference
-    q: float | None = None
-
-    @property
-    def p(self) -> float:
-        """The p-value of no change."""
-        return self.change.p
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the row as plain data."""
-        return asdict(self)
 
 
 def evaluate_each(context: StudyContext, task: Task, ablation: Ablation = "zero") -> tuple[Evaluation, dict[Head, Evaluation]]:
@@ -61,7 +51,16 @@ def remove_each_head(context: StudyContext, study: str, ablation: Ablation) -> t
     rows = []
     for head, evaluation in evaluations.items():
         block = heads.block_of(head)
-        change = compare_evaluations(dense, evaluation, task, seed=context.seed)
-        rise = paired_t(evaluation.losses - dense.losses)
-        rows.append(HeadRow(str(head), block.name, block.kind, head.layer, head.index, evaluation.score, change, rise))
+        rows.append(
+            HeadRow(
+                head=str(head),
+                block=block.name,
+                kind=block.kind,
+                layer=head.layer,
+                index=head.index,
+                score=evaluation.score,
+                change=compare_evaluations(dense, evaluation, task, seed=context.seed),
+                rise=paired_t(evaluation.losses - dense.losses),
+            )
+        )
     return dense, correct_rows(rows)

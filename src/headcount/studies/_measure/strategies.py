@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
-from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.evaluation import Evaluation
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.pruning.base import Pruner
@@ -20,6 +20,7 @@ from headcount.studies._base import Effort, LoadedModel, StudyContext
 from headcount.studies._gated import admit_model
 from headcount.studies._grid import Grid, GridPoint, count_by, run_grid
 from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._rows import ControlledRow, DifferenceRow, estimate_requests
 from headcount.studies._tuning import CLASSIFIER, load_with_head
 from headcount.workflows.prune import Pruning
 
@@ -31,66 +32,31 @@ ALL = "all"
 """Stands for all kinds of attention together."""
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyRow(ControlledRow):
     """One strategy within one kind of attention at one number of heads.
 
     Attributes:
         strategy: The pruner.
-        kind: The attention that may lose heads; `all` if any may.
-        n_kept: How many heads of that attention stay.
+        kind: The attention that may lose heads; `all` if any may. `n_kept` heads of it stay.
         share_removed: The share of its heads that goes.
-        n_seeds: How many seeds there are.
-        steps: Optimiser steps of the training after pruning; None if there was none.
-        mean: The mean over seeds, with the `interval` by t and the standard `deviation` over seeds.
-        change: The difference from the dense model after the same training, over examples.
-        against_random: The difference from random heads of the same number.
         layers: The mean number of heads that stay in every layer.
     """
 
     strategy: str
     kind: str
-    n_kept: int
     share_removed: float
-    n_seeds: int
-    steps: int | None
-    mean: float
-    interval: tuple[float | None, float | None]
-    deviation: float | None
-    change: PairedDifference
-    against_random: PairedDifference | None
     layers: dict[str, float]
-    q: float | None = None
-
-    @property
-    def p(self) -> float | None:
-        """The p-value of no difference from random heads; None for these."""
-        return None if self.against_random is None else self.against_random.p
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the row as plain data."""
-        return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyPair:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyPair(DifferenceRow):
     """The difference of a strategy from another one at the same number of heads of the same attention."""
 
     kind: str
     n_kept: int
     strategy: str
     other: str
-    change: PairedDifference
-    q: float | None = None
-
-    @property
-    def p(self) -> float:
-        """The p-value of no difference."""
-        return self.change.p
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the row as plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +121,7 @@ def label_strategy(pruner: Pruner) -> str:
 
 def estimate_effort(study: Strategies, context: StudyContext) -> Effort:
     """Returns the evaluations and the training steps of all models."""
-    specs = build_requests(study, context.loaded.heads, context.seed)
-    n_train, n_report = len(context.task.calibration), len(context.task.report)
-    passes = (len(specs) + 1) * min(n_report, context.limit or n_report)
-    return Effort(passes=passes, steps=sum(spec.n_steps(n_train) for spec in specs))
+    return estimate_requests(build_requests(study, context.loaded.heads, context.seed), context)
 
 
 def measure_strategies(study: Strategies, context: StudyContext) -> StrategyResult:
@@ -195,24 +158,20 @@ def summarise(grid: Grid, model: str, *, is_trained: bool, seed: int = 0) -> Str
         n_free = sum(block.n_heads for block in grid.heads.blocks if kind in (ALL, block.kind))
         rows.append(
             StrategyRow(
-                strategy,
-                kind,
-                n_kept,
-                1 - n_kept / n_free,
-                len(point.seeds),
-                point.steps,
-                point.mean,
-                point.interval,
-                point.deviation,
-                grid.compare(point, replace(point, evaluation=dense), seed=seed),
-                None if control is None else grid.compare(point, control, seed=seed),
-                count_by(grid.heads.blocks, point.survivors, layers=True),
+                strategy=strategy,
+                kind=kind,
+                n_kept=n_kept,
+                share_removed=1 - n_kept / n_free,
+                scores=point.scores,
+                change=grid.compare(point, replace(point, evaluation=dense), seed=seed),
+                against_random=None if control is None else grid.compare(point, control, seed=seed),
+                layers=count_by(grid.heads.blocks, point.survivors, layers=True),
             )
         )
     for (first, kind, n_kept), (second, other_kind, n_other) in combinations(by_key, 2):
         if (kind, n_kept) == (other_kind, n_other) and RANDOM not in (first, second):
             change = grid.compare(by_key[first, kind, n_kept], by_key[second, kind, n_kept], seed=seed)
-            pairs.append(StrategyPair(kind, n_kept, first, second, change))
+            pairs.append(StrategyPair(kind=kind, n_kept=n_kept, strategy=first, other=second, change=change))
     values = trained[0].values if trained else (grid.dense.score,)
     return StrategyResult(model, dense, values, bool(trained), correct_rows(sort_rows(rows)), correct_rows(pairs))
 

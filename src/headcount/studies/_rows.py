@@ -1,0 +1,164 @@
+"""Rows, columns and effort that studies of pruned models share. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import sqrt
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Self
+
+from scipy import special
+
+from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.stats.significance import Difference
+from headcount.core.study_result import Cell, Column, interval_columns
+from headcount.studies._base import Effort, StudyContext
+
+if TYPE_CHECKING:
+    from headcount.pruning.spec import PruneSpec
+
+MIN_SEEDS = 3
+"""With fewer seeds no interval over seeds is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedScores:
+    """The metric, or the loss where there is none, of one model over seeds.
+
+    Attributes:
+        n_seeds: How many seeds.
+        steps: Optimiser steps of the shortest stage that trained; None where nothing trained.
+        mean: The mean over seeds.
+        low: The lower end of its interval by t over seeds; None below three seeds.
+        high: The upper end.
+        deviation: The standard deviation over seeds; None for a single one.
+    """
+
+    n_seeds: int
+    steps: int | None
+    mean: float
+    low: float | None
+    high: float | None
+    deviation: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float], steps: int | None = None) -> Self:
+        """Returns the mean of the values of all seeds, with its 95 % interval by t from three seeds on."""
+        center, deviation = mean(values), stdev(values) if len(values) > 1 else None
+        if deviation is None or len(values) < MIN_SEEDS:
+            return cls(len(values), steps, center, None, None, deviation)
+        reach = float(special.stdtrit(len(values) - 1, 0.975)) * deviation / sqrt(len(values))
+        return cls(len(values), steps, center, center - reach, center + reach, deviation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferenceRow:
+    """A row with a difference between two models on the same examples; `q` is its p-value, corrected over the table."""
+
+    change: PairedDifference
+    q: float | None = None
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of no difference; None where nothing was tested."""
+        return self.change.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data, with the parts of differences and of scores over seeds as entries of their own."""
+        values: dict[str, object] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, PairedDifference | Difference):
+                values[field.name] = value.difference
+                values |= {f"{field.name}_{part}": getattr(value, part) for part in ("low", "high", "p")}
+            elif isinstance(value, SeedScores):
+                values |= {part.name: getattr(value, part.name) for part in fields(value)}
+            else:
+                values[field.name] = value
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedRow(DifferenceRow):
+    """A pruned model at one number of heads, over seeds, and its difference from the dense model."""
+
+    n_kept: int
+    scores: SeedScores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlledRow(PrunedRow):
+    """A pruned model that is tested against random heads; `against_random` is None for these."""
+
+    against_random: PairedDifference | None
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of no difference from random heads; None for these."""
+        return None if self.against_random is None else self.against_random.p
+
+
+def difference_cells(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
+    """Returns a difference with the ends of its interval; None for all three where there is none."""
+    return (None, None, None) if change is None else (change.difference, change.low, change.high)
+
+
+def seed_columns(metric: str) -> tuple[Column, ...]:
+    """Returns the columns of `seed_cells`."""
+    return Column("seeds"), *interval_columns(metric, ".4g"), Column("sd", format=".2g")
+
+
+def seed_cells(scores: SeedScores) -> tuple[Cell, ...]:
+    """Returns the scores of a model over seeds as cells of a table."""
+    return scores.n_seeds, scores.mean, scores.low, scores.high, scores.deviation
+
+
+def controlled_columns(metric: str) -> tuple[Column, ...]:
+    """Returns the columns of `controlled_cells`."""
+    return (
+        Column("steps"),
+        *seed_columns(metric),
+        *interval_columns("against the dense model", "+.3g", metric),
+        *interval_columns("against random", "+.3g", metric),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+
+
+def controlled_cells(row: ControlledRow) -> tuple[Cell, ...]:
+    """Returns the score of a model over seeds, and its differences from the dense model and from random heads."""
+    return (row.scores.steps, *seed_cells(row.scores), *difference_cells(row.change), *difference_cells(row.against_random), row.p, row.q)
+
+
+def list_kinds_of_rows(counts: Sequence[Mapping[str, float]]) -> list[str]:
+    """Returns the kinds of attention that need columns of their own: all of them, or none where there is one kind."""
+    kinds = list(dict.fromkeys(kind for by_kind in counts for kind in by_kind))
+    return kinds if len(kinds) > 1 else []
+
+
+def kind_columns(kinds: Sequence[str]) -> tuple[Column, ...]:
+    """Returns a column for the heads of each kind of attention that stay."""
+    return tuple(Column(f"{kind} heads", format=".3g") for kind in kinds)
+
+
+def describe_dense(dense: Evaluation) -> dict[str, object]:
+    """Returns the loss and the metric of the dense model as plain data."""
+    return {"loss": dense.loss, "metric": dense.metric, "value": dense.value}
+
+
+def note_dense(dense: Evaluation, condition: str = "") -> str:
+    """Returns the sentence about the score of the dense model."""
+    return f"Dense model{condition}: {dense.metric or 'loss'} {dense.score:.4g} on {dense.n_examples} examples."
+
+
+def shift_interval(dense: float, change: PairedDifference) -> tuple[float, float]:
+    """Returns the score of the dense model plus the interval of the change from it."""
+    return dense + change.low, dense + change.high
+
+
+def estimate_requests(specs: Sequence[PruneSpec], context: StudyContext) -> Effort:
+    """Returns the evaluations of the dense model and of the model of every request, and the steps of those that train."""
+    n_report = len(context.task.report)
+    steps = sum(spec.n_steps(len(context.task.calibration)) for spec in specs)
+    return Effort(passes=(len(specs) + 1) * min(n_report, context.limit or n_report), steps=steps)
