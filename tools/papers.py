@@ -8,6 +8,7 @@ python tools/papers.py --index             rewrites docs/papers.md alone: every 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
@@ -21,46 +22,56 @@ PAGES, INDEX, RUNS = ROOT / "docs" / "papers", ROOT / "docs" / "papers.md", ROOT
 
 @dataclass(frozen=True)
 class Example:
-    """The embedded model that a paper is shown on, its task, and further words of the command."""
+    """An embedded model that a paper is shown on, its task, further words of the command, and the items to run: all, or those that `only` names."""
 
     model: str
     task: str
     words: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+
+    def command(self, name: str, out: Path) -> list[str]:
+        """Returns the words of the command for a paper."""
+        only = ("--only", ",".join(self.only)) if self.only else ()
+        return ["paper", name, self.model, "--task", self.task, *self.words, *only, "--out", str(out)]
 
 
+ENTAILMENT, TAVI = "demo/entailment", "demo/entailment-tavi"
+TRANSLATOR, TRANSLATION = "demo/translator", "demo/translation"
 EXAMPLES = {
-    "voita2019": Example("demo/translator", "demo/translation", ("--embedded", "translation", "--frequent", "60")),
-    "michel2019": Example("demo/entailment", "demo/entailment", ("--other-task", "demo/entailment-tavi")),
-    "li2021": Example("demo/entailment", "demo/entailment"),
-    "budhraja2020": Example("demo/entailment", "demo/entailment", ("--other-task", "demo/entailment-tavi")),
-    "pande2021": Example("demo/encoder-english", "demo/text", ("--embedded", "english", "--tuned", "demo/entailment-english")),
-    "budhraja2021": Example("demo/entailment", "demo/entailment"),
+    "voita2019": (
+        Example(TRANSLATOR, TRANSLATION, ("--embedded", "translation", "--frequent", "60")),
+        Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI), only=("V15",)),
+    ),
+    "michel2019": (
+        Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI)),
+        Example(TRANSLATOR, TRANSLATION, only=("M3", "M12")),
+    ),
+    "li2021": (
+        Example(ENTAILMENT, ENTAILMENT),
+        Example(TRANSLATOR, TRANSLATION, only=("L7",)),
+    ),
+    "budhraja2020": (
+        Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI, "--pretrained", "demo/encoder")),
+        Example(TRANSLATOR, TRANSLATION, only=("B4",)),
+    ),
+    "pande2021": (Example("demo/encoder-english", "demo/text", ("--embedded", "english", "--tuned", "demo/entailment-english")),),
+    "budhraja2021": (
+        Example(ENTAILMENT, ENTAILMENT, ("--tasks", f"{ENTAILMENT},{TAVI}", "--against", "demo/entailment-english")),
+        Example("demo/encoder-english", "demo/text", ("--tuned", "demo/entailment-english"), only=("X6",)),
+    ),
 }
+"""Items that one embedded model cannot show (no cross-attention, no second language) are shown on another one."""
 
 
-def list_items(name: str) -> list[dict[str, str]]:
-    """Returns the items of a paper as its command lists them."""
-    import json
-
-    example = EXAMPLES[name]
-    command = [
-        "paper",
-        name,
-        example.model,
-        "--task",
-        example.task,
-        *example.words,
-        "--out",
-        str(RUNS / f"list-{name}"),
-        "--list",
-        "--json",
-    ]
-    finished = subprocess.run([sys.executable, "-m", "headcount", *command, "--quiet"], capture_output=True, text=True, check=True)
+def list_items(name: str, example: Example) -> list[dict[str, str]]:
+    """Returns the items of a paper as its command lists them for an example."""
+    command = [*example.command(name, RUNS / f"list-{name}"), "--list", "--json", "--quiet"]
+    finished = subprocess.run([sys.executable, "-m", "headcount", *command], capture_output=True, text=True, check=True)
     return json.loads(finished.stdout)["items"]
 
 
 def write_index(names: list[str]) -> None:
-    """Writes the index of all items."""
+    """Writes the index of all items: what comes out, and on which embedded model it is shown."""
     lines = [
         "# The papers",
         "",
@@ -76,34 +87,41 @@ def write_index(names: list[str]) -> None:
         "",
     ]
     for name in names:
-        example = EXAMPLES[name]
-        page = f" On an embedded model: [{name}](papers/{name}.md)." if (PAGES / f"{name}.md").is_file() else ""
-        lines += [
-            f"## {name}",
-            "",
-            f"States are those of `{example.model}` with `{' '.join(('--task', example.task, *example.words))}`.{page}",
-            "",
-        ]
-        lines += ["| item | in the paper | what comes out | state |", "|---|---|---|---|"]
-        lines += [f"| {item['id']} | {item['part']} | {item['title']} | {item['state']} |" for item in list_items(name)]
+        page = f"On embedded models: [{name}](papers/{name}.md), made by `make papers`." if (PAGES / f"{name}.md").is_file() else ""
+        lines += [f"## {name}", "", *([page, ""] if page else [])]
+        lines += ["| item | in the paper | what comes out | shown on |", "|---|---|---|---|"]
+        rows: dict[str, list[str]] = {}
+        for example in EXAMPLES[name]:
+            for item in list_items(name, example):
+                state = example.model if item["state"] == "runs" else item["state"]
+                if item["id"] not in rows or item["state"] == "runs":
+                    rows[item["id"]] = [item["id"], item["part"], item["title"], state]
+        lines += [f"| {' | '.join(row)} |" for row in rows.values()]
         lines += [""]
     INDEX.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
 def run_paper(name: str, *, is_quick: bool) -> None:
-    """Runs the experiments of a paper on its embedded model, and copies summary and figures to the documentation."""
-    example, out = EXAMPLES[name], RUNS / (f"{name}-quick" if is_quick else name)
-    words = ["paper", name, example.model, "--task", example.task, *example.words, *(["--quick"] if is_quick else []), "--out", str(out)]
+    """Runs the experiments of a paper on its embedded models, and copies summaries and figures to the documentation."""
+    shutil.rmtree(PAGES / name, ignore_errors=True)
+    parts = [run_example(name, number, example, is_quick=is_quick) for number, example in enumerate(EXAMPLES[name])]
+    PAGES.mkdir(parents=True, exist_ok=True)
+    (PAGES / f"{name}.md").write_text("\n".join(parts), encoding="utf-8")
+
+
+def run_example(name: str, number: int, example: Example, *, is_quick: bool) -> str:
+    """Runs the experiments of a paper on one model, copies their figures, and returns the summary; that of a further model has no title."""
+    out = RUNS / f"{name}{f'-{number}' if number else ''}{'-quick' if is_quick else ''}"
+    words = [*example.command(name, out), *(["--quick"] if is_quick else [])]
     subprocess.run([sys.executable, "-m", "headcount", *words], check=True)
-    folder, figures = out / "papers" / name, PAGES / name
-    shutil.rmtree(figures, ignore_errors=True)
+    folder = out / "papers" / name
     text = (folder / "summary.md").read_text(encoding="utf-8").replace(str(ROOT) + "/", "")
     for link in re.findall(r"\]\(([^)]+\.svg)\)", text):
-        (figures / link).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(folder / link, figures / link)
+        (PAGES / name / link).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / link, PAGES / name / link)
         text = text.replace(f"]({link})", f"]({name}/{link})")
-    PAGES.mkdir(parents=True, exist_ok=True)
-    (PAGES / f"{name}.md").write_text(text, encoding="utf-8")
+    title = text.partition("\n")[0]
+    return text.replace(title, f"## On {example.model}", 1) if number else text
 
 
 def main() -> int:
