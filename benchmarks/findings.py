@@ -1,233 +1,266 @@
-"""Do the findings of the six papers hold on real models? Their experiments as `headcount study` commands, on the models of benchmarks/results.py.
+"""The experiments of the papers on real models, each by the one command that users have: `headcount paper`.
 
-    python benchmarks/findings.py --data DATA --model MiniLM --sst2 SST2 --mrpc MRPC --out RUN [--only survivors layers …]
+    python benchmarks/findings.py --data DATA --models MODELS --out RUN                 all of them in the small version; goes on after a stop
+    python benchmarks/findings.py --data DATA --models MODELS --out RUN michel2019      one paper
+    python benchmarks/findings.py --data DATA --models MODELS --out RUN --full          with all sizes, seeds and steps: many hours
+    python benchmarks/findings.py --page                                                only writes docs/findings.md anew from docs/findings/*.json
 
-SST2 and MRPC are the folders that benchmarks/results.py made (its `--out`). Everything is kept in RUN and goes on after a stop; tables go to
-docs/findings.md.
+DATA and MODELS are described in docs/benchmarks.md. Classifiers are fine-tuned first, by `headcount prune --new-head --keep 100%`. What came out
+is kept in docs/findings: a page with figures and a small JSON file for each paper; docs/findings.md is made of the JSON files.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import io
+import gzip
 import json
+import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import redirect_stdout
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-from peers.sidebyside import put, table
-from results import make_task, write
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-import headcount as hc
-from headcount.app.main import main as headcount
-from headcount.behaviour.corpus import read_corpus
-from headcount.core.role_table import RoleTable
-from headcount.data.readers.conllu import read_conllu
-from headcount.pruning.recipe import Recipe
-from headcount.pruning.training.fine_tune import fine_tune
-from headcount.runs.store import Run
-from headcount.studies._measure.survivors import compare_survivors, read_survivors, read_units
-from headcount.workflows.roles import roles_into
-
-DOCUMENT = Path(__file__).parents[1] / "docs" / "findings.md"
-SENTENCES = 400
-KINDS = {"positional": ("offset",), "syntactic": ("syntax",), "rare words": ("rare",)}
-"""The roles of Voita et al. 2019."""
-METHODS = (
-    "surgeon + repair",
-    "gradient + repair",
-    "gradient(again=true) + repair",
-    "fisher + repair",
-    "ablation + repair",
-    "gates + repair",
-    "dsp:pipelined + repair",
-    "random + repair",
-)
-EARLY = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-"""Shares of the fine-tuning after which a checkpoint is kept."""
-SIMILAR, APART = 4.0, 2.0
-"""Pairs of STS-B of at least, and at most, this score (0 to 5) count as paraphrases, and as none."""
-
-
-def study(*words: Any) -> dict[str, Any]:
-    """What a command of headcount tells."""
-    given = [str(word) for word in words]
-    print("headcount", *given, flush=True)
-    output = io.StringIO()
-    with redirect_stdout(output):
-        code = headcount([*given, "--json", "--quiet"])
-    if code:
-        sys.exit(code)
-    return json.loads(output.getvalue())
-
-
-def of_task(options: argparse.Namespace, name: str, *, test: Path | None = None) -> list[Any]:
-    """The words that name a task of benchmarks/results.py."""
-    files = getattr(options, name) / "files"
-    pair = ["--text-pair-column", "text_pair"] if name == "mrpc" else []
-    words = ["--task", "classification", "--train", files / "train.csv", "--eval", test or files / "test.csv", "--text-column", "text"]
-    return [*words, "--label-column", "label", *pair, "--max-length", 128, "--truncate"]
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.0f} %"
-
-
-def survivors(options: argparse.Namespace) -> str:
-    """By method, how long heads with and without the roles of Voita et al. live in the comparisons of results.py."""
-    rows = []
-    for name in ("sst2", "mrpc"):
-        folder = getattr(options, name)
-        model = hc.load(folder / "tuned")
-        sentences = list(read_conllu(options.data / "ud" / "en_ewt" / "en_ewt-ud-dev.conllu"))[:SENTENCES]
-        with Run.lead(folder / "run", command="python benchmarks/findings.py") as run:
-            found = roles_into(run, model, read_corpus(model, sentences, AutoTokenizer.from_pretrained(folder / "tuned")))
-            kept = {key: sets for key, sets in read_survivors(run)[0].items() if key[0] in METHODS}
-            _, overall = compare_survivors(merged(found), kept, units=read_units(run))
-        for row in overall:
-            if row.role in KINDS:
-                shares = [percent(row.survive_with), percent(row.survive_without)]
-                rows.append([name, row.role, row.method, row.heads_with, *shares, f"{row.p:.2g}", f"{row.q:.2g}"])
-    return table(("task", "role", "method", "heads with it", "levels they survive", "levels the others survive", "p", "q"), rows, left=3)
-
-
-def merged(found: RoleTable) -> RoleTable:
-    """The roles of one kind as one role, by its name."""
-    rows = {}
-    for kind, families in KINDS.items():
-        for row in found:
-            if row.role.partition(":")[0] in families:
-                before = rows.get((row.head, kind))
-                rows[row.head, kind] = replace(row, role=kind, has_role=row.has_role or (before is not None and before.has_role))
-    return RoleTable(tuple(rows.values()), found.heads)
-
-
-def finetuned(options: argparse.Namespace) -> str:
-    """How far the roles of heads move in the fine-tuning, layer by layer."""
-    text, rows = options.data / "ud" / "en_ewt" / "en_ewt-ud-dev.conllu", []
-    for name in ("sst2", "mrpc"):
-        words = [options.model, getattr(options, name) / "tuned", "--text", text, "--limit", SENTENCES, "--auto", "AutoModel"]
-        changes = study("study", "finetune-roles", *words)["changes"]
-        for layer in sorted({layer_of(change) for change in changes}):
-            here = [change for change in changes if layer_of(change) == layer]
-            moved = sum(abs(change["difference"]) for change in here) / len(here)
-            sure = sum(change["q"] <= 0.05 for change in here)
-            separators = [change["difference"] for change in here if change["role"].startswith("delimiter")]
-            lost, gained = (sum(c[a] and not c[b] for c in here) for a, b in (("had", "has"), ("has", "had")))
-            delimiter_change = f"{sum(separators) / len(separators):+.2f}" if separators else ""
-            rows.append([name, layer, f"{moved:.2f}", f"{sure} of {len(here)}", lost, gained, delimiter_change])
-    header = ("task", "layer", "mean size of change", "changed (q ≤ 0.05)", "roles lost", "roles gained", "mean change of delimiter bias")
-    return table(header, rows)
-
-
-def layer_of(change: dict[str, Any]) -> int:
-    return int(change["head"].removeprefix("L").partition("H")[0])
-
-
-def transfer(options: argparse.Namespace) -> str:
-    """Scores of one model on its own test pairs and on pairs of another collection."""
-    pairs = list(csv.DictReader((options.data / "stsb" / "stsb-en-test.csv").open(encoding="utf-8"), fieldnames=("a", "b", "score")))
-    sure = [
-        (pair["a"], pair["b"], str(int(float(pair["score"]) >= SIMILAR))) for pair in pairs if not APART < float(pair["score"]) < SIMILAR
-    ]
-    other = write(options.out / "stsb.csv", ("text", "text_pair", "label"), sure)
-    model = options.mrpc / "tuned"
-    for name, test in (("mrpc", None), ("stsb", other)):
-        words = [*of_task(options, "mrpc", test=test), "--by", "ablation,gradient", "--split", "report", "--limit", 200]
-        study("score", model, *words, "--out", options.out / "transfer" / name)
-    found = study("study", "transfer", *(options.out / "transfer" / name for name in ("mrpc", "stsb")))["pairs"]
-    rows = [
-        [
-            pair["method"],
-            *(f"{pair[by]['value']:.2f} ({pair[by]['low']:.2f} … {pair[by]['high']:.2f})" for by in ("pearson", "spearman")),
-            f"{pair['lowest']['shared']} of {pair['lowest']['k']} ({pair['lowest']['expected'] * pair['lowest']['k']:.1f} by chance)",
-        ]
-        for pair in found
-    ]
-    return table(("score", "Pearson", "Spearman", "lowest quarter shared"), rows)
-
-
-class Snapshots:
-    """Keeps a model at some steps of its training."""
-
-    def __init__(self, model: Any, tokenizer: Any, folder: Path) -> None:
-        self.model, self.tokenizer, self.folder, self.done = model, tokenizer, folder, set[float]()
-
-    def __call__(self, done: int, total: int | None) -> None:
-        """After some steps."""
-        due = [share for share in EARLY if total and done >= share * total and share not in self.done]
-        if due:
-            self.done.update(due)
-            place = self.folder / f"checkpoint-{done}"
-            self.model.save_pretrained(place)
-            self.tokenizer.save_pretrained(place)
-
-
-def dynamics(options: argparse.Namespace) -> str:
-    """The pruning curve of checkpoints of a fine-tuning on SST-2."""
-    folder = options.out / "training"
-    if not (folder / "done").is_file():
-        torch.manual_seed(0)
-        model = AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=2)
-        tokenizer = AutoTokenizer.from_pretrained(options.model)
-        files = options.sst2 / "files"
-        task = make_task("sst2", model, tokenizer, (files / "train.csv", files / "dev.csv", files / "test.csv"))
-        fine_tune(model, task, Recipe(epochs=1.0, rate=5e-5, train_batch=32), progress=Snapshots(model, tokenizer, folder))
-        (folder / "done").touch()
-    words = [*of_task(options, "sst2"), "--limit", 600, "--keep", "75%,50%,25%,12.5%", "--hold", 0.95]
-    found = study("study", "dynamics", folder, *words, "--out", options.out / "dynamics")
-    steps = {one["step"]: one for one in found["checkpoints"]}
-    keeps = sorted({row["keep"] for row in found["rows"]}, reverse=True)
-    rows = []
-    for step, one in sorted(steps.items()):
-        here = {row["keep"]: row for row in found["rows"] if row["step"] == step}
-        rows.append([step, percent(one["value"]), *(percent(here[keep]["value"]) for keep in keeps)])
-    return table(("examples seen", "accuracy", *(f"{keep} heads" for keep in keeps)), rows)
-
-
-def layers(options: argparse.Namespace) -> str:
-    """What the loss of a block of layers costs."""
-    rows = []
-    for name in ("sst2", "mrpc"):
-        words = [getattr(options, name) / "tuned", *of_task(options, name), "--limit", 600, "--out", options.out / f"layers-{name}"]
-        found = study("study", "layers", *words)
-        for row in found["rows"]:
-            change = [f"{100 * row[f'metric {part}']:+.1f}" for part in ("difference", "low", "high")]
-            rows.append([name, row["name"], percent(row["value"]), f"{change[0]} ({change[1]} … {change[2]})"])
-    return table(("task", "without", "accuracy", "change in points"), rows, left=2)
-
-
-PARTS: dict[str, Callable[[argparse.Namespace], str]] = {
-    "survivors": survivors,
-    "finetuned": finetuned,
-    "transfer": transfer,
-    "dynamics": dynamics,
-    "layers": layers,
+ROOT = Path(__file__).resolve().parents[1]
+PAGES, DOCUMENT = ROOT / "docs" / "findings", ROOT / "docs" / "findings.md"
+LANGUAGES = {
+    "en": "eng_Latn",
+    "de": "deu_Latn",
+    "nl": "nld_Latn",
+    "fr": "fra_Latn",
+    "es": "spa_Latn",
+    "it": "ita_Latn",
+    "pt": "por_Latn",
+    "ru": "rus_Cyrl",
+    "pl": "pol_Latn",
 }
+"""Languages of SIB-200 that the multilingual encoder reads, English first."""
+GROUPS = {
+    "en": ("Germanic", 6.7),
+    "de": ("Germanic", 2.8),
+    "nl": ("Germanic", 2.2),
+    "fr": ("Romance", 2.6),
+    "es": ("Romance", 1.9),
+    "it": ("Romance", 1.8),
+    "pt": ("Romance", 1.1),
+    "ru": ("Slavic", 2.0),
+    "pl": ("Slavic", 1.6),
+}
+"""Family, and millions of articles of the language's Wikipedia (early 2024) in place of the size of the pre-training corpus, which is not known."""
+TITLES = {
+    "michel2019": "Michel et al. 2019 on all-MiniLM-L6-v2, fine-tuned on SST-2",
+    "li2021": "Li et al. 2021 on all-MiniLM-L6-v2, fine-tuned on SST-2",
+    "voita2019": "Voita et al. 2019 on opus-mt-en-fr, Multi30k",
+    "pande2021": "Pande et al. 2021 on all-mpnet-base-v2, English Web Treebank",
+    "budhraja2021": "Budhraja et al. 2021 on a multilingual encoder of 3 layers, SIB-200",
+}
+HEADER = """# Which findings hold
+
+The experiments of the papers on real models, other ones than the papers': a finding that does not show here is not refuted.
+Each section is one command, `headcount paper NAME MODEL …`, in its small version (`--quick`: few sizes, seeds, steps and examples)
+unless it says otherwise; the linked page has all tables and figures.
+The experiments on embedded models are in [The papers](papers.md), curves of more methods in [Results](results.md), other models in
+[Real models](real-models.md).
+
+Written by `benchmarks/findings.py` from what the commands measured; do not edit.
+"""
 
 
-def parts(names: Iterable[str], options: argparse.Namespace) -> None:
-    for name in names:
-        text = PARTS[name](options)
-        put(options.document, f"findings-{name}", text)
-        print(f"\n{text}\n", flush=True)
+@dataclass(frozen=True)
+class Places:
+    """Where data and models are, and where everything is kept."""
+
+    data: Path
+    models: Path
+    out: Path
+
+
+def headcount(*words: object) -> None:
+    """Runs a command of headcount, and ends the program if it fails."""
+    command = [sys.executable, "-m", "headcount", *map(str, words)]
+    print("headcount", *map(str, words), flush=True)
+    if subprocess.run(command, check=False).returncode:
+        sys.exit(1)
+
+
+def write_table(path: Path, rows: Iterable[Sequence[str]], columns: Sequence[str]) -> Path:
+    """Writes a csv file once, and returns its path."""
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(rows)
+    return path
+
+
+def read_tsv(path: Path, columns: Sequence[int], *, has_header: bool) -> list[list[str]]:
+    """Returns some columns of a file with tabs and without quotes."""
+    lines = path.read_text(encoding="utf-8").splitlines()[1 if has_header else 0 :]
+    return [[line.split("\t")[column] for column in columns] for line in lines]
+
+
+def classification(train: Path, test: Path) -> list[object]:
+    """Returns the words of a classification task."""
+    columns = ["--text-column", "text", "--label-column", "label", "--max-length", 128, "--truncate"]
+    return ["--task", "classification", "--train", train, "--eval", test, *columns]
+
+
+def tune_classifier(places: Places, name: str, model: Path, task: Sequence[object], *, epochs: int, rate: float) -> Path:
+    """Returns the folder of a model that was given a head and fine-tuned; trains it where it is not there yet."""
+    run = places.out / f"dense-{name}"
+    if not (folders := list((run / "models").glob("*"))):
+        headcount(
+            "prune",
+            model,
+            "--new-head",
+            "--keep",
+            "100%",
+            "--method",
+            "random",
+            "--no-repair",
+            "--recover",
+            epochs,
+            "--rate",
+            rate,
+            *task,
+            "--out",
+            run,
+        )
+        folders = list((run / "models").glob("*"))
+    return folders[0]
+
+
+def sst2(places: Places) -> tuple[Path, list[object]]:
+    """Returns MiniLM as a classifier of SST-2, and the words of its task."""
+    files = [
+        write_table(
+            places.out / "files" / f"sst2-{name}.csv",
+            read_tsv(places.data / "sst2" / f"{name}.tsv", (0, 1), has_header=False),
+            ("text", "label"),
+        )
+        for name in ("train", "test")
+    ]
+    task = classification(*files)
+    return tune_classifier(places, "sst2", places.models / "all-MiniLM-L6-v2", task, epochs=1, rate=1e-4), task
+
+
+def michel2019(places: Places) -> list[object]:
+    """Returns the words of Michel et al. 2019 on SST-2."""
+    model, task = sst2(places)
+    return [model, *task]
+
+
+li2021 = michel2019
+
+
+def voita2019(places: Places) -> list[object]:
+    """Returns the words of Voita et al. 2019 on English–French sentences."""
+    files: list[Path] = []
+    for name in ("train", "test_2016_flickr"):
+        for language in ("en", "fr"):
+            path = places.out / "files" / f"multi30k-{name}.{language}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            source = next((places.data / "multi30k").glob(f"{name}*.{language}.gz"))
+            path.write_bytes(gzip.decompress(source.read_bytes()))
+            files.append(path)
+    train, test = files[:2], files[2:]
+    words = ["--train", train[0], "--train", train[1], "--eval", test[0], "--eval", test[1]]
+    treebank = places.data / "ud" / "en_ewt" / "en_ewt-ud-dev.conllu"
+    return [places.models / "opus-mt-en-fr", "--task", "translation", *words, "--text", treebank, "--max-length", 64, "--truncate"]
+
+
+def pande2021(places: Places) -> list[object]:
+    """Returns the words of Pande et al. 2021 on the English Web Treebank."""
+    treebank = places.data / "ud" / "en_ewt" / "en_ewt-ud-dev.conllu"
+    return [places.models / "all-mpnet-base-v2", "--text", treebank, *sst2(places)[1], "--new-head"]
+
+
+def budhraja2021(places: Places) -> list[object]:
+    """Returns the words of Budhraja et al. 2021 on the topics of SIB-200."""
+    folder = places.out / "files"
+    read = {
+        name: {part: read_tsv(places.data / "sib200" / code / f"{part}.tsv", (2, 1), has_header=True) for part in ("train", "test")}
+        for name, code in LANGUAGES.items()
+    }
+    columns = ("text", "label")
+    tests = {name: write_table(folder / f"sib-{name}.csv", parts["test"], columns) for name, parts in read.items()}
+    task = classification(write_table(folder / "sib-train.csv", read["en"]["train"], columns), tests["en"])
+    model = tune_classifier(places, "sib200", places.models / "multilingual", task, epochs=8, rate=2e-4)
+    groups = write_table(
+        folder / "groups.csv", [(name, family, str(size)) for name, (family, size) in GROUPS.items()], ("language", "family", "size")
+    )
+    languages = [word for name, path in tests.items() for word in ("--language", f"{name}={path}")]
+    return [model, *task, *languages, "--groups", groups, "--tuned", model]
+
+
+PAPERS = {"michel2019": michel2019, "li2021": li2021, "voita2019": voita2019, "pande2021": pande2021, "budhraja2021": budhraja2021}
+
+
+def run_paper(places: Places, name: str, *, is_full: bool) -> None:
+    """Runs the experiments of a paper, and keeps its page, figures and sentences."""
+    out = places.out / (name if is_full else f"{name}-quick")
+    headcount("paper", name, *PAPERS[name](places), *([] if is_full else ["--quick"]), "--out", out)
+    folder, page = out / "papers" / name, PAGES / name
+    shutil.rmtree(page, ignore_errors=True)
+    text = (folder / "summary.md").read_text(encoding="utf-8")
+    for path, shown in ((places.data, "DATA"), (places.models, "MODELS"), (places.out, "RUN")):
+        text = text.replace(str(path), shown)
+    for link in re.findall(r"\]\(([^)]+\.svg)\)", text):
+        (page / link).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / link, page / link)
+        text = text.replace(f"]({link})", f"]({name}/{link})")
+    (PAGES / f"{name}.md").write_text(text, encoding="utf-8")
+    sections = re.findall(r"^## (\w+): (.*)\n\n\*(.*)\*\n\n(.*)$", text, re.MULTILINE)
+    rows = [
+        {"item": item, "title": title, "part": part.partition(", ")[2], "sentence": sentence} for item, title, part, sentence in sections
+    ]
+    content = {"paper": name, "version": "full" if is_full else "quick", "items": rows}
+    (PAGES / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_page() -> None:
+    """Writes docs/findings.md from the JSON files."""
+    lines = [HEADER]
+    for name, title in TITLES.items():
+        path = PAGES / f"{name}.json"
+        if not path.is_file():
+            lines += [f"## {title}", "", "Not measured yet.", ""]
+            continue
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version = "The small version." if content["version"] == "quick" else "In full."
+        lines += [
+            f"## {title}",
+            "",
+            f"{version} Tables and figures: [{name}](findings/{name}.md).",
+            "",
+            "| item | experiment | what came out |",
+            "|---|---|---|",
+        ]
+        lines += [f"| {row['item']} | {row['title']} | {row['sentence'].replace('|', chr(92) + '|')} |" for row in content["items"]]
+        lines.append("")
+    DOCUMENT.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    for name in ("data", "model", "sst2", "mrpc", "out"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--only", choices=PARTS, nargs="+", default=list(PARTS))
-    parser.add_argument("--document", type=Path, default=DOCUMENT)
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="PAPER", help="papers to run; all by default")
+    parser.add_argument("--data", type=Path, help="the folder of data sets")
+    parser.add_argument("--models", type=Path, help="the folder of models")
+    parser.add_argument("--out", type=Path, help="the folder that keeps files, models and runs")
+    parser.add_argument("--full", action="store_true", help="all sizes, seeds and steps")
+    parser.add_argument("--page", action="store_true", help="only write the page anew")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    parts(options.only, options)
+    if not options.page:
+        if None in (options.data, options.models, options.out):
+            parser.error("--data, --models and --out are needed")
+        places = Places(options.data.resolve(), options.models.resolve(), options.out.resolve())
+        for name in options.names or PAPERS:
+            run_paper(places, name, is_full=options.full)
+    write_page()
 
 
 if __name__ == "__main__":
