@@ -32,7 +32,7 @@ from headcount.runs.results import PrunedRow, smallest_safe
 from headcount.runs.store import Run
 from headcount.surgery.cost import cost
 from headcount.workflows import prune as pruning
-from headcount.workflows.prune import Pruning, build_grid, compare
+from headcount.workflows.prune import Pruning, build_grid, prune_all
 
 
 def result(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
-        dense, artifacts, failed = compare(work, [PruneSpec.of("random", 6, repair=False)])
+        dense, artifacts, failed = prune_all(work, [PruneSpec.of("random", 6, repair=False)])
         table = work.rows(dense, artifacts)
     assert not failed
     plan = hc.Plan.removing(artifacts[0].content["removed"])
@@ -252,7 +252,7 @@ def test_the_model_of_a_finished_artifact_is_the_one_it_was(
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
-        _, (artifact,), _ = compare(work, [spec])
+        _, (artifact,), _ = prune_all(work, [spec])
         chosen: list[str] = []
         real = pruning.prune_by_spec
         monkeypatch.setattr(pruning, "prune_by_spec", lambda *args, **how: chosen.append(method) or real(*args, **how))

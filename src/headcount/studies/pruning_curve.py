@@ -11,7 +11,7 @@ from headcount.studies._base import SIGNIFICANT, Effort, StudyContext, StudyInfo
 from headcount.studies._pruned_models import PrunedModels
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.pruning_curve import CurveRow, PairRow
+    from headcount.workflows.grid import MethodDifference, MethodRow
 
 WITHOUT_REPAIR = " without repair"
 
@@ -68,7 +68,7 @@ class PruningCurve(PrunedModels):
         )
 
 
-def _table(rows: Sequence[CurveRow], metric: str) -> Table:
+def _table(rows: Sequence[MethodRow], metric: str) -> Table:
     places = dict.fromkeys(kind for row in rows for kind in row.kept_by_kind)
     kinds = list(places) if len(places) > 1 else []
     has_tasks = len({row.task for row in rows}) > 1
@@ -119,7 +119,7 @@ def _table(rows: Sequence[CurveRow], metric: str) -> Table:
     return Table("curve", columns, tuple(cells), title)
 
 
-def _pair_table(pairs: Sequence[PairRow], metric: str) -> Table:
+def _pair_table(pairs: Sequence[MethodDifference], metric: str) -> Table:
     has_tasks = len({pair.task for pair in pairs}) > 1
     columns = (
         *([Column("task")] if has_tasks else []),
@@ -139,9 +139,9 @@ def _pair_table(pairs: Sequence[PairRow], metric: str) -> Table:
     )
 
 
-def _series(rows: Sequence[CurveRow]) -> dict[str, list[CurveRow]]:
+def _series(rows: Sequence[MethodRow]) -> dict[str, list[MethodRow]]:
     """Returns the rows of every line by its label, those with most heads first; of several random controls, which all look alike, none."""
-    by_line: dict[tuple[str, str], list[CurveRow]] = {}
+    by_line: dict[tuple[str, str], list[MethodRow]] = {}
     for row in rows:
         by_line.setdefault((row.task, row.method), []).append(row)
     controls = [line for line in by_line if line[1].startswith("random")]
@@ -154,7 +154,7 @@ def _series(rows: Sequence[CurveRow]) -> dict[str, list[CurveRow]]:
     }
 
 
-def _figure(rows: Sequence[CurveRow], metric: str, *, n: int) -> LineFigure:
+def _figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
     lines = []
     for label, points in _series(rows).items():
         low, high = zip(*(row.band for row in points), strict=True)
@@ -173,7 +173,7 @@ def _figure(rows: Sequence[CurveRow], metric: str, *, n: int) -> LineFigure:
     )
 
 
-def _relative_figure(rows: Sequence[CurveRow], metric: str, *, n: int) -> LineFigure:
+def _relative_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
     lines = []
     for label, points in _series(rows).items():
         y, low, high = zip(*(row.relative for row in points), strict=True)
@@ -191,7 +191,7 @@ def _relative_figure(rows: Sequence[CurveRow], metric: str, *, n: int) -> LineFi
     )
 
 
-def _verdict(rows: Sequence[CurveRow]) -> str:
+def _verdict(rows: Sequence[MethodRow]) -> str:
     tested = [row for row in rows if row.q is not None]
     if not tested:
         return "Random heads alone were removed, so that no method is compared with them."

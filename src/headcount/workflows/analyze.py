@@ -52,7 +52,7 @@ from headcount.surgery.verify import difference, forward_outputs, gates_of, run_
 from headcount.workflows.analysis_spec import DEFAULT_SHARES, AnalysisSpec, BenchSizes
 from headcount.workflows.evaluate import evaluate_into
 from headcount.workflows.profiles import profiles_into
-from headcount.workflows.prune import Pruning, build_grid, compare, estimate_training
+from headcount.workflows.prune import Pruning, build_grid, estimate_training, prune_all
 from headcount.workflows.roles import roles_into
 from headcount.workflows.score import score_into
 
@@ -283,7 +283,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     estimate = estimate_training(pruning, requests)
     if estimate is not None:
         yield _step(job, "train", **asdict(estimate))
-    dense, artifacts, failed = compare(pruning, requests, progress=job.progress("pruning", "models"))
+    dense, artifacts, failed = prune_all(pruning, requests, progress=job.progress("pruning", "models"))
     rows = pruning.rows(dense, artifacts)
     yield _step(
         job,

@@ -241,7 +241,7 @@ class Pruning:
 
     def rows(self, dense: Evaluation, artifacts: Sequence[Artifact]) -> list[PrunedRow]:
         """Returns one row per artifact, with its difference from the dense model."""
-        return compare_pruned(dense, artifacts, self.task.metric.total if self.task.metric else None, len(self.heads))
+        return compare_pruned(dense, artifacts, self.task.metric.total if self.task.metric else None, self.heads.blocks)
 
 
 def _cost_record(counted: Cost) -> CostRecord:
@@ -323,16 +323,30 @@ def build_grid(
     return specs
 
 
-def compare(
-    pruning: Pruning, specs: Sequence[PruneSpec], *, progress: Progress | None = None
+def check_requests(pruning: Pruning, specs: Sequence[PruneSpec]) -> None:
+    """Raises HeadcountError for the first request that cannot be carried out."""
+    for spec in specs:
+        check_request(spec, pruning.model, pruning.heads)
+
+
+def prune_all(
+    pruning: Pruning,
+    specs: Sequence[PruneSpec],
+    *,
+    save_models: Callable[[PruneSpec], bool] = lambda spec: False,
+    progress: Progress | None = None,
 ) -> tuple[Evaluation, list[Artifact], dict[str, HeadcountError]]:
     """Returns the evaluation of the dense model, the artifacts of all requests, and the errors of those that failed, by name.
 
-    All requests are checked before any work.
+    All requests are checked before any work. The run keeps the models of the requests that `save_models` says yes to, if they are computed now.
     """
-    for spec in specs:
-        check_request(spec, pruning.model, pruning.heads)
+    check_requests(pruning, specs)
     dense = pruning.evaluate_dense()
-    artifacts, failed = sweep(pruning.run, [pruning.job(spec) for spec in specs], provenance=pruning.provenance, progress=progress)
+    artifacts, failed = sweep(
+        pruning.run,
+        [pruning.job(spec, save_model=save_models(spec)) for spec in specs],
+        provenance=pruning.provenance,
+        progress=progress,
+    )
     pruning.run.present(*artifacts)
     return dense, artifacts, failed

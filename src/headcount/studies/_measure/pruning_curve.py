@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headcount.core.budget import Budget
-from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.evaluation import Evaluation
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, LoadedModel, StudyContext
 from headcount.studies._gated import admit_model, count_levels
-from headcount.studies._grid import Grid, GridPoint, count_by, run_grid
-from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._grid import run_grid
+from headcount.studies._results import describe_study_run
+from headcount.workflows.grid import MethodDifference, MethodRow, compare_methods, summarise_methods
 from headcount.workflows.prune import Pruning, build_grid
 
 if TYPE_CHECKING:
@@ -28,72 +29,12 @@ RANDOM = "random"
 
 
 @dataclass(frozen=True, slots=True)
-class CurveRow:
-    """One method at one number of heads.
-
-    `mean` with its `interval` and `deviation` is over seeds, `change` from the dense model and `against_random` over examples. `band` is the score of
-    the dense model (`dense`) plus the interval of the change.
-    """
-
-    method: str
-    n_kept: int
-    share_removed: float
-    n_seeds: int
-    steps: int | None
-    mean: float
-    interval: tuple[float | None, float | None]
-    deviation: float | None
-    change: PairedDifference
-    against_random: PairedDifference | None
-    kept_by_kind: Mapping[str, float]
-    band: tuple[float, float]
-    dense: float
-    task: str = ""
-    q: float | None = None
-
-    @property
-    def relative(self) -> tuple[float, float, float]:
-        """The mean and the ends of the band as shares of the dense model's score."""
-        return self.mean / self.dense, self.band[0] / self.dense, self.band[1] / self.dense
-
-    @property
-    def p(self) -> float | None:
-        """The p-value of no difference from random heads; None for these."""
-        return None if self.against_random is None else self.against_random.p
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the row as plain data."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class PairRow:
-    """The difference of a method from another one at the same number of heads."""
-
-    n_kept: int
-    method: str
-    other: str
-    change: PairedDifference
-    task: str = ""
-    q: float | None = None
-
-    @property
-    def p(self) -> float:
-        """The p-value of no difference."""
-        return self.change.p
-
-    def to_dict(self) -> dict[str, object]:
-        """Returns the row as plain data."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
 class Curves:
     """The dense model of every task by its label, a row for every method and size, and one for every pair of methods."""
 
     dense: Mapping[str, Evaluation]
-    rows: list[CurveRow]
-    pairs: list[PairRow]
+    rows: list[MethodRow]
+    pairs: list[MethodDifference]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +100,8 @@ def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
     all_series = open_series(study, context)
     describe_study_run(context, context.loaded, {"study": study.name, "methods": list(study.methods), "seeds": study.seeds})
     dense: dict[str, Evaluation] = {}
-    rows: list[CurveRow] = []
-    pairs: list[PairRow] = []
+    rows: list[MethodRow] = []
+    pairs: list[MethodDifference] = []
     for series in all_series:
         admit_model(context.run, series.loaded.model)
         pruning = Pruning(context.required_run, series.loaded.model, series.task, limit=context.limit, command=context.command)
@@ -168,52 +109,6 @@ def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
             specs = build_specs(study, series.loaded.heads, kinds, first_seed=context.seed)
             grid = run_grid(context, pruning, specs, keep_models=study.keep_models)
             dense[series.label] = grid.dense
-            rows += [replace(row, task=series.label) for row in curve_rows(grid, kinds, seed=context.seed)]
-            pairs += [replace(row, task=series.label) for row in compare_methods(grid, seed=context.seed)]
+            rows += [replace(row, task=series.label) for row in summarise_methods(grid, kinds, seed=context.seed)]
+            pairs += [replace(row, task=series.label) for row in compare_methods(grid, kinds, seed=context.seed)]
     return Curves(dense, correct_rows(rows), correct_rows(pairs))
-
-
-def curve_rows(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> list[CurveRow]:
-    """Returns a row for every point of a grid, those of one method together, most heads first."""
-    free = [block for block in grid.heads.blocks if not kinds or block.kind in kinds]
-    controls = {_count_free(point, grid.heads, kinds): point for point in grid.points if point.method.startswith(RANDOM)}
-    n_free, rows = sum(block.n_heads for block in free), []
-    for method in grid.methods:
-        for point in sorted((point for point in grid.points if point.method == method), key=lambda point: -point.n_kept):
-            n_kept = _count_free(point, grid.heads, kinds)
-            control = None if method.startswith(RANDOM) else controls.get(n_kept)
-            rows.append(
-                CurveRow(
-                    method,
-                    n_kept,
-                    1 - n_kept / n_free,
-                    len(point.seeds),
-                    point.steps,
-                    point.mean,
-                    point.interval,
-                    point.deviation,
-                    point.change,
-                    None if control is None else grid.compare(point, control, seed=seed),
-                    count_by(grid.heads.blocks, point.survivors),
-                    (grid.dense.score + point.change.low, grid.dense.score + point.change.high),
-                    grid.dense.score,
-                )
-            )
-    return correct_rows(rows)
-
-
-def _count_free(point: GridPoint, heads: HeadMap, kinds: Sequence[str]) -> int:
-    """Returns how many heads of some kinds of attention (of all, if none are named) stay at a point."""
-    counts = count_by(heads.blocks, point.survivors)
-    return round(sum(number for kind, number in counts.items() if not kinds or kind in kinds))
-
-
-def compare_methods(grid: Grid, *, seed: int = 0) -> list[PairRow]:
-    """Returns every pair of methods other than random at each number of heads that both have."""
-    methods, rows = [method for method in grid.methods if not method.startswith(RANDOM)], []
-    for n_kept in sorted({point.n_kept for point in grid.points}, reverse=True):
-        for method, other in combinations(methods, 2):
-            first, second = grid.point(method, n_kept), grid.point(other, n_kept)
-            if first is not None and second is not None:
-                rows.append(PairRow(n_kept, method, other, grid.compare(first, second, seed=seed)))
-    return correct_rows(rows)

@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass
 
 from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.heads import Head
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.significance import Difference, paired_t
 from headcount.data.task import Task
 from headcount.studies._base import Ablation, StudyContext
 from headcount.studies._gated import evaluate_without, means_for
-from headcount.studies._grid import compare_evaluations
-from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._results import describe_study_run
+from headcount.workflows.grid import compare_evaluations
 
 
 @dataclass(frozen=True, slots=True)
