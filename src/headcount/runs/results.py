@@ -13,7 +13,7 @@ from headcount.core.stats.metric_parts import Total
 from headcount.core.survivors import HeadBlock, Survivors
 from headcount.runs.artifacts import Artifact
 
-EVALUATION, PRUNED = "evaluation", "pruned"
+EVALUATION, PRUNED, COMPARISON = "evaluation", "pruned", "comparison"
 FIELDS = ("task", "split", "n_examples", "metric", "higher_is_better", "value", "data")
 FEW_STEPS = 200
 """The label of a method says how many optimiser steps it took where these are fewer: too few to judge it by."""
