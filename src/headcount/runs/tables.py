@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pandas
 
 TABLES, STUDY = LISTING, "study"
+DIFFERENCE_COLUMNS = ("keep", "method", "other", "difference", "low", "high", "p", "by", "q")
+"""The columns of the differences between methods, also where there are none."""
 Maker = Callable[[Run], "pandas.DataFrame | None"]
 
 
@@ -124,8 +126,10 @@ def _compared(run: Run, name: str) -> Any:
     """Returns one of the tables that a comparison of methods holds; None if there is none."""
     import pandas
 
-    rows = [row for artifact in run.results(COMPARISON).values() for row in artifact.content[name]]
-    return pandas.DataFrame(rows) if rows else None
+    tables = [artifact.content[name] for artifact in run.results(COMPARISON).values() if name in artifact.content]
+    rows = [row for table in tables for row in table]
+    columns = list(rows[0]) if rows else DIFFERENCE_COLUMNS
+    return pandas.DataFrame(rows, columns=columns) if tables else None
 
 
 def _latency(run: Run) -> Any:

@@ -15,6 +15,8 @@ DEFAULT_SHARES = (0.125, 0.25, 0.5)
 DEFAULT_RECIPE = Recipe()
 MIN_ROUNDS = 15
 """The fewest rounds whose log-ratios give an interval of a speed-up."""
+MIN_SEEDS = 3
+"""With fewer seeds neither a standard deviation nor an interval over seeds is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,10 @@ class BenchSizes:
         for name, numbers in (("batches", self.batches), ("lengths", self.lengths), ("rounds", (self.rounds,))):
             if not numbers or not all(isinstance(number, int) and not isinstance(number, bool) and number >= 1 for number in numbers):
                 raise OptionError(f"{name} must be whole numbers from 1 on; got {', '.join(map(str, numbers)) or 'none'}")
+
+
+COMPARED_SIZES = BenchSizes((1, 8, 32), (128,), MIN_ROUNDS)
+"""What a comparison measures latency for, unless other sizes are named."""
 
 
 @dataclass(frozen=True)

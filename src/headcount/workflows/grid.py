@@ -24,10 +24,8 @@ from headcount.pruning.methods.random import RandomPruner
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
 from headcount.runs.results import fewest_steps, method_label, unpack_pruned
+from headcount.workflows.analysis_spec import MIN_SEEDS
 from headcount.workflows.prune import Pruning
-
-MIN_SEEDS = 3
-"""With fewer seeds neither a standard deviation nor an interval over seeds is given."""
 
 
 @dataclass(frozen=True)
@@ -298,3 +296,14 @@ def compare_methods(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> 
         for first, second in combinations(by_size[n_kept], 2)
     ]
     return correct_rows(rows)
+
+
+def list_differences(grid: Grid, rows: Sequence[MethodRow], kinds: Sequence[str] = (), *, seed: int = 0) -> list[MethodDifference]:
+    """Returns the differences of all methods from random heads, as their rows have them, and those between every two other methods."""
+    controls = {point.count_kept(grid.heads, kinds): point.method for point in grid.points if point.is_control}
+    against_random = [
+        MethodDifference(row.n_kept, row.method, controls[row.n_kept], row.against_random, q=row.q)
+        for row in rows
+        if row.against_random is not None
+    ]
+    return [*against_random, *compare_methods(grid, kinds, seed=seed)]

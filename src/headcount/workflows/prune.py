@@ -232,6 +232,23 @@ class Pruning:
         """Returns the folder of the model of an artifact."""
         return self.run.folder / MODELS / f"{safe_name(key.name)}.{key.digest[:8]}"
 
+    def keep_model(self, spec: PruneSpec) -> Path:
+        """Returns the folder of the model of a finished request, with its plan beside it; the model is made again where the run lacks it."""
+        key = self.key(spec)
+        artifact, folder = self.run.find(key), self.model_folder(key)
+        if artifact is not None and folder.is_dir() and folder.name not in self.run.record().models:
+            self.run.list_model(folder)  # a worker saved it; only the leading process writes run.json
+        if artifact is None or self.run.problem_of_model(folder.name) is not None:
+            artifact, _ = self.make(spec)
+        self.write_plan(artifact)
+        return folder
+
+    def write_plan(self, artifact: Artifact) -> None:
+        """Writes the plan of a pruned model beside the folder of its model."""
+        folder = self.model_folder(artifact.key)
+        plan = Plan.removing(PrunedRecord.of(artifact).removed)
+        plan.write(folder.parent / f"{folder.name}.plan.json", self.heads, weights=self.base_key["weights"])
+
     def changes(self, dense: Evaluation, artifact: Artifact) -> dict[str, PairedDifference]:
         """Returns the difference of a pruned model from the dense one on the same examples, for loss and metric."""
         return self._compare_with(dense, unpack_pruned(artifact))

@@ -76,6 +76,11 @@ class FamilyChange:
         """The heads of the family in the pruned model."""
         return self.kept + self.gained
 
+    def flatten(self) -> dict[str, object]:
+        """Returns the row as plain data, under the names that tables of comparisons have."""
+        request = {"method": self.method, "keep": self.n_kept, "seeds": self.n_seeds, "family": self.family}
+        return {**request, "dense": self.n_dense, "removed": self.removed, "kept": self.kept, "lost": self.lost, "gained": self.gained}
+
 
 @dataclass(frozen=True, slots=True)
 class RemainingHead:
