@@ -84,6 +84,8 @@ def test_attention_of_a_kind_is_pruned_alone(tmp_path: Path, capsys: pytest.Capt
     made = result(capsys, *words, "--methods", "random", "--no-repair", "--out", tmp_path)
     (row,) = made["rows"]
     assert row["keep"] == 8 and row["method"] == "random of cross without repair"
+    assert row["survivors"]["by_kind"] == {"encoder-self": 32, "decoder-self": 32, "cross": 8}
+    assert made["methods"][0]["keep"] == 8 and made["methods"][0]["survivors_cross"] == 8
     (artifact,) = Run.open(tmp_path).results("pruned").values()
     assert len(artifact.content["removed"]) == 24 and all(name.startswith("cross.") for name in artifact.content["removed"])
     assert main([*words, "--kinds", "crosss", "--out", str(tmp_path / "b"), "-q"]) == 2
