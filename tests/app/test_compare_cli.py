@@ -17,7 +17,7 @@ from headcount.models.tiny.build import tiny_model
 
 ENTAILMENT = ("compare", "demo/entailment", "--task", "demo/entailment", "--limit", 40)
 GRID = ("--methods", "gradient,magnitude", "--keep", "25%,50%", "--seeds", 3, "--no-repair")
-MEASURED = ("--bench", "--batches", "1,2", "--length", 8, "--keep-models", "--definition", "voita2019")
+MEASURED = ("--bench", "--batches", "1,2", "--length", 8, "--keep-models")
 
 
 @pytest.fixture(scope="module")

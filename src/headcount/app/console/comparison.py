@@ -148,3 +148,6 @@ def _show_role_changes(session: Session, rows: Sequence[FamilyChange]) -> None:
         session.line(
             "heads of each family of roles in the dense model: removed, kept or lost; gained by heads that stay; means over seeds\n"
         )
+    elif rows:
+        families = ", ".join(dict.fromkeys(row.family for row in rows))
+        session.line(f"no head has a role of a family ({families}), neither in the dense model nor in a pruned one\n")
