@@ -68,15 +68,15 @@ def test_survivors_are_those_of_the_plans(found: Comparison, folder: Path) -> No
     for row in found.models:
         survivors = row.survivors
         assert list(survivors.removed) == artifacts[row.method, 32 - row.keep, row.seed].content["removed"]
-        assert set(survivors.kept) | set(survivors.removed) == set(everything) and len(survivors.kept) == row.keep
+        assert set(survivors.heads) | set(survivors.removed) == set(everything) and len(survivors.heads) == row.keep
         assert survivors.by_kind == {"encoder-self": row.keep} and sum(survivors.by_block.values()) == row.keep
-        assert survivors.by_block == {f"L{layer}": sum(head.startswith(f"L{layer}H") for head in survivors.kept) for layer in range(4)}
+        assert survivors.by_block == {f"L{layer}": sum(head.startswith(f"L{layer}H") for head in survivors.heads) for layer in range(4)}
         (curve,) = curves[(curves["label"] == row.method) & (curves["keep"] == row.keep) & (curves["seed"] == row.seed)].to_dict("records")
         assert curve["survivors_encoder_self"] == row.keep
         assert curve["survivors_by_layer"] == ";".join(f"{name}={number}" for name, number in survivors.by_block.items())
         (plan,) = plans[(plans["method"] == row.method) & (plans["keep"] == row.keep) & (plans["seed"] == row.seed)].to_dict("records")
-        assert (plan["kept"].split(), plan["removed"].split()) == (list(survivors.kept), list(survivors.removed))
-        assert row.to_dict()["survivors"]["kept"] == list(survivors.kept)
+        assert (plan["kept"].split(), plan["removed"].split()) == (list(survivors.heads), list(survivors.removed))
+        assert row.to_dict()["survivors"]["kept"] == list(survivors.heads)
 
 
 def test_survivors_of_several_kinds_of_attention() -> None:
@@ -148,8 +148,8 @@ def test_a_planted_difference_is_found_and_none_between_equal_plans(found: Compa
     planted = pairs[plan, complement]
     assert planted.change.difference > 0.3 and planted.q is not None and planted.q < 0.01
     assert planted.change.difference == pytest.approx(row_of(with_plan, plan, 16).mean - row_of(with_plan, complement, 16).mean)
-    kept = {row.method: row.survivors for row in with_plan.models if row.keep == 16 and row.seed == 0}
-    assert kept[complement].kept == kept[plan].removed and kept[complement].removed == kept[plan].kept
+    survivors = {row.method: row.survivors for row in with_plan.models if row.keep == 16 and row.seed == 0}
+    assert survivors[complement].heads == survivors[plan].removed and survivors[complement].removed == survivors[plan].heads
     table = pandas.read_csv(copied / "differences.csv")
     assert len(table) == len(with_plan.differences) == 4 + 3
     pandas.testing.assert_frame_equal(table, pandas.DataFrame([row.flatten() for row in with_plan.differences]), check_dtype=False)
@@ -174,7 +174,7 @@ def test_latency_at_every_size_and_batch(found: Comparison, folder: Path) -> Non
 def test_kept_models_and_their_roles(found: Comparison, folder: Path) -> None:
     assert len(found.saved) == len(found.models)
     for row, path in zip(found.models, found.saved.values(), strict=True):
-        assert tuple(map(str, hc.HeadMap.of(hc.load(path)))) == row.survivors.kept
+        assert tuple(map(str, hc.HeadMap.of(hc.load(path)))) == row.survivors.heads
         assert tuple(map(str, hc.Plan.read(path.with_name(f"{path.name}.plan.json")).removed)) == row.survivors.removed
     assert len(Run.open(folder).models()) == len(found.saved), "run.json lists all of them"
     families = {row.family for row in found.role_changes}

@@ -48,26 +48,25 @@ class Survivors:
     Attributes:
         by_kind: How many heads stay, by kind of attention.
         by_block: How many heads stay, by the address of the block (`L3`, `cross.L3`), which is a layer of one kind.
-        kept: The heads that stay, in the order of the model.
+        heads: The heads that stay, in the order of the model.
         removed: The heads that went, in the order of the model.
     """
 
     by_kind: Mapping[str, int] = field(default_factory=dict)
     by_block: Mapping[str, int] = field(default_factory=dict)
-    kept: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, blocks: Sequence[HeadBlock], removed: Collection[str]) -> Self:
         """Returns the heads that stay in a model with these blocks without some heads."""
-        gone, everything = frozenset(removed), [str(head) for block in blocks for head in block.heads]
-        by_block = {block.name: sum(str(head) not in gone for head in block.heads) for block in blocks}
+        removed_names, everything = frozenset(removed), [str(head) for block in blocks for head in block.heads]
+        by_block = {block.name: sum(str(head) not in removed_names for head in block.heads) for block in blocks}
         by_kind: dict[str, int] = {}
         for block in blocks:
             by_kind[block.kind] = by_kind.get(block.kind, 0) + by_block[block.name]
-        return cls(
-            by_kind, by_block, tuple(head for head in everything if head not in gone), tuple(head for head in everything if head in gone)
-        )
+        remaining = tuple(head for head in everything if head not in removed_names)
+        return cls(by_kind, by_block, remaining, tuple(head for head in everything if head in removed_names))
 
     def list_layers(self) -> str:
         """Returns the number of heads in every layer in one line: `4/3/0/1`, with the name of each stack where there are several."""
@@ -78,4 +77,4 @@ class Survivors:
 
     def to_dict(self) -> dict[str, object]:
         """Returns the survivors as plain data."""
-        return {"by_kind": dict(self.by_kind), "by_block": dict(self.by_block), "kept": list(self.kept), "removed": list(self.removed)}
+        return {"by_kind": dict(self.by_kind), "by_block": dict(self.by_block), "kept": list(self.heads), "removed": list(self.removed)}

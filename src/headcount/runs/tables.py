@@ -92,7 +92,7 @@ def _curve_row(artifact: Artifact, blocks: Sequence[BlockRecord]) -> dict[str, A
     return {
         "method": spec["method"]["name"],
         "label": record.label,
-        "keep": len(survivors.kept),
+        "keep": len(survivors.heads),
         **{name: spec[name] for name in ("seed", "repair")},
         **{name: None if spec[name] is None else str(spec[name]) for name in ("recover", "scratch")},
         "ablation": spec["ablation"],
@@ -117,12 +117,12 @@ def _plans(run: Run) -> Any:
     for name, artifact in run.results(PRUNED).items():
         record = PrunedRecord.of(artifact)
         survivors = Survivors.of(run.heads().blocks, record.removed)
-        lists = {"kept": " ".join(survivors.kept), "removed": " ".join(survivors.removed)}
-        rows.append({"model": name, "method": method_label(artifact), "keep": len(survivors.kept), "seed": record.spec["seed"], **lists})
+        lists = {"kept": " ".join(survivors.heads), "removed": " ".join(survivors.removed)}
+        rows.append({"model": name, "method": method_label(artifact), "keep": len(survivors.heads), "seed": record.spec["seed"], **lists})
     return pandas.DataFrame(rows) if rows else None
 
 
-def _compared(run: Run, name: str) -> Any:
+def _read_comparison(run: Run, name: str) -> Any:
     """Returns one of the tables that a comparison of methods holds; None if there is none."""
     import pandas
 
@@ -152,9 +152,9 @@ MAKERS: dict[str, Maker] = {
     "outcomes": _outcomes,
     "curves": _curves,
     "plans": _plans,
-    "methods": lambda run: _compared(run, "methods"),
-    "differences": lambda run: _compared(run, "differences"),
-    "role_changes": lambda run: _compared(run, "role_changes"),
+    "methods": lambda run: _read_comparison(run, "methods"),
+    "differences": lambda run: _read_comparison(run, "differences"),
+    "role_changes": lambda run: _read_comparison(run, "role_changes"),
     "latency": _latency,
     "bench": _bench,
 }

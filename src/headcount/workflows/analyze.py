@@ -171,21 +171,21 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
     )
     check_names(spec)
     check_progress(progress)
-    opened = open_inputs(model, data, tokenizer, seed=seed, limit=None, batch_size=batch_size)
-    corpus, why_no_corpus = corpus_for(opened.model, opened.task, opened.tokenizer, text=text)
-    command = _format_call(opened.name, opened.task.name, out, text, spec)
+    inputs = open_inputs(model, data, tokenizer, seed=seed, limit=None, batch_size=batch_size)
+    corpus, why_no_corpus = corpus_for(inputs.model, inputs.task, inputs.tokenizer, text=text)
+    command = _format_call(inputs.name, inputs.task.name, out, text, spec)
     with watch_work(progress) as begin, Run.lead(Path(out), command=command) as run_folder:
         job = AnalysisJob(
-            opened.name,
-            opened.model,
-            opened.task,
+            inputs.name,
+            inputs.model,
+            inputs.task,
             spec,
             corpus,
             why_no_corpus=why_no_corpus,
             command=command,
-            tokenizer=opened.tokenizer,
-            folder=opened.folder,
-            config=opened.opening,
+            tokenizer=inputs.tokenizer,
+            folder=inputs.folder,
+            config=inputs.opening,
             watch=begin,
         )
         for step in run_analysis(job, run_folder):

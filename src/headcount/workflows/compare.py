@@ -200,31 +200,31 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     check_progress(progress)
     limits = Budget(keep=1, protected=frozenset(map(Head.parse, protected)), floor=floor, unit=unit)
     template = PruneSpec.of("random", limits, kinds=kinds, ablation=ablation, repair=repair, recover=recover, recipe=recipe, seed=seed)
-    opened = open_inputs(model, data, tokenizer, seed=seed, limit=limit, batch_size=batch_size)
-    heads = HeadMap.of(opened.model)
+    inputs = open_inputs(model, data, tokenizer, seed=seed, limit=limit, batch_size=batch_size)
+    heads = HeadMap.of(inputs.model)
     removed = () if plan is None else _removed_heads(plan, heads)
     n_free = sum(block.n_heads for block in heads.blocks if not template.kinds or block.kind in template.kinds)
     keeps = [Budget(keep=size).heads(n_free) for size in keep]
     specs = build_requests(pruners, keeps, seeds, template, heads, removed=removed)
     for spec in specs:
-        check_request(spec, opened.model, heads)
+        check_request(spec, inputs.model, heads)
     roles = None
     if keep_models:
-        corpus, why_none = corpus_for(opened.model, opened.task, opened.tokenizer, text=text, limit=limit or SENTENCES)
+        corpus, why_none = corpus_for(inputs.model, inputs.task, inputs.tokenizer, text=text, limit=limit or SENTENCES)
         if corpus is None:
             warnings.warn(f"the roles of the kept models are not measured: {why_none}; name a text", stacklevel=2)
         else:
             roles = FamilyTest.of(corpus, definition, seed=seed, batch_size=batch_size)
     names = [str(pruner) for pruner in pruners]
     command = (
-        f"headcount.compare({opened.name!r}, {opened.task.name!r}, out={str(out)!r}, methods={names}, keep={list(keep)}, seeds={seeds})"
+        f"headcount.compare({inputs.name!r}, {inputs.task.name!r}, out={str(out)!r}, methods={names}, keep={list(keep)}, seeds={seeds})"
     )
     with watch_work(progress) as begin, Run.lead(Path(out), command=command) as run:
-        config = {"methods": ",".join(names), "keep": keeps, "seeds": seeds, "template": template.to_dict(), **opened.opening}
-        record = model_record(opened.model, opened.name)
-        machine = machine_of(opened.model)
-        run.describe(describe_run(record, command=command, seed=seed, task=opened.task.name, machine=machine, config=config), heads)
-        pruning = Pruning(run, opened.model, opened.task, limit=limit, command=command, companions=opened.folder)
+        config = {"methods": ",".join(names), "keep": keeps, "seeds": seeds, "template": template.to_dict(), **inputs.opening}
+        record = model_record(inputs.model, inputs.name)
+        machine = machine_of(inputs.model)
+        run.describe(describe_run(record, command=command, seed=seed, task=inputs.task.name, machine=machine, config=config), heads)
+        pruning = Pruning(run, inputs.model, inputs.task, limit=limit, command=command, companions=inputs.folder)
         return run_comparison(
             ComparisonJob(
                 pruning,
@@ -288,10 +288,9 @@ def run_comparison(job: ComparisonJob) -> Comparison:
     grid = Grid.of(pruning, dense, artifacts)
     methods = summarise_methods(grid, job.kinds, seed=job.seed)
     differences = list_differences(grid, methods, job.kinds, seed=job.seed)
-    models = {**pruning.base_key, "models": sorted(artifact.key.digest for artifact in artifacts), "kinds": job.kinds, "seed": job.seed}
     if artifacts:
         tables = {"methods": [row.flatten() for row in methods], "differences": [row.flatten() for row in differences]}
-        pruning.run.present(pruning.run.commit(ArtifactKey(COMPARISON, "methods", models), tables, provenance=pruning.provenance))
+        _present_tables(job, "methods", artifacts, tables)
     return Comparison(
         pruning.run.folder,
         dense,
@@ -299,10 +298,21 @@ def run_comparison(job: ComparisonJob) -> Comparison:
         tuple(methods),
         tuple(differences),
         tuple(_measure_latency(job, grid)) if job.bench_sizes is not None else (),
-        tuple(_measure_role_changes(job, artifacts, models)) if job.roles is not None else (),
+        tuple(_measure_role_changes(job, artifacts)) if job.roles is not None else (),
         _keep_models(job, artifacts) if job.keep_models else {},
         failed,
     )
+
+
+def _present_tables(
+    job: ComparisonJob, name: str, artifacts: Sequence[Artifact], tables: Mapping[str, Sequence[Mapping[str, object]]]
+) -> None:
+    """Keeps rows that were made of pruned models as an artifact, from which the tables of the run are written."""
+    pruning = job.pruning
+    roles = "" if job.roles is None else job.roles.key(pruning, "dense model", "").digest
+    request = {"models": sorted(artifact.key.digest for artifact in artifacts), "kinds": job.kinds, "seed": job.seed, "roles": roles}
+    key = ArtifactKey(COMPARISON, name, {**pruning.base_key, **request})
+    pruning.run.present(pruning.run.commit(key, tables, provenance=pruning.provenance))
 
 
 def _keep_models(job: ComparisonJob, artifacts: Sequence[Artifact]) -> dict[str, Path]:
@@ -340,7 +350,7 @@ def _measure_latency(job: ComparisonJob, grid: Grid) -> list[LatencyRow]:
     return [row for artifact in timed for row in unpack_latency(artifact)]
 
 
-def _measure_role_changes(job: ComparisonJob, artifacts: Sequence[Artifact], models: Mapping[str, Any]) -> list[FamilyChange]:
+def _measure_role_changes(job: ComparisonJob, artifacts: Sequence[Artifact]) -> list[FamilyChange]:
     """Returns what became of every family of roles in the pruned models, which the run keeps as a table."""
     assert job.roles is not None
     pruning = job.pruning
@@ -350,7 +360,5 @@ def _measure_role_changes(job: ComparisonJob, artifacts: Sequence[Artifact], mod
     with job.progress("roles of the pruned models", "models") as advance:
         changes = measure_remaining_roles(pruning, specs, job.roles, dense, kinds=job.kinds, progress=advance).changes
     if changes:
-        key = ArtifactKey(COMPARISON, "roles", {**models, "dense": job.roles.key(pruning, "dense model", "").digest})
-        rows = {"role_changes": [change.flatten() for change in changes]}
-        pruning.run.present(pruning.run.commit(key, rows, provenance=pruning.provenance))
+        _present_tables(job, "roles", artifacts, {"role_changes": [change.flatten() for change in changes]})
     return changes

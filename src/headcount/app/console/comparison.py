@@ -75,15 +75,15 @@ class MeasureOptions(NamedTuple):
 DEFAULT_MEASURE = MeasureOptions()
 
 
-def show_comparison(session: Session, found: Comparison) -> None:
+def show_comparison(session: Session, comparison: Comparison) -> None:
     """Prints the tables of a comparison."""
-    show_table(session, found.dense, found.models)
-    show_survivors(session, found.models)
-    metric = found.dense.metric or "loss"
-    _show_methods(session, found.methods, metric)
-    _show_differences(session, [row for row in found.methods if row.against_random is not None], found.differences, metric)
-    _show_latency(session, found.latency)
-    _show_role_changes(session, found.role_changes)
+    show_table(session, comparison.dense, comparison.models)
+    show_survivors(session, comparison.models)
+    metric = comparison.dense.metric or "loss"
+    _show_methods(session, comparison.methods, metric)
+    _show_differences(session, [row for row in comparison.methods if row.against_random is not None], comparison.differences, metric)
+    _show_latency(session, comparison.latency)
+    _show_role_changes(session, comparison.role_changes)
 
 
 def _show_methods(session: Session, rows: Sequence[MethodRow], metric: str) -> None:

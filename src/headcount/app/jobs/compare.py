@@ -74,17 +74,17 @@ def compare_pruners(
     estimate = estimate_training(pruning, specs)
     if estimate is not None:
         session.note(format_training(**asdict(estimate)))
-    found = run_comparison(
+    comparison = run_comparison(
         ComparisonJob(pruning, specs, options.attention, measure.bench_sizes(), measure.keep_models, roles, data.seed, session.progress)
     )
-    show_comparison(session, found)
+    show_comparison(session, comparison)
     session.table(
         ("method", "fewest heads without a significant loss"),
-        [(name, format_smallest(found.models, name, number)) for name, number in found.smallest.items()],
+        [(name, format_smallest(comparison.models, name, number)) for name, number in comparison.smallest.items()],
     )
-    for name, error in found.failed.items():
+    for name, error in comparison.failed.items():
         session.note(f"failed: {name}: {error}")
-    session.result({"model": data.model, **found.to_dict()})
+    session.result({"model": data.model, **comparison.to_dict()})
     session.note(f"kept in {run.folder}")
     words = ["--method", "surgeon", "--keep", str(keeps[0]), "--out", str(run.folder)]
     words += ["--recover", str(options.recover)] if new_head and options.recover is not None else []

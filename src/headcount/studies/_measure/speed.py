@@ -55,8 +55,8 @@ def measure_speed(study: Speed, context: StudyContext) -> list[SpeedRow]:
     for point in grid.points:
         plan = Plan.removing(sorted(set(heads) - point.survivors[0]))
         cut_models.append(CutModel(point.method, plan, cut(model, plan)))
-    models = {len(heads): model} | {len(heads) - len(each.plan.removed): each.model for each in cut_models}
-    parameters = {n_kept: sum(parameter.numel() for parameter in each.parameters()) for n_kept, each in models.items()}
+    models = {len(heads): model} | {len(heads) - len(cut_model.plan.removed): cut_model.model for cut_model in cut_models}
+    parameters = {n_kept: sum(parameter.numel() for parameter in measured.parameters()) for n_kept, measured in models.items()}
     rows = []
     with context.progress("timing", "batch sizes") as advance:
         for number, batch in enumerate(study.batches, 1):
