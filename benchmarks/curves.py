@@ -20,7 +20,7 @@ from headcount.runs.artifacts import Artifact
 from headcount.runs.describe import describe_run
 from headcount.runs.results import unpack_pruned
 from headcount.runs.store import Run
-from headcount.workflows.prune import Pruning, compare
+from headcount.workflows.prune import Pruning, prune_all
 
 
 def arguments(doc: str | None, methods: Sequence[str], keep: str = "75%,50%,25%,12.5%") -> argparse.ArgumentParser:
@@ -52,7 +52,7 @@ class Curves:
                 describe_run(model_record(model, name), command=command, seed=0, task=task.name, machine=machine_of(model)), self.heads
             )
             pruning = Pruning(run, model, task, limit=limit)
-            self.dense, artifacts, self.failed = compare(pruning, specs, progress=lambda n, total: print(f"{n} of {total}", flush=True))
+            self.dense, artifacts, self.failed = prune_all(pruning, specs, progress=lambda n, total: print(f"{n} of {total}", flush=True))
         self.artifacts: dict[tuple[str, int], list[Artifact]] = {}
         for artifact in artifacts:
             keep = artifact.content["arguments"]["keep"]

@@ -36,7 +36,7 @@ from headcount.runs.report.collect import collect
 from headcount.runs.report.figures import STYLE, draw_curves, draw_map, group_blocks
 from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
-from headcount.workflows.prune import Pruning, build_grid, compare
+from headcount.workflows.prune import Pruning, build_grid, prune_all
 from headcount.workflows.roles import roles_into
 from headcount.workflows.score import score_into
 
@@ -106,7 +106,7 @@ def pruners(work: Path, out: Path) -> None:
         task = open_task("demo/entailment(size=1600)", model)
         template = PruneSpec.of("random", 1, recipe=Recipe(rate=2e-4))
         pruning = Pruning(run, model, task, limit=500)
-        compare(
+        prune_all(
             pruning, build_grid(list(methods.values()), KEEPS, 3, template), progress=lambda n, total: print(f"{n} of {total}", flush=True)
         )
         data = shown(run)

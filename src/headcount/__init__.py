@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headcount.surgery.save import save
     from headcount.surgery.tokenizer import load_tokenizer
     from headcount.workflows.analyze import analyze
+    from headcount.workflows.compare import compare
 
 _HOME = {
     "Budget": "core.budget",
@@ -46,6 +47,7 @@ _HOME = {
     "StudyResult": "core.study_result",
     "Task": "data.task",
     "analyze": "workflows.analyze",
+    "compare": "workflows.compare",
     "cut": "surgery.cut",
     "evaluate": "data.evaluate",
     "export": "surgery.export_base",
@@ -77,6 +79,7 @@ __all__ = [
     "Task",
     "__version__",
     "analyze",
+    "compare",
     "cut",
     "evaluate",
     "export",

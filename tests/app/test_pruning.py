@@ -32,7 +32,7 @@ from headcount.runs.results import PrunedRow, smallest_safe
 from headcount.runs.store import Run
 from headcount.surgery.cost import cost
 from headcount.workflows import prune as pruning
-from headcount.workflows.prune import Pruning, build_grid, compare
+from headcount.workflows.prune import Pruning, build_grid, prune_all
 
 
 def result(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
@@ -84,6 +84,8 @@ def test_attention_of_a_kind_is_pruned_alone(tmp_path: Path, capsys: pytest.Capt
     made = result(capsys, *words, "--methods", "random", "--no-repair", "--out", tmp_path)
     (row,) = made["rows"]
     assert row["keep"] == 8 and row["method"] == "random of cross without repair"
+    assert row["survivors"]["by_kind"] == {"encoder-self": 32, "decoder-self": 32, "cross": 8}
+    assert made["methods"][0]["keep"] == 8 and made["methods"][0]["survivors_cross"] == 8
     (artifact,) = Run.open(tmp_path).results("pruned").values()
     assert len(artifact.content["removed"]) == 24 and all(name.startswith("cross.") for name in artifact.content["removed"])
     assert main([*words, "--kinds", "crosss", "--out", str(tmp_path / "b"), "-q"]) == 2
@@ -221,7 +223,7 @@ def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
-        dense, artifacts, failed = compare(work, [PruneSpec.of("random", 6, repair=False)])
+        dense, artifacts, failed = prune_all(work, [PruneSpec.of("random", 6, repair=False)])
         table = work.rows(dense, artifacts)
     assert not failed
     plan = hc.Plan.removing(artifacts[0].content["removed"])
@@ -252,7 +254,7 @@ def test_the_model_of_a_finished_artifact_is_the_one_it_was(
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
-        _, (artifact,), _ = compare(work, [spec])
+        _, (artifact,), _ = prune_all(work, [spec])
         chosen: list[str] = []
         real = pruning.prune_by_spec
         monkeypatch.setattr(pruning, "prune_by_spec", lambda *args, **how: chosen.append(method) or real(*args, **how))

@@ -101,8 +101,8 @@ def test_the_interval_of_accuracies_covers(n: int, share: float) -> None:
 
 
 def test_a_single_survivor_has_neither_interval_nor_p() -> None:
+    from headcount.core.stats.corrected_rows import correct_rows
     from headcount.studies._measure.compensation import compare_heads
-    from headcount.studies._results import correct_rows
 
     single = compare_heads("v", "L0", np.array([0.5]), np.array([0.2]))
     several = compare_heads("v", "all", np.array([0.5, 0.6, 0.4]), np.array([0.2, 0.2, 0.2]))

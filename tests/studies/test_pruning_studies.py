@@ -23,9 +23,10 @@ from headcount.core.heads import Head
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
-from headcount.studies._gated import average_evaluations, chance_of, count_levels, evaluate_without, measure_drop, share_left
+from headcount.studies._gated import chance_of, count_levels, evaluate_without, measure_drop, share_left
 from headcount.studies._measure import compensation, dynamics, layers
 from headcount.studies._tuning import load_with_head, relative_changes, slice_weights
+from headcount.workflows.grid import average_evaluations
 
 
 def silent(model: torch.nn.Module, chosen: Callable[[Head], bool]) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypedDict
 
 import numpy as np
 
 from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
 from headcount.core.stats.metric_parts import Total
+from headcount.core.survivors import HeadBlock, Survivors
 from headcount.runs.artifacts import Artifact
 
-EVALUATION, PRUNED = "evaluation", "pruned"
+EVALUATION, PRUNED, COMPARISON = "evaluation", "pruned", "comparison"
 FIELDS = ("task", "split", "n_examples", "metric", "higher_is_better", "value", "data")
 FEW_STEPS = 200
 """The label of a method says how many optimiser steps it took where these are fewer: too few to judge it by."""
@@ -124,12 +125,14 @@ class PrunedRow:
     parameters: int
     id: str = ""
     """The first digits of the artifact's key."""
+    survivors: Survivors = field(default_factory=Survivors)
+    """The heads that stay, of all kinds of attention."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the row as plain data, one key for every number: `loss difference`, `metric p`, …"""
+        """Returns the row as plain data, one key for every number (`loss difference`, `metric p`, …), and the survivors under their own."""
         plain = {name: getattr(self, name) for name in ("method", "keep", "removed", "seed", "steps", "loss", "value", "higher_is_better")}
         changes = {f"{name} {field}": value for name, change in self.changes.items() for field, value in asdict(change).items()}
-        return {**plain, **changes, "parameters": self.parameters}
+        return {**plain, **changes, "parameters": self.parameters, "survivors": self.survivors.to_dict()}
 
     def worse_by(self, alpha: float = 0.05) -> list[str]:
         """Returns by what the model is significantly worse than the dense one: its metric, its loss, both or neither.
@@ -142,9 +145,10 @@ class PrunedRow:
         return worse + (["loss"] if loss.p < alpha and loss.difference > 0 else [])
 
 
-def compare_pruned(dense: Evaluation, artifacts: Sequence[Artifact], total: Total | None, n_heads: int) -> list[PrunedRow]:
+def compare_pruned(dense: Evaluation, artifacts: Sequence[Artifact], total: Total | None, blocks: Sequence[HeadBlock]) -> list[PrunedRow]:
     """Returns one row per pruned model, with its differences from the dense model; `total` makes the metric of its parts."""
     rows = []
+    n_heads = sum(len(block.heads) for block in blocks)
     for artifact in artifacts:
         record = PrunedRecord.of(artifact)
         rows.append(
@@ -159,6 +163,7 @@ def compare_pruned(dense: Evaluation, artifacts: Sequence[Artifact], total: Tota
                 higher_is_better=record.higher_is_better,
                 changes=compare_with(dense, unpack_pruned(artifact), total),
                 parameters=record.cost["parameters"],
+                survivors=Survivors.of(blocks, record.removed),
             )
         )
     return rows

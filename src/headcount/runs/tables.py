@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,13 @@ from headcount.core.budget import LIMITS
 from headcount.core.files import sha256, write_atomic
 from headcount.core.options import format_value
 from headcount.core.score_tables import LISTING
+from headcount.core.survivors import Survivors
 from headcount.runs.artifacts import Artifact, Damaged
+from headcount.runs.latency import LATENCY, unpack_latency
 from headcount.runs.records import write_record
 from headcount.runs.report.commands import plain_number
-from headcount.runs.results import PrunedRecord
-from headcount.runs.schema import TablesRecord
+from headcount.runs.results import COMPARISON, PRUNED, PrunedRecord, method_label
+from headcount.runs.schema import BlockRecord, TablesRecord
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     import pandas
 
 TABLES, STUDY = LISTING, "study"
+DIFFERENCE_COLUMNS = ("keep", "method", "other", "difference", "low", "high", "p", "by", "q")
+"""The columns of the differences between methods, also where there are none."""
 Maker = Callable[[Run], "pandas.DataFrame | None"]
 
 
@@ -72,22 +76,23 @@ def _parts(artifact: Any) -> dict[str, Any]:
 def _curves(run: Run) -> Any:
     import pandas
 
-    artifacts = run.results("pruned")
+    artifacts = run.results(PRUNED)
     if not artifacts:
         return None
-    n_heads = sum(len(block.heads) for block in run.heads().blocks)
-    return pandas.DataFrame([_curve_row(artifact, n_heads) for artifact in artifacts.values()])
+    blocks = run.heads().blocks
+    return pandas.DataFrame([_curve_row(artifact, blocks) for artifact in artifacts.values()])
 
 
-def _curve_row(artifact: Artifact, n_heads: int) -> dict[str, Any]:
-    """Returns a pruned model as a row: its request, how many heads of the dense model it has, its results and its costs."""
+def _curve_row(artifact: Artifact, blocks: Sequence[BlockRecord]) -> dict[str, Any]:
+    """Returns a pruned model as a row: its request, how many heads of the dense model it has and where, its results and its costs."""
     record = PrunedRecord.of(artifact)
+    survivors = Survivors.of(blocks, record.removed)
     spec, budget = record.spec, record.budget
     limits = [f"{name}={plain_number(budget[name])}" for name in LIMITS if budget.get(name) is not None]
     return {
         "method": spec["method"]["name"],
         "label": record.label,
-        "keep": n_heads - len(record.removed),
+        "keep": len(survivors.heads),
         **{name: spec[name] for name in ("seed", "repair")},
         **{name: None if spec[name] is None else str(spec[name]) for name in ("recover", "scratch")},
         "ablation": spec["ablation"],
@@ -100,7 +105,38 @@ def _curve_row(artifact: Artifact, n_heads: int) -> dict[str, Any]:
         "loss": record.loss,
         record.metric or "metric": record.value,
         **record.cost,
+        **{f"survivors_{kind.replace('-', '_')}": number for kind, number in survivors.by_kind.items()},
+        "survivors_by_layer": ";".join(f"{name}={number}" for name, number in survivors.by_block.items()),
     }
+
+
+def _plans(run: Run) -> Any:
+    import pandas
+
+    rows = []
+    for name, artifact in run.results(PRUNED).items():
+        record = PrunedRecord.of(artifact)
+        survivors = Survivors.of(run.heads().blocks, record.removed)
+        lists = {"kept": " ".join(survivors.heads), "removed": " ".join(survivors.removed)}
+        rows.append({"model": name, "method": method_label(artifact), "keep": len(survivors.heads), "seed": record.spec["seed"], **lists})
+    return pandas.DataFrame(rows) if rows else None
+
+
+def _read_comparison(run: Run, name: str) -> Any:
+    """Returns one of the tables that a comparison of methods holds; None if there is none."""
+    import pandas
+
+    tables = [artifact.content[name] for artifact in run.results(COMPARISON).values() if name in artifact.content]
+    rows = [row for table in tables for row in table]
+    columns = list(rows[0]) if rows else DIFFERENCE_COLUMNS
+    return pandas.DataFrame(rows, columns=columns) if tables else None
+
+
+def _latency(run: Run) -> Any:
+    import pandas
+
+    rows = [{"of": name, **row.to_dict()} for name, artifact in run.results(LATENCY).items() for row in unpack_latency(artifact)]
+    return pandas.DataFrame(rows) if rows else None
 
 
 def _bench(run: Run) -> Any:
@@ -110,7 +146,18 @@ def _bench(run: Run) -> Any:
     return pandas.DataFrame(rows) if rows else None
 
 
-MAKERS: dict[str, Maker] = {"scores": _scores, "roles": _roles, "outcomes": _outcomes, "curves": _curves, "bench": _bench}
+MAKERS: dict[str, Maker] = {
+    "scores": _scores,
+    "roles": _roles,
+    "outcomes": _outcomes,
+    "curves": _curves,
+    "plans": _plans,
+    "methods": lambda run: _read_comparison(run, "methods"),
+    "differences": lambda run: _read_comparison(run, "differences"),
+    "role_changes": lambda run: _read_comparison(run, "role_changes"),
+    "latency": _latency,
+    "bench": _bench,
+}
 
 
 def _tables(run: Run) -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -199,16 +199,6 @@ def means_for(
 ) -> dict[str, Tensor] | None:
     """Returns the mean outputs of the heads on a split if the ablation puts them in place of removed heads, else None."""
     return mean_outputs(model, batches(task, split=split, limit=limit)) if ablation == "mean" else None
-
-
-def average_evaluations(evaluations: Sequence[Evaluation], task: Task) -> Evaluation:
-    """Returns the mean over seeds of each example's loss and of its contribution to the metric."""
-    first = evaluations[0]
-    losses = np.mean([evaluation.losses for evaluation in evaluations], axis=0)
-    if task.metric is None or first.parts is None:
-        return replace(first, losses=losses)
-    parts = np.mean([evaluation.parts for evaluation in evaluations if evaluation.parts is not None], axis=0)
-    return replace(first, losses=losses, parts=parts, value=float(task.metric.total(parts.sum(0))))
 
 
 def count_heads(keep: int | float | str, n_heads: int) -> int:

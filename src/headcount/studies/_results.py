@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
 
 from headcount.core.errors import MissingExtra
 from headcount.core.files import canonical
-from headcount.core.stats.significance import benjamini_hochberg
 from headcount.core.study_result import StudyResult
 from headcount.models.provenance import machine_of, model_record, provenance
 from headcount.runs.artifacts import ArtifactKey, safe_name
@@ -19,31 +16,6 @@ from headcount.runs.study_files import STUDIES as STUDY_FILES
 from headcount.runs.study_files import write_study_files
 from headcount.runs.tables import STUDY
 from headcount.studies._base import LoadedModel, Study, StudyContext
-
-
-class TestedRow(Protocol):
-    """A frozen dataclass with a p-value, None where nothing was tested, and its corrected p-value."""
-
-    @property
-    def p(self) -> float | None:
-        """The p-value."""
-        ...
-
-    @property
-    def q(self) -> float | None:
-        """The p-value corrected over the rows of a table."""
-        ...
-
-
-Row = TypeVar("Row", bound=TestedRow)
-
-
-def correct_rows(rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows with q, their p-value corrected over the rows that have one (Benjamini–Hochberg); None for rows without."""
-    p_values = [row.p for row in rows if row.p is not None]
-    corrected = iter(benjamini_hochberg(p_values) if p_values else ())
-    values: list[Any] = [{"q": None if row.p is None else float(next(corrected))} for row in rows]
-    return [replace(row, **value) for row, value in zip(rows, values, strict=True)]  # pyright: ignore[reportArgumentType]
 
 
 def describe_study_run(context: StudyContext, loaded: LoadedModel, config: Mapping[str, object]) -> None:

@@ -4,52 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import sqrt
-from statistics import mean, stdev
-from typing import TYPE_CHECKING, Self
-
-from scipy import special
+from typing import TYPE_CHECKING
 
 from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.stats.seed_scores import SeedScores
 from headcount.core.stats.significance import Difference
 from headcount.core.study_result import Cell, Column, interval_columns
 from headcount.studies._base import Effort, StudyContext
 
 if TYPE_CHECKING:
     from headcount.pruning.spec import PruneSpec
-
-MIN_SEEDS = 3
-"""With fewer seeds no interval over seeds is given."""
-
-
-@dataclass(frozen=True, slots=True)
-class SeedScores:
-    """The metric, or the loss where there is none, of one model over seeds.
-
-    Attributes:
-        n_seeds: How many seeds.
-        steps: Optimiser steps of the shortest stage that trained; None where nothing trained.
-        mean: The mean over seeds.
-        low: The lower end of its interval by t over seeds; None below three seeds.
-        high: The upper end.
-        deviation: The standard deviation over seeds; None for a single one.
-    """
-
-    n_seeds: int
-    steps: int | None
-    mean: float
-    low: float | None
-    high: float | None
-    deviation: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float], steps: int | None = None) -> Self:
-        """Returns the mean of the values of all seeds, with its 95 % interval by t from three seeds on."""
-        center, deviation = mean(values), stdev(values) if len(values) > 1 else None
-        if deviation is None or len(values) < MIN_SEEDS:
-            return cls(len(values), steps, center, None, None, deviation)
-        reach = float(special.stdtrit(len(values) - 1, 0.975)) * deviation / sqrt(len(values))
-        return cls(len(values), steps, center, center - reach, center + reach, deviation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

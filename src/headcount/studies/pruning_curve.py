@@ -9,10 +9,9 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import SIGNIFICANT, Effort, StudyContext, StudyInfo
 from headcount.studies._pruned_models import PrunedModels
-from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.pruning_curve import CurveRow, MethodPair
+    from headcount.workflows.grid import MethodDifference, MethodRow
 
 WITHOUT_REPAIR = " without repair"
 
@@ -62,21 +61,22 @@ class PruningCurve(PrunedModels):
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": describe_dense(first),
+                "dense": {"loss": first.loss, "metric": first.metric, "value": first.value},
                 "rows": [row.to_dict() for row in rows],
                 "pairs": [pair.to_dict() for pair in measured.pairs],
             },
         )
 
 
-def _table(rows: Sequence[CurveRow], metric: str) -> Table:
-    kinds = list_kinds_of_rows([row.kept_by_kind for row in rows])
+def _table(rows: Sequence[MethodRow], metric: str) -> Table:
+    places = dict.fromkeys(kind for row in rows for kind in row.kept_by_kind)
+    kinds = list(places) if len(places) > 1 else []
     has_tasks = len({row.task for row in rows}) > 1
     columns = (
         *([Column("task")] if has_tasks else []),
         Column("method"),
         Column("heads"),
-        *kind_columns(kinds),
+        *(Column(f"{kind} heads", format=".3g") for kind in kinds),
         Column("removed", format=".0%"),
         Column("seeds"),
         Column("steps"),
@@ -96,18 +96,19 @@ def _table(rows: Sequence[CurveRow], metric: str) -> Table:
             row.n_kept,
             *(row.kept_by_kind.get(kind) for kind in kinds),
             row.share_removed,
-            row.scores.n_seeds,
-            row.scores.steps,
-            row.scores.mean,
+            row.n_seeds,
+            row.steps,
+            row.mean,
             *row.band,
             *(row.relative if has_tasks else ()),
-            row.scores.mean,
-            row.scores.low,
-            row.scores.high,
-            row.scores.deviation,
-            *difference_cells(row.change),
+            row.mean,
+            *row.interval,
+            row.deviation,
+            row.change.difference,
+            row.change.low,
+            row.change.high,
             row.change.p,
-            *difference_cells(row.against_random),
+            *((row.against_random.difference, row.against_random.low, row.against_random.high) if row.against_random else (None,) * 3),
             row.q,
         )
         for row in rows
@@ -118,7 +119,7 @@ def _table(rows: Sequence[CurveRow], metric: str) -> Table:
     return Table("curve", columns, tuple(cells), title)
 
 
-def _pair_table(pairs: Sequence[MethodPair], metric: str) -> Table:
+def _pair_table(pairs: Sequence[MethodDifference], metric: str) -> Table:
     has_tasks = len({pair.task for pair in pairs}) > 1
     columns = (
         *([Column("task")] if has_tasks else []),
@@ -129,16 +130,18 @@ def _pair_table(pairs: Sequence[MethodPair], metric: str) -> Table:
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = tuple(
-        (*([pair.task] if has_tasks else []), pair.n_kept, pair.method, pair.other, *difference_cells(pair.change), pair.p, pair.q)
-        for pair in pairs
+    cells = []
+    for pair in pairs:
+        task, change = [pair.task] if has_tasks else [], pair.change
+        cells.append((*task, pair.n_kept, pair.method, pair.other, change.difference, change.low, change.high, change.p, pair.q))
+    return Table(
+        "pairs", columns, tuple(cells), f"Difference of {metric} between methods at the same number of heads, on the same examples"
     )
-    return Table("pairs", columns, cells, f"Difference of {metric} between methods at the same number of heads, on the same examples")
 
 
-def _series(rows: Sequence[CurveRow]) -> dict[str, list[CurveRow]]:
+def _series(rows: Sequence[MethodRow]) -> dict[str, list[MethodRow]]:
     """Returns the rows of every line by its label, those with most heads first; of several random controls, which all look alike, none."""
-    by_line: dict[tuple[str, str], list[CurveRow]] = {}
+    by_line: dict[tuple[str, str], list[MethodRow]] = {}
     for row in rows:
         by_line.setdefault((row.task, row.method), []).append(row)
     controls = [line for line in by_line if line[1].startswith("random")]
@@ -151,11 +154,11 @@ def _series(rows: Sequence[CurveRow]) -> dict[str, list[CurveRow]]:
     }
 
 
-def _figure(rows: Sequence[CurveRow], metric: str, *, n: int) -> LineFigure:
+def _figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
     lines = []
     for label, points in _series(rows).items():
         low, high = zip(*(row.band for row in points), strict=True)
-        x, y = tuple(row.share_removed for row in points), tuple(row.scores.mean for row in points)
+        x, y = tuple(row.share_removed for row in points), tuple(row.mean for row in points)
         lines.append(Line(label, x, y, low, high, is_control=points[0].method.startswith("random")))
     tasks = {row.task: row.dense for row in rows}
     return LineFigure(
@@ -170,7 +173,7 @@ def _figure(rows: Sequence[CurveRow], metric: str, *, n: int) -> LineFigure:
     )
 
 
-def _relative_figure(rows: Sequence[CurveRow], metric: str, *, n: int) -> LineFigure:
+def _relative_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
     lines = []
     for label, points in _series(rows).items():
         y, low, high = zip(*(row.relative for row in points), strict=True)
@@ -188,7 +191,7 @@ def _relative_figure(rows: Sequence[CurveRow], metric: str, *, n: int) -> LineFi
     )
 
 
-def _verdict(rows: Sequence[CurveRow]) -> str:
+def _verdict(rows: Sequence[MethodRow]) -> str:
     tested = [row for row in rows if row.q is not None]
     if not tested:
         return "Random heads alone were removed, so that no method is compared with them."

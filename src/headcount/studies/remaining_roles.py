@@ -11,8 +11,7 @@ from headcount.studies._base import Effort, StudyContext, StudyInfo
 from headcount.studies._pruned_models import PrunedModels
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.remaining_roles import FamilyChange
-    from headcount.studies._measure.remaining_roles import RemainingRoles as Measured
+    from headcount.workflows.remaining_roles import FamilyChange, RemainingFamilies
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class RemainingRoles(PrunedModels):
         )
 
 
-def _family_table(measured: Measured) -> Table:
+def _family_table(measured: RemainingFamilies) -> Table:
     columns = (
         Column("method"),
         Column("heads"),
@@ -87,13 +86,13 @@ def _change_table(changes: Sequence[FamilyChange]) -> Table:
     return Table("changes", columns, cells, "Heads of each family: removed, kept, lost and gained against the dense model")
 
 
-def _head_table(measured: Measured) -> Table:
+def _head_table(measured: RemainingFamilies) -> Table:
     columns = (Column("method"), Column("heads"), Column("seed"), Column("head"), Column("roles in the dense model"), Column("roles"))
     cells = tuple((row.method, row.n_kept, row.seed, row.head, row.dense_roles, row.roles) for row in measured.heads)
     return Table("heads", columns, cells, "Roles of every head that remains, before and after", is_printed=False)
 
 
-def _figure(measured: Measured, method: str, *, names_method: bool) -> BarFigure:
+def _figure(measured: RemainingFamilies, method: str, *, names_method: bool) -> BarFigure:
     levels, label = [level for level in measured.levels if level.method == method], method.replace(" without repair", "")
     counts = [measured.dense_counts, *(level.counts for level in levels)]
     n_seeds = levels[0].n_seeds
@@ -111,7 +110,7 @@ def _figure(measured: Measured, method: str, *, names_method: bool) -> BarFigure
     )
 
 
-def _verdict(measured: Measured) -> str:
+def _verdict(measured: RemainingFamilies) -> str:
     parts = []
     for method in dict.fromkeys(level.method for level in measured.levels):
         last = min((level for level in measured.levels if level.method == method), key=lambda level: level.n_kept)

@@ -8,12 +8,10 @@ from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
+from headcount.workflows.analysis_spec import MIN_ROUNDS
 
 if TYPE_CHECKING:
     from headcount.studies._measure.speed import SpeedRow
-
-MIN_ROUNDS = 15
-"""The fewest rounds whose log-ratios give an interval."""
 
 
 @dataclass(frozen=True)

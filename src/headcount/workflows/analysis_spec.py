@@ -13,15 +13,30 @@ from headcount.pruning.recipe import Recipe
 DEFAULT_SHARES = (0.125, 0.25, 0.5)
 """The shares of heads whose nearest whole KV groups are pruned to, where no sizes are named."""
 DEFAULT_RECIPE = Recipe()
+MIN_ROUNDS = 15
+"""The fewest rounds whose log-ratios give an interval of a speed-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchSizes:
-    """The batch sizes and lengths that latency is measured for, and the rounds of each."""
+    """The batch sizes and lengths that latency is measured for, and the rounds of each.
+
+    Raises:
+        OptionError: there is no batch size or length, or a number is no whole number from 1 on.
+    """
 
     batches: tuple[int, ...]
     lengths: tuple[int, ...]
     rounds: int = 5
+
+    def __post_init__(self) -> None:
+        for name, numbers in (("batches", self.batches), ("lengths", self.lengths), ("rounds", (self.rounds,))):
+            if not numbers or not all(isinstance(number, int) and not isinstance(number, bool) and number >= 1 for number in numbers):
+                raise OptionError(f"{name} must be whole numbers from 1 on; got {', '.join(map(str, numbers)) or 'none'}")
+
+
+COMPARED_SIZES = BenchSizes((1, 8, 32), (128,), MIN_ROUNDS)
+"""What a comparison measures latency for, unless other sizes are named."""
 
 
 @dataclass(frozen=True)

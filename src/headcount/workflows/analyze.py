@@ -7,7 +7,7 @@ write the report.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from headcount.behaviour.base import Corpus
-from headcount.behaviour.corpus import SENTENCES, Parser, read_corpus
 from headcount.behaviour.profiles.profile import ProfileSpec
 from headcount.behaviour.spec import RoleSpec
-from headcount.core.errors import DataError, UnsupportedModel
+from headcount.core.errors import UnsupportedModel
 from headcount.core.evaluation import Evaluation
-from headcount.core.files import opened_model
 from headcount.core.plan import Plan, nearest_whole_units
 from headcount.core.progress import Progress, check_progress, watch_work
 from headcount.core.scores import Scores
+from headcount.core.survivors import Survivors
 from headcount.data.chunks import chunks
-from headcount.data.open_task import open_task
-from headcount.data.readers.processor import reader_of
-from headcount.data.task import Split, Task
+from headcount.data.task import Task
 from headcount.importance.base import Importance
 from headcount.importance.settings import ScoreSettings
 from headcount.importance.verdicts import agreements, verdicts
 from headcount.models.gates import HeadGates
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import unwrap
 from headcount.models.observe import model_inputs
 from headcount.models.provenance import machine_of, model_record
 from headcount.models.state import preserve
@@ -47,12 +43,12 @@ from headcount.runs.report.write import write_report
 from headcount.runs.results import PrunedRecord, find_best, smallest_safe
 from headcount.runs.store import Run
 from headcount.surgery.load import load
-from headcount.surgery.source import local_folder
 from headcount.surgery.verify import difference, forward_outputs, gates_of, run_gated
 from headcount.workflows.analysis_spec import DEFAULT_SHARES, AnalysisSpec, BenchSizes
 from headcount.workflows.evaluate import evaluate_into
+from headcount.workflows.inputs import corpus_for, open_inputs
 from headcount.workflows.profiles import profiles_into
-from headcount.workflows.prune import Pruning, build_grid, compare, estimate_training
+from headcount.workflows.prune import Pruning, build_grid, estimate_training, prune_all
 from headcount.workflows.roles import roles_into
 from headcount.workflows.score import score_into
 
@@ -175,26 +171,21 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
     )
     check_names(spec)
     check_progress(progress)
-    folder = local_folder(model) if isinstance(model, str | Path) else None
-    live: Any = load(folder).eval() if folder is not None else unwrap(model)  # pyright: ignore[reportArgumentType]
-    tokenizer = reader_of(live, folder) if tokenizer is None and folder is not None else tokenizer
-    task = data if isinstance(data, Task) else open_task(data, live, tokenizer, seed=seed)
-    task = replace(task, batch_size=batch_size or task.batch_size)
-    corpus, why_no_corpus = corpus_for(live, task, tokenizer, text=text)
-    name = str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
-    command = _format_call(name, task.name, out, text, spec)
+    inputs = open_inputs(model, data, tokenizer, seed=seed, limit=None, batch_size=batch_size)
+    corpus, why_no_corpus = corpus_for(inputs.model, inputs.task, inputs.tokenizer, text=text)
+    command = _format_call(inputs.name, inputs.task.name, out, text, spec)
     with watch_work(progress) as begin, Run.lead(Path(out), command=command) as run_folder:
         job = AnalysisJob(
-            name,
-            live,
-            task,
+            inputs.name,
+            inputs.model,
+            inputs.task,
             spec,
             corpus,
             why_no_corpus=why_no_corpus,
             command=command,
-            tokenizer=tokenizer,
-            folder=folder,
-            config=_describe_opening(model, data),
+            tokenizer=inputs.tokenizer,
+            folder=inputs.folder,
+            config=inputs.opening,
             watch=begin,
         )
         for step in run_analysis(job, run_folder):
@@ -211,41 +202,12 @@ def check_names(spec: AnalysisSpec) -> None:
         Pruner.parse(name)
 
 
-def _describe_opening(model: Any, data: Any) -> dict[str, Any]:
-    """Returns how model and task are opened again; a task that was made in Python cannot be."""
-    model_path = opened_model(model) if isinstance(model, str | Path) else {}
-    if isinstance(data, Task):
-        return {"opened": {**model_path, "own_task": True}} if model_path else {}
-    return {"opened": {**({"task": data} if data else {}), **model_path}}
-
-
 def _format_call(name: str, task: str, out: str | Path, text: Any, spec: AnalysisSpec) -> str:
     """Returns the call as Python text, with the arguments that differ from their defaults."""
     arguments: dict[str, Any] = {"out": str(out), **({"text": str(text)} if isinstance(text, str | Path) else {})}
     arguments |= {item.name: getattr(spec, item.name) for item in fields(spec) if getattr(spec, item.name) != item.default}
     words = [f"{key}={value!r}" for key, value in arguments.items()]
     return f"headcount.analyze({', '.join([repr(name), repr(task), *words])})"
-
-
-def corpus_for(
-    model: nn.Module,
-    task: Task,
-    tokenizer: Any,
-    *,
-    text: Any = None,
-    split: Split = "calibration",
-    limit: int | None = SENTENCES,
-    parser: Parser | None = None,
-) -> tuple[Corpus | None, str]:
-    """Returns the corpus of roles and head profiles, of `text` or else of the task; or None and the reason why the task has none."""
-    if isinstance(text, Corpus):
-        return text, ""
-    if text is not None:
-        return read_corpus(model, text, tokenizer, limit=limit, parser=parser), ""
-    try:
-        return read_corpus(model, task, tokenizer, split=split, limit=limit, parser=parser), ""
-    except (DataError, UnsupportedModel) as error:
-        return None, str(error)
 
 
 def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
@@ -283,7 +245,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     estimate = estimate_training(pruning, requests)
     if estimate is not None:
         yield _step(job, "train", **asdict(estimate))
-    dense, artifacts, failed = compare(pruning, requests, progress=job.progress("pruning", "models"))
+    dense, artifacts, failed = prune_all(pruning, requests, progress=job.progress("pruning", "models"))
     rows = pruning.rows(dense, artifacts)
     yield _step(
         job,
@@ -404,6 +366,7 @@ def _describe_best(job: AnalysisJob, pruning: Pruning, dense: Evaluation, reques
         before=record.whole_cost,
         after=record.cost,
         change=asdict(pruning.changes(dense, artifact)["loss"]),
+        survivors=Survivors.of(pruning.heads.blocks, record.removed).to_dict(),
     )
 
 

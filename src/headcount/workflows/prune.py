@@ -232,6 +232,23 @@ class Pruning:
         """Returns the folder of the model of an artifact."""
         return self.run.folder / MODELS / f"{safe_name(key.name)}.{key.digest[:8]}"
 
+    def keep_model(self, spec: PruneSpec) -> Path:
+        """Returns the folder of the model of a finished request, with its plan beside it; the model is made again where the run lacks it."""
+        key = self.key(spec)
+        artifact, folder = self.run.find(key), self.model_folder(key)
+        if artifact is not None and folder.is_dir() and folder.name not in self.run.record().models:
+            self.run.list_model(folder)  # a worker saved it; only the leading process writes run.json
+        if artifact is None or self.run.problem_of_model(folder.name) is not None:
+            artifact, _ = self.make(spec)
+        self.write_plan(artifact)
+        return folder
+
+    def write_plan(self, artifact: Artifact) -> None:
+        """Writes the plan of a pruned model beside the folder of its model."""
+        folder = self.model_folder(artifact.key)
+        plan = Plan.removing(PrunedRecord.of(artifact).removed)
+        plan.write(folder.parent / f"{folder.name}.plan.json", self.heads, weights=self.base_key["weights"])
+
     def changes(self, dense: Evaluation, artifact: Artifact) -> dict[str, PairedDifference]:
         """Returns the difference of a pruned model from the dense one on the same examples, for loss and metric."""
         return self._compare_with(dense, unpack_pruned(artifact))
@@ -241,7 +258,7 @@ class Pruning:
 
     def rows(self, dense: Evaluation, artifacts: Sequence[Artifact]) -> list[PrunedRow]:
         """Returns one row per artifact, with its difference from the dense model."""
-        return compare_pruned(dense, artifacts, self.task.metric.total if self.task.metric else None, len(self.heads))
+        return compare_pruned(dense, artifacts, self.task.metric.total if self.task.metric else None, self.heads.blocks)
 
 
 def _cost_record(counted: Cost) -> CostRecord:
@@ -323,16 +340,30 @@ def build_grid(
     return specs
 
 
-def compare(
-    pruning: Pruning, specs: Sequence[PruneSpec], *, progress: Progress | None = None
+def check_requests(pruning: Pruning, specs: Sequence[PruneSpec]) -> None:
+    """Raises HeadcountError for the first request that cannot be carried out."""
+    for spec in specs:
+        check_request(spec, pruning.model, pruning.heads)
+
+
+def prune_all(
+    pruning: Pruning,
+    specs: Sequence[PruneSpec],
+    *,
+    save_models: Callable[[PruneSpec], bool] = lambda spec: False,
+    progress: Progress | None = None,
 ) -> tuple[Evaluation, list[Artifact], dict[str, HeadcountError]]:
     """Returns the evaluation of the dense model, the artifacts of all requests, and the errors of those that failed, by name.
 
-    All requests are checked before any work.
+    All requests are checked before any work. The run keeps the models of the requests that `save_models` says yes to, if they are computed now.
     """
-    for spec in specs:
-        check_request(spec, pruning.model, pruning.heads)
+    check_requests(pruning, specs)
     dense = pruning.evaluate_dense()
-    artifacts, failed = sweep(pruning.run, [pruning.job(spec) for spec in specs], provenance=pruning.provenance, progress=progress)
+    artifacts, failed = sweep(
+        pruning.run,
+        [pruning.job(spec, save_model=save_models(spec)) for spec in specs],
+        provenance=pruning.provenance,
+        progress=progress,
+    )
     pruning.run.present(*artifacts)
     return dense, artifacts, failed

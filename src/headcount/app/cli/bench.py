@@ -8,7 +8,7 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions
-from headcount.app.console.options import split
+from headcount.app.console.options import parse_numbers
 from headcount.app.console.session import Session
 
 Targets = Annotated[
@@ -20,14 +20,6 @@ Targets = Annotated[
 Batches = Annotated[str, typer.Option("--batches", metavar="N,…", help="Batch sizes.")]
 Lengths = Annotated[str, typer.Option("--lengths", metavar="N,…", help="Lengths in tokens.")]
 Rounds = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often each is measured; the median is shown.")]
-
-
-def parse_numbers(text: str, flag: str) -> list[int]:
-    """Returns the whole numbers above 0 in a list separated by commas."""
-    parts = split(text)
-    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise typer.BadParameter(f"{flag} are numbers from 1 on with commas between them, got {text}")
-    return [int(part) for part in parts]
 
 
 @command

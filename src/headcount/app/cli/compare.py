@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
+from headcount.app.console.comparison import DEFAULT_MEASURE, MeasureOptions
 from headcount.app.console.inputs import NewHead, RunOptions, TaskOptions
 from headcount.app.console.pruning import DEFAULT_PRUNING, PlanFile, PruningOptions
 from headcount.app.console.run_folder import open_run
@@ -37,13 +38,15 @@ def run(
     seeds: Seeds = 3,
     folder: RunOptions = DEFAULT_FOLDER,
     pruning: PruningOptions = DEFAULT_PRUNING,
+    measure: MeasureOptions = DEFAULT_MEASURE,
     new_head: NewHead = False,
     plan: PlanFile = None,
 ) -> None:
-    """Prune by every method to every number of heads, and show what each costs against the dense model on the same examples."""
+    """Prune by every method to every number of heads, and compare the models with the dense one, with random heads and with each other."""
     if folder.out is None:
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
+    measure.check()
     with open_run(session, folder) as run_folder:
         from headcount.app.jobs.compare import compare_pruners
 
-        compare_pruners(session, data, methods, keep, seeds, pruning, run_folder, new_head=new_head, plan=plan)
+        compare_pruners(session, data, methods, keep, seeds, pruning, measure, run_folder, new_head=new_head, plan=plan)

@@ -20,6 +20,7 @@ from headcount.data.readers.processor import reader_of
 from headcount.data.task import Task
 from headcount.data.text.annotated import Annotated
 from headcount.data.text.sentences import read_annotated
+from headcount.workflows.inputs import corpus_for
 
 
 def open_corpus(
@@ -65,3 +66,22 @@ def open_corpus(
         add_special_tokens=not has_own_end,
         end=(tokenizer.eos_token_id,) if has_own_end else (),
     )
+
+
+def open_named_corpus(
+    session: Session,
+    data: TaskOptions,
+    model: nn.Module,
+    folder: Path,
+    task: Task,
+    *,
+    text: Path | None,
+    embedded: str | None,
+    parser: str | None,
+) -> tuple[Corpus | None, str]:
+    """Returns the text for roles and head profiles, that of the task if none is named; None and the reason where the task has none."""
+    data = data._replace(limit=data.limit or SENTENCES)
+    has_text = text is not None or embedded is not None
+    named = open_corpus(session, data, model, folder, text=text, embedded=embedded, parser=parser, task=task) if has_text else None
+    tokenizer = reader_of(model, folder, data.trust_remote_code)
+    return corpus_for(model, task, tokenizer, text=named, limit=data.limit, parser=parser)

@@ -31,6 +31,14 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def parse_numbers(text: str, flag: str) -> list[int]:
+    """Returns the whole numbers above 0 in a list separated by commas."""
+    parts = split(text)
+    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise typer.BadParameter(f"{flag} are numbers from 1 on with commas between them, got {text}")
+    return [int(part) for part in parts]
+
+
 def declared_option(cls: type[Configurable], name: str, metavar: str | None = None) -> Any:
     """Returns the command-line option of a declared option: its flag, help and smallest value. The class itself checks other values."""
     (declared,) = (option for option in options_of(cls) if option.name == name)

@@ -235,3 +235,15 @@ def show_table(session: Session, dense: Evaluation, rows: Sequence[PrunedRow]) -
     ]
     columns = ("method", "heads", "seed", "steps", metric, "change", "95% interval", "p", "loss", "parameters")
     session.table(columns, lines, right=columns[1:])
+
+
+def show_survivors(session: Session, rows: Sequence[PrunedRow]) -> None:
+    """Prints how many heads stay in every pruned model, by kind of attention where there are several, and by layer."""
+    kinds = list(dict.fromkeys(kind for row in rows for kind in row.survivors.by_kind))
+    several_kinds = kinds if len(kinds) > 1 else []
+    lines = []
+    for row in rows:
+        counts = row.survivors.by_kind
+        lines.append((row.method, row.keep, row.seed, *(counts.get(kind, 0) for kind in several_kinds), row.survivors.list_layers()))
+    numbers = ("heads", "seed", *several_kinds)
+    session.table(("survivors of", *numbers, "heads that stay in each layer"), lines, right=numbers)

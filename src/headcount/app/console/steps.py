@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headcount.app.console.format import format_training
+from headcount.core.survivors import Survivors
 from headcount.runs.report.plain import format_p, format_speed
 
 Numbers = Mapping[str, Any]
@@ -81,10 +82,18 @@ def _prune(numbers: Numbers) -> str:
     return text + (f"; {len(numbers['failed'])} failed" if numbers["failed"] else "")
 
 
+def _survivors(numbers: Numbers) -> str:
+    """Returns the heads that stay by kind of attention, where there are several, and by layer."""
+    survivors = Survivors(numbers["by_kind"], numbers["by_block"])
+    kinds = [f"{number} {kind}" for kind, number in survivors.by_kind.items()] if len(survivors.by_kind) > 1 else []
+    return ", ".join([*kinds, f"by layer {survivors.list_layers()}"])
+
+
 def _describe_pruned(numbers: Numbers) -> str:
     change, before, after = numbers["change"], numbers["before"], numbers["after"]
     text = (
-        f"{numbers['method']}, {numbers['keep']} heads: loss {numbers['loss']:.4g} ({change['difference']:+.3g}, 95 % {change['low']:+.3g} … "
+        f"{numbers['method']}, {numbers['keep']} heads ({_survivors(numbers['survivors'])}): loss {numbers['loss']:.4g} "
+        f"({change['difference']:+.3g}, 95 % {change['low']:+.3g} … "
         f"{change['high']:+.3g}, {format_p(change['p'])}); {before['parameters']:,} → {after['parameters']:,} parameters, "
         f"{before['flops']:,} → {after['flops']:,} FLOPs of a pass over {before['tokens']} tokens"
     )

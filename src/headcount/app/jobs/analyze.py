@@ -5,21 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from headcount.app.console.corpus import open_corpus
+from headcount.app.console.corpus import open_named_corpus
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.models import open_model, open_named_task
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
-from headcount.behaviour.base import Corpus
-from headcount.behaviour.corpus import SENTENCES
 from headcount.core.files import absolute_path
 from headcount.data.readers.processor import reader_of
-from headcount.data.task import Task
 from headcount.runs.store import Run
 from headcount.workflows.analysis_spec import AnalysisSpec
-from headcount.workflows.analyze import AnalysisJob, check_names, corpus_for, run_analysis
+from headcount.workflows.analyze import AnalysisJob, check_names, run_analysis
 
 
 def analyze_model(
@@ -36,7 +31,9 @@ def analyze_model(
     check_names(spec)
     model, _, folder = open_model(session, data.model, data.loading)
     task = open_named_task(session, data, model, folder)
-    corpus, why_no_corpus = _open_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
+    corpus, why_no_corpus = open_named_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
+    if corpus is None:
+        session.note(f"roles are left out: {why_no_corpus}")
     texts = {"text": absolute_path(text) if text else None, "embedded": embedded}
     job = AnalysisJob(
         data.model,
@@ -65,25 +62,3 @@ def run_steps(session: Session, job: AnalysisJob, run: Run, prefix: str = "") ->
         session.line(f"{prefix}{step.name:<9} {sentence}")
         session.doing(f"after step {step.name}")
     return records
-
-
-def _open_corpus(
-    session: Session,
-    data: TaskOptions,
-    model: nn.Module,
-    folder: Path,
-    task: Task,
-    *,
-    text: Path | None,
-    embedded: str | None,
-    parser: str | None,
-) -> tuple[Corpus | None, str]:
-    """Returns the text for roles and head profiles, that of the task if none is named; None and the reason where the task has none."""
-    data = data._replace(limit=data.limit or SENTENCES)
-    has_text = text is not None or embedded is not None
-    named = open_corpus(session, data, model, folder, text=text, embedded=embedded, parser=parser, task=task) if has_text else None
-    tokenizer = reader_of(model, folder, data.trust_remote_code)
-    corpus, why_none = corpus_for(model, task, tokenizer, text=named, limit=data.limit, parser=parser)
-    if why_none:
-        session.note(f"roles are left out: {why_none}")
-    return corpus, why_none

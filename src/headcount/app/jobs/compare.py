@@ -1,4 +1,4 @@
-"""`headcount compare`: prunes by every method to every size, and prints the table."""
+"""`headcount compare`: prunes by every method to every size, and prints the tables."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ from dataclasses import asdict
 from pathlib import Path
 
 import typer
+from torch import nn
 
+from headcount.app.console.comparison import MeasureOptions, show_comparison
+from headcount.app.console.corpus import open_named_corpus
 from headcount.app.console.format import format_smallest, format_training
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.models import describe, open_named_task, open_task_model
 from headcount.app.console.options import split
-from headcount.app.console.pruning import PruningOptions, parse_heads, read_plan, show_table, split_methods
+from headcount.app.console.pruning import PruningOptions, parse_heads, read_plan, split_methods
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
+from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.plan import Plan
+from headcount.data.task import Task
 from headcount.models.provenance import weight_hash
 from headcount.pruning.base import Pruner
-from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.prune import check_request
 from headcount.runs.report.commands import task_words
-from headcount.runs.results import smallest_safe
 from headcount.runs.store import Run
-from headcount.workflows.prune import Pruning, build_grid, compare, estimate_training
+from headcount.workflows.compare import ComparisonJob, build_requests, run_comparison
+from headcount.workflows.prune import Pruning, estimate_training
+from headcount.workflows.remaining_roles import FamilyTest
 
 
 def compare_pruners(
@@ -32,29 +37,24 @@ def compare_pruners(
     keep: str,
     seeds: int,
     options: PruningOptions,
+    measure: MeasureOptions,
     run: Run | None,
     *,
     new_head: bool = False,
     plan: Path | None = None,
 ) -> None:
-    """Prunes by every method to every number of heads in a run folder, and prints each against the dense model."""
+    """Prunes by every method to every number of heads in a run folder, and prints each against the dense model and against each other."""
     template = options.spec("random", Budget(keep=1), seed=data.seed)
+    pruners = [Pruner.parse(method) for method in split_methods(methods)]
+    Definition.parse(measure.definition or DEFAULT_DEFINITION)
     if new_head:
-        options.check_new_head(split_methods(methods))
+        options.check_new_head(pruners)
     if plan is not None:
         Plan.read(plan)
     model, heads, model_folder = open_task_model(session, data, new_head=new_head)
     keeps = [parse_heads(text, heads, options.attention) for text in split(keep)]
-    pruners: list[str | Pruner] = [*split_methods(methods)]
-    sizes: list[int] = []  # random heads of as many as the plan and its complement keep
-    if plan is not None:
-        removed = read_plan(session, plan, heads, weight_hash(model))
-        pruners += [PlanPruner(removed=removed), PlanPruner(removed=removed, complement=True)]
-        sizes = [size for size in (len(heads) - len(removed), len(removed)) if size not in keeps]
-    specs = build_grid(pruners, keeps, seeds, template, first_seed=data.seed)
-    specs += build_grid((), sizes, seeds, template, first_seed=data.seed)
-    if new_head:  # the head of the dense model is not trained: its control is the training alone
-        specs += build_grid((), [len(heads)], seeds, template, first_seed=data.seed)
+    removed = () if plan is None else read_plan(session, plan, heads, weight_hash(model))
+    specs = build_requests(pruners, keeps, seeds, template, heads, removed=removed, new_head=new_head)
     for spec in specs:
         check_request(spec, model, heads)
     if run is None:
@@ -69,32 +69,36 @@ def compare_pruners(
         new_head=new_head,
     )
     task = open_named_task(session, data, model, model_folder)
-    pruning = Pruning(run, model, task, limit=data.limit, command=session.command)
+    roles = _open_role_test(session, data, measure, model, model_folder, task) if measure.keep_models else None
+    pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=model_folder)
     estimate = estimate_training(pruning, specs)
     if estimate is not None:
         session.note(format_training(**asdict(estimate)))
-    with session.progress("pruning", "models") as advance:
-        dense, artifacts, failed = compare(pruning, specs, progress=advance)
-    rows = pruning.rows(dense, artifacts)
-    show_table(session, dense, rows)
-    smallest = smallest_safe(rows)
+    comparison = run_comparison(
+        ComparisonJob(pruning, specs, options.attention, measure.bench_sizes(), measure.keep_models, roles, data.seed, session.progress)
+    )
+    show_comparison(session, comparison)
     session.table(
         ("method", "fewest heads without a significant loss"),
-        [(name, format_smallest(rows, name, number)) for name, number in smallest.items()],
+        [(name, format_smallest(comparison.models, name, number)) for name, number in comparison.smallest.items()],
     )
-    for name, error in failed.items():
+    for name, error in comparison.failed.items():
         session.note(f"failed: {name}: {error}")
-    session.result(
-        {
-            "model": data.model,
-            "out": str(run.folder),
-            "dense": {"loss": dense.loss, "metric": dense.metric, "value": dense.value, "n_examples": dense.n_examples},
-            "rows": [row.to_dict() for row in rows],
-            "smallest": smallest,
-            "failed": {name: str(error) for name, error in failed.items()},
-        }
-    )
+    session.result({"model": data.model, **comparison.to_dict()})
     session.note(f"kept in {run.folder}")
     words = ["--method", "surgeon", "--keep", str(keeps[0]), "--out", str(run.folder)]
     words += ["--recover", str(options.recover)] if new_head and options.recover is not None else []
     session.next("prune", data.model, *task_words({**data._asdict(), "new_head": new_head}), *words)
+
+
+def _open_role_test(
+    session: Session, data: TaskOptions, measure: MeasureOptions, model: nn.Module, folder: Path, task: Task
+) -> FamilyTest | None:
+    """Returns the test of roles on the text of the command line, or else of the task; None, with a note, where there is none."""
+    corpus, why_none = open_named_corpus(
+        session, data, model, folder, task, text=measure.text, embedded=measure.embedded, parser=measure.parser
+    )
+    if corpus is None:
+        session.note(f"the roles of the kept models are not measured: {why_none}; name a text with --text FILE or --embedded NAME")
+        return None
+    return FamilyTest.of(corpus, measure.definition or DEFAULT_DEFINITION, seed=data.seed, batch_size=data.examples_per_batch)

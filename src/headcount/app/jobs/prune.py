@@ -11,11 +11,10 @@ import typer
 from headcount.app.console.format import format_training
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.models import describe, open_named_task, open_task_model
-from headcount.app.console.pruning import PruningOptions, SizeOptions, parse_heads, read_plan, show_table
+from headcount.app.console.pruning import PruningOptions, SizeOptions, parse_heads, read_plan, show_survivors, show_table
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
 from headcount.core.plan import Plan
-from headcount.models.head_map import HeadMap
 from headcount.models.provenance import weight_hash
 from headcount.pruning.base import Pruner
 from headcount.pruning.methods.plan import PlanPruner
@@ -68,11 +67,12 @@ def prune_model(
     pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=folder, bench_sizes=bench_sizes)
     with session.progress("evaluating the dense model"):
         dense = pruning.evaluate_dense()
-    artifact = _compute_artifact(session, run, pruning, spec, heads, spec.method.label)
+    artifact = _compute_artifact(session, run, pruning, spec)
     if new_head:
         session.note("the head of the dense model is not trained: prune with --keep 100% for the dense model after the same training")
     rows = pruning.rows(dense, [artifact])
     show_table(session, dense, rows)
+    show_survivors(session, rows)
     timings = pruning.timings(artifact)
     _show_timings(session, timings)
     model_folder = pruning.model_folder(artifact.key)
@@ -90,17 +90,15 @@ def prune_model(
     session.next("check", model_folder)
 
 
-def _compute_artifact(session: Session, run: Run, pruning: Pruning, spec: PruneSpec, heads: HeadMap, method: str) -> Artifact:
+def _compute_artifact(session: Session, run: Run, pruning: Pruning, spec: PruneSpec) -> Artifact:
     """Returns the pruned model of a request, from the run or made now, and writes its plan beside its folder."""
     estimate = estimate_training(pruning, [spec])
     if estimate is not None:
         session.note(format_training(**asdict(estimate)))
-    with session.progress(f"pruning by {method}") as advance:
+    with session.progress(f"pruning by {spec.method.label}") as advance:
         artifact, _ = pruning.make(spec, advance)
     run.present(artifact)
-    folder = pruning.model_folder(artifact.key)
-    plan = Plan.removing(artifact.content["removed"])
-    plan.write(folder.parent / f"{folder.name}.plan.json", heads, weights=pruning.base_key["weights"])
+    pruning.write_plan(artifact)
     return artifact
 
 

@@ -110,7 +110,7 @@ def point_of(run: Run, artifact: Artifact) -> contract.Point:
 
 def _rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord) -> list[PrunedRow]:
     n_heads = sum(len(block.heads) for block in heads.blocks)
-    rows = compare_pruned(dense, artifacts, total_of(dense.metric), n_heads)
+    rows = compare_pruned(dense, artifacts, total_of(dense.metric), heads.blocks)
     return [replace(row, id=id_of(artifact), keep=n_heads - row.removed) for row, artifact in zip(rows, artifacts, strict=True)]
 
 

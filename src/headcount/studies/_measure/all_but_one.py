@@ -7,12 +7,12 @@ from functools import partial
 
 from headcount.core.evaluation import PairedDifference
 from headcount.core.heads import Head
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.significance import Difference, benjamini_hochberg, paired_t
 from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import Ablation, StudyContext
 from headcount.studies._gated import evaluate_without, means_for
-from headcount.studies._grid import compare_evaluations
-from headcount.studies._results import correct_rows
+from headcount.workflows.grid import compare_evaluations
 from headcount.workflows.score import score_into
 
 EVERYWHERE = "everywhere"

@@ -13,6 +13,8 @@ from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.heads import Head
 from headcount.core.plan import Plan
 from headcount.core.stats.agreement import spearman
+from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.seed_scores import SeedScores
 from headcount.core.stats.significance import paired_t
 from headcount.data.task import Task
 from headcount.importance.base import Importance
@@ -22,11 +24,10 @@ from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
 from headcount.runs.results import unpack_pruned
 from headcount.studies._base import Effort, StudyContext
-from headcount.studies._gated import average_evaluations, count_heads
-from headcount.studies._grid import compare_evaluations
-from headcount.studies._results import correct_rows, describe_study_run
-from headcount.studies._rows import SeedScores
+from headcount.studies._gated import count_heads
+from headcount.studies._results import describe_study_run
 from headcount.studies._tuning import SCORED, note_training, tune_model
+from headcount.workflows.grid import average_evaluations, compare_evaluations
 from headcount.workflows.prune import Pruning
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from headcount.behaviour.spec import RoleSpec, parse_roles
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.margins import trend
 from headcount.core.stats.significance import paired_t
 from headcount.data.task import Task
 from headcount.studies._base import LoadedModel, StudyContext
 from headcount.studies._measure.role_tables import open_text
-from headcount.studies._results import correct_rows
 
 ALL_ROLES = "all roles"
 

@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headcount.core.evaluation import Evaluation
+from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.survivors import count_by
 from headcount.models.head_map import HeadMap
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, StudyContext
 from headcount.studies._gated import count_levels
-from headcount.studies._grid import Grid, GridPoint, count_by, make_pruning, run_grid
+from headcount.studies._grid import make_pruning, run_grid
 from headcount.studies._measure.pruning_curve import count_kind_levels
-from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow, PrunedRow, estimate_requests
+from headcount.workflows.grid import Grid, GridPoint
 
 if TYPE_CHECKING:
     from headcount.studies.from_scratch import FromScratch

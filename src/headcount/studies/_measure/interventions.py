@@ -12,15 +12,16 @@ from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.heads import Head
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.models.gates import Replacement
 from headcount.pruning.base import PruneContext, Pruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, StudyContext
-from headcount.studies._gated import average_evaluations, count_levels, evaluate_without, means_for
-from headcount.studies._grid import GridPoint, compare_evaluations
-from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._gated import count_levels, evaluate_without, means_for
+from headcount.studies._results import describe_study_run
 from headcount.studies._rows import PrunedRow
+from headcount.workflows.grid import GridPoint, average_evaluations, compare_evaluations
 
 if TYPE_CHECKING:
     from headcount.studies.interventions import Interventions

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from headcount.core.survivors import count_by
 from headcount.studies._base import StudyContext
-from headcount.studies._grid import Grid, count_by, make_pruning, run_grid
+from headcount.studies._grid import make_pruning, run_grid
 from headcount.studies._measure.pruning_curve import build_requests
 from headcount.studies._results import describe_study_run
+from headcount.workflows.grid import Grid
 
 if TYPE_CHECKING:
     from headcount.studies.kept import Kept

@@ -14,10 +14,10 @@ from scipy import stats
 
 from headcount.core.errors import DataError
 from headcount.core.stats.agreement import spearman
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.resampling import draw_with_replacement
 from headcount.data.task import Task
 from headcount.studies._gated import scale_metric
-from headcount.studies._results import correct_rows
 
 COLUMNS = ("language", "family", "size")
 FEWEST_LANGUAGES = 4

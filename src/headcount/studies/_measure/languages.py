@@ -15,6 +15,7 @@ from headcount.core.budget import Budget
 from headcount.core.errors import DataError, OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.data.embedded.entailment import LABELS
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
@@ -28,7 +29,6 @@ from headcount.studies._gated import (
     Drop,
     Share,
     admit_model,
-    average_evaluations,
     chance_of,
     count_levels,
     evaluate_without,
@@ -46,8 +46,9 @@ from headcount.studies._measure.language_groups import (
     resample_lost,
 )
 from headcount.studies._measure.layers import LAYER, THIRD, group_layers
-from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._results import describe_study_run
 from headcount.studies._tuning import CLASSIFIER, load_with_head, train_model
+from headcount.workflows.grid import average_evaluations
 from headcount.workflows.prune import Pruning
 
 if TYPE_CHECKING:

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 
 from headcount.core.errors import OptionError, PlanError
 from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.survivors import count_by
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.sweep import sweep
 from headcount.studies._base import Effort, StudyContext
-from headcount.studies._grid import GridPoint, count_by, make_pruning, run_grid
-from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._grid import make_pruning, run_grid
+from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow, estimate_requests
 from headcount.studies._tuning import note_training
+from headcount.workflows.grid import GridPoint
 from headcount.workflows.prune import Pruning
 
 if TYPE_CHECKING:

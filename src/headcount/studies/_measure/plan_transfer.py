@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.pruning.base import Pruner
 from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, StudyContext
 from headcount.studies._gated import admit_model, count_heads
-from headcount.studies._grid import Grid, GridPoint, make_pruning, run_grid
-from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._grid import make_pruning, run_grid
+from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow, PrunedRow
+from headcount.workflows.grid import Grid, GridPoint
 from headcount.workflows.prune import Pruning
 
 if TYPE_CHECKING:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 from headcount.core.budget import Budget
 from headcount.core.evaluation import Evaluation
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, LoadedModel, StudyContext
 from headcount.studies._gated import admit_model, count_levels
-from headcount.studies._grid import Grid, GridPoint, count_by, run_grid
-from headcount.studies._results import correct_rows, describe_study_run
-from headcount.studies._rows import ControlledRow, DifferenceRow, estimate_requests, shift_interval
+from headcount.studies._grid import run_grid
+from headcount.studies._results import describe_study_run
+from headcount.workflows.grid import MethodDifference, MethodRow, compare_methods, summarise_methods
 from headcount.workflows.prune import Pruning, build_grid
 
 if TYPE_CHECKING:
@@ -28,40 +28,13 @@ LEVELS = tuple(share / 10 for share in range(9, 0, -1))
 RANDOM = "random"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveRow(ControlledRow):
-    """One method at one number of heads. `band` is the score of the dense model (`dense`) plus the interval of the change from it."""
-
-    method: str
-    share_removed: float
-    kept_by_kind: Mapping[str, float]
-    band: tuple[float, float]
-    dense: float
-    task: str = ""
-
-    @property
-    def relative(self) -> tuple[float, float, float]:
-        """The mean and the ends of the band as shares of the dense model's score."""
-        return self.scores.mean / self.dense, self.band[0] / self.dense, self.band[1] / self.dense
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodPair(DifferenceRow):
-    """The difference of a method from another one at the same number of heads."""
-
-    n_kept: int
-    method: str
-    other: str
-    task: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Curves:
     """The dense model of every task by its label, a row for every method and size, and one for every pair of methods."""
 
     dense: Mapping[str, Evaluation]
-    rows: list[CurveRow]
-    pairs: list[MethodPair]
+    rows: list[MethodRow]
+    pairs: list[MethodDifference]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +68,11 @@ def count_kind_levels(keeps: Sequence[int | float | str], n_heads: int) -> list[
 
 def estimate_effort(study: PrunedModels, context: StudyContext, *, n_grids: int = 1) -> Effort:
     """Returns the evaluations of all models, one gradient pass for each ranking, and the steps of those that train, of so many grids alike."""
-    models = estimate_requests(build_requests(study, context), context)
-    rankings = len(study.methods) * 3 * min(len(context.task.calibration), 512)
-    return Effort(passes=n_grids * (models.passes + rankings), steps=n_grids * models.steps)
+    specs, n_train, n_report = build_requests(study, context), len(context.task.calibration), len(context.task.report)
+    steps = sum(spec.n_steps(n_train) for spec in specs)
+    rankings = len(study.methods) * 3 * min(n_train, 512)
+    passes = (len(specs) + 1) * min(n_report, context.limit or n_report) + rankings
+    return Effort(passes=n_grids * passes, steps=n_grids * steps)
 
 
 def list_kinds(study: PruningCurve, heads: HeadMap) -> list[tuple[str, ...]]:
@@ -125,8 +100,8 @@ def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
     all_series = open_series(study, context)
     describe_study_run(context, context.loaded, {"study": study.name, "methods": list(study.methods), "seeds": study.seeds})
     dense: dict[str, Evaluation] = {}
-    rows: list[CurveRow] = []
-    pairs: list[MethodPair] = []
+    rows: list[MethodRow] = []
+    pairs: list[MethodDifference] = []
     for series in all_series:
         admit_model(context.run, series.loaded.model)
         pruning = Pruning(context.required_run, series.loaded.model, series.task, limit=context.limit, command=context.command)
@@ -134,49 +109,6 @@ def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
             specs = build_specs(study, series.loaded.heads, kinds, first_seed=context.seed)
             grid = run_grid(context, pruning, specs, keep_models=study.keep_models)
             dense[series.label] = grid.dense
-            rows += [replace(row, task=series.label) for row in curve_rows(grid, kinds, seed=context.seed)]
-            pairs += [replace(row, task=series.label) for row in compare_methods(grid, seed=context.seed)]
+            rows += [replace(row, task=series.label) for row in summarise_methods(grid, kinds, seed=context.seed)]
+            pairs += [replace(row, task=series.label) for row in compare_methods(grid, kinds, seed=context.seed)]
     return Curves(dense, correct_rows(rows), correct_rows(pairs))
-
-
-def curve_rows(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> list[CurveRow]:
-    """Returns a row for every point of a grid, those of one method together, most heads first."""
-    free = [block for block in grid.heads.blocks if not kinds or block.kind in kinds]
-    controls = {_count_free(point, grid.heads, kinds): point for point in grid.points if point.method.startswith(RANDOM)}
-    n_free, rows = sum(block.n_heads for block in free), []
-    for method in grid.methods:
-        for point in sorted((point for point in grid.points if point.method == method), key=lambda point: -point.n_kept):
-            n_kept = _count_free(point, grid.heads, kinds)
-            control = None if method.startswith(RANDOM) else controls.get(n_kept)
-            rows.append(
-                CurveRow(
-                    method=method,
-                    n_kept=n_kept,
-                    share_removed=1 - n_kept / n_free,
-                    scores=point.scores,
-                    change=point.change,
-                    against_random=None if control is None else grid.compare(point, control, seed=seed),
-                    kept_by_kind=count_by(grid.heads.blocks, point.survivors),
-                    band=shift_interval(grid.dense.score, point.change),
-                    dense=grid.dense.score,
-                )
-            )
-    return correct_rows(rows)
-
-
-def _count_free(point: GridPoint, heads: HeadMap, kinds: Sequence[str]) -> int:
-    """Returns how many heads of some kinds of attention (of all, if none are named) stay at a point."""
-    counts = count_by(heads.blocks, point.survivors)
-    return round(sum(number for kind, number in counts.items() if not kinds or kind in kinds))
-
-
-def compare_methods(grid: Grid, *, seed: int = 0) -> list[MethodPair]:
-    """Returns every pair of methods other than random at each number of heads that both have."""
-    methods, rows = [method for method in grid.methods if not method.startswith(RANDOM)], []
-    for n_kept in sorted({point.n_kept for point in grid.points}, reverse=True):
-        for method, other in combinations(methods, 2):
-            first, second = grid.point(method, n_kept), grid.point(other, n_kept)
-            if first is not None and second is not None:
-                change = grid.compare(first, second, seed=seed)
-                rows.append(MethodPair(n_kept=n_kept, method=method, other=other, change=change))
-    return correct_rows(rows)

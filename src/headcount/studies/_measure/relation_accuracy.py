@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from headcount.core.errors import DataError
 from headcount.core.heads import Head
 from headcount.core.role_table import MARGIN, RoleTable
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.studies._base import StudyContext
 from headcount.studies._measure.role_tables import measure_table
-from headcount.studies._results import correct_rows
 
 SYNTAX, BACK = "syntax:", "-of"
 DIRECTIONS = {False: "dependent → governor", True: "governor → dependent"}

@@ -10,10 +10,10 @@ import numpy as np
 
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleTable
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.margins import Chance, hypergeometric_chance, several_marks_chance
 from headcount.studies._base import StudyContext
 from headcount.studies._measure.role_tables import Families, measure_further_tables, measure_table
-from headcount.studies._results import correct_rows
 
 THIRDS = ("early", "middle", "late")
 """The thirds of the layers of a stack."""

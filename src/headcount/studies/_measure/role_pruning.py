@@ -12,6 +12,7 @@ from headcount.behaviour.roles import roles
 from headcount.core.errors import PlanError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.pruning.base import Pruner
@@ -21,9 +22,10 @@ from headcount.pruning.spec import PruneSpec
 from headcount.runs.results import unpack_pruned
 from headcount.runs.sweep import sweep
 from headcount.studies._base import Effort, Progress, StudyContext
-from headcount.studies._gated import Drop, average_evaluations, count_levels, measure_drop
-from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._gated import Drop, count_levels, measure_drop
+from headcount.studies._results import describe_study_run
 from headcount.studies._tuning import note_training
+from headcount.workflows.grid import average_evaluations
 from headcount.workflows.prune import Pruning
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from headcount.core.definition import Definition
 from headcount.core.errors import DataError
 from headcount.core.role_table import RoleTable
 from headcount.core.scores import Scores
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.ranks import ranks
 from headcount.importance.base import Importance
 from headcount.importance.score import score_all
 from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import ANY_ROLE, StudyContext
 from headcount.studies._parts import layer_of
-from headcount.studies._results import correct_rows
 
 ALPHA = 0.05
 

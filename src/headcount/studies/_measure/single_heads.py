@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.significance import Difference, paired_t
 from headcount.data.task import Task
 from headcount.studies._base import Ablation, StudyContext
 from headcount.studies._gated import evaluate_without, means_for
-from headcount.studies._grid import compare_evaluations
-from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow
+from headcount.workflows.grid import compare_evaluations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

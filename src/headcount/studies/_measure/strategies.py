@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation
+from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.survivors import count_by
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.pruning.base import Pruner
@@ -18,10 +20,11 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, LoadedModel, StudyContext
 from headcount.studies._gated import admit_model
-from headcount.studies._grid import Grid, GridPoint, count_by, run_grid
-from headcount.studies._results import correct_rows, describe_study_run
+from headcount.studies._grid import run_grid
+from headcount.studies._results import describe_study_run
 from headcount.studies._rows import ControlledRow, DifferenceRow, estimate_requests
 from headcount.studies._tuning import CLASSIFIER, load_with_head
+from headcount.workflows.grid import Grid, GridPoint
 from headcount.workflows.prune import Pruning
 
 if TYPE_CHECKING:

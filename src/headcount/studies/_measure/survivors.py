@@ -13,12 +13,12 @@ from headcount.behaviour.spec import RoleSpec
 from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleTable
+from headcount.core.stats.corrected_rows import correct_rows
 from headcount.models.provenance import model_record
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.results import PRUNED, method_label
 from headcount.runs.store import Run
 from headcount.studies._base import ANY_ROLE, StudyContext, role_family
-from headcount.studies._results import correct_rows
 from headcount.workflows.roles import read_roles, roles_into
 
 REPEATS = 10_000

@@ -1,0 +1,154 @@
+"""The options of what a comparison measures beside the results of the pruned models, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from headcount.app.console.options import parse_numbers
+from headcount.app.console.pruning import show_survivors, show_table
+from headcount.app.console.session import Session
+from headcount.app.console.text import Embedded, File, Parser, check_embedded
+from headcount.core.definition import DEFAULT_DEFINITION
+from headcount.core.stats.seed_scores import MIN_SEEDS
+from headcount.core.study_result import format_interval
+from headcount.workflows.analysis_spec import COMPARED_SIZES, BenchSizes
+
+if TYPE_CHECKING:
+    from headcount.runs.latency import LatencyRow
+    from headcount.workflows.compare import Comparison
+    from headcount.workflows.grid import MethodDifference, MethodRow
+    from headcount.workflows.remaining_roles import FamilyChange
+
+
+Bench = Annotated[bool, typer.Option("--bench", help="Measure latency: the dense model, and each method at each size, heads cut.")]
+Batches = Annotated[
+    str | None,
+    typer.Option("--batches", metavar="N,…", help="With --bench: batch sizes.", show_default=", ".join(map(str, COMPARED_SIZES.batches))),
+]
+Length = Annotated[
+    int | None,
+    typer.Option("--length", metavar="N", min=1, help="With --bench: tokens of a row.", show_default=str(COMPARED_SIZES.lengths[0])),
+]
+KeepModels = Annotated[bool, typer.Option("--keep-models", help="Keep every pruned model in RUN, and measure its roles again on the text.")]
+DefinitionText = Annotated[
+    str | None,
+    typer.Option(
+        "--definition",
+        metavar="TEXT",
+        help="With --keep-models: when a head has a role, of `headcount ls definitions`.",
+        show_default=DEFAULT_DEFINITION,
+    ),
+]
+
+
+class MeasureOptions(NamedTuple):
+    """What is measured on the pruned models beside their results: latency, and roles on a text."""
+
+    bench: Bench = False
+    batches: Batches = None
+    length: Length = None
+    keep_models: KeepModels = False
+    definition: DefinitionText = None
+    text: File = None
+    embedded: Embedded = None
+    parser: Parser = None
+
+    def check(self) -> None:
+        """Raises BadParameter for an option without the one that it belongs to, and for values that are none."""
+        for owner, names in (("bench", ("batches", "length")), ("keep_models", ("definition", "text", "embedded", "parser"))):
+            stray = next((name for name in names if getattr(self, name) is not None), None)
+            if stray is not None and not getattr(self, owner):
+                raise typer.BadParameter(f"--{stray} goes with --{owner.replace('_', '-')}; add that, or leave it out")
+        check_embedded(self.text, self.embedded)
+        self.bench_sizes()
+
+    def bench_sizes(self) -> BenchSizes | None:
+        """Returns what latency is measured for; None where it is not measured."""
+        if not self.bench:
+            return None
+        batches = COMPARED_SIZES.batches if self.batches is None else tuple(parse_numbers(self.batches, "--batches"))
+        return BenchSizes(batches, COMPARED_SIZES.lengths if self.length is None else (self.length,), COMPARED_SIZES.rounds)
+
+
+DEFAULT_MEASURE = MeasureOptions()
+
+
+def show_comparison(session: Session, comparison: Comparison) -> None:
+    """Prints the tables of a comparison."""
+    show_table(session, comparison.dense, comparison.models)
+    show_survivors(session, comparison.models)
+    metric = comparison.dense.metric or "loss"
+    _show_methods(session, comparison.methods, metric)
+    _show_differences(session, [row for row in comparison.methods if row.against_random is not None], comparison.differences, metric)
+    _show_latency(session, comparison.latency)
+    _show_role_changes(session, comparison.role_changes)
+
+
+def _show_methods(session: Session, rows: Sequence[MethodRow], metric: str) -> None:
+    lines = [
+        (
+            row.method,
+            row.n_kept,
+            row.n_seeds,
+            f"{row.mean:.4g}",
+            "" if row.deviation is None else f"{row.deviation:.2g}",
+            "" if row.interval[0] is None else f"{row.interval[0]:.4g} … {row.interval[1]:.4g}",
+        )
+        for row in rows
+    ]
+    columns = ("over seeds", "heads", "seeds", metric, "sd", "95% interval")
+    session.table(columns, lines, right=columns[1:])
+    if any(row.n_seeds < MIN_SEEDS for row in rows):
+        session.line(f"no standard deviation and no interval over seeds is given for fewer than {MIN_SEEDS} seeds\n")
+
+
+def _show_differences(session: Session, tested: Sequence[MethodRow], differences: Sequence[MethodDifference], metric: str) -> None:
+    """Prints the differences from random heads; those between other methods are in the table of the run."""
+    lines = [
+        (row.method, row.n_kept, f"{change.difference:+.4g}", f"{change.low:+.3g} … {change.high:+.3g}", f"{change.p:.2g}", f"{row.q:.2g}")
+        for row in tested
+        if (change := row.against_random) is not None
+    ]
+    columns = ("against random", "heads", metric, "95% interval", "p", "q")
+    if lines:
+        session.table(columns, lines, right=columns[1:])
+    n_pairs = len(differences) - len(lines)
+    further = f"; differences.csv also has {n_pairs} between other methods" if n_pairs else ""
+    session.line(f"paired over examples, seeds averaged; q corrects p over this table (Benjamini–Hochberg){further}\n")
+
+
+def _show_latency(session: Session, rows: Sequence[LatencyRow]) -> None:
+    if not rows:
+        return
+    lines, dense = [], rows[0]
+    for row in rows:
+        if row.method == "dense":
+            dense = row
+            continue
+        speed = format_interval(row.speedup, row.speedup_low, row.speedup_high, ".2f")
+        lines.append((row.method, row.keep, row.batch, f"{1000 * dense.seconds:.3g}", f"{1000 * row.seconds:.3g}", speed))
+    columns = ("latency of", "heads", "batch", "dense ms", "ms", "times as fast (95%)")
+    session.table(columns, lines, right=columns[1:])
+    session.line(
+        f"medians of {dense.rounds} rounds on {dense.device}, {dense.length} tokens; speed by t over the log-ratios of the rounds\n"
+    )
+
+
+def _show_role_changes(session: Session, rows: Sequence[FamilyChange]) -> None:
+    lines = [
+        (row.method, row.n_kept, row.family, row.n_dense, *(f"{number:.3g}" for number in (row.removed, row.kept, row.lost, row.gained)))
+        for row in rows
+        if row.n_dense or row.gained
+    ]
+    columns = ("roles after", "heads", "family", "dense", "removed", "kept", "lost", "gained")
+    if lines:
+        session.table(columns, lines, right=("heads", *columns[3:]))
+        session.line(
+            "heads of each family of roles in the dense model: removed, kept or lost; gained by heads that stay; means over seeds\n"
+        )
+    elif rows:
+        families = ", ".join(dict.fromkeys(row.family for row in rows))
+        session.line(f"no head has a role of a family ({families}), neither in the dense model nor in a pruned one\n")

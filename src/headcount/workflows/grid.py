@@ -1,0 +1,294 @@
+"""Pruned models of several methods, sizes and seeds: their scores over seeds, paired tests between methods, and the heads that stay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from statistics import mean
+
+import numpy as np
+
+from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
+from headcount.core.heads import Head
+from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.seed_scores import SeedScores
+from headcount.core.stats.significance import paired_bootstrap
+from headcount.core.survivors import count_by
+from headcount.data.task import Task
+from headcount.models.head_map import HeadMap
+from headcount.pruning.methods.random import RandomPruner
+from headcount.pruning.spec import PruneSpec
+from headcount.runs.artifacts import Artifact
+from headcount.runs.results import fewest_steps, method_label, unpack_pruned
+from headcount.workflows.prune import Pruning
+
+
+@dataclass(frozen=True)
+class GridPoint:
+    """One request, whatever its seed, on the report split.
+
+    Attributes:
+        method: The label of the request, without size and seed.
+        n_kept: How many heads stay.
+        seeds: The seeds.
+        values: The metric, or the loss where there is none, of every seed.
+        evaluation: The mean over seeds of the loss and of the metric's parts of each example.
+        survivors: The heads that stay, by seed.
+        change: The difference from the dense model on the same examples.
+        artifacts: The artifact of every seed.
+    """
+
+    method: str
+    n_kept: int
+    seeds: tuple[int, ...]
+    values: tuple[float, ...]
+    evaluation: Evaluation
+    survivors: tuple[frozenset[Head], ...]
+    change: PairedDifference
+    artifacts: tuple[Artifact, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return mean(self.values)
+
+    @cached_property
+    def scores(self) -> SeedScores:
+        """The scores over seeds."""
+        return SeedScores.of(self.values, fewest_steps(self.artifacts[0]) if self.artifacts else None)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the heads were drawn over the whole model: the control of all other methods."""
+        return self.artifacts[0].content["spec"]["method"] == RandomPruner().to_dict()
+
+    def count_kept(self, heads: HeadMap, kinds: Sequence[str]) -> int:
+        """Returns how many heads of some kinds of attention (of all, if none are named) stay."""
+        counts = count_by(heads.blocks, self.survivors)
+        return round(sum(number for kind, number in counts.items() if not kinds or kind in kinds))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The dense model and every point of a comparison on one task."""
+
+    task: Task
+    heads: HeadMap
+    dense: Evaluation
+    points: tuple[GridPoint, ...]
+
+    @classmethod
+    def of(cls, pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifact]) -> Grid:
+        """Returns the grid of finished pruned models; requests that differ in their seed alone are one point."""
+        groups: dict[str, list[Artifact]] = {}
+        for artifact in artifacts:
+            request = {**artifact.content["spec"], "seed": 0}
+            groups.setdefault(json.dumps(request, sort_keys=True), []).append(artifact)
+        return cls(pruning.task, pruning.heads, dense, tuple(_make_point(pruning, dense, group) for group in groups.values()))
+
+    def compare(self, point: GridPoint, control: GridPoint, *, seed: int = 0) -> PairedDifference:
+        """Returns the difference of a point from another one on the same examples, seeds averaged example by example."""
+        return compare_evaluations(control.evaluation, point.evaluation, self.task, seed=seed)
+
+    def find(self, spec: PruneSpec) -> GridPoint:
+        """Returns the point of a request, whatever its seed; StopIteration if it was not made."""
+        request = replace(spec.resolve_share(self.heads), seed=0)
+        return next(point for point in self.points if replace(PruneSpec.from_dict(point.artifacts[0].content["spec"]), seed=0) == request)
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods in order."""
+        return list(dict.fromkeys(point.method for point in self.points))
+
+
+def _make_point(pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifact]) -> GridPoint:
+    evaluations = [unpack_pruned(artifact) for artifact in artifacts]
+    average = average_evaluations(evaluations, pruning.task)
+    removed = [frozenset(map(Head.parse, artifact.content["removed"])) for artifact in artifacts]
+    survivors = tuple(frozenset(pruning.heads) - heads for heads in removed)
+    return GridPoint(
+        method_label(artifacts[0]),
+        round(mean(map(len, survivors))),
+        tuple(artifact.content["spec"]["seed"] for artifact in artifacts),
+        tuple(evaluation.score for evaluation in evaluations),
+        average,
+        survivors,
+        compare_evaluations(dense, average, pruning.task),
+        tuple(artifacts),
+    )
+
+
+def average_evaluations(evaluations: Sequence[Evaluation], task: Task) -> Evaluation:
+    """Returns the mean over seeds of each example's loss and of its contribution to the metric."""
+    first = evaluations[0]
+    if len(evaluations) == 1:
+        return first
+    losses = np.mean([evaluation.losses for evaluation in evaluations], axis=0)
+    if task.metric is None or first.parts is None:
+        return replace(first, losses=losses)
+    parts = np.mean([evaluation.parts for evaluation in evaluations if evaluation.parts is not None], axis=0)
+    return replace(first, losses=losses, parts=parts, value=float(task.metric.total(parts.sum(0))))
+
+
+def compare_evaluations(first: Evaluation, second: Evaluation, task: Task, *, seed: int = 0) -> PairedDifference:
+    """Returns the difference of the metric from the first to the second on the same examples, or of the loss where there is no metric.
+
+    By Tango's score method if every example is right or wrong in both, else (corpus metrics, means over seeds) by a paired bootstrap.
+    """
+    total = task.metric.total if task.metric else None
+    is_mean = any(evaluation.parts is not None and not set(evaluation.parts[:, 0]) <= {0.0, 1.0} for evaluation in (first, second))
+    if is_mean and total is not None and first.parts is not None and second.parts is not None:
+        change = paired_bootstrap(first.parts, second.parts, total, seed=seed)
+        return PairedDifference(change.difference, change.low, change.high, change.p, "paired bootstrap")
+    changes = compare_with(first, second, total, seed=seed)
+    return changes.get("metric", changes["loss"])
+
+
+@dataclass(frozen=True, slots=True)
+class MethodRow:
+    """One method at one number of heads.
+
+    Attributes:
+        method: The label of the method, with every option that differs from its default.
+        n_kept: How many heads stay, of the kinds of attention that may lose heads.
+        share_removed: The share of these heads that went.
+        n_seeds: How many seeds there are.
+        steps: Optimiser steps of the shortest stage that trained; None where nothing trained.
+        mean: The metric, or the loss where there is none, as the mean over seeds.
+        interval: Its 95 % interval by t over seeds; None below three seeds.
+        deviation: The standard deviation over seeds; None below three seeds.
+        change: The difference from the dense model on the same examples, seeds averaged example by example.
+        against_random: The difference from random heads of the same number, likewise; None for these, and where there are none.
+        kept_by_kind: How many heads of each kind of attention stay, as the mean over seeds.
+        band: The score of the dense model plus the interval of the change.
+        dense: The score of the dense model.
+        task: The task, where several are compared.
+        q: The p-value of `against_random`, corrected over all rows (Benjamini–Hochberg).
+    """
+
+    method: str
+    n_kept: int
+    share_removed: float
+    n_seeds: int
+    steps: int | None
+    mean: float
+    interval: tuple[float | None, float | None]
+    deviation: float | None
+    change: PairedDifference
+    against_random: PairedDifference | None
+    kept_by_kind: Mapping[str, float]
+    band: tuple[float, float]
+    dense: float
+    task: str = ""
+    q: float | None = None
+
+    @property
+    def relative(self) -> tuple[float, float, float]:
+        """The mean and the ends of the band as shares of the dense model's score."""
+        return self.mean / self.dense, self.band[0] / self.dense, self.band[1] / self.dense
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of no difference from random heads; None for these."""
+        return None if self.against_random is None else self.against_random.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+    def flatten(self) -> dict[str, object]:
+        """Returns the row as plain data with one key for every number, as a table has it."""
+        spread = {"mean": self.mean, "sd": self.deviation, "low": self.interval[0], "high": self.interval[1]}
+        changes = _flatten_difference("dense", self.change) | _flatten_difference("random", self.against_random)
+        survivors = {f"survivors_{kind.replace('-', '_')}": number for kind, number in self.kept_by_kind.items()}
+        return {"method": self.method, "keep": self.n_kept, "seeds": self.n_seeds, **spread, **changes, "random_q": self.q, **survivors}
+
+
+@dataclass(frozen=True, slots=True)
+class MethodDifference:
+    """The difference of a method from another one at the same number of heads, on the same examples, seeds averaged example by example.
+
+    `q` is corrected over all rows of its family (Benjamini–Hochberg): methods against random heads, or methods against each other.
+    """
+
+    n_kept: int
+    method: str
+    other: str
+    change: PairedDifference
+    task: str = ""
+    q: float | None = None
+
+    @property
+    def p(self) -> float:
+        """The p-value of no difference."""
+        return self.change.p
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the row as plain data."""
+        return asdict(self)
+
+    def flatten(self) -> dict[str, object]:
+        """Returns the row as plain data with one key for every number, as a table has it."""
+        return {"keep": self.n_kept, "method": self.method, "other": self.other, **asdict(self.change), "q": self.q}
+
+
+def _flatten_difference(name: str, change: PairedDifference | None) -> dict[str, object]:
+    values = dict.fromkeys(("difference", "low", "high", "p", "by")) if change is None else asdict(change)
+    return {f"{name}_{key}": value for key, value in values.items()}
+
+
+def summarise_methods(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> list[MethodRow]:
+    """Returns a row for every point of a grid, those of one method together, most heads first."""
+    free = [block for block in grid.heads.blocks if not kinds or block.kind in kinds]
+    controls = {point.count_kept(grid.heads, kinds): point for point in grid.points if point.is_control}
+    n_free, rows = sum(block.n_heads for block in free), []
+    for method in grid.methods:
+        for point in sorted((point for point in grid.points if point.method == method), key=lambda point: -point.n_kept):
+            n_kept = point.count_kept(grid.heads, kinds)
+            control = None if point.is_control else controls.get(n_kept)
+            rows.append(
+                MethodRow(
+                    method,
+                    n_kept,
+                    1 - n_kept / n_free,
+                    point.scores.n_seeds,
+                    point.scores.steps,
+                    point.scores.mean,
+                    (point.scores.low, point.scores.high),
+                    point.scores.deviation,
+                    point.change,
+                    None if control is None else grid.compare(point, control, seed=seed),
+                    count_by(grid.heads.blocks, point.survivors),
+                    (grid.dense.score + point.change.low, grid.dense.score + point.change.high),
+                    grid.dense.score,
+                )
+            )
+    return correct_rows(rows)
+
+
+def compare_methods(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> list[MethodDifference]:
+    """Returns every pair of methods other than random at each number of heads that both have."""
+    by_size: dict[int, list[GridPoint]] = {}
+    for point in grid.points:
+        if not point.is_control:
+            by_size.setdefault(point.count_kept(grid.heads, kinds), []).append(point)
+    rows = [
+        MethodDifference(n_kept, first.method, second.method, grid.compare(first, second, seed=seed))
+        for n_kept in sorted(by_size, reverse=True)
+        for first, second in combinations(by_size[n_kept], 2)
+    ]
+    return correct_rows(rows)
+
+
+def list_differences(grid: Grid, rows: Sequence[MethodRow], kinds: Sequence[str] = (), *, seed: int = 0) -> list[MethodDifference]:
+    """Returns the differences of all methods from random heads, as their rows have them, and those between every two other methods."""
+    controls = {point.count_kept(grid.heads, kinds): point.method for point in grid.points if point.is_control}
+    against_random = [
+        MethodDifference(row.n_kept, row.method, controls[row.n_kept], row.against_random, q=row.q)
+        for row in rows
+        if row.against_random is not None
+    ]
+    return [*against_random, *compare_methods(grid, kinds, seed=seed)]

@@ -1,0 +1,74 @@
+"""What workflows that are called from Python open: a model with its tokenizer and task, and the text for roles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from headcount.behaviour.base import Corpus
+from headcount.behaviour.corpus import SENTENCES, Parser, read_corpus
+from headcount.core.errors import DataError, UnsupportedModel
+from headcount.core.files import opened_model
+from headcount.data.open_task import open_task
+from headcount.data.readers.processor import reader_of
+from headcount.data.task import Split, Task
+from headcount.models.modules import unwrap
+from headcount.surgery.load import load
+from headcount.surgery.source import local_folder
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """A live model with its name, tokenizer and task; `folder` is where it was loaded from, and `opening` how both are opened again."""
+
+    name: str
+    model: nn.Module
+    task: Task
+    tokenizer: Any
+    folder: Path | None
+    opening: dict[str, Any]
+
+
+def open_inputs(
+    model: nn.Module | str | Path, data: Task | str | None, tokenizer: Any, *, seed: int, limit: int | None, batch_size: int | None
+) -> OpenedModel:
+    """Opens a model, which may be live already, and its task: by default the one that the model is made for."""
+    folder = local_folder(model) if isinstance(model, str | Path) else None
+    live: Any = load(folder).eval() if folder is not None else unwrap(model)  # pyright: ignore[reportArgumentType]
+    tokenizer = reader_of(live, folder) if tokenizer is None and folder is not None else tokenizer
+    task = data if isinstance(data, Task) else open_task(data, live, tokenizer, limit=limit, seed=seed)
+    task = replace(task, batch_size=batch_size or task.batch_size)
+    name = str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
+    return OpenedModel(name, live, task, tokenizer, folder, _describe_opening(model, data))
+
+
+def _describe_opening(model: Any, data: Any) -> dict[str, Any]:
+    """Returns how model and task are opened again; a task that was made in Python cannot be."""
+    model_path = opened_model(model) if isinstance(model, str | Path) else {}
+    if isinstance(data, Task):
+        return {"opened": {**model_path, "own_task": True}} if model_path else {}
+    return {"opened": {**({"task": data} if data else {}), **model_path}}
+
+
+def corpus_for(
+    model: nn.Module,
+    task: Task,
+    tokenizer: Any,
+    *,
+    text: Any = None,
+    split: Split = "calibration",
+    limit: int | None = SENTENCES,
+    parser: Parser | None = None,
+) -> tuple[Corpus | None, str]:
+    """Returns the corpus of roles and head profiles, of `text` or else of the task; or None and the reason why the task has none."""
+    if isinstance(text, Corpus):
+        return text, ""
+    if text is not None:
+        return read_corpus(model, text, tokenizer, limit=limit, parser=parser), ""
+    try:
+        return read_corpus(model, task, tokenizer, split=split, limit=limit, parser=parser), ""
+    except (DataError, UnsupportedModel) as error:
+        return None, str(error)

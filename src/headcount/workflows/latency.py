@@ -1,0 +1,52 @@
+"""Latency of the dense model and of cut ones as a step of a run: interleaved rounds, measured once on a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from headcount.core.plan import Plan
+from headcount.data.checks import n_positions
+from headcount.models.head_map import HeadMap
+from headcount.models.modules import unwrap
+from headcount.models.provenance import machine_of, model_key, provenance
+from headcount.runs.artifacts import Artifact, ArtifactKey
+from headcount.runs.latency import DENSE, LATENCY
+from headcount.runs.store import Run
+from headcount.surgery.bench import time_rounds
+
+
+@dataclass(frozen=True, slots=True)
+class CutModel:
+    """A model whose heads were cut: the method that chose them, its plan, and the model."""
+
+    method: str
+    plan: Plan
+    model: nn.Module
+
+
+def time_models(run: Run, name: str, model: nn.Module, cut_models: Sequence[CutModel], *, batch: int, length: int, rounds: int) -> Artifact:
+    """Returns the seconds of a pass of the dense model and of cut ones in every round, from the run if this machine has measured them.
+
+    A length beyond the positions of the model is replaced by their number. `headcount.runs.latency.unpack_latency` reads the artifact.
+    """
+    dense, heads = unwrap(model), HeadMap.of(model)
+    positions = n_positions(dense)
+    length = length if positions is None else min(length, positions)
+    models: dict[str, nn.Module] = {DENSE: dense}
+    labels: dict[str, tuple[str, int]] = {DENSE: (DENSE, len(heads))}
+    for number, cut_model in enumerate(cut_models):
+        models[str(number)] = cut_model.model
+        labels[str(number)] = (cut_model.method, len(heads) - len(cut_model.plan.removed))
+    removed = [[cut_model.method, sorted(map(str, cut_model.plan.removed))] for cut_model in cut_models]
+    conditions = {"batch": batch, "length": length, "rounds": rounds, "machine": machine_of(model)}
+    key = ArtifactKey(LATENCY, f"{name}, batch {batch}, length {length}", {**model_key(dense), "removed": removed, **conditions})
+
+    def measure() -> tuple[Mapping[str, object], Mapping[str, np.ndarray]]:
+        times = time_rounds(models, batch, length, rounds)
+        return {**conditions, "models": labels}, {label: np.asarray(seconds) for label, seconds in times.items()}
+
+    return run.find_or_compute(key, measure, provenance=provenance())
