@@ -59,9 +59,23 @@ def unpack_latency(artifact: Artifact) -> list[LatencyRow]:
     dense_times = np.log(artifact.arrays[DENSE])
     for name, (method, keep) in content["models"].items():
         times = artifact.arrays[name]
-        quartiles = (float(value) for value in np.quantile(times, [0.5, 0.25, 0.75]))
+        low, median, high = np.quantile(times, [0.25, 0.5, 0.75]).tolist()
         ratios = paired_t(dense_times - np.log(times))
-        speedup = (exp(ratios.difference), exp(ratios.low), exp(ratios.high), ratios.p)
-        conditions = (content["batch"], content["length"])
-        rows.append(LatencyRow(method, keep, *conditions, *quartiles, *speedup, content["rounds"], content["machine"]["device"]))
+        rows.append(
+            LatencyRow(
+                method=method,
+                keep=keep,
+                batch=content["batch"],
+                length=content["length"],
+                seconds=median,
+                low=low,
+                high=high,
+                speedup=exp(ratios.difference),
+                speedup_low=exp(ratios.low),
+                speedup_high=exp(ratios.high),
+                p=ratios.p,
+                rounds=content["rounds"],
+                device=content["machine"]["device"],
+            )
+        )
     return rows
