@@ -77,7 +77,7 @@ class Registry:
         def decorate(cls: type[Kind]) -> type[Kind]:
             if name in (sources := self._sources()):
                 raise DuplicateName(f"{self.singular} '{name}' is registered already, by {sources[name]}; choose another name")
-            self._check_class(cls, name, f"{cls.__module__}:{cls.__qualname__}")
+            self._require_class(cls, name, f"{cls.__module__}:{cls.__qualname__}")
             cls.name = name
             self._registered[name] = cls
             return cls
@@ -129,13 +129,12 @@ class Registry:
                 f"{source}, registered as {self.singular} '{name}' by an installed package, cannot be imported: {error}. "
                 "Correct its entry point or install what it needs, or uninstall the package."
             ) from error
-        cls = getattr(module, class_name, None) if class_name else _only_class(module)
-        self._check_class(cls, name, source)
+        cls = self._require_class(getattr(module, class_name, None) if class_name else _only_class(module), name, source)
         cls.name = name
         return cls
 
-    def _check_class(self, cls: object, name: str, source: str) -> None:
-        """Raises OptionError unless `cls` is the class of a method."""
+    def _require_class(self, cls: object, name: str, source: str) -> type[Configurable]:
+        """Returns `cls`; raises OptionError unless it is the class of a method."""
         if not isclass(cls) or not issubclass(cls, Configurable):
             raise OptionError(
                 f"{source}, registered as {self.singular} '{name}', names no class of that kind; write an entry point as package.module:Class, "
@@ -143,6 +142,7 @@ class Registry:
             )
         if not hasattr(cls, "info"):
             raise OptionError(f"{source}, registered as {self.singular} '{name}', declares no info; see the base class of its kind")
+        return cls
 
     def parse(self, text: str | Configurable, base: type[Kind]) -> Kind:
         """Returns the object that a text describes, `name:variant(option=value;…)`; an object of the kind is returned as it is.

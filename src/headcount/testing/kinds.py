@@ -51,20 +51,17 @@ class _Checks:
 
     @contextmanager
     def require_success(self, law: str) -> Iterator[None]:
-        """Turns any error inside into LawBroken."""
+        """Turns any error inside into LawBroken, with the last line of the method's own module that it passed."""
         try:
             yield
         except LawBroken:
             raise
         except Exception as error:  # whatever a method's code raises under a law, the law does not hold
-            detail = f"{type(error).__name__}: {error}{self._locate(error)}"
+            file = getattr(sys.modules.get(type(self.method).__module__), "__file__", None)
+            own_lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+            location = f" ({Path(file).name}, line {own_lines[-1]})" if file and own_lines else ""
+            detail = f"{type(error).__name__}: {error}{location}"
             raise LawBroken(f"{self.kind} '{self.method}' breaks the law that {law}: {detail}") from error
-
-    def _locate(self, error: Exception) -> str:
-        """Returns the line of the method's own module at which an error passed, such as " (peak_norm.py, line 12)"; empty if there is none."""
-        file = getattr(sys.modules.get(type(self.method).__module__), "__file__", None)
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        return f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
 
 
 def _check_declaration(method: str | Configurable, registry: Registry) -> tuple[Configurable, _Checks]:

@@ -68,14 +68,12 @@ def build_command(name: str) -> Any:
 def _run(session: Session, paper: Any, values: Mapping[str, Any]) -> None:
     request = PaperRequest(**values)
     check_embedded(request.text, request.embedded)
-    if request.list_items:
-        from headcount.app.jobs.paper import show_paper_items
+    from headcount.app.jobs.paper import run_paper_items, show_paper_items
 
+    if request.list_items:
         show_paper_items(session, paper, request)
         return
     if request.out is None:
         raise typer.BadParameter("name a run folder: --out RUN. It keeps what is finished")
     with lead_run(session, request.out, "paper is led by one process; start it without torchrun") as run:
-        from headcount.app.jobs.paper import run_paper_items
-
         run_paper_items(session, paper, request, run)
