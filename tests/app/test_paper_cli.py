@@ -72,6 +72,13 @@ def test_items_are_listed_with_what_they_need(capsys: pytest.CaptureFixture[str]
     assert rows["T1"].rstrip().endswith("runs") and "needs --other-task TASK" in rows["T2"] and "no cross-attention" in rows["T3"]
 
 
+def test_a_list_needs_no_run_folder(capsys: pytest.CaptureFixture[str], model: Path, data: Path) -> None:
+    words = ("paper", "test-paper", model, "--train", data)
+    assert [item["id"] for item in result(capsys, *words, "--list")["items"]] == ["T1", "T2", "T3", "T4", "T5"]
+    code, _, errors = run(capsys, *words)
+    assert code == 2 and "name a run folder: --out RUN" in errors
+
+
 def test_what_runs_is_kept_and_summarised(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
     words = ("paper", "test-paper", model, "--train", data, "--out", tmp_path / "run", "--only", "T1,Fig. 2,Table1")
     items = result(capsys, *words)["items"]

@@ -539,11 +539,11 @@ def test_tables_by_any_column(tmp_path: Path) -> None:
     write(tmp_path / "t.tsv", "\t".join(rows[0]), *("\t".join(one.values()) for one in rows))
     expected = [("a dog runs", "it moves"), ("b", "c d")]
     for source in [*(tmp_path / f"t.{kind}" for kind in ("parquet", "jsonl", "csv", "tsv")), datasets.Dataset.from_list(rows)]:
-        assert [tuple(text for _, text in one.parts) for one in read_annotated(source)] == expected
+        assert [tuple(text for _, text in one.texts_with_start) for one in read_annotated(source)] == expected
         assert [one.text for one in read_annotated(source, text_column="other")] == ["x y", "z"]
         assert [one.pair_at for one in read_annotated(source, text_column="other", text_pair_column="premise")] == [3, 1]
     bare = write(tmp_path / "bare.tsv", "a dog\tit", "b\tc d")
-    assert [tuple(text for _, text in one.parts) for one in read_annotated(bare)] == [("a dog", "it"), ("b", "c d")]
+    assert [tuple(text for _, text in one.texts_with_start) for one in read_annotated(bare)] == [("a dog", "it"), ("b", "c d")]
     assert [one.text for one in read_annotated(write(tmp_path / "one.tsv", "a dog", "b"))] == ["a dog", "b"]
 
 

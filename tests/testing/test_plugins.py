@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import math
 import sys
 import tomllib
@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from headcount.behaviour.base import Role
+from headcount.core.errors import OptionError, PluginError, UnknownName
 from headcount.core.options import option
 from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES, Registry
 from headcount.testing.kinds import check_importance, check_pruner, check_role
@@ -54,6 +56,17 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     for kind, (registry, _, _) in KINDS.items():
         vars(registry).pop("_entry_points", None)
         sys.modules.pop(f"headcount_example_{kind}", None)
+
+
+def install_importances(site: Path, **points: str) -> None:
+    """Puts entry points of importances on a path; `other` stands in a group of another name."""
+    information = site / "broken_plugin-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1\n")
+    groups = {"headcount.importance": {name: value for name, value in points.items() if name != "other"}}
+    groups["headcount.importances"] = {name: value for name, value in points.items() if name == "other"}
+    lines = [f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in own.items()) for group, own in groups.items()]
+    (information / "entry_points.txt").write_text("\n".join(lines))
 
 
 def plugin_class(kind: str) -> Any:
@@ -172,3 +185,87 @@ def test_declarations_are_checked(kind: str) -> None:
         check(Bare())
     with pytest.raises(LawBroken, match="its text describes an object"):
         check("no-such-method")
+
+
+def test_an_entry_point_that_cannot_be_imported_is_named_and_does_not_hide_the_others(tmp_path: Path) -> None:
+    install_importances(tmp_path / "site", gone="no_such_package.gone:Gone", classless="headcount_example_importance:Gone")
+    assert {"gone", "classless", "top-share", "gradient"} <= set(IMPORTANCES.names())
+    assert IMPORTANCES.summary("gone") == IMPORTANCES.summary("classless") == ""
+    with pytest.raises(PluginError, match=r"no_such_package.gone:Gone, registered as importance 'gone' .* cannot be imported: No module"):
+        IMPORTANCES.get("gone")
+    with pytest.raises(OptionError, match="headcount_example_importance:Gone, registered as importance 'classless', names no class"):
+        IMPORTANCES.get("classless")
+
+
+def test_an_entry_point_in_a_group_of_another_name_is_found_for_the_message(tmp_path: Path) -> None:
+    install_importances(tmp_path / "site", other="headcount_example_importance:TopShare")
+    with pytest.raises(
+        UnknownName, match=r"no importance 'other'.*registers 'other' in headcount.importances; .* are in headcount.importance$"
+    ):
+        IMPORTANCES.get("other")
+    with pytest.raises(UnknownName, match=r"wanda$"):
+        IMPORTANCES.get("nobody-registers-this")
+
+
+def test_the_documentation_of_an_editable_install_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "elsewhere.py"
+    file.write_text((PLUGINS / "headcount-example-importance" / "headcount_example_importance.py").read_text())
+
+    class EditableFinder:
+        """Knows one module that is on no path, as the finders of editable installs do."""
+
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> Any:
+            return importlib.util.spec_from_file_location(name, file) if name == "editable_plugin" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, EditableFinder])
+    install_importances(tmp_path / "site", editable="editable_plugin:TopShare")
+    assert IMPORTANCES.summary("editable") == IMPORTANCES.summary("top-share")
+    assert "editable_plugin" not in sys.modules
+
+
+def test_a_class_without_info_is_refused() -> None:
+    with pytest.raises(OptionError, match="Bare, registered as role 'bare', declares no info"):
+
+        @ROLES.register("bare")
+        @dataclass(frozen=True)
+        class Bare(Role):
+            """Bare: declares nothing."""
+
+    assert "bare" not in ROLES.names()
+
+
+def test_what_an_info_asks_for_is_checked() -> None:
+    with pytest.raises(UnknownName, match=r"no need of an importance 'atention'. Did you mean 'attention'"):
+        replace(plugin_class("importance").info, needs={"atention"})
+    with pytest.raises(UnknownName, match=r"no annotation of a role 'trees'. Did you mean 'tree'"):
+        replace(plugin_class("role").info, needs=frozenset({"trees"}))
+    with pytest.raises(UnknownName, match="no attention of a role 'crossing'"):
+        replace(plugin_class("role").info, attention=frozenset({"crossing"}))
+
+
+def test_an_error_inside_a_method_names_its_line(broken: Callable[..., Any]) -> None:
+    def of_block(_self: Any, observation: Any) -> torch.Tensor:
+        return observation.special_keys[:, None]
+
+    line = of_block.__code__.co_firstlineno + 1
+    with pytest.raises(LawBroken, match=rf"TypeError: 'NoneType' object is not subscriptable \(test_plugins.py, line {line}\)"):
+        check_importance(broken("importance", of_block=of_block))
+
+
+def test_a_role_that_the_embedded_text_does_not_show_takes_a_text(broken: Callable[..., Any]) -> None:
+    def sieve(_self: Any, view: Any) -> torch.Tensor:
+        return view.ordinary & (view.queries.segments == 1)[:, :, None] & (view.keys.segments == 0)[:, None, :]
+
+    role = broken("role", sieve=sieve)
+    with pytest.raises(LawBroken, match=r"it is tested on a text that shows it: no query can attend .* Pass such a text"):
+        check_role(role)
+    check_role(role, [("the dog runs .", "the cat runs ."), ("the cat sees the dog .", "the dog runs .")])
+
+
+def test_a_pruner_that_returns_no_choice_is_named(broken: Callable[..., Any]) -> None:
+    def choose(_self: Any, context: Any) -> Any:
+        return context.plan([0.0] * len(context.heads), "none")
+
+    with pytest.raises(LawBroken, match=r"choose of broken must return a Choice.*; got Plan"):
+        check_pruner(broken("pruner", choose=choose))

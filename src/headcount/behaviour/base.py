@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from headcount.core.errors import unknown
 from headcount.core.options import Configurable
 from headcount.core.registry import ROLES
 from headcount.data.text.aligned import Aligned
@@ -25,6 +26,7 @@ from headcount.data.text.annotated import Annotated
 MIN_OCCURRENCES = 20
 """How often a relation or a part of speech must occur in a text to be tested."""
 Attention = Literal["self", "cross", "image"]
+Annotation = Literal["tree", "tags", "pairs", "clusters", "links"]
 Sieve = Bool[Tensor, "batch q k"]
 
 
@@ -43,9 +45,15 @@ class RoleInfo:
 
     source: str
     attention: frozenset[Attention] = frozenset({"self"})
-    needs: frozenset[str] = frozenset()
+    needs: frozenset[Annotation] = frozenset()
     special_targets: bool = False
     positional: bool = False
+
+    def __post_init__(self) -> None:
+        for values, kind, known in ((self.attention, "attention", get_args(Attention)), (self.needs, "annotation", get_args(Annotation))):
+            for value in values:
+                if value not in known:
+                    raise unknown(f"{kind} of a role", value, known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,10 @@ class DuplicateName(HeadcountError, ValueError):
     """Two things registered under one name."""
 
 
+class PluginError(HeadcountError, RuntimeError):
+    """A method that cannot be imported, or returns something else than its kind demands."""
+
+
 class HeadNameError(HeadcountError, ValueError):
     """Text that is not a head address."""
 

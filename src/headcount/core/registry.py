@@ -7,7 +7,7 @@ module with one such class), or a class that was registered in this process: `@I
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from headcount.core.errors import DuplicateName, OptionError, unknown
+from headcount.core.errors import DuplicateName, OptionError, PluginError, UnknownName, unknown
 from headcount.core.options import Configurable
 
 Kind = TypeVar("Kind", bound=Configurable)
@@ -26,12 +26,12 @@ Kind = TypeVar("Kind", bound=Configurable)
 
 def _find_module(name: str) -> ModuleSpec | None:
     """Finds the file of a module without importing the packages around it."""
-    spec, parts, folders = None, name.split("."), None
-    for end in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:end]), folders)
+    parts = name.split(".")
+    spec = importlib.util.find_spec(parts[0])  # also asks the finders of editable installs
+    for end in range(2, len(parts) + 1):
         if spec is None:
             return None
-        folders = spec.submodule_search_locations or []
+        spec = PathFinder.find_spec(".".join(parts[:end]), spec.submodule_search_locations or [])
     return spec
 
 
@@ -66,7 +66,9 @@ class Registry:
     def _source(self, name: str) -> str:
         sources = self._sources()
         if name not in sources:
-            raise unknown(self.singular, name, sources)
+            groups = ", ".join(point.group for point in entry_points(name=name) if point.group.startswith("headcount."))
+            hint = f". An installed package registers '{name}' in {groups}; the entry points of this kind are in headcount.{self.kind}"
+            raise UnknownName(f"{unknown(self.singular, name, sources)}{hint if groups else ''}")
         return sources[name]
 
     def register(self, name: str) -> Callable[[type[Kind]], type[Kind]]:
@@ -75,6 +77,7 @@ class Registry:
         def decorate(cls: type[Kind]) -> type[Kind]:
             if name in (sources := self._sources()):
                 raise DuplicateName(f"{self.singular} '{name}' is registered already, by {sources[name]}; choose another name")
+            self._require_class(cls, name, f"{cls.__module__}:{cls.__qualname__}")
             cls.name = name
             self._registered[name] = cls
             return cls
@@ -86,7 +89,7 @@ class Registry:
         return sorted(self._sources())
 
     def documentation(self, name: str) -> str:
-        """Returns the docstring of a thing, read from its file without importing it; empty where it has none."""
+        """Returns the docstring of a thing, read from its file without importing it; empty where it has none or the file cannot be read."""
         source = self._source(name)
         if name in self._registered:
             return getdoc(self._registered[name]) or ""
@@ -97,6 +100,8 @@ class Registry:
         tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
         classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
         chosen = [node for node in classes if node.name == class_name or (not class_name and _declares_info(node))]
+        if class_name and not chosen:
+            return ""
         return ast.get_docstring(chosen[0] if chosen else tree) or ""
 
     def summary(self, name: str) -> str:
@@ -104,19 +109,39 @@ class Registry:
         return self.documentation(name).partition("\n")[0]
 
     def get(self, name: str) -> type[Configurable]:
-        """Returns the class registered under `name`."""
+        """Returns the class registered under `name`.
+
+        Raises:
+            UnknownName: nothing is registered under the name.
+            PluginError: the module of an entry point cannot be imported.
+            OptionError: what the name stands for is no class of a method.
+        """
         source = self._source(name)
         if name in self._registered:
             return self._registered[name]
         module_name, _, class_name = source.partition(":")
-        module = importlib.import_module(module_name)
-        cls = getattr(module, class_name, None) if class_name else _only_class(module)
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            if name not in self._entry_points.names:
+                raise
+            raise PluginError(
+                f"{source}, registered as {self.singular} '{name}' by an installed package, cannot be imported: {error}. "
+                "Correct its entry point or install what it needs, or uninstall the package."
+            ) from error
+        cls = self._require_class(getattr(module, class_name, None) if class_name else _only_class(module), name, source)
+        cls.name = name
+        return cls
+
+    def _require_class(self, cls: object, name: str, source: str) -> type[Configurable]:
+        """Returns `cls`; raises OptionError unless it is the class of a method."""
         if not isclass(cls) or not issubclass(cls, Configurable):
             raise OptionError(
                 f"{source}, registered as {self.singular} '{name}', names no class of that kind; write an entry point as package.module:Class, "
                 "or leave one class with `info` in the module"
             )
-        cls.name = name
+        if not hasattr(cls, "info"):
+            raise OptionError(f"{source}, registered as {self.singular} '{name}', declares no info; see the base class of its kind")
         return cls
 
     def parse(self, text: str | Configurable, base: type[Kind]) -> Kind:

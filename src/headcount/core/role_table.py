@@ -175,7 +175,8 @@ class RoleTable:
         if chosen is None:
             n = max(row.n_sentences for row in self.rows if row.role == role)
             raise DataError(
-                f"{role}: {n} sentences show it, too few in one half to choose a head and in the other to measure it; use more text"
+                f"{role}: {n} sentences show it, too few in one half to choose a head and in the other to measure it "
+                "(equal sentences are in the same half); use more text"
             )
         return chosen
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from headcount.core.errors import unknown
 from headcount.core.heads import AttentionBlock
 from headcount.core.normalisation import Normalise, Scaling
 from headcount.core.options import Configurable
@@ -63,6 +64,11 @@ class ImportanceInfo:
     describes: bool = False
     adaptive: bool = False
     normalise: Scaling = "none"
+
+    def __post_init__(self) -> None:
+        for need in self.needs:
+            if need not in get_args(Need):
+                raise unknown("need of an importance", need, get_args(Need))
 
 
 @dataclass(frozen=True, slots=True)

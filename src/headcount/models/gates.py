@@ -224,7 +224,7 @@ def _without_gradient(model: nn.Module, heads: HeadMap, batch: Batch) -> list[He
     try:
         with frozen(model), torch.enable_grad(), HeadGates(model, values, heads=heads):
             results = output_tensors(forward(model, batch))
-            total = sum((result * _weights(result)).sum() for result in results)
+            total = sum((result * _uneven_weights_like(result)).sum() for result in results)
         if not isinstance(total, Tensor) or not total.requires_grad:
             return list(heads)
         (gradient,) = torch.autograd.grad(total, values)
@@ -233,7 +233,7 @@ def _without_gradient(model: nn.Module, heads: HeadMap, batch: Batch) -> list[He
     return [head for head, slope in zip(heads, gradient.tolist(), strict=True) if slope == 0.0 or not math.isfinite(slope)]
 
 
-def _weights(result: Tensor) -> Tensor:
+def _uneven_weights_like(result: Tensor) -> Tensor:
     """Returns fixed uneven weights, so that effects of opposite sign do not cancel."""
     steps = torch.arange(result.numel(), device=result.device, dtype=torch.float64)
     return (steps * 0.754877666).sin().view(result.shape).to(result.dtype)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from headcount.core.budget import Budget
-from headcount.core.errors import DataError, PlanError
+from headcount.core.errors import DataError, PlanError, PluginError
 from headcount.core.heads import Head
 from headcount.core.plan import Plan
 from headcount.core.progress import Progress, show_progress
@@ -156,6 +156,10 @@ def prune_by_spec(
         shared={} if shared is None else shared,
     )
     choice = spec.method.choose(context)
+    if not isinstance(choice, Choice):
+        raise PluginError(
+            f"choose of {spec.method} must return a Choice, such as Choice(context.plan(values, name)); got {type(choice).__name__}"
+        )
     if budget.limit is not None:
         if choice.scores is None:
             raise PlanError(f"{spec.method} gives no scores, so that it cannot fill a budget of {budget.limit}")

@@ -7,10 +7,13 @@ def test_my_importance():
 from __future__ import annotations
 
 import math
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import getdoc
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -48,13 +51,17 @@ class _Checks:
 
     @contextmanager
     def require_success(self, law: str) -> Iterator[None]:
-        """Turns any error inside into LawBroken."""
+        """Turns any error inside into LawBroken, with the last line of the method's own module that it passed."""
         try:
             yield
         except LawBroken:
             raise
         except Exception as error:  # whatever a method's code raises under a law, the law does not hold
-            raise LawBroken(f"{self.kind} '{self.method}' breaks the law that {law}: {type(error).__name__}: {error}") from error
+            file = getattr(sys.modules.get(type(self.method).__module__), "__file__", None)
+            own_lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+            location = f" ({Path(file).name}, line {own_lines[-1]})" if file and own_lines else ""
+            detail = f"{type(error).__name__}: {error}{location}"
+            raise LawBroken(f"{self.kind} '{self.method}' breaks the law that {law}: {detail}") from error
 
 
 def _check_declaration(method: str | Configurable, registry: Registry) -> tuple[Configurable, _Checks]:
@@ -62,7 +69,7 @@ def _check_declaration(method: str | Configurable, registry: Registry) -> tuple[
     if isinstance(method, str):
         try:
             method = registry.parse(method, Configurable)
-        except HeadcountError as error:
+        except (HeadcountError, TypeError) as error:  # TypeError: a field that is no option, or an abstract method
             raise LawBroken(f"{registry.singular} '{method}' breaks the law that its text describes an object: {error}") from error
     cls, checks = type(method), _Checks(method, registry.singular)
     parameters = getattr(cls, "__dataclass_params__", None)
@@ -187,7 +194,7 @@ def _record_sieves(role: Configurable, check: Callable[[Any, Any], None]) -> Ite
         yield sieves
 
 
-def check_role(role: str | Configurable) -> None:
+def check_role(role: str | Configurable, text: Any = None) -> None:
     """Raises LawBroken, an AssertionError, unless a role keeps the laws of roles on a small model.
 
     The laws: it is a frozen dataclass with a docstring, documented options and a complete `info`; its text gives it back; its sieve is a boolean
@@ -195,6 +202,8 @@ def check_role(role: str | Configurable) -> None:
 
     Args:
         role: The role as an object, or its text, such as "offset:-1".
+        text: What the role is tested on, as for `hc.roles`, where sentences of the embedded English (translations, images) do not show it: texts,
+            pairs of texts, annotated sentences, a file. demo/encoder reads it (demo/translator for cross-attention).
 
     Example:
         >>> check_role("offset:-1")
@@ -203,7 +212,7 @@ def check_role(role: str | Configurable) -> None:
     checks.require(callable(getattr(method, "sieve", None)), "it has a sieve", "write sieve(self, view)")
     attentions = getattr(type(method).info, "attention", frozenset({"self"}))  # pyright: ignore[reportAttributeAccessIssue]
     attention = next(name for name in ("self", "cross", "image") if name in attentions)
-    model, text, tokenizer = _read_text(attention)
+    model, embedded_text, tokenizer = _read_text(attention)
 
     def check_sieve(view: Any, sieve: Any) -> None:
         law = "its sieve is a boolean tensor [batch, q, k]"
@@ -217,10 +226,10 @@ def check_role(role: str | Configurable) -> None:
         require_unchanged(model, str(method)),
         _record_sieves(method, check_sieve) as sieves,
     ):
-        table = hc.roles(model, text, tokenizer, only=[method])  # pyright: ignore[reportArgumentType]
-    checks.require(bool(sieves), "its sieve is computed where the text shows it", f"it was not; untested: {dict(table.untested)}")
+        table = hc.roles(model, embedded_text if text is None else text, tokenizer, only=[method])  # pyright: ignore[reportArgumentType]
     rows = [row for row in table.rows if row.role == str(method)]
-    checks.require(bool(rows), "a table has its rows", f"the table has rows of {', '.join(table.roles()) or 'no role'}")
+    reasons = "; ".join(table.untested.values()) or f"the table has rows of {', '.join(table.roles())}"
+    checks.require(bool(sieves and rows), "it is tested on a text that shows it", f"{reasons}. Pass such a text: check_role(role, text)")
     infinite = [str(row.head) for row in rows if not all(math.isfinite(value) for value in (row.bias, row.accuracy, row.p))]
     checks.require(not infinite, "its bias and accuracy are finite", f"those of {', '.join(infinite)} are not")
 

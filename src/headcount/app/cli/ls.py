@@ -8,9 +8,9 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.session import Session
-from headcount.core.errors import OptionError, unknown
+from headcount.core.errors import unknown
 from headcount.core.options import describe_options
-from headcount.core.registry import KINDS, Registry
+from headcount.core.registry import KINDS
 from headcount.models.archs.families import FAMILIES, Family
 
 Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="The kind to list; without it, all kinds.", show_default=False)]
@@ -42,20 +42,12 @@ def _list_names(kind: str) -> list[dict[str, Any]]:
     return [{"name": name, "what": KINDS[kind].summary(name)} for name in KINDS[kind].names()]
 
 
-def _option_rows(registry: Registry, name: str) -> list[dict[str, str]]:
-    """Returns the declared options of a name; none for kinds without declared options."""
-    try:
-        return describe_options(registry.get(name))
-    except OptionError:
-        return []
-
-
 def _explain(session: Session, kind: str, name: str) -> None:
     """Prints the documentation of a name and its declared options."""
     if kind not in KINDS:
         raise typer.BadParameter(f"{kind} have no text of their own; leave the name out")
     base = name.partition("(")[0].partition(":")[0]
-    text, options = KINDS[kind].documentation(base), _option_rows(KINDS[kind], base)
+    text, options = KINDS[kind].documentation(base), describe_options(KINDS[kind].get(base))
     for line in text.splitlines():
         session.line(line)
     if options:

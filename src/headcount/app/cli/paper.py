@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.app.cli.study import OutRequired
 from headcount.app.console.declared import build_declared_command, build_group
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.run_folder import lead_run
@@ -20,6 +19,15 @@ from headcount.core.registry import PAPERS
 
 Only = Annotated[
     str | None, typer.Option("--only", metavar="ITEM,…", help="Items of the paper alone, by id or place: M1, 'Fig. 3'.", show_default=False)
+]
+OutUnlessListed = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="RUN",
+        help="The run folder, which --list alone can do without: what is finished is kept there, and the same command goes on from it.",
+        show_default=False,
+    ),
 ]
 ListItems = Annotated[bool, typer.Option("--list", help="List the items and what each needs, and stop.")]
 
@@ -35,7 +43,7 @@ class PaperRequest:
     """The inputs that a command line names for the experiments of a paper."""
 
     common: TaskOptions
-    out: Path
+    out: Path | None = None
     text: Path | None = None
     embedded: str | None = None
     parser: str | None = None
@@ -47,7 +55,7 @@ def build_command(name: str) -> Any:
     """Returns the command of a paper: its declared options, and those of its model, data and text."""
     inputs: list[tuple[str, Any, Any]] = [
         ("common", TaskOptions, Parameter.empty),
-        ("out", OutRequired, Parameter.empty),
+        ("out", OutUnlessListed, None),
         ("only", Only, None),
         ("list_items", ListItems, False),
         ("text", File, None),
@@ -60,7 +68,12 @@ def build_command(name: str) -> Any:
 def _run(session: Session, paper: Any, values: Mapping[str, Any]) -> None:
     request = PaperRequest(**values)
     check_embedded(request.text, request.embedded)
-    with lead_run(session, request.out, "paper is led by one process; start it without torchrun") as run:
-        from headcount.app.jobs.paper import run_paper_items
+    from headcount.app.jobs.paper import run_paper_items, show_paper_items
 
+    if request.list_items:
+        show_paper_items(session, paper, request)
+        return
+    if request.out is None:
+        raise typer.BadParameter("name a run folder: --out RUN. It keeps what is finished")
+    with lead_run(session, request.out, "paper is led by one process; start it without torchrun") as run:
         run_paper_items(session, paper, request, run)

@@ -26,11 +26,17 @@ INPUTS |= {name: f"--{name} MODEL" for name in ("against", "tuned", "pretrained"
 """How an input is named on the command line, where its name alone does not say it."""
 
 
-def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: Run) -> None:
-    """Lists the experiments of a paper and runs those that can run; one that fails does not stop the others."""
+def show_paper_items(session: Session, paper: Paper, request: PaperRequest) -> None:
+    """Lists the experiments of a paper with what each needs, and runs none."""
+    items = _list_items(session, paper, request, _make_context(session, request, None))
+    rows = [{"id": item.id, "part": item.part, "title": item.title, "state": describe_state(item)} for item in items]
+    session.result({"paper": paper.name, "items": rows})
+
+
+def _make_context(session: Session, request: PaperRequest, run: Run | None) -> StudyContext:
     data = request.common
     source_request = Request(common=data, text=request.text, embedded=request.embedded, parser=request.parser)
-    context = StudyContext(
+    return StudyContext(
         ConsoleSources(session, data, source_request),
         model=data.model,
         run=run,
@@ -42,13 +48,19 @@ def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: 
         limit=data.limit,
         batch_size=data.examples_per_batch,
     )
+
+
+def _list_items(session: Session, paper: Paper, request: PaperRequest, context: StudyContext) -> tuple[Item, ...]:
+    """Prints and returns the items that the request names, all by default."""
     items = choose_items(list_items(paper, context), split(request.only or ""))
     session.table(("item", "in the paper", "what comes out", "state"), [(i.id, i.part, i.title, describe_state(i)) for i in items])
-    if request.list_items:
-        session.result(
-            {"paper": paper.name, "items": [{"id": i.id, "part": i.part, "title": i.title, "state": describe_state(i)} for i in items]}
-        )
-        return
+    return items
+
+
+def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: Run) -> None:
+    """Lists the experiments of a paper and runs those that can run; one that fails does not stop the others."""
+    context = _make_context(session, request, run)
+    items = _list_items(session, paper, request, context)
     n_running = sum(item.study is not None for item in items)
     with session.progress("estimating the time"):
         seconds = estimate_seconds(items, context)

@@ -99,7 +99,7 @@ def _show_heads(session: Session, table: RoleTable, show_all: bool) -> None:
     n_labelled = sum(1 for roles in labels.values() if roles)
     session.line(
         f"{n_labelled} of {len(labels)} heads have a role, {len(table.multifunctional())} more than one; "
-        f"{len(labels) - n_labelled} have none of the {len(table.roles())} roles tested"
+        f"{len(labels) - n_labelled} have none of those tested ({len(table.roles())})"
     )
     by_note: dict[str, set[str]] = {}
     for row in table:

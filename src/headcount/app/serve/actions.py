@@ -63,14 +63,14 @@ def _read_sentence(live: LiveRun, first: str, second: str | None) -> tuple[Corpu
     most = min(TOKENS, n_positions(model) or TOKENS)
     most = min(alignment.get("max_length") or most, most)
     sentence = split_words(first, "the sentence")
-    _check_length(tokenizer, [[part for _, part in sentence.parts]], alignment, most)
+    _check_length(tokenizer, [[part for _, part in sentence.texts_with_start]], alignment, most)
     if getattr(model.config, "is_encoder_decoder", False):
         sentence = replace(
             sentence, target=split_words(second if second is not None else _translate(live, first, alignment), "its translation")
         )
     elif second is not None:
         sentence = pair(sentence, split_words(second, "its second text"))
-    texts = [[part for _, part in side.parts] for side in (sentence, sentence.target) if side is not None]
+    texts = [[part for _, part in side.texts_with_start] for side in (sentence, sentence.target) if side is not None]
     _check_length(tokenizer, texts, alignment, most)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownTokens)  # the note says so

@@ -104,7 +104,7 @@ def profile_heads(
     chosen = [] if corpus.grid else choose_sentences(corpus.sentences, corpus.targets, spec.n_maps, spec.longest, spec.seed)
     probe = ProfileProbe(inner, blocks, corpus, kinds, _choose_rows(inner, corpus, blocks, spec.seed), chosen)
     reading = Reading(corpus_examples(inner, corpus), batch_size=spec.batch_size, progress=progress)
-    summary = _Summary(inner, heads, corpus, probe, _sum_examples(stream(reading, probe)), tokenizer, spec.seed)
+    summary = _Summary(inner, heads, corpus, probe, _aggregate_chunks(stream(reading, probe)), tokenizer, spec.seed)
     content = {
         "n_sentences": len(corpus.sentences) or len(corpus.images),
         "heads": [str(head) for head in heads],
@@ -160,7 +160,7 @@ def _choose_rows(model: Any, corpus: Corpus, blocks: Sequence[AttentionBlock], s
     return rows
 
 
-def _sum_examples(chunks: Iterable[Measured]) -> dict[str, np.ndarray]:
+def _aggregate_chunks(chunks: Iterable[Measured]) -> dict[str, np.ndarray]:
     """Returns sums over examples; of the most confident queries of each example, the few best of each head."""
     totals: dict[str, np.ndarray] = {}
     n_examples = 0

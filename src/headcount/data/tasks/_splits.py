@@ -74,7 +74,10 @@ def read_splits(request: TaskRequest, read: Read[T], key: Callable[[T], bytes]) 
 
 def _check_sources(request: TaskRequest) -> None:
     if request.train is None and request.eval is None:
-        raise DataError(f"task '{request.name}' needs data: give train, and eval or a part of train is held out")
+        raise DataError(
+            f"task '{request.name}' needs data: give train, and eval or a part of train is held out; "
+            "or name a task that comes with data, such as demo/entailment"
+        )
     if isinstance(request.train, tuple) and isinstance(request.eval, tuple):
         same = {path.resolve() for path in request.train} & {path.resolve() for path in request.eval}
         if same:

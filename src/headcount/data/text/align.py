@@ -36,7 +36,7 @@ class _Encoder:
 
     def tokens(self, sentences: Sequence[Annotated], max_length: int | None = None) -> Iterator[Tokens]:
         """Yields the tokens of sentences that are all single or all pairs, cut to `max_length` tokens if given."""
-        texts = [[text for _, text in sentence.parts] for sentence in sentences]
+        texts = [[text for _, text in sentence.texts_with_start] for sentence in sentences]
         columns = [list(column) for column in zip(*texts, strict=True)]
         named = {"text_target": columns[0], **({"text_pair_target": columns[1]} if len(columns) > 1 else {})} if self.as_target else {}
         encoded = self.tokenizer(
@@ -53,7 +53,7 @@ class _Encoder:
 
     def _tokens(self, encoded: Any, row: int, sentence: Annotated) -> Tokens:
         encoding, sequences = encoded.encodings[row], encoded.sequence_ids(row)
-        shift = [start for start, _ in sentence.parts]
+        shift = [start for start, _ in sentence.texts_with_start]
         offsets = [(a + shift[s or 0], b + shift[s or 0]) for (a, b), s in zip(encoded["offset_mapping"][row], sequences, strict=True)]
         special = [bool(m) or s is None for m, s in zip(encoding.special_tokens_mask, sequences, strict=True)]
         types = list(encoded["token_type_ids"][row]) if "token_type_ids" in encoded else None
@@ -78,7 +78,7 @@ class _Encoder:
                 f"to cut texts: max_length={self.limit}, truncate=True"
             )
         n_special = sum(tokens.special)
-        if self.limit < n_special + len(sentence.parts):
+        if self.limit < n_special + len(sentence.texts_with_start):
             raise DataError(f"max_length {self.limit} leaves no room for text beside {n_special} special tokens; give a greater one")
         short = next(self.tokens([sentence], self.limit - len(self.end)))
         return replace(assign_tokens(sentence, short), truncated=True)
@@ -87,7 +87,7 @@ class _Encoder:
         """Yields the alignment of each sentence, or the reason why there is none, in order."""
         remaining = iter(sentences)
         while chunk := list(islice(remaining, TOKENIZED_AT_ONCE)):
-            for _, same_kind in groupby(chunk, lambda sentence: len(sentence.parts)):
+            for _, same_kind in groupby(chunk, lambda sentence: len(sentence.texts_with_start)):
                 group = list(same_kind)
                 for sentence, tokens in zip(group, self.tokens(group), strict=True):
                     yield self.align(sentence, tokens)

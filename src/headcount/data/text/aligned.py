@@ -120,7 +120,7 @@ def match_tokens(sentence: Annotated, tokens: Tokens) -> Aligned | SentenceRefus
 
 def _wrong_offsets(sentence: Annotated, tokens: Tokens) -> str | None:
     last = 0
-    bounds = [start + len(text) for start, text in sentence.parts]
+    bounds = [start + len(text) for start, text in sentence.texts_with_start]
     for text, (start, end), special, sequence in zip(tokens.texts, tokens.offsets, tokens.special, tokens.sequences, strict=True):
         if special:
             continue

@@ -60,7 +60,7 @@ class Annotated:
             raise DataError(f"{self.origin}: {problem}")
 
     @property
-    def parts(self) -> tuple[tuple[int, str], ...]:
+    def texts_with_start(self) -> tuple[tuple[int, str], ...]:
         """Each text with the character that it begins at: one, or two of a pair."""
         if self.pair_at is None:
             return ((0, self.text),)

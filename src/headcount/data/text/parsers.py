@@ -19,7 +19,7 @@ Parse = Callable[[str], tuple[Word, ...]]
 def parse_sentences(sentences: Iterable[Annotated], parse: Parse) -> Iterator[Annotated]:
     """Yields the same texts with the parser's words and trees, without clusters and links; the texts of a pair are parsed separately."""
     for sentence in sentences:
-        parts = [Annotated(text, parse(text), origin=sentence.origin) for _, text in sentence.parts]
+        parts = [Annotated(text, parse(text), origin=sentence.origin) for _, text in sentence.texts_with_start]
         sentence_or_pair = parts[0] if len(parts) == 1 else pair(*parts)
         yield replace(sentence_or_pair, target=sentence.target, notes=sentence.notes)
 

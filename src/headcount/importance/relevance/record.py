@@ -73,7 +73,7 @@ def record_forward(
     logits_slot = recorder.slot_of(logits)
     if logits_slot is None:
         raise UnsupportedModel(f"the logits of {type(model).__name__} do not descend from its inputs {', '.join(sources) or '(none)'}")
-    return RecordedPass(recorder.tape.restrict_to(logits_slot), logits, logits_slot, tuple(head_slots))
+    return RecordedPass(recorder.tape.restrict_to_ancestors(logits_slot), logits, logits_slot, tuple(head_slots))
 
 
 class _WholeLinearLayers(TorchFunctionMode):

@@ -87,7 +87,7 @@ class Tape:
     values: list[Tensor] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
 
-    def restrict_to(self, slot: int) -> Tape:
+    def restrict_to_ancestors(self, slot: int) -> Tape:
         """Returns the tape of only those nodes on which a slot depends."""
         needed, nodes = {slot}, []
         for node in reversed(self.nodes):

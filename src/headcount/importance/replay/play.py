@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -160,7 +161,7 @@ class Replayer:
             if path == narrow.route.block.path:
                 context, uniform = select_positions(context, positions), None if uniform is None else select_positions(uniform, positions)
         alternative = self.gates.means[path] if self.gates.means is not None else uniform
-        projected = self.model.get_submodule(route.block.o.path).forward(gate_contexts(context, gates, route.axis, alternative))
+        projected = self.model.get_submodule(route.block.o.path).forward(stack_gated_contexts(context, gates, route.axis, alternative))
         forwards |= make_replayed_forwards(route, recording, self.survey.layouts, projected, copies)
         with replace_forwards(self.model, forwards, without_hooks=self.survey.altered.intersection(route.recorded)):
             return model_pass.result(copies)
@@ -199,19 +200,19 @@ class _UniformRecording(Recording):
         return torch.cat([own, own], dim=axis)
 
 
-def gate_contexts(context: Tensor, gates: Tensor, axis: int, alternative: Tensor | None) -> Tensor:
+def stack_gated_contexts(context: Tensor, gates: Float[Tensor, "copies heads"], row_axis: int, alternative: Tensor | None) -> Tensor:
     """Returns stacked contexts [..., copies * rows, ..., heads * head_dim] under gates [copies, heads], gated as `HeadGates` does it."""
     heads = gates.shape[1]
-    per_head = context.unflatten(-1, (heads, -1)).unsqueeze(axis)  # [..., 1, rows, ..., heads, head_dim]
+    per_head = context.unflatten(-1, (heads, -1)).unsqueeze(row_axis)  # [..., 1, rows, ..., heads, head_dim]
     shape = [1] * per_head.ndim
-    shape[axis], shape[-2] = gates.shape[0], heads
+    shape[row_axis], shape[-2] = gates.shape[0], heads
     gate = gates.to(context).view(shape)
     gated = per_head * gate
     if alternative is not None:
         if alternative.ndim == context.ndim and alternative.shape == context.shape:
-            alternative = alternative.unflatten(-1, (heads, -1)).unsqueeze(axis)
+            alternative = alternative.unflatten(-1, (heads, -1)).unsqueeze(row_axis)
         gated = gated + (1 - gate) * alternative.to(context)
-    return gated.flatten(-2).flatten(axis, axis + 1)
+    return gated.flatten(-2).flatten(row_axis, row_axis + 1)
 
 
 def make_replayed_forwards(

@@ -43,7 +43,7 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
     makers = _choose_makers(probe)
     reference = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     try:
-        _fit_sizes(probe, keep_length=is_fixed)
+        _fit_batch_and_length(probe, keep_length=is_fixed)
         with torch.no_grad(), preserve(model):
             for name, maker in makers.items():
                 value = maker(probe)
@@ -60,7 +60,7 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
     }
 
 
-def _fit_sizes(probe: Probe, *, keep_length: bool) -> None:
+def _fit_batch_and_length(probe: Probe, *, keep_length: bool) -> None:
     """Adapts length and batch to what the model can take: its positions, the choices of a question, a single example."""
     positions = [n for name in POSITIONS if isinstance(n := probe.find(name), int) and n > 0]
     if positions and not keep_length:
