@@ -3,7 +3,7 @@ import type { BarFigure, FigureAxis, HeatMapFigure, HistogramFigure, LineFigure,
 import { NONE, num, percent, plural, signed, whole } from "./format";
 
 /** Pixels of a letter of a chart, about. */
-export const LETTER = 6.6;
+export const LETTER = 7.2;
 
 export const axisTitle = (axis: FigureAxis): string => (axis.unit ? `${axis.label} (${axis.unit})` : axis.label);
 
@@ -107,7 +107,8 @@ export function describeFigure(figure: StudyFigure): string {
 
 /** What the numbers rest on and what is drawn around them. */
 export function captionOf(figure: StudyFigure): string {
-  const hasIntervals = figure.kind === "lines" ? figure.lines.some((line) => line.low.length > 0) : figure.kind === "bars" && figure.bars.some((series) => series.low.length > 0);
+  const series: { low: Maybe[] }[] = figure.kind === "lines" ? figure.lines : figure.kind === "bars" ? figure.bars : [];
+  const hasIntervals = known(series.flatMap((one) => one.low)).length > 0;
   const around = figure.kind === "lines" ? "Bands and whiskers are intervals." : "Whiskers are intervals.";
   return [figure.n === null ? "" : `n = ${whole(figure.n)} ${figure.n_unit}.`, hasIntervals ? around : "", figure.kind === "lines" && figure.lines.some((line) => line.is_control) ? "Grey is a control." : ""].filter(Boolean).join(" ");
 }

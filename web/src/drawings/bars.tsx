@@ -8,7 +8,7 @@ import { Axes, distinct, LINE } from "../parts/axes";
 import { useWidth } from "../parts/basics";
 import { Hatches, hatchOf } from "../parts/series";
 import { dark } from "../state";
-import { frameFor, heightOf, Key, KeyEntry, NamesBelow, namesFor, useMarks } from "./frame";
+import { frameFor, heightOf, Key, KeyEntry, NamesBelow, namesFor, ticksOf, useMarks } from "./frame";
 
 /** Where a bar begins and ends on the axis of its values, and how far its interval goes. */
 interface Extent {
@@ -141,7 +141,7 @@ export function HistogramChart({ figure }: { figure: HistogramFigure }): JSX.Ele
   return (
     <>
       <div ref={ref} class="plot">
-        <Axes frame={frame} xLabel={xLabel} yLabel={yLabel} xTick={(value) => axisNumber(figure.x, value)} yTick={(value) => axisNumber(figure.y, value)} label={describeFigure(figure)}>
+        <Axes frame={frame} xLabel={xLabel} yLabel={yLabel} xCount={ticksOf(frame)} xTick={(value) => axisNumber(figure.x, value)} yTick={(value) => axisNumber(figure.y, value)} label={describeFigure(figure)}>
           <Hatches id={id} count={figure.groups.length} dark={dark.value} />
           {marks.map((mark, place) => {
             const from = below(mark.series, mark.at);

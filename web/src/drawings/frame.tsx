@@ -24,6 +24,9 @@ export function frameFor(width: number, height: number, [x, xAxis]: [[number, nu
   return { frame: frameOf(width, height + below + LINE * (xLabel.length - 1), x, y, edge, nice), xLabel, yLabel };
 }
 
+/** About how many numbers have room along the x axis. */
+export const ticksOf = (frame: Frame): number => Math.max(4, Math.floor((frame.right - frame.left) / 72));
+
 /** Those ticks of an axis that bear a name and have room for it; nothing where numbers are drawn as usual. */
 export function namedTicks(axis: FigureAxis, from: number, to: number): number[] | undefined {
   if (!axis.ticks.length) return undefined;

@@ -8,7 +8,7 @@ import { useWidth } from "../parts/basics";
 import { LineSample, strokeOf, type Stroke } from "../parts/series";
 import { markOf, through } from "../parts/shapes";
 import { dark } from "../state";
-import { frameFor, heightOf, Key, KeyEntry, namedTicks, useMarks } from "./frame";
+import { frameFor, heightOf, Key, KeyEntry, namedTicks, ticksOf, useMarks } from "./frame";
 
 type Line = LineFigure["lines"][number];
 
@@ -32,7 +32,7 @@ export function Lines({ figure }: { figure: LineFigure }): JSX.Element {
   return (
     <>
       <div ref={ref} class="plot">
-        <Axes frame={frame} xLabel={xLabel} yLabel={yLabel} xTick={(value) => axisNumber(figure.x, value)} yTick={(value) => axisNumber(figure.y, value)} xTicks={namedTicks(figure.x, frame.left, frame.right)} yTicks={figure.y.ticks.length ? figure.y.ticks.map(([value]) => value) : undefined} label={describeFigure(figure)}>
+        <Axes frame={frame} xLabel={xLabel} yLabel={yLabel} xTick={(value) => axisNumber(figure.x, value)} yTick={(value) => axisNumber(figure.y, value)} xCount={ticksOf(frame)} xTicks={namedTicks(figure.x, frame.left, frame.right)} yTicks={figure.y.ticks.length ? figure.y.ticks.map(([value]) => value) : undefined} label={describeFigure(figure)}>
           {figure.references.map((one, at) => <line key={at} class="reference" stroke-dasharray={REFERENCES[at % REFERENCES.length]} x1={frame.left} x2={frame.right} y1={frame.y(one.y)} y2={frame.y(one.y)} />)}
           {figure.lines.map((line, at) => <Path key={at} line={line} look={looks[at]!} frame={frame} />)}
           {marks.map((mark, place) => {

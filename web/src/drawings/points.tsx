@@ -8,7 +8,7 @@ import { useWidth } from "../parts/basics";
 import { strokeOf } from "../parts/series";
 import { markOf } from "../parts/shapes";
 import { dark } from "../state";
-import { frameFor, heightOf, Key, KeyEntry, namedTicks, useMarks } from "./frame";
+import { frameFor, heightOf, Key, KeyEntry, namedTicks, ticksOf, useMarks } from "./frame";
 
 const pad = ([low, high]: [number, number]): [number, number] => [low - (high - low) * 0.04, high + (high - low) * 0.04];
 
@@ -21,7 +21,7 @@ export function PointCloud({ figure }: { figure: ScatterFigure }): JSX.Element {
   return (
     <>
       <div ref={ref} class="plot">
-        <Axes frame={frame} xLabel={xLabel} yLabel={yLabel} xTick={(value) => axisNumber(figure.x, value)} yTick={(value) => axisNumber(figure.y, value)} xTicks={namedTicks(figure.x, frame.left, frame.right)} label={describeFigure(figure)}>
+        <Axes frame={frame} xLabel={xLabel} yLabel={yLabel} xTick={(value) => axisNumber(figure.x, value)} yTick={(value) => axisNumber(figure.y, value)} xCount={ticksOf(frame)} xTicks={namedTicks(figure.x, frame.left, frame.right)} label={describeFigure(figure)}>
           {marks.map(({ series, at }, place) => <path key={place} {...drawn.of(place)} class="mark drawn-point" d={markOf(series, 50)} fill={colour(series)} transform={`translate(${frame.x(figure.groups[series]!.x[at]!)} ${frame.y(figure.groups[series]!.y[at]!)})`} />)}
         </Axes>
       </div>

@@ -1,10 +1,10 @@
 /** The studies of a run, and the papers whose experiments it holds: a list of them, and a page for each. */
 import type { ComponentChildren, JSX } from "preact";
-import { useId } from "preact/hooks";
+import { useEffect, useId, useRef } from "preact/hooks";
 import type { PaperItem, PaperPage, StudyPage, StudyResult, StudyTable } from "../contract";
 import { captionOf, columnNumber } from "../drawing";
 import { Drawing } from "../drawings/drawing";
-import { plural, pValue } from "../format";
+import { capital, plural, pValue } from "../format";
 import type { Cell } from "../page";
 import { paperAt, paperPath, studyAt, studyPath } from "../pages";
 import { CopyButton, follow, HeadLink, Missing, Section } from "../parts/basics";
@@ -33,7 +33,7 @@ export function PapersView(): JSX.Element {
   const list = papers.map((paper, at) => (
     <div key={at}>
       <p><PageLink to="papers" path={paperPath(paper)}><bdi dir="auto">{paper.name}</bdi></PageLink></p>
-      <ul>{paper.items.map((item, number) => <li key={number} class={item.result ? "" : "absent"}><PageLink to="papers" path={paperPath(paper, item)}><b>{item.id}</b> <bdi dir="auto">{item.title}</bdi>{!item.result && <span class="unseen"> (no result)</span>}</PageLink></li>)}</ul>
+      {(!found || found.paper === paper) && <ul>{paper.items.map((item, number) => <li key={number} class={item.result ? "" : "absent"}><PageLink to="papers" path={paperPath(paper, item)}><b>{item.id}</b> <bdi dir="auto">{item.title}</bdi>{!item.result && <span class="unseen"> (no result)</span>}</PageLink></li>)}</ul>}
     </div>
   ));
   return (
@@ -45,9 +45,14 @@ export function PapersView(): JSX.Element {
 
 /** The list of all pages beside the one that is shown; on narrow screens a link leads to it. */
 function Pages({ title, to, list, children }: { title: string; to: Pages; list: ComponentChildren; children: ComponentChildren }): JSX.Element {
+  const ref = useRef<HTMLElement>(null);
+  useEffect(() => {
+    const [box, entry] = [ref.current, ref.current?.querySelector<HTMLElement>("[aria-current]")];
+    if (box && entry) box.scrollTop = entry.offsetTop - box.clientHeight / 2;
+  }, [shownPage.value]);
   return (
     <div class="pages-view">
-      <nav class="page-list" aria-label={`${title} of this run`}>{list}</nav>
+      <nav ref={ref} class="page-list" aria-label={`${title} of this run`}>{list}</nav>
       <div class="stack">
         {shownPage.value && <p class="page-back"><PageLink to={to} path="">All {title.toLowerCase()} of this run</PageLink></p>}
         {children}
@@ -150,7 +155,7 @@ function Contents({ name, result, published = null }: { name: string; result: St
           {result.figures.map((figure, at) => (
             <Figure
               key={at}
-              title={figure.title}
+              title={capital(figure.title)}
               takeaway={figure.kind === "scatter" ? figure.note : ""}
               caption={captionOf(figure)}
               tools={<button type="button" class="quiet" onClick={() => show(figure.table)}>Its table</button>}
@@ -160,7 +165,7 @@ function Contents({ name, result, published = null }: { name: string; result: St
           ))}
         </div>
       )}
-      {published ? <div class="pair">{sheets[0]}<Published table={published} /></div> : sheets[0]}
+      {published ? <div class="compared">{sheets[0]}<Published table={published} /></div> : sheets[0]}
       {sheets.slice(1)}
     </>
   );
@@ -171,7 +176,7 @@ function Published({ table }: { table: StudyTable }): JSX.Element {
 }
 
 function Sheet({ id, name, table }: { id: string; name: string; table: StudyTable }): JSX.Element {
-  const title = table.title || table.name;
+  const title = capital(table.title || table.name);
   const inside = <Table name={`${name} ${table.name}`} columns={columnsOf(table)} rows={table.rows} />;
   return (
     <section class="section" id={id} tabIndex={-1} aria-label={`Table: ${title}`}>
@@ -187,7 +192,8 @@ const P_VALUES = ["p", "q"];
 function columnsOf(table: StudyTable): Column[] {
   const place = new Map(table.columns.map((column, at) => [column.name, at]));
   const ends = new Set(table.columns.flatMap((column) => column.interval ?? []));
-  return table.columns.map((column) => {
+  return table.columns.map((column, at) => {
+    const isEmpty = table.rows.every((row) => row[at] === null || row[at] === "");
     const text = (value: Cell | undefined): string => (typeof value === "number" ? (P_VALUES.includes(column.name) ? pValue(value) : columnNumber(column, value)) : shown(value));
     const show = (value: Cell, row: Cell[]): ComponentChildren => {
       const index = typeof value === "string" ? heads.value.byName.get(value) : undefined;
@@ -196,6 +202,6 @@ function columnsOf(table: StudyTable): Column[] {
       const around = typeof low === "number" && typeof high === "number" ? <small> ({text(low)} … {text(high)})</small> : null;
       return typeof value === "number" ? <span class="number">{text(value)}{around}</span> : <bdi dir="auto">{text(value)}</bdi>;
     };
-    return { name: column.unit ? `${column.name} (${column.unit})` : column.name, hidden: ends.has(column.name), show };
+    return { name: column.unit ? `${column.name} (${column.unit})` : column.name, hidden: ends.has(column.name) || isEmpty, show };
   });
 }

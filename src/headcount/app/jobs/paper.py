@@ -116,12 +116,17 @@ def _run_items(session: Session, paper: Paper, items: Sequence[Item], context: S
 
 
 def item_command(arguments: Sequence[str], item: Item) -> str:
-    """Returns the command line that measures one item: that of the paper, with the option that chooses the item and those that it lacks."""
+    """Returns the command line that measures one item: that of the paper, with the option that chooses the item and those that it lacks.
+
+    It is empty for an item that cannot run on this model and task.
+    """
+    if item.study is None and not item.lacks:
+        return ""
     words = [word for word in arguments if not word.startswith("--only=")]
     if "--only" in words:
         position = words.index("--only")
         words = [*words[:position], *words[position + 2 :]]
-    return " ".join([shlex.join(["headcount", *words, "--only", item.id]), *_name_inputs(item)])
+    return " ".join([shlex.join(["headcount", *words, "--only", item.id]), *(_name_inputs(item) if item.study is None else ())])
 
 
 def _why_missing(item: Item, is_finished: bool, reasons: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ def collect_studies(run: Run) -> list[contract.StudyPage]:
                 "about": summarise(STUDIES, name),
                 "command": artifact.content.get("command", ""),
                 "conditions": _describe_conditions(artifact.key.inputs),
-                "result": _result(read_study(artifact)),
+                "result": pack_result(read_study(artifact)),
             }
         )
     return pages
@@ -68,22 +68,24 @@ def _item(entry: PaperEntry) -> contract.PaperItem:
         "part": entry.part,
         "reason": entry.reason,
         "command": entry.command,
-        "result": None if entry.result is None else _result(entry.result),
-        "published": None if entry.published is None else _table(entry.published),
+        "result": None if entry.result is None else pack_result(entry.result),
+        "published": None if entry.published is None else pack_table(entry.published),
     }
 
 
-def _result(result: StudyResult) -> contract.StudyResult:
+def pack_result(result: StudyResult) -> contract.StudyResult:
+    """Returns a result as the page reads it, its numbers rounded."""
     return {
         "study": result.study,
         "sentence": result.sentence,
         "notes": list(result.notes),
-        "tables": [_table(table) for table in result.tables],
+        "tables": [pack_table(table) for table in result.tables],
         "figures": [_round_numbers(figure.to_dict()) for figure in result.figures],
     }
 
 
-def _table(table: Table) -> contract.StudyTable:
+def pack_table(table: Table) -> contract.StudyTable:
+    """Returns a table as the page reads it, its numbers rounded."""
     columns: list[contract.StudyColumn] = [
         {
             "name": column.name,
