@@ -13,6 +13,8 @@ from headcount.core.errors import PlanError
 from headcount.core.options import option
 from headcount.core.registry import PAPERS
 from headcount.core.study_result import Column, StudyResult, Table
+from headcount.runs.paper_pages import read_paper_pages
+from headcount.runs.store import Run
 from headcount.studies._base import Study, StudyContext, StudyInfo
 from headcount.studies._paper import Item, Paper, PaperInfo, Subject
 from headcount.studies.all_but_one import AllButOne
@@ -96,6 +98,21 @@ def test_what_runs_is_kept_and_summarised(capsys: pytest.CaptureFixture[str], mo
     assert all((folder / line.rpartition("](")[2].removesuffix(")")).is_file() for line in summary.splitlines() if line.startswith("!["))
     assert MEASURED == ["count-heads"]
     assert result(capsys, *words)["items"] == items and MEASURED == ["count-heads"], "a finished item is read from the run"
+
+
+def test_the_run_lists_the_whole_paper(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
+    words = ("paper", "test-paper", model, "--train", data, "--out", tmp_path / "run", "--only")
+    result(capsys, *words, "T1")
+    run(capsys, *words, "T4")
+    (page,) = read_paper_pages(Run.open(tmp_path / "run"))
+    entries = {entry.id: entry for entry in page.entries}
+    assert list(entries) == ["T1", "T2", "T3", "T4", "T5"]
+    assert entries["T1"].result is not None and "The model has" in entries["T1"].result.sentence, "measured by an earlier command"
+    reasons = {name: entry.reason for name, entry in entries.items()}
+    assert reasons["T2"] == "needs --other-task TASK" and reasons["T3"] == "the model has no cross-attention"
+    assert reasons["T4"] == "failed: heads cannot be counted here; count them elsewhere"
+    assert entries["T2"].command.endswith("--only T2 --other-task TASK") and entries["T2"].command.count("--only") == 1
+    assert entries["T3"].command == "" and entries["T4"].command.endswith(f"--out {tmp_path / 'run'} --only T4")
 
 
 def test_an_item_that_fails_does_not_stop_the_others(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:

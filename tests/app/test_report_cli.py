@@ -109,8 +109,8 @@ def test_figures_are_whole_and_the_same_twice(tmp_path: Path) -> None:
     from headcount.runs.report.figures import write_figures
 
     run = make_run(tmp_path / "run", n=30)
-    first = {path.name: path.read_bytes() for path in write_figures(run, tmp_path / "one")}
-    again = {path.name: path.read_bytes() for path in write_figures(run, tmp_path / "two")}
+    first = {path.name: path.read_bytes() for path in write_figures(run, tmp_path / "one").paths}
+    again = {path.name: path.read_bytes() for path in write_figures(run, tmp_path / "two").paths}
     assert first == again
     assert {name.partition(".")[0] for name in first} >= {"map-gradient", "map-ablation", "curves", "cost", "roles"}
     for name, content in first.items():
@@ -125,11 +125,27 @@ def test_figures_are_whole_and_the_same_twice(tmp_path: Path) -> None:
 def test_figures_take_hostile_names_as_text(text: str, tmp_path: Path) -> None:
     from headcount.runs.report.figures import write_figures
 
-    for path in write_figures(make_run(tmp_path / "run", n=20, text=text, layers=1), tmp_path / "figures"):
+    for path in write_figures(make_run(tmp_path / "run", n=20, text=text, layers=1), tmp_path / "figures").paths:
         assert path.parent == tmp_path / "figures"
         if path.suffix == ".svg":
             tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(path.read_bytes()).iter()}
             assert not tags & {"script", "foreignObject", "a", "iframe"}
+
+
+def test_figures_that_a_run_lacks_are_named_with_their_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "run", n=20, kinds=("scores",))
+    words = ["report", str(run.folder), "--figures", str(tmp_path / "figures")]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert str(tmp_path / "figures" / "map-gradient.svg") in out.splitlines()
+    assert "not drawn: studies: no study is in the run (headcount ls studies); headcount study NAME " in err
+    assert "not drawn: curves: no pruned model was measured; headcount compare " in err and "head maps" not in err
+    assert main([*words, "--json", "-q"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [figure["name"] for figure in told["not_drawn"]] == ["curves", "cost", "roles", "studies", "papers"]
+    assert all(Path(path).is_file() for path in told["figures"]) and len(told["figures"]) == 2 * len(
+        data_of(run.folder / "report.html")["runs"][0]["scores"]
+    )
 
 
 def test_the_whole_job_ends_in_a_report_and_goes_on(analysed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-VIEWS = ("overview", "pruning", "cost", "head", "attention", "roles", "compare", "data")
+VIEWS = ("overview", "pruning", "cost", "head", "attention", "roles", "studies", "papers", "compare", "data")
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 

@@ -72,7 +72,7 @@ FIXED = ("heads", "maps", "live")
 """Addresses of heads are checked when a run is written, maps are base64, the token is the server's."""
 NAMED = ("versions", "machine", "config", "data", "smallest_safe")
 """Records whose keys are free too."""
-CHOICES = {("scores", "kind"), ("bench", "name")}
+CHOICES = {("scores", "kind"), ("bench", "name"), ("figures", "kind")}
 """Fields of which the contract says what they can be."""
 
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 from sentences import ARABIC, POS, RELATIONS, SENTENCE, Json, attention
+from study_pages import DRAWN, PAPER, PLAIN
 
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
+from headcount.core.study_result import StudyResult
 from headcount.runs.report.bench import judge_times
 from headcount.runs.report.scores import group_removal_order, removal_order
+from headcount.runs.report.studies import pack_result, pack_table
 
 ROLES = [
     ("previous token", "p", "Attends to the token before."),
@@ -93,6 +96,8 @@ def run(shape: Shape = BERT, seed: int = 0) -> Json:
             "rows": [[0, 8], [1, 11]],
         }
     ]
+    made["studies"] = [study_page("kept", PLAIN), study_page("layers", DRAWN)]
+    made["papers"] = [paper_page()]
     safe = made["curves"]["smallest_safe"]["surgeon"]
     made["summary"] = [
         f"{n} heads, of which {n - safe} can go with no significant loss of accuracy (McNemar p = 0.31, n = 872).",
@@ -145,7 +150,30 @@ def bare(shape: Shape = SMALL) -> Json:
         "attention": None,
         "attention_left_out": False,
         "tables": [],
+        "studies": [],
+        "papers": [],
     }
+
+
+def study_page(name: str, result: StudyResult) -> Json:
+    """The page of a study."""
+    conditions = ["Model: bert-base-uncased.", "Seed: 0."]
+    page = {"name": name, "about": f"What {name} asks.", "command": f"headcount study {name} bert-base-uncased", "conditions": conditions}
+    return {**page, "result": pack_result(result)}
+
+
+def paper_page() -> Json:
+    """The page of a paper with two results of three items, and what the paper reports for one of them."""
+    page = {name: getattr(PAPER, name) for name in ("name", "title", "bibtex", "command", "conditions")}
+    items = [
+        {
+            **{name: getattr(entry, name) for name in ("id", "title", "part", "reason", "command")},
+            "result": None if entry.result is None else pack_result(entry.result),
+            "published": None if entry.published is None else pack_table(entry.published),
+        }
+        for entry in PAPER.entries
+    ]
+    return {**page, "items": items}
 
 
 def ranked(run: Json, values: list[float]) -> Json:

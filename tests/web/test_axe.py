@@ -30,6 +30,8 @@ def test_no_serious_problem(opened, name, scheme):
     need(AXE.exists(), "axe-core is not installed: npm ci in web/")
     one = opened(REPORTS[name](), scheme=scheme, width=1280 if scheme == "light" else 480)
     wanted = VIEWS if name in ("two runs", "heads alone") else ("overview", "pruning", "attention")
+    if name == "two runs":
+        wanted = (*wanted, "studies/layers", "papers/michel2019/M2", "papers/michel2019/M8")
     for view in wanted:
         page = one.go("head/L3H4" if view == "head" and name == "two runs" else view)
         page.wait_for_timeout(200)

@@ -26,8 +26,14 @@ def test_a_hostile_string_does_nothing(opened, part):
     for word in STRINGS[part::6]:
         one = opened(payload(word))
         page = one.page
-        for view in VIEWS:
-            page.evaluate("view => { location.hash = `#/${view}` }", view)
+        for view in (*VIEWS, *(f"#{number} of {name}" for name in ("studies", "papers") for number in (0, 1))):
+            if view in VIEWS:
+                page.evaluate("view => { location.hash = `#/${view}` }", view)
+            else:  # the pages of studies and of a paper, by their links
+                number, name = int(view[1]), view.partition(" of ")[2]
+                page.evaluate("name => { location.hash = `#/${name}` }", name)
+                page.wait_for_timeout(30)
+                page.locator(".verdicts a").nth(number).evaluate("e => e.click()")  # its text may be invisible
             page.wait_for_timeout(30)
             found = page.evaluate(
                 """([elements]) => ({

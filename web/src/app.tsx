@@ -1,8 +1,9 @@
 /** The frame of the page: title, views, choice of run and of colours. */
 import type { FunctionComponent, JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
+import { pageTitle, type View } from "./pages";
 import { Choose, follow } from "./parts/basics";
-import { address, adopt, go, head, notice, report, run, runAt, said, theme, view, type View } from "./state";
+import { address, adopt, go, head, notice, report, run, runAt, said, shownPage, theme, view } from "./state";
 import { AttentionView } from "./views/attention";
 import { Compare } from "./views/compare";
 import { Cost } from "./views/cost";
@@ -11,6 +12,7 @@ import { HeadPage } from "./views/head";
 import { Overview } from "./views/overview";
 import { Pruning } from "./views/pruning";
 import { RolesView } from "./views/roles";
+import { PapersView, StudiesView } from "./views/studies";
 
 const PAGES: Record<View, [string, FunctionComponent]> = {
   overview: ["Overview", Overview],
@@ -19,6 +21,8 @@ const PAGES: Record<View, [string, FunctionComponent]> = {
   head: ["Head", HeadPage],
   attention: ["Attention", AttentionView],
   roles: ["Roles", RolesView],
+  studies: ["Studies", StudiesView],
+  papers: ["Papers", PapersView],
   compare: ["Compare", Compare],
   data: ["Data", Data],
 };
@@ -33,12 +37,13 @@ export function App(): JSX.Element {
   const [title, Page] = PAGES[view.value];
   const moved = useRef(false);
   useEffect(() => {
-    document.title = `${title === "Head" ? run.value.heads[head.value] : title} – ${run.value.name || "headcount"}`;
-  }, [title, run.value, head.value]);
+    const named = title === "Head" ? run.value.heads[head.value] : pageTitle(run.value, view.value, shownPage.value) || title;
+    document.title = `${named} – ${run.value.name || "headcount"}`;
+  }, [title, run.value, head.value, shownPage.value]);
   useEffect(() => {
     if (document.activeElement === document.body && globalThis.scrollY === 0 && moved.current) document.getElementById("view")?.focus();
     moved.current = true;
-  }, [view.value, head.value]);
+  }, [view.value, head.value, shownPage.value]);
   return (
     <>
       <a class="skip" href={address(view.value)} onClick={(event) => follow(event, () => document.getElementById("view")?.focus())}>Skip to the view</a>
@@ -53,7 +58,7 @@ export function App(): JSX.Element {
         </div>
         <nav aria-label="Views">
           {(Object.entries(PAGES) as [View, [string, FunctionComponent]][]).map(([name, [label]]) => (
-            <a key={name} href={address(name)} aria-current={view.value === name ? "page" : undefined} onClick={(event) => follow(event, () => go(name))}>{label}</a>
+            <a key={name} href={address(name, head.value, "")} aria-current={view.value === name ? "page" : undefined} onClick={(event) => follow(event, () => go(name))}>{label}</a>
           ))}
         </nav>
       </header>

@@ -13,6 +13,8 @@ export const COMMANDS = {
   bench: (run: RunData) => `headcount prune ${model(run)} --task ${task(run)} --keep 50% --out RUN`,
   profiles: (run: RunData) => `headcount analyze ${model(run)} --task ${task(run)} --text FILE --out RUN`,
   annotated: (run: RunData) => `headcount analyze ${model(run)} --task ${task(run)} --text FILE.conllu --out RUN`,
+  studies: (run: RunData) => `headcount study NAME ${model(run)} --task ${task(run)} --out RUN`,
+  papers: (run: RunData) => `headcount paper NAME ${model(run)} --task ${task(run)} --out RUN`,
   comparison: () => "headcount report RUN RUN_B --out report.html",
 } as const;
 

@@ -44,8 +44,11 @@ export interface RunData {
   attention: Attention | null;
   /** True if the run has attention maps and all of them were left out to limit the size of the file. */
   attention_left_out: boolean;
-  /** Tables of studies, and the roles that were not tested. */
+  /** The roles that were not tested. */
   tables: Table[];
+  /** The studies of the run, and the papers whose experiments it holds: a page each. */
+  studies: StudyPage[];
+  papers: PaperPage[];
 }
 
 /** One attention block: a row of a map. */
@@ -283,6 +286,151 @@ export interface Table {
   about: string;
   columns: string[];
   rows: (string | number | boolean | null)[][];
+}
+
+/** A study of the run. */
+export interface StudyPage {
+  name: string;
+  about: string;
+  command: string; // that measured it; "" if it is not known
+  conditions: string[]; // sentences: model, task, seed, number of examples
+  result: StudyResult;
+}
+
+/** A paper on the model of the run, with its experiments in order. */
+export interface PaperPage {
+  name: string; // such as michel2019
+  title: string;
+  bibtex: string;
+  command: string;
+  conditions: string[];
+  items: PaperItem[];
+}
+
+/** An experiment of a paper. */
+export interface PaperItem {
+  id: string; // such as M3
+  title: string;
+  part: string; // where it stands in the paper, such as "Fig. 3"
+  /** Why there is no result; "" if there is one. */
+  reason: string;
+  command: string;
+  result: StudyResult | null;
+  /** What the paper reports. */
+  published: StudyTable | null;
+}
+
+/** What a study measured. */
+export interface StudyResult {
+  study: string; // its name with the options that differ from their defaults
+  sentence: string; // the verdict
+  notes: string[];
+  tables: StudyTable[];
+  figures: StudyFigure[];
+}
+
+export interface StudyTable {
+  name: string;
+  title: string;
+  columns: StudyColumn[];
+  rows: (string | number | boolean | null)[][];
+  /** False for tables that are too long to read as a whole. */
+  is_printed: boolean;
+}
+
+export interface StudyColumn {
+  name: string;
+  unit: string;
+  format: string; // as Python writes it: ".2f", "+.3g", ".1%", or ""
+  /** The columns that hold the ends of the interval around its numbers. */
+  interval: [string, string] | null;
+}
+
+export type StudyFigure = LineFigure | BarFigure | HeatMapFigure | ScatterFigure | HistogramFigure;
+
+/** What an axis shows; `ticks` are numbers that bear a name. */
+export interface FigureAxis {
+  label: string;
+  unit: string;
+  is_share: boolean;
+  ticks: [number, string][];
+}
+
+/** Lines with their intervals, which are empty where there are none; a control is grey. References are horizontal lines. */
+export interface LineFigure {
+  kind: "lines";
+  name: string;
+  title: string;
+  x: FigureAxis;
+  y: FigureAxis;
+  table: string; // the table that holds the numbers
+  n: Maybe;
+  n_unit: string;
+  lines: { label: string; x: number[]; y: Maybe[]; low: Maybe[]; high: Maybe[]; is_control: boolean }[];
+  references: { label: string; y: number }[];
+}
+
+/** Bars by category (the axis x), those of several series side by side or stacked, standing or lying. */
+export interface BarFigure {
+  kind: "bars";
+  name: string;
+  title: string;
+  x: FigureAxis;
+  y: FigureAxis;
+  table: string;
+  n: Maybe;
+  n_unit: string;
+  categories: string[];
+  bars: { label: string; values: Maybe[]; low: Maybe[]; high: Maybe[] }[];
+  is_stacked: boolean;
+  is_horizontal: boolean;
+}
+
+/** A coloured cell for every row and column; `value` says what the colours show, `marks` which cells bear a dot. */
+export interface HeatMapFigure {
+  kind: "heat map";
+  name: string;
+  title: string;
+  x: FigureAxis;
+  y: FigureAxis;
+  table: string;
+  n: Maybe;
+  n_unit: string;
+  rows: string[];
+  columns: string[];
+  values: Maybe[][];
+  value: FigureAxis;
+  marks: boolean[][];
+  mark_label: string;
+  is_diverging: boolean;
+}
+
+/** Points in groups; `note` is a line about them, such as a correlation. */
+export interface ScatterFigure {
+  kind: "scatter";
+  name: string;
+  title: string;
+  x: FigureAxis;
+  y: FigureAxis;
+  table: string;
+  n: Maybe;
+  n_unit: string;
+  groups: { label: string; x: number[]; y: number[]; names: string[] }[];
+  note: string;
+}
+
+/** How many values lie between each edge and the next; groups are stacked. */
+export interface HistogramFigure {
+  kind: "histogram";
+  name: string;
+  title: string;
+  x: FigureAxis;
+  y: FigureAxis;
+  table: string;
+  n: Maybe;
+  n_unit: string;
+  edges: number[];
+  groups: { label: string; counts: number[] }[];
 }
 
 /** The connection of a page to `headcount serve`. */

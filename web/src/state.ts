@@ -3,22 +3,22 @@ import { batch, computed, effect, signal } from "@preact/signals";
 import type { Attention, HeadIndex, Point, Report, RunData } from "./contract";
 import { fieldsOf, type Field } from "./fields";
 import { headsOf } from "./heads";
+import { hasPages, pageAt, safeDecode, type View, VIEWS } from "./pages";
 import { bestOf, methodsOf, planOf, seedsOf, standingOf, type Choice } from "./plan";
-
-export const VIEWS = ["overview", "pruning", "cost", "head", "attention", "roles", "compare", "data"] as const;
-export type View = (typeof VIEWS)[number];
 
 const EMPTY_RUN: RunData = {
   name: "", command: "", task: null, created: "", updated: "", seed: 0,
   model: { name: "", class_name: "", model_type: "", n_parameters: 0, weights: "" },
   versions: {}, machine: {}, config: {}, data: {}, summary: [], warnings: [], heads: [], blocks: [], scores: [],
-  roles: null, curves: null, bench: [], profiles: null, attention: null, attention_left_out: false, tables: [],
+  roles: null, curves: null, bench: [], profiles: null, attention: null, attention_left_out: false, tables: [], studies: [], papers: [],
 };
 
 export const report = signal<Report>({ schema: 1, runs: [EMPTY_RUN], comparison: null, left_out: [], live: null });
 export const view = signal<View>("overview");
 export const runAt = signal(0);
 export const head = signal<HeadIndex>(0);
+/** The page of the views of studies and papers, as its address writes it: a study, a paper, or a paper and its item; "" for the list of all. */
+export const shownPage = signal("");
 export const selected = signal<ReadonlySet<HeadIndex>>(new Set());
 export const keep = signal(0);
 export const method = signal("");
@@ -120,8 +120,8 @@ function adoptRun(at: number): void {
 
 const FLAGS = { protect, one: onePerBlock, groups: wholeGroups, rank: byRank, sort: sorted };
 
-/** The address of a view in the present state; `at` names another head. */
-export function address(to: View, at: HeadIndex = head.value): string {
+/** The address of a view in the present state; `at` names another head, `of` another page of studies and papers. */
+export function address(to: View, at: HeadIndex = head.value, of = shownPage.value): string {
   const words = new URLSearchParams();
   if (runAt.value) words.set("run", String(runAt.value));
   if (selected.value.size) words.set("heads", [...selected.value].sort((a, b) => a - b).map((index) => run.value.heads[index]).join(" "));
@@ -131,13 +131,15 @@ export function address(to: View, at: HeadIndex = head.value): string {
   if (seed.value) words.set("seed", String(seed.value));
   if (sentence.value) words.set("sentence", String(sentence.value));
   for (const [name, flag] of Object.entries(FLAGS)) if (flag.value) words.set(name, "1");
-  const name = to === "head" || to === "attention" ? `/${encodeURIComponent(run.value.heads[at] ?? "")}` : "";
+  const part = to === "head" || to === "attention" ? encodeURIComponent(run.value.heads[at] ?? "") : hasPages(to) ? of : "";
+  const name = part && `/${part}`;
   return `#/${to}${name}?${words}`;
 }
 
-export function go(to: View, at: HeadIndex = head.value): void {
+export function go(to: View, at: HeadIndex = head.value, of = ""): void {
   batch(() => {
     head.value = at;
+    shownPage.value = of;
     view.value = to;
     notice.value = "";
   });
@@ -158,17 +160,21 @@ export function follow(hash: string): void {
 
 function read(hash: string): void {
   const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?");
-  const [name = "", address_] = path.split("/");
+  const [name = "", ...parts] = path.split("/");
   const words = new URLSearchParams(query);
   const wanted = Number(words.get("run") ?? 0);
   if (wanted !== runAt.value && report.value.runs[wanted]) adopt(wanted);
   const { byName } = heads.value;
   view.value = (VIEWS as readonly string[]).includes(name) ? (name as View) : "overview";
+  const page = hasPages(view.value) ? parts.filter(Boolean).join("/") : "";
+  shownPage.value = pageAt(run.value, view.value, page) ? page : "";
+  const address_ = hasPages(view.value) ? undefined : parts[0];
   const asked_ = address_ ? byName.get(safeDecode(address_)) : head.value;
   head.value = asked_ ?? head.value;
   const names = (words.get("heads") ?? "").split(" ").filter(Boolean);
+  const elsewhere = page === shownPage.value ? "" : `This run has no ${view.value === "studies" ? "study" : "item of a paper"} “${safeDecode(page) || page}”; all are listed instead.`;
   const instead = asked_ === undefined ? `This run has no head “${safeDecode(address_ ?? "") || address_}”; ${run.value.heads[head.value] ?? "none"} is shown instead.` : "";
-  notice.value = [instead, unselected(names.filter((one) => !byName.has(one)))].filter(Boolean).join(" ");
+  notice.value = [elsewhere, instead, unselected(names.filter((one) => !byName.has(one)))].filter(Boolean).join(" ");
   if (notice.value) said.value = notice.value;
   if (query) select(names.flatMap((one) => byName.get(one) ?? []));
   if (methods.value.includes(words.get("method") ?? "")) method.value = words.get("method")!;
@@ -191,14 +197,6 @@ export function unselected(unknown: string[]): string {
 }
 
 export const clamp = (value: number, low: number, high: number): number => (Number.isFinite(value) ? Math.max(low, Math.min(high, Math.round(value))) : high);
-
-function safeDecode(text: string): string {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return "";
-  }
-}
 
 const PAUSE = 200;
 

@@ -1,5 +1,5 @@
 /** Every number of a run as tables of plain cells. */
-import type { RunData } from "./contract";
+import type { RunData, StudyTable } from "./contract";
 import type { Cell } from "./page";
 import { benchName } from "./plan";
 
@@ -22,8 +22,13 @@ const FROM: [string, (run: RunData) => Sheet | null][] = [
 
 export function sheetsOf(run: RunData): Sheet[] {
   const own = FROM.flatMap(([, make]) => make(run) ?? []);
-  return [...own, ...run.tables.map((table) => ({ ...table, rows: table.rows }))];
+  const studies = run.studies.flatMap((study) => studySheets(study.name, study.result.tables));
+  const items = run.papers.flatMap((paper) => paper.items.flatMap((item) => studySheets(`${paper.name} ${item.id}`, item.result?.tables ?? [])));
+  return [...own, ...run.tables.map((table) => ({ ...table, rows: table.rows })), ...studies, ...items];
 }
+
+const studySheets = (name: string, tables: StudyTable[]): Sheet[] =>
+  tables.map((table) => ({ name: `${name}: ${table.name}`, about: table.title, columns: table.columns.map((column) => column.name), rows: table.rows }));
 
 function places(run: RunData): Map<number, [string, number, number, number | null]> {
   return new Map(run.blocks.flatMap((block) => block.heads.map((index, head) => [index, [block.kind, block.layer, head, block.kv_group?.[head] ?? null]] as const)));

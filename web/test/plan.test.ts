@@ -30,7 +30,7 @@ function run(groups: number[] | null = null): RunData {
       dense: { value: 0.9, loss: 0, n_examples: 10, low: null, high: null, parameters: 800, bytes: 3200, flops: 80, kv_bytes_per_token: 0, tokens: 8 },
       points: [point(6, [1, 7]), point(3, [0, 1, 4, 5, 7])], smallest_safe: {}, best: null, commands: {}, unit: 1,
     },
-    bench: [], profiles: null, attention: null, attention_left_out: false, tables: [],
+    bench: [], profiles: null, attention: null, attention_left_out: false, tables: [], studies: [], papers: [],
   };
 }
 

@@ -19,7 +19,7 @@ SUMMARY, BIBLIOGRAPHY = "summary.md", "references.bib"
 
 @dataclass(frozen=True, slots=True)
 class PaperEntry:
-    """One experiment of a paper: its result, or why there is none, and what the paper reports."""
+    """One experiment of a paper: its result, or why there is none, what the paper reports, and the command that measures it."""
 
     id: str
     title: str
@@ -27,15 +27,17 @@ class PaperEntry:
     result: StudyResult | None
     reason: str = ""
     published: Table | None = None
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PaperPage:
-    """A paper on one model: its reference, the conditions of all experiments, and the experiments in order."""
+    """A paper on one model: its reference, the command that ran, the conditions of all experiments, and the experiments in order."""
 
     name: str
     title: str
     bibtex: str
+    command: str
     conditions: Sequence[str]
     entries: Sequence[PaperEntry]
 
@@ -63,7 +65,7 @@ def write_paper_files(page: PaperPage, folder: Path) -> Path:
 
 def format_summary(page: PaperPage) -> str:
     """Returns the summary as Markdown: figures, tables and verdicts of all experiments, with the paper's own values beside ours."""
-    lines = [f"# {page.title}", "", *page.conditions, ""]
+    lines = [f"# {page.title}", "", *page.conditions, f"Made by: `{page.command}`", ""]
     for entry in page.entries:
         lines += [f"## {entry.id}: {entry.title}", "", f"*{page.name}, {entry.part}*" if entry.part else f"*{page.name}*", ""]
         if entry.result is None:

@@ -108,20 +108,20 @@ def write_study_files(result: StudyResult, folder: Path) -> list[Path]:
 
 def figure_file(figure: Figure, format: str) -> str:
     """Returns the name of the file of a figure."""
-    return f"{_stem(figure.name)}.{format}"
+    return f"{file_stem(figure.name)}.{format}"
 
 
 def _contents_by_name(result: StudyResult) -> dict[str, Callable[[], bytes]]:
     """Returns the files of a result by name, each as a function that makes its content."""
     contents: dict[str, Callable[[], bytes]] = {}
     for table in result.tables:
-        contents[f"{_stem(table.name)}.csv"] = partial(lambda table: table_to_csv(table).encode(), table)
-        contents[f"{_stem(table.name)}.tex"] = partial(lambda table: table_to_latex(table).encode(), table)
+        contents[f"{file_stem(table.name)}.csv"] = partial(lambda table: table_to_csv(table).encode(), table)
+        contents[f"{file_stem(table.name)}.tex"] = partial(lambda table: table_to_latex(table).encode(), table)
     for figure in result.figures:
         contents |= {figure_file(figure, format): partial(draw_figure, figure, format) for format in FORMATS}
     return {**contents, RESULT: lambda: json_bytes(result.to_dict())}
 
 
-def _stem(name: str) -> str:
-    """Returns the name of a file without a dot, which LaTeX would take for the beginning of its format."""
+def file_stem(name: str) -> str:
+    """Returns the name of a file without its ending, and without a dot, which LaTeX would take for the beginning of its format."""
     return safe_name(name).replace(".", "-")

@@ -56,7 +56,8 @@ def run_study(study: Study, context: StudyContext) -> StudyResult:
     request = {"model": context.model_name, "task": context.sources.task_name, "seed": context.seed, "limit": context.limit}
     measurements = hashlib.sha256(canonical(result.to_dict())).hexdigest()  # names alone do not tell data and models apart
     key = ArtifactKey(STUDY, study.name, {"study": study.to_dict(), **request, "result": measurements})
-    run.present(run.commit(key, {"result": result.to_dict(), "rows": result.rows()}, provenance=provenance()))
+    content = {"result": result.to_dict(), "rows": result.rows(), "command": context.command}
+    run.present(run.commit(key, content, provenance=provenance()))
     try:
         write_study_files(result, run.folder / STUDY_FILES / safe_name(study.name))
     except MissingExtra as error:

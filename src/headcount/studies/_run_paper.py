@@ -15,12 +15,12 @@ from headcount.data.task import SPLITS, task_key
 from headcount.models.provenance import model_key, provenance
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.estimate import estimate_step_seconds
-from headcount.runs.artifacts import ArtifactKey
+from headcount.runs.artifacts import Artifact, ArtifactKey
+from headcount.runs.paper_pages import ITEM
 from headcount.studies._base import Study, StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, Subject
 from headcount.studies._results import describe_study_run
 
-KIND = "paper"
 REVISION = 1
 """Raised where a study gives another result than before for the same request, so that a run does not take an older one for it."""
 TIMED = 16
@@ -45,6 +45,12 @@ def estimate_seconds(items: Iterable[Item], context: StudyContext) -> float:
     if steps:
         seconds += steps * estimate_step_seconds(context.loaded.model, context.task, Recipe())
     return seconds
+
+
+def find_results(items: Iterable[Item], context: StudyContext) -> dict[str, Artifact]:
+    """Returns the finished results of items in the run folder, by id."""
+    found = {item.id: context.required_run.find(_key(item, context)) for item in items if item.study is not None}
+    return {name: artifact for name, artifact in found.items() if artifact is not None}
 
 
 def run_paper(
@@ -101,7 +107,7 @@ def _key(item: Item, context: StudyContext) -> ArtifactKey:
         "limit": context.limit,
         "revision": REVISION,
     }
-    return ArtifactKey(KIND, f"{item.id} {study.name}", inputs)
+    return ArtifactKey(ITEM, f"{item.id} {study.name}", inputs)
 
 
 def hash_named_files(study: Configurable) -> dict[str, str]:

@@ -86,10 +86,12 @@ def study(
         name = reopened_model(record.model.name, record.config)
     with watch_work(progress) as begin, ExitStack() as stack:
         run = None if out is None else stack.enter_context(Run.lead(Path(out)))
+        arguments = {"text": text, "out": out, "seed": seed, "limit": limit, "batch_size": batch_size, "new_head": new_head}
         context = StudyContext(
             sources,
             model=name,
             run=run,
+            command=_format_call(chosen, name, sources.task_name, arguments),
             seed=seed,
             limit=limit,
             batch_size=batch_size,
@@ -97,6 +99,15 @@ def study(
             progress=lambda description, unit="examples": nullcontext(begin(description, unit) or (lambda n_finished, total: None)),
         )
         return run_study(chosen, context)
+
+
+def _format_call(study: Study, model: str | LoadedModel | None, task_name: str, arguments: Mapping[str, object]) -> str:
+    """Returns the call of `study` as Python text, with the arguments that differ from their defaults; a text that is no path is left out."""
+    model_name = model.name if isinstance(model, LoadedModel) else model
+    words = [repr(str(study)), *([] if model_name is None else [repr(model_name)]), *([repr(task_name)] if task_name else [])]
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
+    words += [f"{name}={value!r}" for name, value in plain.items() if value and isinstance(value, str | int)]
+    return f"headcount.study({', '.join(words)})"
 
 
 def _check_inputs(study: Study, inputs: Mapping[str, object]) -> None:

@@ -43,9 +43,8 @@ def test_a_run_fits_the_contract_whatever_is_missing(left: str, tmp_path: Path) 
     (data,) = report["runs"]
     assert len(data["summary"]) == 3 and all(data["summary"])
     empty = {"scores": [], "roles": None, "evaluation": None, "pruned": None, "bench": [], "study": [], "profiles": None}
-    key = {"evaluation": "curves", "pruned": "curves", "study": "tables"}.get(left, left)
-    found = [table for table in data["tables"] if table["name"] == "survivors"] if left == "study" else data[key]
-    assert found == empty[left]
+    key = {"evaluation": "curves", "pruned": "curves", "study": "studies"}.get(left, left)
+    assert data[key] == empty[left]
 
 
 def test_a_run_of_nothing_but_scores_and_the_frozen_run_open(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ export interface Frame {
   bottom: number;
 }
 
+/** Pixels from a line of text to the next. */
+export const LINE = 15;
 export const EDGE = { left: 56, right: 16, top: 14, bottom: 44 };
 
 export function frameOf(width: number, height: number, x: [number, number], y: [number, number], edge = EDGE, nice = true): Frame {
@@ -43,8 +45,9 @@ export function distinct(scale: Scale, count: number, show: (value: number) => s
 
 interface Props {
   frame: Frame;
-  xLabel: string;
-  yLabel: string;
+  /** In one line, or in several. */
+  xLabel: string | string[];
+  yLabel: string | string[];
   xTick?: (value: number) => string;
   yTick?: (value: number) => string;
   /** About how many numbers stand along the x axis. */
@@ -77,8 +80,8 @@ export function Axes({ frame, xLabel, yLabel, xTick = String, yTick = String, xC
           </g>
         ))}
         <line class="base" x1={left} x2={right} y1={bottom} y2={bottom} />
-        <text class="title" x={(left + right) / 2} y={height - 6} text-anchor="middle">{xLabel}</text>
-        <text class="title" transform={`translate(9 ${(top + bottom) / 2}) rotate(-90)`} text-anchor="middle">{yLabel}</text>
+        {[xLabel].flat().reverse().map((line, at) => <text key={at} class="title" x={(left + right) / 2} y={height - 6 - LINE * at} text-anchor="middle">{line}</text>)}
+        {[yLabel].flat().map((line, at) => <text key={at} class="title" transform={`translate(${9 + LINE * at} ${(top + bottom) / 2}) rotate(-90)`} text-anchor="middle">{line}</text>)}
       </g>
       {children}
     </svg>

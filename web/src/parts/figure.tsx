@@ -6,17 +6,18 @@ import { Table, type Column } from "./table";
 
 interface Props {
   title: string;
-  takeaway: string;
+  takeaway?: string;
   caption: ComponentChildren;
   controls?: ComponentChildren;
   children?: ComponentChildren;
-  /** Made only when it is asked for. */
-  table: () => { columns: Column[]; rows: Cell[][] };
+  /** Made only when it is asked for; without it, `tools` say where the numbers are. */
+  table?: () => { columns: Column[]; rows: Cell[][] };
+  tools?: ComponentChildren;
   class?: string;
   level?: 2 | 3;
 }
 
-export function Figure({ title, takeaway, caption, controls, children, table, class: name = "", level = 2 }: Props): JSX.Element {
+export function Figure({ title, takeaway, caption, controls, children, table, tools, class: name = "", level = 2 }: Props): JSX.Element {
   const [open, setOpen] = useState(false);
   const [heading, region] = [useId(), useId()];
   const Heading = level === 2 ? "h2" : "h3";
@@ -24,15 +25,18 @@ export function Figure({ title, takeaway, caption, controls, children, table, cl
     <figure class={`figure ${name}`} aria-labelledby={heading}>
       <div class="figure-head">
         <Heading id={heading}>{title}</Heading>
-        <button type="button" class="quiet" aria-expanded={open} aria-controls={region} onClick={() => setOpen(!open)}>
-          {open ? "Hide table" : "Show as table"}
-        </button>
+        {tools}
+        {table && (
+          <button type="button" class="quiet" aria-expanded={open} aria-controls={region} onClick={() => setOpen(!open)}>
+            {open ? "Hide table" : "Show as table"}
+          </button>
+        )}
       </div>
-      <p class="takeaway">{takeaway}</p>
+      {takeaway && <p class="takeaway">{takeaway}</p>}
       {controls && <div class="controls">{controls}</div>}
       {children}
       <figcaption>{caption}</figcaption>
-      <div id={region}>{open && <Table name={title} {...table()} />}</div>
+      {table && <div id={region}>{open && <Table name={title} {...table()} />}</div>}
     </figure>
   );
 }

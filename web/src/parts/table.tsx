@@ -11,6 +11,8 @@ export interface Column {
   /** Draws a cell; numbers are shortened and texts shown as they are without it. */
   show?: (value: Cell, row: Cell[]) => ComponentChildren;
   about?: string;
+  /** Saved with the others, but not shown: the ends of intervals that another column shows. */
+  hidden?: boolean;
 }
 
 const PAGE = 50;
@@ -86,7 +88,7 @@ export function Table({ name, columns, rows, bare, start, page: size = PAGE }: P
           <caption class="unseen">{name}</caption>
           <thead>
             <tr>
-              {columns.map((column, index) => (
+              {columns.map((column, index) => !column.hidden && (
                 <th key={index} scope="col" title={column.about} aria-sort={by === index ? (down ? "descending" : "ascending") : undefined}>
                   {bare ? column.name : (
                     <button type="button" onClick={() => setSort([index, by === index ? !down : typeof rows[0]?.[index] === "number"])}>
@@ -101,7 +103,7 @@ export function Table({ name, columns, rows, bare, start, page: size = PAGE }: P
           <tbody>
             {visible.map((row, place) => (
               <tr key={place}>
-                {columns.map((column, index) => (
+                {columns.map((column, index) => !column.hidden && (
                   <td key={index} class={typeof row[index] === "number" && !column.show ? "number" : ""}>
                     {column.show ? column.show(row[index] ?? null, row) : <bdi dir="auto">{["p", "q", "loss p"].includes(column.name) ? pValue(row[index] as number | null) : shown(row[index])}</bdi>}
                   </td>

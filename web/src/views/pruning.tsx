@@ -1,13 +1,13 @@
 /** Metric against heads kept, by method. */
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { category, css } from "../colour";
 import type { Curves, Point } from "../contract";
 import { capital, interval, num, plural, pValue, signed, whole } from "../format";
 import { Axes, frameOf, type Frame } from "../parts/axes";
 import { Check, Missing, useWidth } from "../parts/basics";
 import { Figure } from "../parts/figure";
 import { useRoving } from "../parts/roving";
+import { LineSample, strokeOf, type Stroke } from "../parts/series";
 import { markOf, through } from "../parts/shapes";
 import { bestOf, quantity, verdict } from "../plan";
 import { dark, keep, method, run, seed, standing } from "../state";
@@ -22,8 +22,6 @@ export function Pruning(): JSX.Element {
     </>
   );
 }
-
-const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 3"];
 
 export interface Series {
   method: string;
@@ -49,8 +47,7 @@ export function seriesOf(points: Point[]): Series[] {
 }
 
 /** Ordinal colours skip random, which is grey. */
-const styleOf = (series: Series): { stroke: string; dash: string } =>
-  series.isRandom ? { stroke: "var(--muted)", dash: "3 4" } : { stroke: css(category(series.at, dark.value)), dash: DASHES[series.at % DASHES.length]! };
+const styleOf = (series: Series): Stroke => strokeOf(series.at, series.isRandom, dark.value);
 
 function takeaway(curves: Curves, total: number): string {
   const best = bestOf(curves);
@@ -86,7 +83,7 @@ function CurveFigure({ curves }: { curves: Curves }): JSX.Element {
           return (
             <li key={series.method}>
               <button type="button" aria-pressed={!hidden.has(series.method)} onClick={() => flip(series.method)}>
-                <svg width="34" height="14" aria-hidden="true"><line x1="1" x2="33" y1="7" y2="7" stroke={stroke} stroke-width="2" stroke-dasharray={dash} /><path d={markOf(series.at, 44)} transform="translate(17 7)" fill={stroke} /></svg>
+                <LineSample stroke={stroke} dash={dash} mark={series.at} />
                 <span>{series.method}</span>
                 <span class="note">{typeof safe === "number" ? `K ${safe}` : "no safe K"}</span>
               </button>

@@ -15,7 +15,10 @@ SecondRun = Annotated[
     Path | None, typer.Argument(metavar="RUN_B", help="A second run of the same heads: B − A is shown.", show_default=False)
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file to write; RUN/report.html by default.")]
-Figures = Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Also write figures for papers there, as SVG and PDF.")]
+Figures = Annotated[
+    Path | None,
+    typer.Option("--figures", metavar="DIR", help="Also write all figures of the run there, as SVG and PDF; say which it lacks."),
+]
 MaxMb = Annotated[float, typer.Option("--max-mb", metavar="MB", help="The largest size of the file; attention maps are left out first.")]
 
 

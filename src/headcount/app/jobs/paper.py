@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from headcount.app.cli.paper import PaperRequest
@@ -14,12 +15,14 @@ from headcount.app.console.session import Session
 from headcount.app.jobs.study import ConsoleSources
 from headcount.core.errors import HeadcountError, MissingExtra
 from headcount.core.study_result import StudyResult
+from headcount.models.provenance import provenance
 from headcount.runs.artifacts import safe_name
 from headcount.runs.paper_files import PAPERS, PaperEntry, PaperPage, write_paper_files
+from headcount.runs.paper_pages import commit_paper_page
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, choose_items
-from headcount.studies._run_paper import estimate_seconds, list_items, run_paper
+from headcount.studies._run_paper import estimate_seconds, find_results, list_items, run_paper
 
 INPUTS = {"text": "--text FILE", "languages": "--languages NAME=FILE", "groups": "--groups FILE"}
 INPUTS |= {name: f"--{name} MODEL" for name in ("against", "tuned", "pretrained")}
@@ -28,7 +31,7 @@ INPUTS |= {name: f"--{name} MODEL" for name in ("against", "tuned", "pretrained"
 
 def show_paper_items(session: Session, paper: Paper, request: PaperRequest) -> None:
     """Lists the experiments of a paper with what each needs, and runs none."""
-    items = _list_items(session, paper, request, _make_context(session, request, None))
+    items = _choose_items(session, list_items(paper, _make_context(session, request, None)), request)
     rows = [{"id": item.id, "part": item.part, "title": item.title, "state": describe_state(item)} for item in items]
     session.result({"paper": paper.name, "items": rows})
 
@@ -50,9 +53,9 @@ def _make_context(session: Session, request: PaperRequest, run: Run | None) -> S
     )
 
 
-def _list_items(session: Session, paper: Paper, request: PaperRequest, context: StudyContext) -> tuple[Item, ...]:
+def _choose_items(session: Session, all_items: Sequence[Item], request: PaperRequest) -> tuple[Item, ...]:
     """Prints and returns the items that the request names, all by default."""
-    items = choose_items(list_items(paper, context), split(request.only or ""))
+    items = choose_items(all_items, split(request.only or ""))
     session.table(("item", "in the paper", "what comes out", "state"), [(i.id, i.part, i.title, describe_state(i)) for i in items])
     return items
 
@@ -60,12 +63,13 @@ def _list_items(session: Session, paper: Paper, request: PaperRequest, context: 
 def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: Run) -> None:
     """Lists the experiments of a paper and runs those that can run; one that fails does not stop the others."""
     context = _make_context(session, request, run)
-    items = _list_items(session, paper, request, context)
+    all_items = list_items(paper, context)
+    items = _choose_items(session, all_items, request)
     n_running = sum(item.study is not None for item in items)
     with session.progress("estimating the time"):
         seconds = estimate_seconds(items, context)
     session.note(f"{n_running} of {len(items)} items run: about {format_duration(seconds)} on this machine")
-    result = _run_items(session, paper, items, context)
+    result = _run_items(session, paper, items, context, all_items)
     summary = _write_files(session, run, context, result)
     n_done, n_failed = len(result.results), len(result.failures)
     session.line(f"{n_done} of {len(items)} items of {paper.name} are in {summary}")
@@ -85,41 +89,87 @@ def describe_state(item: Item) -> str:
     """Returns whether an item can run, or what it lacks."""
     if item.study is not None:
         return "runs"
-    needs = " and ".join(INPUTS.get(name, f"--{name.replace('_', '-')} {name.rpartition('_')[2].upper()}") for name in item.lacks)
+    needs = " and ".join(_name_inputs(item))
     return f"needs {needs}" if needs else item.reason
 
 
-def _run_items(session: Session, paper: Paper, items: Sequence[Item], context: StudyContext) -> PaperResult:
-    start = time.monotonic()
+def _name_inputs(item: Item) -> list[str]:
+    """Returns the options of the command line that an item lacks."""
+    return [INPUTS.get(name, f"--{name.replace('_', '-')} {name.rpartition('_')[2].upper()}") for name in item.lacks]
+
+
+def _run_items(session: Session, paper: Paper, items: Sequence[Item], context: StudyContext, all_items: Sequence[Item]) -> PaperResult:
+    """Measures items and lists the whole paper in the run, also when the work is stopped after some of them."""
+    start, reasons = time.monotonic(), dict[str, str]()
 
     def show(item: Item, result: StudyResult | None, reason: str) -> None:
+        reasons[item.id] = f"failed: {reason}" if reason else ""
         duration = format_duration(time.monotonic() - start)
         session.line(f"{item.id:<4} {result.sentence if result is not None else f'failed: {reason}'} ({duration} so far)")
 
-    return run_paper(paper, items, context, finished=show)
+    def list_paper() -> None:
+        artifacts = find_results(all_items, context)
+        commands = {item.id: item_command(session.arguments, item) for item in all_items}
+        entries = [
+            PaperEntry(i.id, i.title, i.part, None, _why_missing(i, i.id in artifacts, reasons), i.published, commands[i.id])
+            for i in all_items
+        ]
+        digests = {name: artifact.key.digest for name, artifact in artifacts.items()}
+        commit_paper_page(context.required_run, _build_page(paper, context, entries), digests, provenance=provenance())
+
+    try:
+        result = run_paper(paper, items, context, finished=show)
+    except BaseException:
+        if reasons:  # else the run may be one of another model
+            list_paper()
+        raise
+    list_paper()
+    return result
+
+
+def item_command(arguments: Sequence[str], item: Item) -> str:
+    """Returns the command line that measures one item: that of the paper, with the option that chooses the item and those that it lacks.
+
+    It is empty for an item that cannot run on this model and task.
+    """
+    if item.study is None and not item.lacks:
+        return ""
+    words = [word for word in arguments if not word.startswith("--only=")]
+    if "--only" in words:
+        position = words.index("--only")
+        words = [*words[:position], *words[position + 2 :]]
+    return " ".join([shlex.join(["headcount", *words, "--only", item.id]), *(_name_inputs(item) if item.study is None else ())])
+
+
+def _why_missing(item: Item, is_finished: bool, reasons: Mapping[str, str]) -> str:
+    if is_finished:
+        return ""
+    return reasons.get(item.id) or ("not measured yet" if item.study is not None else describe_state(item))
 
 
 def _write_files(session: Session, run: Run, context: StudyContext, result: PaperResult) -> str:
     """Writes figures, tables, summary and bibliography; returns the path of the summary."""
-    paper, task = result.paper, context.task
     entries = [
         PaperEntry(item.id, item.title, item.part, result.results.get(item.id), _reason(item, result), item.published)
         for item in result.items
     ]
+    folder = run.folder / PAPERS / safe_name(result.paper.name)
+    try:
+        return str(write_paper_files(_build_page(result.paper, context, entries), folder))
+    except MissingExtra as error:
+        session.note(f"no figure is drawn: {error}")
+        return str(folder / "summary.md")
+
+
+def _build_page(paper: Paper, context: StudyContext, entries: Sequence[PaperEntry]) -> PaperPage:
+    task = context.task
     n_examples = {split: len(task.split(split)) for split in ("calibration", "selection", "report")}
     sizes = ", ".join(f"{number} {split}" for split, number in n_examples.items())
     conditions = [
         f"Model: {context.model_name}. Task: {task.name} ({sizes} examples). Seed: {context.seed}.",
         *(["A small version (quick): few sizes, seeds, steps and examples."] if paper.quick else []),
-        f"Made by: `{context.command}`",
     ]
-    page = PaperPage(paper.name, paper.info.title, paper.info.bibtex(paper.name), conditions, entries)
-    folder = run.folder / PAPERS / safe_name(paper.name)
-    try:
-        return str(write_paper_files(page, folder))
-    except MissingExtra as error:
-        session.note(f"no figure is drawn: {error}")
-        return str(folder / "summary.md")
+    return PaperPage(paper.name, paper.info.title, paper.info.bibtex(paper.name), context.command, conditions, entries)
 
 
 def _reason(item: Item, result: PaperResult) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from headcount.app.console.session import Session
 from headcount.runs.report.compare import why_not_comparable
-from headcount.runs.report.figures import write_figures
+from headcount.runs.report.figures import FigureFiles, write_figures
 from headcount.runs.report.sentences import missing_model_warnings
 from headcount.runs.report.write import MEGABYTE, too_large, write_report
 from headcount.runs.store import Run
@@ -25,12 +26,21 @@ def write_reports(session: Session, run_a: Path, run_b: Path | None, out: Path |
         session.note(f"warning: {reason}")
     if path.stat().st_size > max_mb * MEGABYTE:
         session.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
-    figure_paths: list[Path] = []
+    drawn = FigureFiles([], [])
     if figures is not None:
         session.doing("drawing figures")
-        figure_paths = write_figures(first, figures)
+        drawn = write_figures(first, figures)
     session.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
-    for written in (path, *figure_paths):
+    for written in (path, *drawn.paths):
         session.line(str(written))
-    session.result({"report": str(path), "bytes": path.stat().st_size, "figures": [str(figure) for figure in figure_paths]})
+    for missing in drawn.missing:
+        session.note(f"not drawn: {missing.name}: {missing.reason}" + (f"; {missing.command}" if missing.command else ""))
+    session.result(
+        {
+            "report": str(path),
+            "bytes": path.stat().st_size,
+            "figures": [str(figure) for figure in drawn.paths],
+            "not_drawn": [asdict(missing) for missing in drawn.missing],
+        }
+    )
     session.next("serve", *filter(None, (run_a, run_b)))

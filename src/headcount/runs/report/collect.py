@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headcount.core.registry import STUDIES
 from headcount.runs.report import contract
 from headcount.runs.report.attention import Maps, profiles_of
 from headcount.runs.report.bench import bench_of
 from headcount.runs.report.compare import compare_runs
 from headcount.runs.report.curves import curves_of
-from headcount.runs.report.plain import short
 from headcount.runs.report.roles import find_roles, roles_of, untested_table
-from headcount.runs.report.scores import collect_scores, summarise
+from headcount.runs.report.scores import collect_scores
 from headcount.runs.report.sentences import summary_of, warnings_of
+from headcount.runs.report.studies import collect_papers, collect_studies
 from headcount.runs.schema import BlockRecord, HeadsRecord
 from headcount.runs.store import Run
 
@@ -83,7 +81,9 @@ def _run_data(run: Run) -> tuple[contract.RunData, Maps]:
         "profiles": profiles,
         "attention": None,
         "attention_left_out": False,
-        "tables": [*_tables(run), *([] if roles is None else untested_table(roles))],
+        "tables": [] if roles is None else untested_table(roles),
+        "studies": collect_studies(run),
+        "papers": collect_papers(run),
         "summary": summary_of(record, heads, curves, bench, rows),
         "warnings": [*warnings_of(run, record, curves, bench), *notes, *missing],
     }
@@ -111,20 +111,3 @@ def _blocks(heads: HeadsRecord) -> list[contract.Block]:
 def _groups(block: BlockRecord) -> list[int] | None:
     size = len(block.heads) // block.n_kv_heads if block.n_kv_heads else 0
     return [position // size for position in range(len(block.heads))] if size > 1 else None
-
-
-def _tables(run: Run) -> list[contract.PageTable]:
-    """Returns the rows of studies as tables."""
-    tables: list[contract.PageTable] = []
-    for name, artifact in run.results("study").items():
-        rows: Sequence[Mapping[str, object]] = artifact.content["rows"]
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        table = [[_cell(row.get(column)) for column in columns] for row in rows]
-        tables.append({"name": name, "about": summarise(STUDIES, name), "columns": columns, "rows": table})
-    return tables
-
-
-def _cell(value: object) -> contract.Cell:
-    if value is None or isinstance(value, bool | str):
-        return value
-    return short(value) if isinstance(value, int | float) else str(value)

@@ -182,6 +182,68 @@ class PageTable(TypedDict):
     rows: Sequence[Sequence[Cell]]
 
 
+class StudyColumn(TypedDict):
+    """A column of a study's table: the unit and the format of its numbers, and the columns with the ends of their intervals."""
+
+    name: str
+    unit: str
+    format: str
+    interval: list[str] | None
+
+
+class StudyTable(TypedDict):
+    """A table of a study, or of a paper as published."""
+
+    name: str
+    title: str
+    columns: list[StudyColumn]
+    rows: Sequence[Sequence[Cell]]
+    is_printed: bool
+
+
+class StudyResult(TypedDict):
+    """What a study measured; figures are those of `headcount.core.figure` as plain data."""
+
+    study: str
+    sentence: str
+    notes: list[str]
+    tables: list[StudyTable]
+    figures: list[Mapping[str, Any]]
+
+
+class StudyPage(TypedDict):
+    """A study of the run."""
+
+    name: str
+    about: str
+    command: str
+    conditions: list[str]
+    result: StudyResult
+
+
+class PaperItem(TypedDict):
+    """An experiment of a paper: its result, or why there is none, and what the paper reports."""
+
+    id: str
+    title: str
+    part: str
+    reason: str
+    command: str
+    result: StudyResult | None
+    published: StudyTable | None
+
+
+class PaperPage(TypedDict):
+    """A paper on the model of the run."""
+
+    name: str
+    title: str
+    bibtex: str
+    command: str
+    conditions: list[str]
+    items: list[PaperItem]
+
+
 class RunData(TypedDict):
     """Everything that one run folder holds, by kind of artifact."""
 
@@ -206,6 +268,8 @@ class RunData(TypedDict):
     attention: Attention | None
     attention_left_out: bool
     tables: list[PageTable]
+    studies: list[StudyPage]
+    papers: list[PaperPage]
     summary: list[str]
     warnings: list[str]
 

@@ -1,10 +1,12 @@
-"""Figures of a run for papers: head maps, curves, costs and roles, each as SVG and PDF. Needs matplotlib (extra `figures`)."""
+"""Figures of a run for papers, as SVG and PDF: head maps, curves, costs, roles, and those of its studies. Needs matplotlib (extra `figures`)."""
 
 from __future__ import annotations
 
 import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -12,10 +14,16 @@ from typing import Any
 from headcount.core.errors import MissingExtra
 from headcount.core.files import check_writable, make_folder, write_atomic
 from headcount.runs.artifacts import safe_name
+from headcount.runs.draw import draw_figure
+from headcount.runs.paper_pages import read_paper_pages
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect
+from headcount.runs.report.missing_figures import MissingFigure, find_missing_figures
 from headcount.runs.report.plain import readable
+from headcount.runs.report.studies import read_study
 from headcount.runs.store import Run
+from headcount.runs.study_files import file_stem
+from headcount.runs.tables import STUDY
 
 KINDS = ("svg", "pdf")
 RAMP = ("#fffdf2", "#efe3a0", "#d0be67", "#9e9677", "#727374", "#48526b", "#00306f", "#00204d")
@@ -36,42 +44,74 @@ Draw = Callable[[Any], None]
 """Draws onto an empty matplotlib figure."""
 
 
-def write_figures(run: Run, folder: Path) -> list[Path]:
-    """Writes every figure that the run has data for and returns the paths; the same run gives the same bytes."""
+@dataclass(frozen=True, slots=True)
+class FigureFiles:
+    """The figures that were written, and those that the run cannot give."""
+
+    paths: list[Path]
+    missing: list[MissingFigure]
+
+
+def write_figures(run: Run, folder: Path) -> FigureFiles:
+    """Writes every figure that the run has data for, under a name of its own; the same run gives the same bytes.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
     try:
-        import matplotlib
-        from matplotlib.figure import Figure
+        import matplotlib as _  # noqa: F401
     except ImportError as error:
         raise MissingExtra("figures need matplotlib: pip install 'headcount[figures]'") from error
     check_writable(folder / "figure")
     make_folder(folder)
-    paths = []
-    for name, size, draw in _figures(collect(run).report["runs"][0]):
+    data = collect(run).report["runs"][0]
+    paths, names = [], set[str]()
+    for base, contents in chain(_run_figures(data), _study_figures(run)):
+        name = next(name for number in count(1) if (name := base if number == 1 else f"{base}-{number}") not in names)
+        names.add(name)
+        for kind, content in contents.items():
+            write_atomic(folder / f"{name}.{kind}", content)
+            paths.append(folder / f"{name}.{kind}")
+    return FigureFiles(paths, find_missing_figures(run, data))
+
+
+def _run_figures(data: contract.RunData) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Yields name and files, by kind, of the figures of scores, roles, curves and costs."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    for name, size, draw in _figures(data):
+        contents = {}
         with matplotlib.rc_context(STYLE):
             figure = Figure(figsize=size, layout="constrained")
             draw(figure)
             for kind in KINDS:
                 buffer = io.BytesIO()
                 figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else {"CreationDate": None})
-                write_atomic(folder / f"{name}.{kind}", buffer.getvalue())
-                paths.append(folder / f"{name}.{kind}")
-    return paths
+                contents[kind] = buffer.getvalue()
+        yield name, contents
+
+
+def _study_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Yields name and files, by kind, of the figures of studies and papers."""
+    results = {f"study-{name}": read_study(artifact) for name, artifact in run.results(STUDY).items()}
+    for page in read_paper_pages(run):
+        results |= {f"{page.name}-{entry.id}": entry.result for entry in page.entries if entry.result is not None}
+    for name, result in results.items():
+        for figure in result.figures:
+            yield file_stem(f"{name}-{figure.name}"), {kind: draw_figure(figure, kind) for kind in KINDS}
 
 
 def _figures(data: contract.RunData) -> Iterator[tuple[str, tuple[float, float], Draw]]:
     maps = group_blocks(data["blocks"])
     curves, roles = data["curves"], data["roles"]
     height = 0.7 + sum(0.4 + 0.22 * len(rows) for _, rows in maps)
-    names: set[str] = set()
     for score in data["scores"]:
-        name = f"map-{safe_name(score['name'])}"
-        if name not in names:
-            names.add(name)
-            yield (
-                name,
-                (5.5, height),
-                lambda figure, score=score: draw_map(figure, maps, score["name"], score["values"], score["significant"]),
-            )
+        yield (
+            f"map-{safe_name(score['name'])}",
+            (5.5, height),
+            lambda figure, score=score: draw_map(figure, maps, score["name"], score["values"], score["significant"]),
+        )
     if curves is not None:
         yield "curves", (5.5, 3.5), lambda figure: draw_curves(figure, curves, len(data["heads"]))
     if data["bench"]:

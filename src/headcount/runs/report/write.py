@@ -75,6 +75,9 @@ def fit_report(collected: ReportData, max_bytes: int, bundle: Bundle) -> contrac
     if size > max_bytes:
         report = _without_examples(report)
         size = shell + len(data_text(report))
+    if size > max_bytes:
+        report = _without_long_tables(report)
+        size = shell + len(data_text(report))
     if size > HARD_MB * MEGABYTE:
         raise ArtifactError(
             f"the tables of this run alone take {size / MEGABYTE:.1f} MB, more than the {HARD_MB:g} MB that a report may have; look at them with "
@@ -152,3 +155,25 @@ def _without_examples(report: contract.Report) -> contract.Report:
         "runs": bare,
         "left_out": [*report["left_out"], "Examples of tokens on the pages of heads are left out, for the size of the file."],
     }
+
+
+def _without_long_tables(report: contract.Report) -> contract.Report:
+    """Returns the report without the tables of studies that are too long to read, such as those with a row for every head."""
+
+    def shorten(result: contract.StudyResult) -> contract.StudyResult:
+        return {**result, "tables": [table for table in result["tables"] if table["is_printed"]]}
+
+    runs: list[contract.RunData] = []
+    for run in report["runs"]:
+        studies: list[contract.StudyPage] = [{**study, "result": shorten(study["result"])} for study in run["studies"]]
+        papers: list[contract.PaperPage] = []
+        for paper in run["papers"]:
+            items: list[contract.PaperItem] = [
+                item if item["result"] is None else {**item, "result": shorten(item["result"])} for item in paper["items"]
+            ]
+            papers.append({**paper, "items": items})
+        runs.append({**run, "studies": studies, "papers": papers})
+    if runs == report["runs"]:
+        return report
+    note = "Long tables of studies are left out, for the size of the file; they are in the folders studies and papers of the run, as csv."
+    return {**report, "runs": runs, "left_out": [*report["left_out"], note]}

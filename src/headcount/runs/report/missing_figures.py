@@ -1,0 +1,66 @@
+"""The figures that a run cannot give: why, and the command that would give each."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headcount.core.files import reopened_model
+from headcount.runs.report import contract
+from headcount.runs.report.commands import task_words
+from headcount.runs.store import Run
+
+NO_FIGURE = "its result has tables alone"
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFigure:
+    """A figure, or a kind of figures, that is not drawn; `command` is empty where no command would give it."""
+
+    name: str
+    reason: str
+    command: str = ""
+
+
+def find_missing_figures(run: Run, data: contract.RunData) -> list[MissingFigure]:
+    """Returns what a run has no figures of; `data` are those of its report."""
+    return [*_missing_kinds(run, data), *_missing_studies(data)]
+
+
+def _missing_kinds(run: Run, data: contract.RunData) -> Iterator[MissingFigure]:
+    record = run.record()
+    opening = task_words({"task": record.task or None, **record.config.get("opened", {})})
+
+    def command(*verb: str, options: tuple[str, ...] = ()) -> str:
+        model = reopened_model(record.model.name, record.config)
+        return shlex.join(["headcount", *verb, model, *opening, *options, "--out", str(run.folder)])
+
+    if not data["scores"]:
+        yield MissingFigure("head maps", "no importance was measured", command("score"))
+    if data["curves"] is None or not data["curves"]["points"]:
+        yield MissingFigure("curves", "no pruned model was measured", command("compare"))
+    if not data["bench"]:
+        yield MissingFigure("cost", "no latency was measured", command("prune", options=("--keep", "50%")))
+    if data["roles"] is None:
+        text = () if opening else ("--text", "FILE")
+        yield MissingFigure("roles", "the roles of heads were not tested", command("roles", options=text))
+    elif not any(data["roles"]["labels"]):
+        yield MissingFigure("roles", "no head has a role")
+    if not data["studies"]:
+        yield MissingFigure("studies", "no study is in the run (headcount ls studies)", command("study", "NAME"))
+    if not data["papers"]:
+        yield MissingFigure("papers", "no experiment of a paper is in the run (headcount ls papers)", command("paper", "NAME"))
+
+
+def _missing_studies(data: contract.RunData) -> Iterator[MissingFigure]:
+    for study in data["studies"]:
+        if not study["result"]["figures"]:
+            yield MissingFigure(f"study {study['name']}", NO_FIGURE)
+    for paper in data["papers"]:
+        for item in paper["items"]:
+            name = f"{paper['name']} {item['id']}"
+            if item["result"] is None:
+                yield MissingFigure(name, item["reason"], item["command"])
+            elif not item["result"]["figures"]:
+                yield MissingFigure(name, NO_FIGURE)
