@@ -34,7 +34,7 @@ def write_reports(session: Session, run_a: Path, run_b: Path | None, out: Path |
     for written in (path, *figure_files.paths):
         session.line(str(written))
     for missing in figure_files.missing:
-        session.note(f"not figure_files: {missing.name}: {missing.reason}" + (f"; {missing.command}" if missing.command else ""))
+        session.note(f"not drawn: {missing.name}: {missing.reason}" + (f"; {missing.command}" if missing.command else ""))
     session.result(
         {
             "report": str(path),
