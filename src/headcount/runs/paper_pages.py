@@ -36,14 +36,14 @@ def read_paper_pages(run: Run) -> list[PaperPage]:
     for artifact in run.results(PAGE).values():
         entries = []
         for stored in artifact.content["entries"]:
-            found = results.get(stored["digest"])
+            item = results.get(stored["digest"])
             entries.append(
                 PaperEntry(
                     id=stored["id"],
                     title=stored["title"],
                     part=stored["part"],
-                    result=None if found is None else StudyResult.from_dict(found.content),
-                    reason=MISSING if stored["digest"] and found is None else stored["reason"],
+                    result=None if item is None else StudyResult.from_dict(item.content),
+                    reason=MISSING if stored["digest"] and item is None else stored["reason"],
                     published=None if stored["published"] is None else Table.from_dict(stored["published"]),
                     command=stored["command"],
                 )

@@ -49,8 +49,8 @@ def estimate_seconds(items: Iterable[Item], context: StudyContext) -> float:
 
 def find_results(items: Iterable[Item], context: StudyContext) -> dict[str, Artifact]:
     """Returns the finished results of items in the run folder, by id."""
-    found = {item.id: context.required_run.find(_key(item, context)) for item in items if item.study is not None}
-    return {name: artifact for name, artifact in found.items() if artifact is not None}
+    artifacts = {item.id: context.required_run.find(_key(item, context)) for item in items if item.study is not None}
+    return {name: artifact for name, artifact in artifacts.items() if artifact is not None}
 
 
 def run_paper(

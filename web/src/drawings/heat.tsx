@@ -22,7 +22,9 @@ export function HeatMap({ figure }: { figure: HeatMapFigure }): JSX.Element {
   const drawn = useMarks(marks);
   const title = axisTitle(figure.value);
   const field: Field = { key: "", group: "", label: title, about: "", values: figure.values.flat(), low: null, high: null, significant: null, scale: figure.is_diverging ? "diverging" : "sequential" };
-  const colours = paint(field, dark.value, false);
+  const [only, ...others] = new Set(figure.values.flat().filter((value) => value !== null));
+  // One value everywhere has the lowest colour, not the middle of a scale around it.
+  const colours = paint(field, dark.value, false, only !== undefined && !others.length ? [only + (Math.abs(only) || 1)] : []);
   const longest = Math.max(1, ...figure.rows.map((name) => name.length));
   const left = Math.min(longest * LETTER + 12, width * 0.38) + LINE;
   const rows = figure.rows.map((name) => wrap(name, (left - LINE - 12) / LETTER, 2));

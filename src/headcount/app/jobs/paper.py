@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from headcount.app.cli.paper import PaperRequest
@@ -109,11 +109,12 @@ def _run_items(session: Session, paper: Paper, items: Sequence[Item], context: S
 
     def list_paper() -> None:
         artifacts = find_results(all_items, context)
-        commands = {item.id: item_command(session.arguments, item) for item in all_items}
-        entries = [
-            PaperEntry(i.id, i.title, i.part, None, _why_missing(i, i.id in artifacts, reasons), i.published, commands[i.id])
-            for i in all_items
-        ]
+        entries = []
+        for item in all_items:
+            state = "not measured yet" if item.study is not None else describe_state(item)
+            reason = "" if item.id in artifacts else reasons.get(item.id) or state
+            command = item_command(session.arguments, item)
+            entries.append(PaperEntry(item.id, item.title, item.part, None, reason, item.published, command))
         digests = {name: artifact.key.digest for name, artifact in artifacts.items()}
         commit_paper_page(context.required_run, _build_page(paper, context, entries), digests, provenance=provenance())
 
@@ -139,12 +140,6 @@ def item_command(arguments: Sequence[str], item: Item) -> str:
         position = words.index("--only")
         words = [*words[:position], *words[position + 2 :]]
     return " ".join([shlex.join(["headcount", *words, "--only", item.id]), *(_name_inputs(item) if item.study is None else ())])
-
-
-def _why_missing(item: Item, is_finished: bool, reasons: Mapping[str, str]) -> str:
-    if is_finished:
-        return ""
-    return reasons.get(item.id) or ("not measured yet" if item.study is not None else describe_state(item))
 
 
 def _write_files(session: Session, run: Run, context: StudyContext, result: PaperResult) -> str:

@@ -26,21 +26,21 @@ def write_reports(session: Session, run_a: Path, run_b: Path | None, out: Path |
         session.note(f"warning: {reason}")
     if path.stat().st_size > max_mb * MEGABYTE:
         session.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
-    drawn = FigureFiles([], [])
+    figure_files = FigureFiles([], [])
     if figures is not None:
         session.doing("drawing figures")
-        drawn = write_figures(first, figures)
+        figure_files = write_figures(first, figures)
     session.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
-    for written in (path, *drawn.paths):
+    for written in (path, *figure_files.paths):
         session.line(str(written))
-    for missing in drawn.missing:
+    for missing in figure_files.missing:
         session.note(f"not drawn: {missing.name}: {missing.reason}" + (f"; {missing.command}" if missing.command else ""))
     session.result(
         {
             "report": str(path),
             "bytes": path.stat().st_size,
-            "figures": [str(figure) for figure in drawn.paths],
-            "not_drawn": [asdict(missing) for missing in drawn.missing],
+            "figures": [str(figure) for figure in figure_files.paths],
+            "not_drawn": [asdict(missing) for missing in figure_files.missing],
         }
     )
     session.next("serve", *filter(None, (run_a, run_b)))

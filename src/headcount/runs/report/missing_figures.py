@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from headcount.core.files import reopened_model
 from headcount.runs.report import contract
-from headcount.runs.report.commands import task_words
+from headcount.runs.report.commands import argument_words, task_words
 from headcount.runs.store import Run
 
 NO_FIGURE = "its result has tables alone"
@@ -32,25 +32,24 @@ def _missing_kinds(run: Run, data: contract.RunData) -> Iterator[MissingFigure]:
     record = run.record()
     opening = task_words({"task": record.task or None, **record.config.get("opened", {})})
 
-    def command(*verb: str, options: tuple[str, ...] = ()) -> str:
+    def command(verb: str, options: Mapping[str, str] | None = None) -> str:
         model = reopened_model(record.model.name, record.config)
-        return shlex.join(["headcount", *verb, model, *opening, *options, "--out", str(run.folder)])
+        return shlex.join(["headcount", *verb.split(), model, *opening, *argument_words({**(options or {}), "out": str(run.folder)})])
 
     if not data["scores"]:
         yield MissingFigure("head maps", "no importance was measured", command("score"))
     if data["curves"] is None or not data["curves"]["points"]:
         yield MissingFigure("curves", "no pruned model was measured", command("compare"))
     if not data["bench"]:
-        yield MissingFigure("cost", "no latency was measured", command("prune", options=("--keep", "50%")))
+        yield MissingFigure("cost", "no latency was measured", command("prune", {"keep": "50%"}))
     if data["roles"] is None:
-        text = () if opening else ("--text", "FILE")
-        yield MissingFigure("roles", "the roles of heads were not tested", command("roles", options=text))
+        yield MissingFigure("roles", "the roles of heads were not tested", command("roles", None if opening else {"text": "FILE"}))
     elif not any(data["roles"]["labels"]):
         yield MissingFigure("roles", "no head has a role")
     if not data["studies"]:
-        yield MissingFigure("studies", "no study is in the run (headcount ls studies)", command("study", "NAME"))
+        yield MissingFigure("studies", "no study is in the run (headcount ls studies)", command("study NAME"))
     if not data["papers"]:
-        yield MissingFigure("papers", "no experiment of a paper is in the run (headcount ls papers)", command("paper", "NAME"))
+        yield MissingFigure("papers", "no experiment of a paper is in the run (headcount ls papers)", command("paper NAME"))
 
 
 def _missing_studies(data: contract.RunData) -> Iterator[MissingFigure]:

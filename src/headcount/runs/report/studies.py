@@ -24,12 +24,16 @@ def collect_studies(run: Run) -> list[contract.StudyPage]:
     """Returns the page of every study of a run."""
     pages: list[contract.StudyPage] = []
     for name, artifact in run.results(STUDY).items():
+        inputs = artifact.key.inputs
+        conditions = [f"{key.capitalize()}: {inputs[key]}." for key in ("model", "task", "seed") if inputs.get(key) not in (None, "")]
+        if inputs.get("limit"):
+            conditions.append(f"At most {plural(inputs['limit'], 'example')} of each split.")
         pages.append(
             {
                 "name": name,
                 "about": summarise(STUDIES, name),
                 "command": artifact.content.get("command", ""),
-                "conditions": _describe_conditions(artifact.key.inputs),
+                "conditions": conditions,
                 "result": pack_result(read_study(artifact)),
             }
         )
@@ -102,12 +106,6 @@ def pack_table(table: Table) -> contract.StudyTable:
         "rows": [[_cell(cell) for cell in row] for row in table.rows],
         "is_printed": table.is_printed,
     }
-
-
-def _describe_conditions(inputs: Mapping[str, Any]) -> list[str]:
-    """Returns what a study was measured on, from the key of its artifact, one sentence each."""
-    sentences = [f"{name.capitalize()}: {inputs[name]}." for name in ("model", "task", "seed") if inputs.get(name) not in (None, "")]
-    return [*sentences, *([f"At most {plural(inputs['limit'], 'example')} of each split."] if inputs.get("limit") else [])]
 
 
 def _cell(value: object) -> contract.Cell:
