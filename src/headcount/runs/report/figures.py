@@ -12,10 +12,13 @@ from typing import Any
 from headcount.core.errors import MissingExtra
 from headcount.core.files import check_writable, make_folder, write_atomic
 from headcount.runs.artifacts import safe_name
+from headcount.runs.draw import draw_figure
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect
 from headcount.runs.report.plain import readable
 from headcount.runs.store import Run
+from headcount.runs.study_files import figure_file
+from headcount.runs.training_log import training_figures
 
 KINDS = ("svg", "pdf")
 RAMP = ("#fffdf2", "#efe3a0", "#d0be67", "#9e9677", "#727374", "#48526b", "#00306f", "#00204d")
@@ -55,6 +58,10 @@ def write_figures(run: Run, folder: Path) -> list[Path]:
                 figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else {"CreationDate": None})
                 write_atomic(folder / f"{name}.{kind}", buffer.getvalue())
                 paths.append(folder / f"{name}.{kind}")
+    for training_figure in training_figures(run):
+        for kind in KINDS:
+            paths.append(folder / figure_file(training_figure, kind))
+            write_atomic(paths[-1], draw_figure(training_figure, kind))
     return paths
 
 
