@@ -216,6 +216,14 @@ class Study(Configurable):
         """Returns how much work `measure` is, for an estimate of its time; nothing where that is not known."""
         return Effort()
 
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises an error where a file, model or task that an option names cannot be used with the model, before any work. By default all can."""
+
+    @property
+    def trains_new_head(self) -> bool:
+        """Whether a new head of the model, which is untrained, is trained before predictions are judged; so where no task is needed."""
+        return "task" not in self.info.needs
+
     @classmethod
     def parse(cls, study: str | Study) -> Study:
         """Returns the study of a text such as `layers(how=mean)`; a study is returned as it is.

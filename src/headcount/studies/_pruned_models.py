@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 from headcount.core.options import option
-from headcount.studies._base import Study
+from headcount.studies._base import Study, StudyContext
 
 
 @dataclass(frozen=True)
@@ -25,3 +25,16 @@ class PrunedModels(Study):
     rate: float = option(5e-5, "The learning rate of weights, where they train", minimum=0)
     train_batch: int = option(32, "Examples per training step", minimum=1)
     keep_models: bool = option(False, "Keep the models whose weights were trained in the run, for studies that read their weights")
+
+    @property
+    def trains_new_head(self) -> bool:
+        """Whether models are fine-tuned after pruning, or all methods train weights; random heads are then fine-tuned as long."""
+        from headcount.pruning.base import Pruner  # imports torch
+
+        return self.recover is not None or all(pruner.info.trains == "weights" for pruner in Pruner.parse_grid(self.methods))
+
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises an error where the model cannot be pruned by a method or to a size."""
+        from headcount.studies._measure.pruning_curve import check_requests
+
+        check_requests(self, context)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from headcount.core.errors import HeadcountError
+from headcount.core.errors import HeadcountError, MissingExtra, OptionError
 from headcount.core.files import hash_path
 from headcount.core.options import Configurable
 from headcount.core.study_result import StudyResult
@@ -15,7 +17,8 @@ from headcount.data.task import SPLITS, task_key
 from headcount.models.provenance import model_key, provenance
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.estimate import estimate_step_seconds
-from headcount.runs.artifacts import ArtifactKey
+from headcount.runs.artifacts import ArtifactKey, safe_name
+from headcount.runs.paper_files import PAPERS, SUMMARY, PaperEntry, PaperPage, write_paper_files
 from headcount.studies._base import Study, StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, Subject
 from headcount.studies._results import describe_study_run
@@ -29,7 +32,28 @@ TIMED = 16
 
 def list_items(paper: Paper, context: StudyContext) -> tuple[Item, ...]:
     """Returns every experiment of a paper for the model and task of a context, those that cannot run too."""
-    return tuple(paper.items(Subject(context.loaded.heads, context.task, context.sources.has_text)))
+    subject = Subject(context.loaded.heads, context.task, context.sources.has_text, has_new_head=context.new_head)
+    items = paper.items(subject)
+    if not context.new_head:
+        return tuple(items)
+    reason = "the head of the model is new, and this item trains none; name a model that was trained on the task"
+    return tuple(item if item.study is None or item.study.trains_new_head else replace(item, study=None, reason=reason) for item in items)
+
+
+def check_items(items: Sequence[Item], context: StudyContext, describe: Callable[[Item], str]) -> None:
+    """Raises an error where no item can run, the run is one of another model, or a text, file, model or task that an item names cannot be used.
+
+    `describe` says of an item that cannot run what it lacks, or why.
+    """
+    studies = [item.study for item in items if item.study is not None]
+    if not studies:
+        reasons = "; ".join(f"{item.id}: {describe(item)}" for item in items)
+        raise OptionError(f"none of these items can run with {context.model_name} and task {context.task.name}: {reasons}")
+    describe_study_run(context, context.loaded, {})
+    if context.sources.text_key and any(study.info.uses("text") for study in studies):
+        context.sources.open_corpus(context.loaded, context.task)
+    for study in dict.fromkeys(studies):
+        study.check_inputs(context)
 
 
 def estimate_seconds(items: Iterable[Item], context: StudyContext) -> float:
@@ -111,3 +135,29 @@ def hash_named_files(study: Configurable) -> dict[str, str]:
         texts += value if isinstance(value, list) else [value]
     paths = {text: Path(text.partition("=")[2] or text) for text in texts if isinstance(text, str) and text}
     return {text: hash_path(path) for text, path in paths.items() if path.exists()}
+
+
+def write_files(result: PaperResult, context: StudyContext, describe: Callable[[Item], str]) -> PaperResult:
+    """Writes figures, tables, summary and bibliography to the run folder; returns the result with the path of the summary.
+
+    `describe` says of an item that did not run what it lacks, or why. Without matplotlib no figure is drawn, and a warning names the remedy.
+    """
+    paper, task = result.paper, context.task
+    entries = []
+    for item in result.items:
+        reason = result.failures.get(item.id, "" if item.id in result.results else describe(item))
+        entries.append(PaperEntry(item.id, item.title, item.part, result.results.get(item.id), reason, item.published))
+    sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
+    conditions = [
+        f"Model: {context.model_name}. Task: {task.name} ({sizes} examples). Seed: {context.seed}.",
+        *(["The head of the model is new: it is trained after pruning, and so is the dense model."] if context.new_head else []),
+        *(["A small version (quick): few sizes, seeds, steps and examples."] if paper.quick else []),
+        *([f"Made by: `{context.command}`"] if context.command else []),
+    ]
+    page = PaperPage(paper.name, paper.info.title, paper.info.bibtex(paper.name), conditions, entries)
+    folder = context.required_run.folder / PAPERS / safe_name(paper.name)
+    try:
+        write_paper_files(page, folder)
+    except MissingExtra as error:
+        warnings.warn(f"no figure is drawn: {error}", stacklevel=2)
+    return replace(result, summary=folder / SUMMARY)

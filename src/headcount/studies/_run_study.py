@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,32 +71,45 @@ def study(
     """
     chosen = Study.parse(study)
     _check_inputs(chosen, {"model": model, "task": data, "text": text, "run folder": out})
-    for name, number in (("limit", limit), ("batch_size", batch_size)):
+    if model is None and "comparison" in chosen.info.needs and out is not None:
+        record = Run.open(out).record()
+        model = reopened_model(record.model.name, record.config)
+    sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
+    with open_context(sources, model, out=out, new_head=new_head, progress=progress) as context:
+        return run_study(chosen, context)
+
+
+@contextmanager
+def open_context(
+    sources: PythonSources, model: nn.Module | str | Path | None, *, out: str | Path | None, new_head: bool, progress: bool | Progress
+) -> Iterator[StudyContext]:
+    """Yields what a study in Python measures on; its run folder, if it has one, is locked meanwhile.
+
+    Raises:
+        OptionError: a number is out of range, or a new head is asked for without a named model and a named task.
+    """
+    for name, number in (("limit", sources.limit), ("batch_size", sources.batch_size)):
         if number is not None and number < 1:
             raise OptionError(f"{name} must be 1 or more; got {number}")
-    if new_head and not (isinstance(data, str) and isinstance(model, str | Path)):
+    if new_head and not (isinstance(sources.data, str) and isinstance(model, str | Path)):
         raise OptionError("new_head reads the classes of a named task and loads a named model; name both")
-    sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
-    name: str | LoadedModel | None = str(model) if isinstance(model, str | Path) else None
     if isinstance(model, nn.Module):
         config_name = getattr(getattr(model, "config", None), "name_or_path", "")
-        name = LoadedModel(str(config_name or type(model).__name__), model)
-    elif model is None and "comparison" in chosen.info.needs and out is not None:
-        record = Run.open(out).record()
-        name = reopened_model(record.model.name, record.config)
+        opened: str | LoadedModel | None = LoadedModel(str(config_name or type(model).__name__), model)
+    else:
+        opened = None if model is None else str(model)
     with watch_work(progress) as begin, ExitStack() as stack:
         run = None if out is None else stack.enter_context(Run.lead(Path(out)))
-        context = StudyContext(
+        yield StudyContext(
             sources,
-            model=name,
+            model=opened,
             run=run,
-            seed=seed,
-            limit=limit,
-            batch_size=batch_size,
+            seed=sources.seed,
+            limit=sources.limit,
+            batch_size=sources.batch_size,
             new_head=new_head,
             progress=lambda description, unit="examples": nullcontext(begin(description, unit) or (lambda n_finished, total: None)),
         )
-        return run_study(chosen, context)
 
 
 def _check_inputs(study: Study, inputs: Mapping[str, object]) -> None:

@@ -53,6 +53,18 @@ class Dynamics(Study):
         evaluations = (1 + (len(self.keep) or 9)) * min(n_report, context.limit or n_report)
         return Effort(passes=n_checkpoints * (evaluations + 3 * min(n_train, 512)), steps=float(self.train_steps or 0))
 
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises ArtifactError where named checkpoints are fewer than two, or have different heads."""
+        from headcount.studies._measure.dynamics import list_checkpoints
+
+        if self.train_steps is None:
+            list_checkpoints(self, context)
+
+    @property
+    def trains_new_head(self) -> bool:
+        """Whether the study trains the checkpoints itself."""
+        return self.train_steps is not None
+
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the share of its own score above chance that every checkpoint keeps at every number of heads."""
         from headcount.studies._measure.dynamics import measure_checkpoints

@@ -41,6 +41,11 @@ class PenaltySweep(Study):
 
         return estimate_sweep(self, context)
 
+    @property
+    def trains_new_head(self) -> bool:
+        """Whether weights train with the gates."""
+        return self.frozen != "all"
+
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the heads that stay and the metric for every λ."""
         from headcount.studies._measure.penalty_sweep import sweep_penalties

@@ -37,6 +37,13 @@ class PruningCurve(PrunedModels):
 
         return estimate_effort(self, context, n_grids=len(list_kinds(self, context.loaded.heads)) * (1 + len(self.other_tasks)))
 
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises an error where the model cannot be pruned as requested, or another task or model cannot be opened."""
+        from headcount.studies._measure.pruning_curve import open_series
+
+        super().check_inputs(context)
+        open_series(self, context)
+
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every method and number of heads, and one for every pair of methods at each number."""
         from headcount.studies._measure.pruning_curve import measure_curves

@@ -34,6 +34,13 @@ class TrainingLog(Study):
         steps = build_request(self, context).n_steps(len(context.task.calibration))
         return Effort(passes=2 * min(n_report, context.limit or n_report), steps=steps)
 
+    @property
+    def trains_new_head(self) -> bool:
+        """Whether the method trains weights."""
+        from headcount.pruning.base import Pruner  # imports torch
+
+        return Pruner.parse(self.method).info.trains == "weights"
+
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the log of the training, and the gate of every head at each of its entries."""
         from headcount.studies._measure.training_log import read_log

@@ -9,19 +9,18 @@ from dataclasses import asdict
 from headcount.app.cli.paper import PaperRequest
 from headcount.app.cli.study import Request
 from headcount.app.console.format import format_duration, format_training
+from headcount.app.console.models import check_new_head
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
 from headcount.app.jobs.study import ConsoleSources
-from headcount.core.errors import HeadcountError, MissingExtra
+from headcount.core.errors import HeadcountError
 from headcount.core.study_result import StudyResult
-from headcount.runs.artifacts import safe_name
-from headcount.runs.paper_files import PAPERS, PaperEntry, PaperPage, write_paper_files
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, choose_items
-from headcount.studies._run_paper import estimate_seconds, list_items, run_paper
+from headcount.studies._run_paper import check_items, estimate_seconds, list_items, run_paper, write_files
 
-INPUTS = {"text": "--text FILE", "languages": "--languages NAME=FILE", "groups": "--groups FILE"}
+INPUTS = {"text": "--text FILE", "language": "--language NAME=FILE", "groups": "--groups FILE"}
 INPUTS |= {name: f"--{name} MODEL" for name in ("against", "tuned", "pretrained")}
 """How an input is named on the command line, where its name alone does not say it."""
 
@@ -35,10 +34,13 @@ def show_paper_items(session: Session, paper: Paper, request: PaperRequest) -> N
 
 def _make_context(session: Session, request: PaperRequest, run: Run | None) -> StudyContext:
     data = request.common
+    if request.new_head:
+        check_new_head(data)
     source_request = Request(common=data, text=request.text, embedded=request.embedded, parser=request.parser)
     return StudyContext(
         ConsoleSources(session, data, source_request),
         model=data.model,
+        new_head=request.new_head,
         run=run,
         seed=data.seed,
         command=session.command,
@@ -53,6 +55,8 @@ def _make_context(session: Session, request: PaperRequest, run: Run | None) -> S
 def _list_items(session: Session, paper: Paper, request: PaperRequest, context: StudyContext) -> tuple[Item, ...]:
     """Prints and returns the items that the request names, all by default."""
     items = choose_items(list_items(paper, context), split(request.only or ""))
+    if not request.list_items:
+        check_items(items, context, describe_state)
     session.table(("item", "in the paper", "what comes out", "state"), [(i.id, i.part, i.title, describe_state(i)) for i in items])
     return items
 
@@ -65,15 +69,14 @@ def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: 
     with session.progress("estimating the time"):
         seconds = estimate_seconds(items, context)
     session.note(f"{n_running} of {len(items)} items run: about {format_duration(seconds)} on this machine")
-    result = _run_items(session, paper, items, context)
-    summary = _write_files(session, run, context, result)
+    result = write_files(_run_items(session, paper, items, context), context, describe_state)
     n_done, n_failed = len(result.results), len(result.failures)
-    session.line(f"{n_done} of {len(items)} items of {paper.name} are in {summary}")
+    session.line(f"{n_done} of {len(items)} items of {paper.name} are in {result.summary}")
     session.result(
         {
             "paper": paper.name,
             "out": str(request.out),
-            "summary": str(summary),
+            "summary": str(result.summary),
             "items": {item.id: _item_to_dict(item, result) for item in items},
         }
     )
@@ -99,35 +102,8 @@ def _run_items(session: Session, paper: Paper, items: Sequence[Item], context: S
     return run_paper(paper, items, context, finished=show)
 
 
-def _write_files(session: Session, run: Run, context: StudyContext, result: PaperResult) -> str:
-    """Writes figures, tables, summary and bibliography; returns the path of the summary."""
-    paper, task = result.paper, context.task
-    entries = [
-        PaperEntry(item.id, item.title, item.part, result.results.get(item.id), _reason(item, result), item.published)
-        for item in result.items
-    ]
-    n_examples = {split: len(task.split(split)) for split in ("calibration", "selection", "report")}
-    sizes = ", ".join(f"{number} {split}" for split, number in n_examples.items())
-    conditions = [
-        f"Model: {context.model_name}. Task: {task.name} ({sizes} examples). Seed: {context.seed}.",
-        *(["A small version (quick): few sizes, seeds, steps and examples."] if paper.quick else []),
-        f"Made by: `{context.command}`",
-    ]
-    page = PaperPage(paper.name, paper.info.title, paper.info.bibtex(paper.name), conditions, entries)
-    folder = run.folder / PAPERS / safe_name(paper.name)
-    try:
-        return str(write_paper_files(page, folder))
-    except MissingExtra as error:
-        session.note(f"no figure is drawn: {error}")
-        return str(folder / "summary.md")
-
-
-def _reason(item: Item, result: PaperResult) -> str:
-    return result.failures.get(item.id, "" if item.id in result.results else describe_state(item))
-
-
 def _item_to_dict(item: Item, result: PaperResult) -> dict[str, object]:
     if item.id not in result.results:
-        return {"title": item.title, "reason": _reason(item, result)}
+        return {"title": item.title, "reason": result.failures.get(item.id, describe_state(item))}
     measured = result.results[item.id]
     return {"title": item.title, "sentence": measured.sentence, "tables": {table.name: table.records() for table in measured.tables}}

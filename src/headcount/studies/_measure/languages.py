@@ -25,6 +25,7 @@ from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import LoadedModel, Progress, StudyContext, parse_pairs
+from headcount.studies._checks import check_same_kinds
 from headcount.studies._gated import (
     Drop,
     Share,
@@ -173,6 +174,19 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
     return LanguageLosses(models, columns, request, rows, between, gaps, contrasts, trends)
 
 
+def check_languages(study: Languages, context: StudyContext) -> None:
+    """Raises an error where a file or task of a language, or a file of groups, cannot be read, or the other model is of another kind."""
+    for name, file in study.files.items():
+        if not Path(file).is_file():
+            raise DataError(f"{file}, the file of language {name}, does not exist; name a file of the task as NAME=FILE")
+    for name in study.names:
+        open_language(study, context, context.loaded, name)
+    if study.groups:
+        read_groups(Path(study.groups), study.names)
+    if study.against is not None:
+        check_same_kinds(context, study.against)
+
+
 def group_languages(
     context: StudyContext, subject: StudiedModel, groups: Mapping[str, LanguageGroup], rows: Sequence[LossRow], evaluations: Evaluations
 ) -> tuple[list[FamilyContrast], list[SizeTrend]]:
@@ -199,7 +213,7 @@ def _open_subject(
     has_new_head = CLASSIFIER not in type(unwrap(loaded.model)).__name__
     if study.fine_tune or study.recover is not None:
         labels = study.labels or (LABELS if study.names[0].startswith("demo/entailment") else ())
-        has_new_head = has_new_head and bool(labels)
+        has_new_head = (has_new_head and bool(labels)) or (context.new_head and loaded is context.loaded)
         loaded = load_with_head(context, name, labels)
     if study.fine_tune:
         options = parse_pairs(study.tune_option, "tune_option")

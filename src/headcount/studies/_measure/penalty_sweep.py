@@ -16,7 +16,7 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.sweep import sweep
 from headcount.studies._base import Effort, StudyContext
-from headcount.studies._grid import make_pruning, run_grid
+from headcount.studies._grid import evaluate_dense, make_pruning, run_grid
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow, estimate_requests
 from headcount.studies._tuning import note_training
@@ -105,8 +105,8 @@ def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
     requests = build_requests(study, context.seed)
     describe_study_run(context, context.loaded, {"study": study.name, "penalties": list(requests), "seeds": study.seeds})
     pruning = make_pruning(context)
-    dense = pruning.evaluate_dense()
     specs = [spec for of_penalty in requests.values() for spec in of_penalty]
+    dense = evaluate_dense(context, pruning, specs)
     _train_gates(context, pruning, specs)
     grid = run_grid(context, pruning, [spec for spec in specs if pruning.is_finished(spec)])
     points = {point.artifacts[0].content["spec"]["method"]["penalty"]: point for point in grid.points}

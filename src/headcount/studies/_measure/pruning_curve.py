@@ -11,6 +11,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
+from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, LoadedModel, StudyContext
@@ -49,6 +50,12 @@ class Series:
 def build_requests(study: PrunedModels, context: StudyContext) -> list[PruneSpec]:
     """Returns the requests of all models of a study."""
     return build_specs(study, context.loaded.heads, study.kinds, first_seed=context.seed)
+
+
+def check_requests(study: PrunedModels, context: StudyContext) -> None:
+    """Raises an error where the model of a study cannot be pruned by a method or to a size."""
+    for spec in build_requests(study, context):
+        check_request(spec, context.loaded.model, context.loaded.heads)
 
 
 def build_specs(study: PrunedModels, heads: HeadMap, kinds: Sequence[str], *, first_seed: int) -> list[PruneSpec]:
