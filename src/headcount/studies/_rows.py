@@ -10,10 +10,9 @@ from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.stats.seed_scores import SeedScores
 from headcount.core.stats.significance import Difference
 from headcount.core.study_result import Cell, Column, interval_columns
-from headcount.studies._base import Effort, StudyContext
 
 if TYPE_CHECKING:
-    from headcount.pruning.spec import PruneSpec
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +118,3 @@ def note_dense(dense: Evaluation, condition: str = "") -> str:
 def shift_interval(dense: float, change: PairedDifference) -> tuple[float, float]:
     """Returns the score of the dense model plus the interval of the change from it."""
     return dense + change.low, dense + change.high
-
-
-def estimate_requests(specs: Sequence[PruneSpec], context: StudyContext) -> Effort:
-    """Returns the evaluations of the dense model and of the model of every request, and the steps of those that train."""
-    n_report = len(context.task.report)
-    steps = sum(spec.n_steps(len(context.task.calibration)) for spec in specs)
-    return Effort(passes=(len(specs) + 1) * min(n_report, context.limit or n_report), steps=steps)

@@ -19,7 +19,7 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.estimate import estimate_step_seconds
 from headcount.runs.artifacts import ArtifactKey, safe_name
 from headcount.runs.paper_files import PAPERS, SUMMARY, PaperEntry, PaperPage, write_paper_files
-from headcount.studies._base import Study, StudyContext
+from headcount.studies._base import STEP_BATCH, Effort, Study, StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, Subject
 from headcount.studies._results import describe_study_run
 
@@ -57,18 +57,26 @@ def check_items(items: Sequence[Item], context: StudyContext, describe: Callable
 
 
 def estimate_seconds(items: Iterable[Item], context: StudyContext) -> float:
-    """Returns how long the studies of these items take, from one timed batch and one timed training step; what is finished costs nothing."""
-    studies = [item.study for item in items if item.study is not None and context.required_run.find(_key(item, context)) is None]
-    efforts = [study.effort(context) for study in studies]
-    passes, steps = sum(effort.passes for effort in efforts), sum(effort.steps for effort in efforts)
-    seconds = 0.0
-    if passes:
+    """Returns how long the studies of these items take, from one timed batch and one timed training step.
+
+    What is finished costs nothing, and what several items share is counted once.
+    """
+    effort = sum_efforts(items, context)
+    seconds = effort.seconds
+    if effort.passes:
         start = time.perf_counter()
         evaluation = evaluate(context.loaded.model, context.task, limit=TIMED, batch_size=context.batch_size)
-        seconds += passes * (time.perf_counter() - start) / evaluation.n_examples
-    if steps:
-        seconds += steps * estimate_step_seconds(context.loaded.model, context.task, Recipe())
+        seconds += effort.passes * (time.perf_counter() - start) / evaluation.n_examples
+    if effort.steps:
+        seconds += effort.steps * estimate_step_seconds(context.loaded.model, context.task, Recipe(train_batch=STEP_BATCH))
     return seconds
+
+
+def sum_efforts(items: Iterable[Item], context: StudyContext) -> Effort:
+    """Returns the work of all items that are not finished: equal studies, and what studies share, once."""
+    studies = dict.fromkeys(item.study for item in items if item.study is not None)
+    unfinished = [study for study in studies if context.required_run.find(_key(study, context)) is None]
+    return sum((study.effort(context) for study in unfinished), Effort()).total()
 
 
 def run_paper(
@@ -93,15 +101,15 @@ def run_paper(
         if item.study is None:
             continue
         try:
-            results[item.id] = _measure(item, item.study, context)
+            results[item.id] = _measure(item.study, context)
         except HeadcountError as error:
             failures[item.id] = str(error)
         finished(item, results.get(item.id), failures.get(item.id, ""))
     return PaperResult(paper, tuple(items), results, failures)
 
 
-def _measure(item: Item, study: Study, context: StudyContext) -> StudyResult:
-    key = _key(item, context)
+def _measure(study: Study, context: StudyContext) -> StudyResult:
+    key = _key(study, context)
     artifact = context.required_run.find(key)
     if artifact is None:
         result = study.measure(context)
@@ -110,10 +118,9 @@ def _measure(item: Item, study: Study, context: StudyContext) -> StudyResult:
     return StudyResult.from_dict(artifact.content)
 
 
-def _key(item: Item, context: StudyContext) -> ArtifactKey:
-    """Returns the key of an item's result: the study with all options, model, data, text, and the content of every file that an option names."""
-    study, model, task = item.study, context.loaded.model, context.task
-    assert study is not None
+def _key(study: Study, context: StudyContext) -> ArtifactKey:
+    """Returns the key of a result: the study with all options, model, data, text, and the content of every file that an option names."""
+    model, task = context.loaded.model, context.task
     inputs = {
         **model_key(model),
         **task_key(task),
@@ -125,7 +132,7 @@ def _key(item: Item, context: StudyContext) -> ArtifactKey:
         "limit": context.limit,
         "revision": REVISION,
     }
-    return ArtifactKey(KIND, f"{item.id} {study.name}", inputs)
+    return ArtifactKey(KIND, str(study), inputs)
 
 
 def hash_named_files(study: Configurable) -> dict[str, str]:

@@ -8,7 +8,7 @@ from headcount.core.errors import OptionError
 from headcount.core.figure import Axis, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo, parse_pairs
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_pairs
 
 if TYPE_CHECKING:
     from headcount.studies._measure.language_groups import FamilyContrast, SizeTrend
@@ -68,6 +68,12 @@ class Languages(Study):
     def names(self) -> tuple[str, ...]:
         """The names of the languages: those of their tasks, or those that stand before their files."""
         return self.tasks or tuple(self.files)
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns the evaluations in every language, and the choice and training of all models."""
+        from headcount.studies._measure.languages import estimate_effort
+
+        return estimate_effort(self, context)
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where a file or task of a language cannot be read, or the other model has other kinds of attention."""

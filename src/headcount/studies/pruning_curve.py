@@ -33,9 +33,9 @@ class PruningCurve(PrunedModels):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models."""
-        from headcount.studies._measure.pruning_curve import estimate_effort, list_kinds
+        from headcount.studies._measure.pruning_curve import estimate_curves
 
-        return estimate_effort(self, context, n_grids=len(list_kinds(self, context.loaded.heads)) * (1 + len(self.other_tasks)))
+        return estimate_curves(self, context)
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where the model cannot be pruned as requested, or another task or model cannot be opened."""

@@ -28,11 +28,10 @@ class TrainingLog(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the steps of the training, and the evaluations of both models."""
+        from headcount.studies._grid import estimate_requests
         from headcount.studies._measure.training_log import build_request
 
-        n_report = len(context.task.report)
-        steps = build_request(self, context).n_steps(len(context.task.calibration))
-        return Effort(passes=2 * min(n_report, context.limit or n_report), steps=steps)
+        return estimate_requests(context, [build_request(self, context)])
 
     @property
     def trains_new_head(self) -> bool:

@@ -16,9 +16,9 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.sweep import sweep
 from headcount.studies._base import Effort, StudyContext
-from headcount.studies._grid import evaluate_dense, make_pruning, run_grid
+from headcount.studies._grid import estimate_requests, evaluate_dense, make_pruning, run_grid
 from headcount.studies._results import describe_study_run
-from headcount.studies._rows import DifferenceRow, estimate_requests
+from headcount.studies._rows import DifferenceRow
 from headcount.studies._tuning import note_training
 from headcount.workflows.grid import GridPoint
 from headcount.workflows.prune import Pruning
@@ -97,7 +97,11 @@ def build_requests(study: PenaltySweep, first_seed: int) -> dict[float, list[Pru
 def estimate_sweep(study: PenaltySweep, context: StudyContext) -> Effort:
     """Returns the evaluations and training steps of all models, those of the method with an exact number too."""
     specs = [spec for of_penalty in build_requests(study, context.seed).values() for spec in of_penalty]
-    return estimate_requests([*specs, *(specs if study.exact else [])], context)
+    effort = estimate_requests(context, specs)
+    if not study.exact:
+        return effort
+    again = effort.total()  # the sizes are not known before λ has chosen them
+    return effort + Effort(again.passes, again.steps)
 
 
 def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:

@@ -21,7 +21,7 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.results import unpack_pruned
 from headcount.runs.sweep import sweep
-from headcount.studies._base import Effort, Progress, StudyContext
+from headcount.studies._base import STEP_BATCH, Effort, Progress, StudyContext
 from headcount.studies._gated import Drop, count_levels, measure_drop
 from headcount.studies._grid import evaluate_dense
 from headcount.studies._results import describe_study_run
@@ -90,7 +90,7 @@ def estimate_effort(study: RolePruning, context: StudyContext) -> Effort:
     recipe = Recipe(train_batch=study.train_batch)
     steps = 0 if study.recover is None else recipe.with_length(study.recover).n_steps(n_train)
     passes = (n_models + 1) * min(n_report, context.limit or n_report) + len(study.roles_by_name) * study.seeds * min(n_train, SENTENCES)
-    return Effort(passes=passes, steps=steps * n_models)
+    return Effort(passes=passes, steps=steps * n_models * study.train_batch / STEP_BATCH)
 
 
 @dataclass(frozen=True, slots=True)
