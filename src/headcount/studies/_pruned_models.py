@@ -27,11 +27,9 @@ class PrunedModels(Study):
     keep_models: bool = option(False, "Keep the models whose weights were trained in the run, for studies that read their weights")
 
     @property
-    def trains_new_head(self) -> bool:
-        """Whether models are fine-tuned after pruning, or all methods train weights; random heads are then fine-tuned as long."""
-        from headcount.pruning.base import Pruner  # imports torch
-
-        return self.recover is not None or all(pruner.info.trains == "weights" for pruner in Pruner.parse_grid(self.methods))
+    def trains_new_head(self) -> bool | tuple[str, ...]:
+        """Whether models are fine-tuned after pruning, or else the methods; random heads are then fine-tuned as long as these train."""
+        return self.recover is not None or self.methods
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where the model cannot be pruned by a method or to a size."""

@@ -51,11 +51,9 @@ class FromScratch(Study):
         return estimate_effort(self, context)
 
     @property
-    def trains_new_head(self) -> bool:
-        """Whether the method trains weights."""
-        from headcount.pruning.base import Pruner  # imports torch
-
-        return Pruner.parse(self.method).info.trains == "weights"
+    def trains_new_head(self) -> tuple[str, ...]:
+        """The method, which must train weights."""
+        return (self.method,)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the pruned models and their controls in one table, and every control in pairs with its pruned model."""

@@ -28,17 +28,14 @@ class TrainingLog(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the steps of the training, and the evaluations of both models."""
-        from headcount.studies._grid import estimate_requests
-        from headcount.studies._measure.training_log import build_request
+        from headcount.studies._measure.training_log import estimate_effort
 
-        return estimate_requests(context, [build_request(self, context)])
+        return estimate_effort(self, context)
 
     @property
-    def trains_new_head(self) -> bool:
-        """Whether the method trains weights."""
-        from headcount.pruning.base import Pruner  # imports torch
-
-        return Pruner.parse(self.method).info.trains == "weights"
+    def trains_new_head(self) -> tuple[str, ...]:
+        """The method, which must train weights."""
+        return (self.method,)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the log of the training, and the gate of every head at each of its entries."""

@@ -10,8 +10,8 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.training_log import LoggedTraining, read_training
-from headcount.studies._base import StudyContext
-from headcount.studies._grid import make_pruning, run_grid
+from headcount.studies._base import Effort, StudyContext
+from headcount.studies._grid import estimate_requests, make_pruning, run_grid
 from headcount.studies._results import describe_study_run
 
 if TYPE_CHECKING:
@@ -25,6 +25,11 @@ def build_request(study: TrainingLog, context: StudyContext) -> PruneSpec:
     if not pruner.info.trains:
         raise OptionError(f"{study.method} trains no gates; name dsp or l0")
     return PruneSpec.of(pruner, None if pruner.sizes_itself else study.keep, repair=False, recipe=recipe, seed=context.seed)
+
+
+def estimate_effort(study: TrainingLog, context: StudyContext) -> Effort:
+    """Returns the training, and the evaluations of both models."""
+    return estimate_requests(context, [build_request(study, context)])
 
 
 def read_log(study: TrainingLog, context: StudyContext) -> LoggedTraining:
