@@ -5,8 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
-from headcount.runs.results import FEW_STEPS
-from headcount.runs.training_log import FIGURES, LoggedTraining, draw_gates, draw_number, scale_number
+from headcount.core.training_log import FEW_STEPS, FIGURES, LoggedTraining, draw_gates, draw_number, scale_number
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headcount.runs.results import FEW_STEPS, PrunedRow
+from headcount.core.training_log import FEW_STEPS
+from headcount.runs.results import PrunedRow
 
 
 def format_smallest(rows: Sequence[PrunedRow], method: str, number: int | None) -> str:

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headcount.core.errors import OptionError
+from headcount.core.training_log import LoggedTraining
 from headcount.pruning.base import Pruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
-from headcount.runs.training_log import LoggedTraining, read_training
+from headcount.runs.training_log import read_training
 from headcount.studies._base import Effort, StudyContext
 from headcount.studies._grid import estimate_requests, make_pruning, run_grid
 from headcount.studies._results import describe_study_run
