@@ -193,7 +193,7 @@ def budhraja2021(places: Places) -> list[object]:
         folder / "groups.csv", [(name, family, str(size)) for name, (family, size) in GROUPS.items()], ("language", "family", "size")
     )
     languages = [word for name, path in tests.items() for word in ("--language", f"{name}={path}")]
-    return [model, *task, *languages, "--groups", groups, "--tuned", model]
+    return [model, *task, *languages, "--groups", groups]
 
 
 PAPERS = {"michel2019": michel2019, "li2021": li2021, "voita2019": voita2019, "pande2021": pande2021, "budhraja2021": budhraja2021}

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from headcount.pruning.prune import prune
     from headcount.pruning.recipe import Recipe
     from headcount.pruning.repair.repair import repair
+    from headcount.studies._paper import PaperResult
+    from headcount.studies._paper_in_python import paper
     from headcount.studies._run_study import study
     from headcount.surgery.cut import cut
     from headcount.surgery.export_base import export
@@ -41,6 +43,7 @@ _HOME = {
     "HeadGates": "models.gates",
     "HeadMap": "models.head_map",
     "HeadcountError": "core.errors",
+    "PaperResult": "studies._paper",
     "Plan": "core.plan",
     "Recipe": "pruning.recipe",
     "Scores": "core.scores",
@@ -57,6 +60,7 @@ _HOME = {
     "mask": "data.mask",
     "observe": "models.observe",
     "open_task": "data.open_task",
+    "paper": "studies._paper_in_python",
     "prune": "pruning.prune",
     "register": "surgery.load",
     "repair": "pruning.repair.repair",
@@ -72,6 +76,7 @@ __all__ = [
     "HeadGates",
     "HeadMap",
     "HeadcountError",
+    "PaperResult",
     "Plan",
     "Recipe",
     "Scores",
@@ -89,6 +94,7 @@ __all__ = [
     "mask",
     "observe",
     "open_task",
+    "paper",
     "prune",
     "register",
     "repair",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from headcount.core.errors import OptionError
+from headcount.core.training_log import FEW_STEPS
 from headcount.pruning.methods.dsp import DSP
 from headcount.pruning.methods.l0 import L0
 from headcount.pruning.recipe import FAIR_STEPS, Recipe, format_length
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.results import FEW_STEPS, fewest_steps, method_label
+from headcount.runs.results import fewest_steps, method_label
 
 
 def test_a_recipe_counts_steps() -> None:

@@ -93,7 +93,7 @@ FIGURES = {
     "languages": ["lost"],
     "layers": ["groups", "pairs"],
     "penalty-sweep": ["heads", "metric", "exact"],
-    "pruning-curve": ["curve"],
+    "pruning-curve": ["curve", "difference"],
     "rare-words": ["ranks", "heads"],
     "relation-accuracy": ["relations"],
     "role-definitions": ["sweep", "rules", "blocks"],
@@ -111,7 +111,7 @@ FIGURES = {
     "survivors": ["families 1", "families 2", "share"],
     "task-transfer": ["metric 1", "loss 1"],
     "weight-change": ["layers"],
-    "training-log": ["gates", "loss", "log10 tau"],
+    "training-log": ["gates", "loss", "log10 tau", "expected open heads", "open heads"],
     "transfer": ["pair 1"],
 }
 PLACED = ("x", "counts", "edges", "ticks", "n", "references")

@@ -15,6 +15,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
+from itertools import product
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from headcount.core.errors import OptionError, unknown
@@ -185,12 +186,27 @@ class Configurable:
         return replace(self, **{name: parse_value(declared[name], text, self.name) for name, text in texts.items()})
 
 
-def _split_options(text: str) -> list[str]:
-    """Returns the parts of a text between semicolons; those within parentheses, of an option that is a text itself, divide nothing."""
+def list_alternatives(text: str) -> list[str]:
+    """Returns the texts that a text with alternatives stands for: `dsp(tau=1|10;rate=0.1|0.5)` is a grid of four.
+
+    Alternatives within parentheses of their own, of an option that is a text itself, are left as they are.
+    """
+    name, parenthesis, options = text.strip().partition("(")
+    if "|" not in options or not options.endswith(")"):
+        return [text]
+    choices = []
+    for pair in _split_options(options.removesuffix(")")):
+        key, equals, value = pair.partition("=")
+        choices.append([f"{key}{equals}{choice}" for choice in _split_options(value, "|")])
+    return [f"{name}{parenthesis}{';'.join(pairs)})" for pairs in product(*choices)]
+
+
+def _split_options(text: str, separator: str = ";") -> list[str]:
+    """Returns the parts of a text between separators; those within parentheses, of an option that is a text itself, divide nothing."""
     parts, depth = [""], 0
     for character in text:
         depth += (character == "(") - (character == ")")
-        if character == ";" and not depth:
+        if character == separator and not depth:
             parts.append("")
         else:
             parts[-1] += character

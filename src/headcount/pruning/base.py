@@ -6,7 +6,7 @@ A pruner never cuts: `headcount.pruning.prune` repairs, cuts, verifies and recov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -17,7 +17,7 @@ from torch import nn
 from headcount.core.budget import Budget
 from headcount.core.errors import DataError, unknown
 from headcount.core.heads import HeadIndex
-from headcount.core.options import Configurable, format_value
+from headcount.core.options import Configurable, format_value, list_alternatives
 from headcount.core.plan import Plan
 from headcount.core.registry import IMPORTANCES, PRUNERS
 from headcount.core.scores import Scores
@@ -139,6 +139,12 @@ class Pruner(Configurable):
                     raise unknown("method of pruning", base, {*PRUNERS.names(), *IMPORTANCES.names()})
                 method = f"rank(by={name.strip()};{options}" if parenthesis else f"rank(by={name})"
         return PRUNERS.parse(method, Pruner)
+
+    @classmethod
+    def parse_grid(cls, methods: Iterable[str | Pruner]) -> list[Pruner]:
+        """Returns the pruners of several texts, each once; a text with alternatives, `dsp(tau=1|10;rate=0.1|0.5)`, stands for all combinations."""
+        texts = [text for method in methods for text in (list_alternatives(method) if isinstance(method, str) else [method])]
+        return list(dict.fromkeys(map(cls.parse, texts)))
 
     @property
     def sizes_itself(self) -> str:

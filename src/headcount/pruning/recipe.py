@@ -50,6 +50,11 @@ class Recipe(Configurable):
         one_epoch = n_examples / self.train_batch
         return max(1, round(one_epoch * self.epochs)) if self.epochs is not None else max(FAIR_STEPS, round(one_epoch))
 
+    @property
+    def length(self) -> Length:
+        """How long the training lasts, as `with_length` takes it."""
+        return f"{self.steps}steps" if self.steps is not None else "auto" if self.epochs is None else self.epochs
+
     def with_length(self, length: Length, name: str = "length") -> Recipe:
         """Returns the recipe with another length; `name` is the argument that an error names."""
         value = parse_length(length, name)

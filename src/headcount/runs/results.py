@@ -11,12 +11,11 @@ import numpy as np
 from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
 from headcount.core.stats.metric_parts import Total
 from headcount.core.survivors import HeadBlock, Survivors
+from headcount.core.training_log import FEW_STEPS
 from headcount.runs.artifacts import Artifact
 
 EVALUATION, PRUNED, COMPARISON = "evaluation", "pruned", "comparison"
 FIELDS = ("task", "split", "n_examples", "metric", "higher_is_better", "value", "data")
-FEW_STEPS = 200
-"""The label of a method says how many optimiser steps it took where these are fewer: too few to judge it by."""
 
 
 def pack_evaluation(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -102,6 +102,11 @@ class HeadsRecord(Record):
 
     blocks: list[BlockRecord]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The addresses of all heads, in flat order."""
+        return tuple(head for block in self.blocks for head in block.heads)
+
 
 class ScoresRecord(BaseModel):
     """The content of an artifact of scores: one entry per head, in the order of `heads`."""

@@ -24,6 +24,7 @@ from headcount.runs.results import COMPARISON, PRUNED, PrunedRecord, method_labe
 from headcount.runs.schema import BlockRecord, TablesRecord
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
+from headcount.runs.training_log import gate_table, training_table
 
 if TYPE_CHECKING:
     import pandas
@@ -156,6 +157,8 @@ MAKERS: dict[str, Maker] = {
     "differences": lambda run: _read_comparison(run, "differences"),
     "role_changes": lambda run: _read_comparison(run, "role_changes"),
     "latency": _latency,
+    "training": training_table,
+    "gates": gate_table,
     "bench": _bench,
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from headcount.runs.store import Run
     from headcount.workflows.prune import TrainingEstimate
 
+STEP_BATCH = 32
+"""The examples of an optimiser step that efforts are counted in."""
 SIGNIFICANT = 0.05
 """The corrected p-value up to which a difference counts as significant."""
 ANY_ROLE = "any role"
@@ -196,10 +198,28 @@ class StudyContext:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much work a study is: forward passes of one example each (three for forward and backward), and optimiser steps."""
+    """How much work a study is.
+
+    Attributes:
+        passes: Forward passes of one example each; forward and backward are three.
+        steps: Optimiser steps of `STEP_BATCH` examples; one of fewer examples is that share of a step.
+        seconds: Further time, which does not depend on how fast the model is.
+        shared: Work whose result the run keeps, by what identifies it: studies of one run that need the same do it once.
+    """
 
     passes: float = 0.0
     steps: float = 0.0
+    seconds: float = 0.0
+    shared: Mapping[Hashable, Effort] = field(default_factory=dict)
+
+    def __add__(self, other: Effort) -> Effort:
+        shared = {**self.shared, **other.shared}
+        return Effort(self.passes + other.passes, self.steps + other.steps, self.seconds + other.seconds, shared)
+
+    def total(self) -> Effort:
+        """Returns all work, that which is shared included, as numbers alone."""
+        parts = [self, *self.shared.values()]
+        return Effort(sum(part.passes for part in parts), sum(part.steps for part in parts), sum(part.seconds for part in parts))
 
 
 @dataclass(frozen=True)
@@ -215,6 +235,17 @@ class Study(Configurable):
     def effort(self, context: StudyContext) -> Effort:
         """Returns how much work `measure` is, for an estimate of its time; nothing where that is not known."""
         return Effort()
+
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises an error where a file, model or task that an option names cannot be used with the model, before any work. By default all can."""
+
+    @property
+    def trains_new_head(self) -> bool | tuple[str, ...]:
+        """Whether a new head of the model, which is untrained, is trained before predictions are judged; or the methods that must all train weights.
+
+        By default it need not be where the study takes no task.
+        """
+        return "task" not in self.info.needs
 
     @classmethod
     def parse(cls, study: str | Study) -> Study:

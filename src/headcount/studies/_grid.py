@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
+from headcount.core.budget import Budget
+from headcount.core.evaluation import Evaluation
 from headcount.data.task import Task
+from headcount.pruning.base import Pruner
 from headcount.pruning.spec import PruneSpec
-from headcount.studies._base import StudyContext
+from headcount.runs.layout import ARTIFACTS
+from headcount.runs.results import PRUNED, unpack_pruned
+from headcount.runs.sweep import sweep
+from headcount.studies._base import STEP_BATCH, Effort, StudyContext
 from headcount.studies._tuning import note_training
-from headcount.workflows.grid import Grid
+from headcount.workflows.grid import Grid, average_evaluations
 from headcount.workflows.prune import Pruning, check_requests, prune_all
+
+RANKED = 512
+"""Calibration examples that rankings are measured on by default."""
 
 
 def make_pruning(context: StudyContext, task: Task | None = None) -> Pruning:
@@ -25,10 +35,61 @@ def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]
     Raises:
         HeadcountError: a request is refused, before any work, or one of them fails.
     """
+    specs = [train_new_head(spec) for spec in specs] if context.new_head else specs
     check_requests(pruning, specs)
     note_training(context, pruning, specs)
     with context.progress("pruning", "models") as advance:
         dense, artifacts, failed = prune_all(pruning, specs, save_models=lambda spec: keep_models and spec.n_steps(1) > 0, progress=advance)
     for error in failed.values():
         raise error
-    return Grid.of(pruning, dense, artifacts)
+    return Grid.of(pruning, evaluate_dense(context, pruning, specs) if context.new_head else dense, artifacts)
+
+
+def train_new_head(spec: PruneSpec) -> PruneSpec:
+    """Returns a request that trains the head of the model: where nothing else does, by as long a recovery as methods that train have."""
+    if spec.method.info.trains == "weights" or spec.recover is not None or spec.scratch is not None:
+        return spec
+    return replace(spec, recover=spec.recipe.length)
+
+
+def evaluate_dense(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]) -> Evaluation:
+    """Returns the dense model that some requests are compared with; where its head is new, its mean over seeds after the training alone."""
+    if not context.new_head:
+        return pruning.evaluate_dense()
+    first = specs[0]
+    training = {"recover": first.recover or first.recipe.length, "scratch": None, "scratch_rate": PruneSpec.scratch_rate}
+    template = replace(first, method=Pruner.parse("random"), kinds=(), budget=Budget(keep=len(pruning.heads)), **training)
+    trained = [replace(template, seed=seed) for seed in dict.fromkeys(spec.seed for spec in specs)]
+    artifacts, failed = sweep(pruning.run, [pruning.job(spec) for spec in trained], provenance=pruning.provenance)
+    for error in failed.values():
+        raise error
+    evaluations = [unpack_pruned(artifact) for artifact in artifacts]
+    return evaluations[0] if len(evaluations) == 1 else average_evaluations(evaluations, pruning.task)
+
+
+def estimate_requests(context: StudyContext, specs: Sequence[PruneSpec], *, subject: str = "") -> Effort:
+    """Returns the work of `run_grid`: the dense model, and the choice, training and evaluation of every request that the run does not hold yet.
+
+    `subject` names the model or task where these are not those of the study.
+    """
+    n_train, n_report = len(context.task.calibration), len(context.task.report)
+    evaluation = Effort(passes=min(n_report, context.limit or n_report))
+    shared: dict[Hashable, Effort] = {("dense", subject): evaluation}
+    has_models = not subject and (context.required_run.folder / ARTIFACTS / PRUNED).is_dir()
+    pruning = make_pruning(context) if has_models else None
+    for spec in specs:
+        request = (train_new_head(spec) if context.new_head else spec).resolve_share(context.loaded.heads)
+        if pruning is not None and pruning.is_finished(request):
+            continue
+        n_steps = request.n_steps(n_train)
+        if request.scratch is not None and request.repair is False and request.recover is None:  # the choice is that of the request without
+            choice = replace(request, scratch=None, scratch_rate=PruneSpec.scratch_rate)
+            shared |= estimate_requests(context, [choice], subject=subject).shared
+            n_steps -= choice.n_steps(n_train)
+        shared["pruned", subject, request] = evaluation + Effort(steps=n_steps * request.recipe.train_batch / STEP_BATCH)
+        if not request.method.info.draws:
+            shared["choice", subject, request.method] = Effort(passes=3 * min(n_train, RANKED))
+        if context.new_head:
+            n_dense = (request.recipe.with_length(request.recover or request.recipe.length)).n_steps(n_train)
+            shared["dense", subject, request.seed] = evaluation + Effort(steps=n_dense * request.recipe.train_batch / STEP_BATCH)
+    return Effort(shared=shared)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from headcount.core.errors import unknown
@@ -41,6 +42,8 @@ class Subject:
     heads: HeadMap
     task: Task
     has_text: bool
+    has_new_head: bool = False
+    """Whether the head of the model is new and untrained."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -73,12 +76,21 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class PaperResult:
-    """The experiments of a paper on one model: the result of each that ran, and why each of the others failed or did not run."""
+    """The experiments of a paper on one model.
+
+    Attributes:
+        paper: The paper with its options.
+        items: The experiments in their order; one whose `study` is None did not run, for the reason that it has.
+        results: The result of each experiment that ran, by its id, such as `M8`.
+        failures: The message of each that failed, by its id.
+        summary: The summary of all of them in the run folder, beside their tables and figures; None until it is written.
+    """
 
     paper: Paper
     items: tuple[Item, ...]
     results: Mapping[str, StudyResult]
     failures: Mapping[str, str]
+    summary: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 from headcount.core.options import option
-from headcount.studies._base import Study
+from headcount.studies._base import Study, StudyContext
 
 
 @dataclass(frozen=True)
@@ -25,3 +25,14 @@ class PrunedModels(Study):
     rate: float = option(5e-5, "The learning rate of weights, where they train", minimum=0)
     train_batch: int = option(32, "Examples per training step", minimum=1)
     keep_models: bool = option(False, "Keep the models whose weights were trained in the run, for studies that read their weights")
+
+    @property
+    def trains_new_head(self) -> bool | tuple[str, ...]:
+        """Whether models are fine-tuned after pruning, or else the methods; random heads are then fine-tuned as long as these train."""
+        return self.recover is not None or self.methods
+
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises an error where the model cannot be pruned by a method or to a size."""
+        from headcount.studies._measure.pruning_curve import check_requests
+
+        check_requests(self, context)

@@ -1,4 +1,4 @@
-"""Rows, columns and effort that studies of pruned models share. No torch here."""
+"""Rows and columns that studies of pruned models share. No torch here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from headcount.core.evaluation import Evaluation, PairedDifference
-from headcount.core.stats.seed_scores import SeedScores
-from headcount.core.stats.significance import Difference
 from headcount.core.study_result import Cell, Column, interval_columns
-from headcount.studies._base import Effort, StudyContext
 
 if TYPE_CHECKING:
-    from headcount.pruning.spec import PruneSpec
+    from headcount.core.evaluation import Evaluation, PairedDifference
+    from headcount.core.stats.seed_scores import SeedScores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +27,10 @@ class DifferenceRow:
 
     def to_dict(self) -> dict[str, object]:
         """Returns the row as plain data, with the parts of differences and of scores over seeds as entries of their own."""
+        from headcount.core.evaluation import PairedDifference  # imports numpy, which options do without
+        from headcount.core.stats.seed_scores import SeedScores
+        from headcount.core.stats.significance import Difference
+
         values: dict[str, object] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -114,15 +115,3 @@ def describe_dense(dense: Evaluation) -> dict[str, object]:
 def note_dense(dense: Evaluation, condition: str = "") -> str:
     """Returns the sentence about the score of the dense model."""
     return f"Dense model{condition}: {dense.metric or 'loss'} {dense.score:.4g} on {dense.n_examples} examples."
-
-
-def shift_interval(dense: float, change: PairedDifference) -> tuple[float, float]:
-    """Returns the score of the dense model plus the interval of the change from it."""
-    return dense + change.low, dense + change.high
-
-
-def estimate_requests(specs: Sequence[PruneSpec], context: StudyContext) -> Effort:
-    """Returns the evaluations of the dense model and of the model of every request, and the steps of those that train."""
-    n_report = len(context.task.report)
-    steps = sum(spec.n_steps(len(context.task.calibration)) for spec in specs)
-    return Effort(passes=(len(specs) + 1) * min(n_report, context.limit or n_report), steps=steps)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from headcount.core.errors import HeadcountError
+from headcount.core.errors import HeadcountError, MissingExtra, OptionError
 from headcount.core.files import hash_path
 from headcount.core.options import Configurable
 from headcount.core.study_result import StudyResult
 from headcount.data.evaluate import evaluate, fingerprint_of
 from headcount.data.task import SPLITS, task_key
 from headcount.models.provenance import model_key, provenance
+from headcount.pruning.base import Pruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.estimate import estimate_step_seconds
-from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.paper_pages import ITEM
-from headcount.studies._base import Study, StudyContext
+from headcount.runs.artifacts import ArtifactKey, safe_name
+from headcount.runs.paper_files import PAPERS, SUMMARY, PaperEntry, PaperPage, write_paper_files
+from headcount.runs.paper_pages import ITEM, commit_paper_page
+from headcount.studies._base import STEP_BATCH, Effort, Study, StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, Subject
 from headcount.studies._results import describe_study_run
 
@@ -29,28 +33,57 @@ TIMED = 16
 
 def list_items(paper: Paper, context: StudyContext) -> tuple[Item, ...]:
     """Returns every experiment of a paper for the model and task of a context, those that cannot run too."""
-    return tuple(paper.items(Subject(context.loaded.heads, context.task, context.sources.has_text)))
+    subject = Subject(context.loaded.heads, context.task, context.sources.has_text, has_new_head=context.new_head)
+    items = paper.items(subject)
+    if not context.new_head:
+        return tuple(items)
+    reason = "the head of the model is new, and this item trains none; name a model that was trained on the task"
+    return tuple(item if item.study is None or _trains_head(item.study) else replace(item, study=None, reason=reason) for item in items)
+
+
+def _trains_head(study: Study) -> bool:
+    """Whether a study trains a new head of its model before it judges predictions."""
+    answer = study.trains_new_head
+    return answer if isinstance(answer, bool) else all(pruner.info.trains == "weights" for pruner in Pruner.parse_grid(answer))
+
+
+def check_items(items: Sequence[Item], context: StudyContext, describe: Callable[[Item], str]) -> None:
+    """Raises an error where no item can run, the run is one of another model, or a text, file, model or task that an item names cannot be used.
+
+    `describe` says of an item that cannot run what it lacks, or why.
+    """
+    studies = [item.study for item in items if item.study is not None]
+    if not studies:
+        reasons = "; ".join(f"{item.id}: {describe(item)}" for item in items)
+        raise OptionError(f"none of these items can run with {context.model_name} and task {context.task.name}: {reasons}")
+    describe_study_run(context, context.loaded, {})
+    if context.sources.text_key and any(study.info.uses("text") for study in studies):
+        context.sources.open_corpus(context.loaded, context.task)
+    for study in dict.fromkeys(studies):
+        study.check_inputs(context)
 
 
 def estimate_seconds(items: Iterable[Item], context: StudyContext) -> float:
-    """Returns how long the studies of these items take, from one timed batch and one timed training step; what is finished costs nothing."""
-    studies = [item.study for item in items if item.study is not None and context.required_run.find(_key(item, context)) is None]
-    efforts = [study.effort(context) for study in studies]
-    passes, steps = sum(effort.passes for effort in efforts), sum(effort.steps for effort in efforts)
-    seconds = 0.0
-    if passes:
+    """Returns how long the studies of these items take, from one timed batch and one timed training step.
+
+    What is finished costs nothing, and what several items share is counted once.
+    """
+    effort = sum_efforts(items, context)
+    seconds = effort.seconds
+    if effort.passes:
         start = time.perf_counter()
         evaluation = evaluate(context.loaded.model, context.task, limit=TIMED, batch_size=context.batch_size)
-        seconds += passes * (time.perf_counter() - start) / evaluation.n_examples
-    if steps:
-        seconds += steps * estimate_step_seconds(context.loaded.model, context.task, Recipe())
+        seconds += effort.passes * (time.perf_counter() - start) / evaluation.n_examples
+    if effort.steps:
+        seconds += effort.steps * estimate_step_seconds(context.loaded.model, context.task, Recipe(train_batch=STEP_BATCH))
     return seconds
 
 
-def find_results(items: Iterable[Item], context: StudyContext) -> dict[str, Artifact]:
-    """Returns the finished results of items in the run folder, by id."""
-    artifacts = {item.id: context.required_run.find(_key(item, context)) for item in items if item.study is not None}
-    return {name: artifact for name, artifact in artifacts.items() if artifact is not None}
+def sum_efforts(items: Iterable[Item], context: StudyContext) -> Effort:
+    """Returns the work of all items that are not finished: equal studies, and what studies share, once."""
+    studies = dict.fromkeys(item.study for item in items if item.study is not None)
+    unfinished = [study for study in studies if context.required_run.find(_key(study, context)) is None]
+    return sum((study.effort(context) for study in unfinished), Effort()).total()
 
 
 def run_paper(
@@ -75,15 +108,15 @@ def run_paper(
         if item.study is None:
             continue
         try:
-            results[item.id] = _measure(item, item.study, context)
+            results[item.id] = _measure(item.study, context)
         except HeadcountError as error:
             failures[item.id] = str(error)
         finished(item, results.get(item.id), failures.get(item.id, ""))
     return PaperResult(paper, tuple(items), results, failures)
 
 
-def _measure(item: Item, study: Study, context: StudyContext) -> StudyResult:
-    key = _key(item, context)
+def _measure(study: Study, context: StudyContext) -> StudyResult:
+    key = _key(study, context)
     artifact = context.required_run.find(key)
     if artifact is None:
         result = study.measure(context)
@@ -92,10 +125,9 @@ def _measure(item: Item, study: Study, context: StudyContext) -> StudyResult:
     return StudyResult.from_dict(artifact.content)
 
 
-def _key(item: Item, context: StudyContext) -> ArtifactKey:
-    """Returns the key of an item's result: the study with all options, model, data, text, and the content of every file that an option names."""
-    study, model, task = item.study, context.loaded.model, context.task
-    assert study is not None
+def _key(study: Study, context: StudyContext) -> ArtifactKey:
+    """Returns the key of a result: the study with all options, model, data, text, and the content of every file that an option names."""
+    model, task = context.loaded.model, context.task
     inputs = {
         **model_key(model),
         **task_key(task),
@@ -107,7 +139,7 @@ def _key(item: Item, context: StudyContext) -> ArtifactKey:
         "limit": context.limit,
         "revision": REVISION,
     }
-    return ArtifactKey(ITEM, f"{item.id} {study.name}", inputs)
+    return ArtifactKey(ITEM, str(study), inputs)
 
 
 def hash_named_files(study: Configurable) -> dict[str, str]:
@@ -117,3 +149,57 @@ def hash_named_files(study: Configurable) -> dict[str, str]:
         texts += value if isinstance(value, list) else [value]
     paths = {text: Path(text.partition("=")[2] or text) for text in texts if isinstance(text, str) and text}
     return {text: hash_path(path) for text, path in paths.items() if path.exists()}
+
+
+def build_page(paper: Paper, context: StudyContext, entries: Sequence[PaperEntry]) -> PaperPage:
+    """Returns the page of a paper: its reference, the conditions of all experiments, and the experiments."""
+    sizes = ", ".join(f"{len(context.task.split(split))} {split}" for split in SPLITS)
+    conditions = [
+        f"Model: {context.model_name}. Task: {context.task.name} ({sizes} examples). Seed: {context.seed}.",
+        *(["The head of the model is new: it is trained after pruning, and so is the dense model."] if context.new_head else []),
+        *(["A small version (quick): few sizes, seeds, steps and examples."] if paper.quick else []),
+    ]
+    return PaperPage(paper.name, paper.info.title, paper.info.bibtex(paper.name), context.command, conditions, entries)
+
+
+def keep_page(
+    paper: Paper,
+    items: Iterable[Item],
+    context: StudyContext,
+    failures: Mapping[str, str],
+    describe: Callable[[Item], str],
+    command_of: Callable[[Item], str] = lambda item: "",
+) -> None:
+    """Lists a paper in its run for the report: all items, what is finished, and for each other one why it is not.
+
+    `describe` says of an item that cannot run what it lacks, or why; `command_of` gives the command that measures an item.
+    """
+    entries, digests = [], {}
+    for item in items:
+        artifact = None if item.study is None else context.required_run.find(_key(item.study, context))
+        reason = ""
+        if artifact is not None:
+            digests[item.id] = artifact.key.digest
+        elif item.id in failures:
+            reason = f"failed: {failures[item.id]}"
+        else:
+            reason = "not measured yet" if item.study is not None else describe(item)
+        entries.append(PaperEntry(item.id, item.title, item.part, None, reason, item.published, command_of(item)))
+    commit_paper_page(context.required_run, build_page(paper, context, entries), digests, provenance=provenance())
+
+
+def write_files(result: PaperResult, context: StudyContext, describe: Callable[[Item], str]) -> PaperResult:
+    """Writes figures, tables, summary and bibliography to the run folder; returns the result with the path of the summary.
+
+    `describe` says of an item that did not run what it lacks, or why. Without matplotlib no figure is drawn, and a warning names the remedy.
+    """
+    entries = []
+    for item in result.items:
+        reason = result.failures.get(item.id, "" if item.id in result.results else describe(item))
+        entries.append(PaperEntry(item.id, item.title, item.part, result.results.get(item.id), reason, item.published))
+    folder = context.required_run.folder / PAPERS / safe_name(result.paper.name)
+    try:
+        write_paper_files(build_page(result.paper, context, entries), folder)
+    except MissingExtra as error:
+        warnings.warn(f"no figure is drawn: {error}", stacklevel=2)
+    return replace(result, summary=folder / SUMMARY)

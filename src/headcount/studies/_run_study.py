@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,43 +71,65 @@ def study(
     """
     chosen = Study.parse(study)
     _check_inputs(chosen, {"model": model, "task": data, "text": text, "run folder": out})
-    for name, number in (("limit", limit), ("batch_size", batch_size)):
-        if number is not None and number < 1:
-            raise OptionError(f"{name} must be 1 or more; got {number}")
-    if new_head and not (isinstance(data, str) and isinstance(model, str | Path)):
-        raise OptionError("new_head reads the classes of a named task and loads a named model; name both")
-    sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
-    name: str | LoadedModel | None = str(model) if isinstance(model, str | Path) else None
-    if isinstance(model, nn.Module):
-        config_name = getattr(getattr(model, "config", None), "name_or_path", "")
-        name = LoadedModel(str(config_name or type(model).__name__), model)
-    elif model is None and "comparison" in chosen.info.needs and out is not None:
+    if model is None and "comparison" in chosen.info.needs and out is not None:
         record = Run.open(out).record()
-        name = reopened_model(record.model.name, record.config)
-    with watch_work(progress) as begin, ExitStack() as stack:
-        run = None if out is None else stack.enter_context(Run.lead(Path(out)))
-        arguments = {"text": text, "out": out, "seed": seed, "limit": limit, "batch_size": batch_size, "new_head": new_head}
-        context = StudyContext(
-            sources,
-            model=name,
-            run=run,
-            command=_format_call(chosen, name, sources.task_name, arguments),
-            seed=seed,
-            limit=limit,
-            batch_size=batch_size,
-            new_head=new_head,
-            progress=lambda description, unit="examples": nullcontext(begin(description, unit) or (lambda n_finished, total: None)),
-        )
+        model = reopened_model(record.model.name, record.config)
+    sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
+    arguments = {"text": text, "out": out, "seed": seed, "limit": limit, "batch_size": batch_size, "new_head": new_head}
+    call = format_call("study", [str(chosen), name_model(model), sources.task_name], arguments)
+    with open_context(sources, model, out=out, new_head=new_head, progress=progress, call=call) as context:
         return run_study(chosen, context)
 
 
-def _format_call(study: Study, model: str | LoadedModel | None, task_name: str, arguments: Mapping[str, object]) -> str:
-    """Returns the call of `study` as Python text, with the arguments that differ from their defaults; a text that is no path is left out."""
-    model_name = model.name if isinstance(model, LoadedModel) else model
-    words = [repr(str(study)), *([] if model_name is None else [repr(model_name)]), *([repr(task_name)] if task_name else [])]
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
-    words += [f"{name}={value!r}" for name, value in plain.items() if value and isinstance(value, str | int)]
-    return f"headcount.study({', '.join(words)})"
+@contextmanager
+def open_context(
+    sources: PythonSources,
+    model: nn.Module | str | Path | None,
+    *,
+    out: str | Path | None,
+    new_head: bool,
+    progress: bool | Progress,
+    call: str = "",
+) -> Iterator[StudyContext]:
+    """Yields what a study in Python measures on; its run folder, if it has one, is locked meanwhile, and keeps the text of the call.
+
+    Raises:
+        OptionError: a number is out of range, or a new head is asked for without a named model and a named task.
+    """
+    for name, number in (("limit", sources.limit), ("batch_size", sources.batch_size)):
+        if number is not None and number < 1:
+            raise OptionError(f"{name} must be 1 or more; got {number}")
+    if new_head and not (isinstance(sources.data, str) and isinstance(model, str | Path)):
+        raise OptionError("new_head reads the classes of a named task and loads a named model; name both")
+    name = name_model(model)
+    opened = LoadedModel(name, model) if isinstance(model, nn.Module) else name or None
+    with watch_work(progress) as begin, ExitStack() as stack:
+        run = None if out is None else stack.enter_context(Run.lead(Path(out)))
+        yield StudyContext(
+            sources,
+            model=opened,
+            run=run,
+            command=call,
+            seed=sources.seed,
+            limit=sources.limit,
+            batch_size=sources.batch_size,
+            new_head=new_head,
+            progress=lambda description, unit="examples": nullcontext(begin(description, unit) or (lambda n_finished, total: None)),
+        )
+
+
+def name_model(model: nn.Module | str | Path | None) -> str:
+    """Returns the name of a model: its path or id, that of its configuration or else its class; empty if there is no model."""
+    if not isinstance(model, nn.Module):
+        return "" if model is None else str(model)
+    return str(getattr(getattr(model, "config", None), "name_or_path", "") or type(model).__name__)
+
+
+def format_call(function: str, positional: Sequence[str], keywords: Mapping[str, object]) -> str:
+    """Returns a call of the public API as Python text, with the arguments that are not empty; a text that is no path is left out."""
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in keywords.items()}
+    named = [f"{name}={value!r}" for name, value in plain.items() if value and isinstance(value, str | int)]
+    return f"headcount.{function}({', '.join([*(repr(value) for value in positional if value), *named])})"
 
 
 def _check_inputs(study: Study, inputs: Mapping[str, object]) -> None:

@@ -47,6 +47,11 @@ class Compensation(Study):
 
         return estimate_effort(self, context)
 
+    @property
+    def trains_new_head(self) -> bool:
+        """Whether the pruned and the dense model are fine-tuned: always."""
+        return True
+
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the differences by part over all survivors and by layer, and how evenly they are spread over layers."""
         from headcount.studies._measure.compensation import measure_compensation

@@ -8,7 +8,7 @@ from headcount.core.errors import OptionError
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
+from headcount.studies._base import STEP_BATCH, Effort, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
     from headcount.studies._measure.dynamics import CheckpointCurves, CheckpointSummary
@@ -51,7 +51,21 @@ class Dynamics(Study):
         n_checkpoints = N_SAVED if self.train_steps is not None else 1 + len(self.checkpoints)
         n_report, n_train = len(context.task.report), len(context.task.calibration)
         evaluations = (1 + (len(self.keep) or 9)) * min(n_report, context.limit or n_report)
-        return Effort(passes=n_checkpoints * (evaluations + 3 * min(n_train, 512)), steps=float(self.train_steps or 0))
+        return Effort(
+            passes=n_checkpoints * (evaluations + 3 * min(n_train, 512)), steps=(self.train_steps or 0) * self.train_batch / STEP_BATCH
+        )
+
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises ArtifactError where named checkpoints are fewer than two, or have different heads."""
+        from headcount.studies._measure.dynamics import list_checkpoints
+
+        if self.train_steps is None:
+            list_checkpoints(self, context)
+
+    @property
+    def trains_new_head(self) -> bool:
+        """Whether the study trains the checkpoints itself."""
+        return self.train_steps is not None
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the share of its own score above chance that every checkpoint keeps at every number of heads."""

@@ -9,6 +9,7 @@ from headcount.core.figure import Axis, BarFigure, Bars, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._checks import check_same_heads
 from headcount.studies._parts import Part, join_parts, layer_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ class FinetuneRoles(Study):
     def effort(self, context: StudyContext) -> Effort:
         """Returns two passes over the text for either model."""
         return Effort(passes=4 * (self.sentences or context.limit or 500))
+
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises ArtifactError unless the fine-tuned model has the same heads."""
+        check_same_heads(context, self.tuned)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every head and role that both models were tested for, with the paired difference."""

@@ -5,10 +5,11 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from headcount.core.figure import Axis, Line, LineFigure, Reference
+from headcount.core.metric_range import shift_interval
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows, note_dense, shift_interval
+from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows, note_dense
 
 if TYPE_CHECKING:
     from headcount.studies._measure.from_scratch import ControlPair, ControlRow, ScratchResult
@@ -48,6 +49,11 @@ class FromScratch(Study):
         from headcount.studies._measure.from_scratch import estimate_effort
 
         return estimate_effort(self, context)
+
+    @property
+    def trains_new_head(self) -> tuple[str, ...]:
+        """The method, which must train weights."""
+        return (self.method,)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the pruned models and their controls in one table, and every control in pairs with its pruned model."""
@@ -92,7 +98,7 @@ def _table(measured: ScratchResult, metric: str) -> Table:
     cells = []
     for row in measured.rows:
         counts, scores = [row.kept_by_kind[kind] for kind in kinds], row.scores
-        over_examples = (scores.mean, *shift_interval(measured.dense.score, row.change))
+        over_examples = (scores.mean, *shift_interval(measured.dense, row.change))
         over_seeds = (scores.mean, scores.low, scores.high, scores.deviation)
         identity = (row.model, row.n_kept, *counts, scores.n_seeds, scores.steps)
         cells.append((*identity, *over_examples, *over_seeds, *difference_cells(row.change), row.p, row.q))
@@ -130,7 +136,7 @@ def _figure(measured: ScratchResult, metric: str) -> LineFigure:
 
 def _line(name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
     ordered = sorted(rows, key=lambda row: row.n_kept)
-    low, high = zip(*(shift_interval(measured.dense.score, row.change) for row in ordered), strict=True)
+    low, high = zip(*(shift_interval(measured.dense, row.change) for row in ordered), strict=True)
     return Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high)
 
 

@@ -8,7 +8,7 @@ from headcount.core.errors import OptionError
 from headcount.core.figure import Axis, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo, parse_pairs
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_pairs
 
 if TYPE_CHECKING:
     from headcount.studies._measure.language_groups import FamilyContrast, SizeTrend
@@ -53,20 +53,38 @@ class Languages(Study):
         object.__setattr__(self, "tasks", tuple(dict.fromkeys(self.tasks)))
         if bool(self.tasks) == bool(self.languages):
             raise OptionError("name the task in one language or more: either tasks, or languages as NAME=FILE")
+        names = self.names  # raises for a language that is not NAME=FILE
         if self.shared and self.against is None:
             raise OptionError("shared names the tasks of the other model, so it goes with against; name that model or leave shared out")
-        if self.shared and (self.shared[0] != self.names[0] or not set(self.shared) <= set(self.names)):
+        if self.shared and (self.shared[0] != names[0] or not set(self.shared) <= set(names)):
             raise OptionError(f"shared must name some of tasks, the first of them included; got {', '.join(self.shared)}")
 
     @property
     def files(self) -> dict[str, str]:
         """The files of the languages by name; empty where tasks are named."""
-        return parse_pairs(self.languages, "languages")
+        return parse_pairs(self.languages, "a language")
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the languages: those of their tasks, or those that stand before their files."""
         return self.tasks or tuple(self.files)
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns the evaluations in every language, and the choice and training of all models."""
+        from headcount.studies._measure.languages import estimate_effort
+
+        return estimate_effort(self, context)
+
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises an error where a file or task of a language cannot be read, or the other model has other kinds of attention."""
+        from headcount.studies._measure.languages import check_languages
+
+        check_languages(self, context)
+
+    @property
+    def trains_new_head(self) -> bool:
+        """Whether models are fine-tuned after pruning, the dense one too."""
+        return self.recover is not None
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns what every model loses in every language without layers or heads, compared between languages and between models."""

@@ -5,10 +5,11 @@ from math import log10
 from typing import TYPE_CHECKING, Literal
 
 from headcount.core.figure import Axis, Line, LineFigure, Reference
+from headcount.core.metric_range import shift_interval
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows, shift_interval
+from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows
 
 if TYPE_CHECKING:
     from headcount.studies._measure.penalty_sweep import PenaltyRow, Sweep
@@ -40,6 +41,11 @@ class PenaltySweep(Study):
         from headcount.studies._measure.penalty_sweep import estimate_sweep
 
         return estimate_sweep(self, context)
+
+    @property
+    def trains_new_head(self) -> bool:
+        """Whether weights train with the gates."""
+        return self.frozen != "all"
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the heads that stay and the metric for every λ."""
@@ -167,7 +173,7 @@ def _exact_figure(sweep: Sweep, metric: str, exact: str) -> LineFigure:
 
 def _band(row: PenaltyRow, sweep: Sweep) -> tuple[float, float] | tuple[None, None]:
     """Returns the score of the dense model plus the interval of the change; None where λ left no model."""
-    return (None, None) if row.change is None else shift_interval(sweep.dense.score, row.change)
+    return (None, None) if row.change is None else shift_interval(sweep.dense, row.change)
 
 
 def _verdict(sweep: Sweep, metric: str) -> str:

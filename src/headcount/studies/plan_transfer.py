@@ -8,6 +8,7 @@ from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
+from headcount.studies._checks import check_same_heads
 from headcount.studies._rows import difference_cells, note_dense, seed_cells, seed_columns
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ class PlanTransfer(Study):
         from headcount.studies._measure.plan_transfer import estimate_effort
 
         return estimate_effort(self, context)
+
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises an error where the other task cannot be opened, or its model has other heads."""
+        if self.other_model:
+            check_same_heads(context, self.other_model)
+        else:
+            context.sources.open_task(context.loaded, self.other_task)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every choice and number of heads, and the tests of the transferred choice."""

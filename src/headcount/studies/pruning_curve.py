@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
@@ -33,9 +33,16 @@ class PruningCurve(PrunedModels):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models."""
-        from headcount.studies._measure.pruning_curve import estimate_effort, list_kinds
+        from headcount.studies._measure.pruning_curve import estimate_curves
 
-        return estimate_effort(self, context, n_grids=len(list_kinds(self, context.loaded.heads)) * (1 + len(self.other_tasks)))
+        return estimate_curves(self, context)
+
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises an error where the model cannot be pruned as requested, or another task or model cannot be opened."""
+        from headcount.studies._measure.pruning_curve import open_series
+
+        super().check_inputs(context)
+        open_series(self, context)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every method and number of heads, and one for every pair of methods at each number."""
@@ -46,7 +53,7 @@ class PruningCurve(PrunedModels):
         first = next(iter(measured.dense.values()))
         metrics = dict.fromkeys(dense.metric or "loss" for dense in measured.dense.values())
         metric = "score" if len(metrics) > 1 else next(iter(metrics))
-        figures = [_figure(rows, metric, n=first.n_examples)]
+        figures = [_figure(rows, metric, n=first.n_examples), _difference_figure(rows, metric, n=first.n_examples)]
         if len(tasks) > 1:
             figures.append(_relative_figure(rows, metric, n=first.n_examples))
         return StudyResult(
@@ -154,12 +161,17 @@ def _series(rows: Sequence[MethodRow]) -> dict[str, list[MethodRow]]:
     }
 
 
-def _figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
+def _lines(rows: Sequence[MethodRow], read: Callable[[MethodRow], tuple[float, float, float]]) -> tuple[Line, ...]:
+    """Returns a line for every method; `read` takes a number and the ends of its interval from a row."""
     lines = []
     for label, points in _series(rows).items():
-        low, high = zip(*(row.band for row in points), strict=True)
-        x, y = tuple(row.share_removed for row in points), tuple(row.mean for row in points)
+        y, low, high = zip(*map(read, points), strict=True)
+        x = tuple(row.share_removed for row in points)
         lines.append(Line(label, x, y, low, high, is_control=points[0].method.startswith("random")))
+    return tuple(lines)
+
+
+def _figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
     tasks = {row.task: row.dense for row in rows}
     return LineFigure(
         name="curve",
@@ -168,17 +180,26 @@ def _figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
         y=Axis(metric),
         table="curve",
         n=n,
-        lines=tuple(lines),
+        lines=_lines(rows, lambda row: (row.mean, *row.band)),
         references=tuple(Reference(f"dense model, {task}" if len(tasks) > 1 else "dense model", score) for task, score in tasks.items()),
     )
 
 
+def _difference_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
+    """Returns the tested numbers: the differences from the dense model, with their own paired intervals."""
+    return LineFigure(
+        name="difference",
+        title=f"Difference of {metric} from the dense model on the same examples, 95 % intervals",
+        x=Axis("heads removed", is_share=True),
+        y=Axis(f"difference of {metric}"),
+        table="curve",
+        n=n,
+        lines=_lines(rows, lambda row: (row.change.difference, row.change.low, row.change.high)),
+        references=(Reference("dense model", 0.0),),
+    )
+
+
 def _relative_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
-    lines = []
-    for label, points in _series(rows).items():
-        y, low, high = zip(*(row.relative for row in points), strict=True)
-        x = tuple(row.share_removed for row in points)
-        lines.append(Line(label, x, y, low, high, is_control=points[0].method.startswith("random")))
     return LineFigure(
         name="relative",
         title=f"{metric} as a share of each dense model's, by the share of heads removed",
@@ -186,7 +207,7 @@ def _relative_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineF
         y=Axis(f"{metric} of the dense model", is_share=True),
         table="curve",
         n=n,
-        lines=tuple(lines),
+        lines=_lines(rows, lambda row: row.relative),
         references=(Reference("dense model", 1.0),),
     )
 

@@ -32,9 +32,8 @@ class RemainingRoles(PrunedModels):
         """Returns the evaluations and trainings of all models, and a pass of each over the text."""
         from headcount.studies._measure.pruning_curve import build_requests, estimate_effort
 
-        models = estimate_effort(self, context)
         n_sentences = self.sentences or context.limit or 500
-        return Effort(models.passes + n_sentences * (1 + len(build_requests(self, context))), models.steps)
+        return estimate_effort(self, context) + Effort(passes=n_sentences * (1 + len(build_requests(self, context))))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the heads of every family in every pruned model, and how many kept, lost and gained it."""

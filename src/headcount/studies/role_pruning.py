@@ -59,6 +59,11 @@ class RolePruning(Study):
 
         return estimate_effort(self, context)
 
+    @property
+    def trains_new_head(self) -> bool:
+        """Whether models are fine-tuned after pruning, the dense one too."""
+        return self.recover is not None
+
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every role pruned and spared, and for random heads, at every number of heads."""
         from headcount.studies._measure.role_pruning import measure_role_pruning

@@ -51,6 +51,17 @@ class Strategies(Study):
 
         return estimate_effort(self, context)
 
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises an error where the pre-trained model cannot be opened with a head for the task."""
+        from headcount.studies._measure.strategies import open_subject
+
+        open_subject(self, context)
+
+    @property
+    def trains_new_head(self) -> bool:
+        """Whether models are fine-tuned after pruning, the dense one too."""
+        return self.recover is not None
+
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every strategy, kind of attention and number of heads, and one for every pair of strategies."""
         from headcount.studies._measure.strategies import measure_strategies

@@ -38,6 +38,11 @@ class TaskTransfer(Study):
         n_report = len(context.task.report)
         return Effort(passes=(1 + len(self.other_tasks)) * (len(context.loaded.heads) + 1) * min(n_report, context.limit or n_report))
 
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises an error where another task cannot be opened for the model."""
+        for name in self.other_tasks:
+            context.sources.open_task(context.loaded, name)
+
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the correlation of the changes on the task and on every other one."""
         from headcount.studies._measure.task_transfer import compare_tasks

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, Line, LineFigure
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._checks import check_same_heads
 
 if TYPE_CHECKING:
     from headcount.studies._measure.weight_change import DepthTrend, LayerChange
@@ -23,6 +24,16 @@ class WeightChange(Study):
 
     tuned: str = option(help="The model after fine-tuning: a folder, a hub id, or demo/NAME")
     info = StudyInfo(paper="Budhraja et al. 2021", needs=frozenset({"model"}))
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns the time to read the other model, and that of the permutations."""
+        from headcount.studies._measure.weight_change import estimate_effort
+
+        return estimate_effort(context)
+
+    def check_inputs(self, context: StudyContext) -> None:
+        """Raises ArtifactError unless the fine-tuned model has the same heads."""
+        check_same_heads(context, self.tuned)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the change of every part by layer, and its trend with depth."""

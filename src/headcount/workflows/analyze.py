@@ -198,8 +198,7 @@ def check_names(spec: AnalysisSpec) -> None:
     """Raises UnknownName or OptionError for importances and pruners that do not exist, before a model is opened for them."""
     for name in spec.by:
         Importance.parse(name)
-    for name in spec.methods:
-        Pruner.parse(name)
+    Pruner.parse_grid(spec.methods)
 
 
 def _format_call(name: str, task: str, out: str | Path, text: Any, spec: AnalysisSpec) -> str:

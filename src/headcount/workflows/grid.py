@@ -13,6 +13,7 @@ import numpy as np
 
 from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
 from headcount.core.heads import Head
+from headcount.core.metric_range import shift_interval
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.seed_scores import SeedScores
 from headcount.core.stats.significance import paired_bootstrap
@@ -163,7 +164,7 @@ class MethodRow:
         change: The difference from the dense model on the same examples, seeds averaged example by example.
         against_random: The difference from random heads of the same number, likewise; None for these, and where there are none.
         kept_by_kind: How many heads of each kind of attention stay, as the mean over seeds.
-        band: The score of the dense model plus the interval of the change.
+        band: The score of the dense model plus the interval of the change, within the range of the metric.
         dense: The score of the dense model.
         task: The task, where several are compared.
         q: The p-value of `against_random`, corrected over all rows (Benjamini–Hochberg).
@@ -262,7 +263,7 @@ def summarise_methods(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -
                     point.change,
                     None if control is None else grid.compare(point, control, seed=seed),
                     count_by(grid.heads.blocks, point.survivors),
-                    (grid.dense.score + point.change.low, grid.dense.score + point.change.high),
+                    shift_interval(grid.dense, point.change),
                     grid.dense.score,
                 )
             )

@@ -267,22 +267,27 @@ def _cost_record(counted: Cost) -> CostRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate:
-    """How much training lies ahead: how many models train, the fewest and most optimiser steps of one, and the seconds of all."""
+    """How much training lies ahead: how many models train, the fewest and most optimiser steps of one, and the seconds of all.
+
+    `shortest` has the fewest steps of a single stage, such as the recovery.
+    """
 
     models: int
     fewest: int
     most: int
+    shortest: int
     seconds: float
 
 
 def estimate_training(pruning: Pruning, specs: Sequence[PruneSpec]) -> TrainingEstimate | None:
     """Returns how long the requests that are not finished will train, from one step that is timed; None where none of them trains."""
     unfinished = [spec for spec in specs if not pruning.is_finished(spec)]
-    steps = [number for spec in unfinished if (number := spec.n_steps(len(pruning.task.calibration)))]
-    if not steps:
+    stages = [steps for spec in unfinished if (steps := spec.stage_steps(len(pruning.task.calibration)))]
+    if not stages:
         return None
+    totals = [sum(steps) for steps in stages]
     seconds = estimate_step_seconds(pruning.model, pruning.task, unfinished[0].recipe)
-    return TrainingEstimate(len(steps), min(steps), max(steps), seconds * sum(steps))
+    return TrainingEstimate(len(totals), min(totals), max(totals), min(map(min, stages)), seconds * sum(totals))
 
 
 def card_sentences(
@@ -322,14 +327,14 @@ def build_grid(
     """Returns all requests of a comparison.
 
     Args:
-        methods: Pruners or importances; random is always added.
+        methods: Pruners or importances, also with alternatives (`dsp(tau=1|10)`); random is always added.
         keeps: Numbers or shares of heads. A method that itself decides how many heads stay is there once, not for each of them.
         seeds: Seeds of methods with chance in them; other methods run once.
         template: The request that all others differ from in method, size and seed alone.
         first_seed: The first of the seeds.
         training_seeds: Seeds of methods that train; by default as many as the others.
     """
-    pruners = dict.fromkeys(Pruner.parse(method) for method in [*methods, "random"])
+    pruners = Pruner.parse_grid([*methods, "random"])
     specs = []
     for pruner in pruners:
         number = (training_seeds or seeds) if pruner.info.trains else seeds if pruner.info.draws else 1

@@ -161,8 +161,8 @@ def test_m8_pruning_curve(paper: PaperResult) -> None:
 
 def test_m9_several_tasks(paper: PaperResult) -> None:
     result = paper.results["M9"]
-    absolute, relative = result.figures
-    assert isinstance(absolute, LineFigure) and isinstance(relative, LineFigure) and relative.name == "relative"
+    absolute, relative = result.figure("curve"), result.figure("relative")
+    assert isinstance(absolute, LineFigure) and isinstance(relative, LineFigure)
     dense = {reference.label.removeprefix("dense model, "): reference.y for reference in absolute.references}
     assert set(dense) == {ENTAILMENT, TAVI}
     for line, share in zip(absolute.lines, relative.lines, strict=True):

@@ -18,7 +18,7 @@ Methods = Annotated[
     typer.Option(
         "--methods",
         metavar="NAME,…",
-        help="Pruners or importances, with options in brackets: dsp(tau=2). Random is always there.",
+        help="Pruners or importances, with options in brackets: dsp(tau=2), or a grid of them: dsp(tau=1|10). Random is always there.",
         show_default="surgeon, gradient, random",
     ),
 ]

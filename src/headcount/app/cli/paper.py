@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from headcount.app.console.declared import build_declared_command, build_group
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.inputs import NewHead, TaskOptions
 from headcount.app.console.run_folder import lead_run
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_embedded
@@ -49,12 +49,14 @@ class PaperRequest:
     parser: str | None = None
     only: str | None = None
     list_items: bool = False
+    new_head: bool = False
 
 
 def build_command(name: str) -> Any:
     """Returns the command of a paper: its declared options, and those of its model, data and text."""
     inputs: list[tuple[str, Any, Any]] = [
         ("common", TaskOptions, Parameter.empty),
+        ("new_head", NewHead, False),
         ("out", OutUnlessListed, None),
         ("only", Only, None),
         ("list_items", ListItems, False),

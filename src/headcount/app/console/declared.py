@@ -86,7 +86,8 @@ def option_parameter(option: Option) -> Parameter:
     plain: Any = bool if option.is_flag else list[str] if option.is_list else str
     word = option.name.replace("_", "-")
     noun = word.rpartition("-")[2].upper()
-    metavar = "|".join(map(str, option.choices)) or (f"{noun.removesuffix('S')},…" if option.is_list else noun)
+    singular = f"{noun.removesuffix('IES')}Y" if noun.endswith("IES") else noun.removesuffix("S")
+    metavar = "|".join(map(str, option.choices)) or (f"{singular},…" if option.is_list else noun)
     if option.is_positional:
         metavar = metavar.replace(",…", "…")
         information: Any = typer.Argument(metavar=metavar if is_required else f"[{metavar}]", help=f"{option.help}.", show_default=False)

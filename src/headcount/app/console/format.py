@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from headcount.runs.results import PrunedRow
+from headcount.core.training_log import FEW_STEPS
+from headcount.runs.results import PrunedRow
 
 
 def format_smallest(rows: Sequence[PrunedRow], method: str, number: int | None) -> str:
@@ -23,8 +22,11 @@ def format_duration(seconds: float) -> str:
     return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
 
 
-def format_training(models: int, fewest: int, most: int, seconds: float) -> str:
-    """Returns how many models will train, for how many optimiser steps, and for how long."""
+def format_training(models: int, fewest: int, most: int, shortest: int, seconds: float) -> str:
+    """Returns how many models will train, for how many optimiser steps, and for how long; with a warning where a stage has too few steps."""
     steps = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     subject = "1 model trains" if models == 1 else f"{models} models train, each"
-    return f"{subject} for {steps} optimiser steps: about {format_duration(seconds)} in all on this machine"
+    few = (
+        f"; warning: a schedule has {shortest}, and fewer than {FEW_STEPS} are too few to judge a method by" if shortest < FEW_STEPS else ""
+    )
+    return f"{subject} for {steps} optimiser steps: about {format_duration(seconds)} in all on this machine{few}"

@@ -135,7 +135,7 @@ class PruningOptions(group_options("PruningOptions", {PruneSpec: STAGES, Recipe:
             return
         from headcount.pruning.base import Pruner  # imports torch, which help texts do without
 
-        for pruner in map(Pruner.parse, methods):
+        for pruner in Pruner.parse_grid(methods):
             if pruner.info.trains != "weights":
                 raise typer.BadParameter(f"--new-head stays untrained by {pruner.label}; name --recover, such as --recover auto")
 

@@ -10,21 +10,18 @@ from dataclasses import asdict
 from headcount.app.cli.paper import PaperRequest
 from headcount.app.cli.study import Request
 from headcount.app.console.format import format_duration, format_training
+from headcount.app.console.models import check_new_head
 from headcount.app.console.options import split
 from headcount.app.console.session import Session
 from headcount.app.jobs.study import ConsoleSources
-from headcount.core.errors import HeadcountError, MissingExtra
+from headcount.core.errors import HeadcountError
 from headcount.core.study_result import StudyResult
-from headcount.models.provenance import provenance
-from headcount.runs.artifacts import safe_name
-from headcount.runs.paper_files import PAPERS, PaperEntry, PaperPage, write_paper_files
-from headcount.runs.paper_pages import commit_paper_page
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, choose_items
-from headcount.studies._run_paper import estimate_seconds, find_results, list_items, run_paper
+from headcount.studies._run_paper import check_items, estimate_seconds, keep_page, list_items, run_paper, write_files
 
-INPUTS = {"text": "--text FILE", "languages": "--languages NAME=FILE", "groups": "--groups FILE"}
+INPUTS = {"text": "--text FILE", "language": "--language NAME=FILE", "groups": "--groups FILE"}
 INPUTS |= {name: f"--{name} MODEL" for name in ("against", "tuned", "pretrained")}
 """How an input is named on the command line, where its name alone does not say it."""
 
@@ -38,10 +35,13 @@ def show_paper_items(session: Session, paper: Paper, request: PaperRequest) -> N
 
 def _make_context(session: Session, request: PaperRequest, run: Run | None) -> StudyContext:
     data = request.common
+    if request.new_head:
+        check_new_head(data)
     source_request = Request(common=data, text=request.text, embedded=request.embedded, parser=request.parser)
     return StudyContext(
         ConsoleSources(session, data, source_request),
         model=data.model,
+        new_head=request.new_head,
         run=run,
         seed=data.seed,
         command=session.command,
@@ -65,19 +65,19 @@ def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: 
     context = _make_context(session, request, run)
     all_items = list_items(paper, context)
     items = _choose_items(session, all_items, request)
+    check_items(items, context, describe_state)
     n_running = sum(item.study is not None for item in items)
     with session.progress("estimating the time"):
         seconds = estimate_seconds(items, context)
     session.note(f"{n_running} of {len(items)} items run: about {format_duration(seconds)} on this machine")
-    result = _run_items(session, paper, items, context, all_items)
-    summary = _write_files(session, run, context, result)
+    result = write_files(_run_items(session, paper, items, context, all_items), context, describe_state)
     n_done, n_failed = len(result.results), len(result.failures)
-    session.line(f"{n_done} of {len(items)} items of {paper.name} are in {summary}")
+    session.line(f"{n_done} of {len(items)} items of {paper.name} are in {result.summary}")
     session.result(
         {
             "paper": paper.name,
             "out": str(request.out),
-            "summary": str(summary),
+            "summary": str(result.summary),
             "items": {item.id: _item_to_dict(item, result) for item in items},
         }
     )
@@ -100,32 +100,21 @@ def _name_inputs(item: Item) -> list[str]:
 
 def _run_items(session: Session, paper: Paper, items: Sequence[Item], context: StudyContext, all_items: Sequence[Item]) -> PaperResult:
     """Measures items and lists the whole paper in the run, also when the work is stopped after some of them."""
-    start, reasons = time.monotonic(), dict[str, str]()
+    start, failures, is_any_finished = time.monotonic(), dict[str, str](), False
 
     def show(item: Item, result: StudyResult | None, reason: str) -> None:
-        reasons[item.id] = f"failed: {reason}" if reason else ""
+        nonlocal is_any_finished
+        is_any_finished = True
+        if reason:
+            failures[item.id] = reason
         duration = format_duration(time.monotonic() - start)
         session.line(f"{item.id:<4} {result.sentence if result is not None else f'failed: {reason}'} ({duration} so far)")
 
-    def list_paper() -> None:
-        artifacts = find_results(all_items, context)
-        entries = []
-        for item in all_items:
-            state = "not measured yet" if item.study is not None else describe_state(item)
-            reason = "" if item.id in artifacts else reasons.get(item.id) or state
-            command = item_command(session.arguments, item)
-            entries.append(PaperEntry(item.id, item.title, item.part, None, reason, item.published, command))
-        digests = {name: artifact.key.digest for name, artifact in artifacts.items()}
-        commit_paper_page(context.required_run, _build_page(paper, context, entries), digests, provenance=provenance())
-
     try:
-        result = run_paper(paper, items, context, finished=show)
-    except BaseException:
-        if reasons:  # else the run may be one of another model
-            list_paper()
-        raise
-    list_paper()
-    return result
+        return run_paper(paper, items, context, finished=show)
+    finally:
+        if is_any_finished:  # else the run may be one of another model
+            keep_page(paper, all_items, context, failures, describe_state, lambda item: item_command(session.arguments, item))
 
 
 def item_command(arguments: Sequence[str], item: Item) -> str:
@@ -142,37 +131,8 @@ def item_command(arguments: Sequence[str], item: Item) -> str:
     return " ".join([shlex.join(["headcount", *words, "--only", item.id]), *(_name_inputs(item) if item.study is None else ())])
 
 
-def _write_files(session: Session, run: Run, context: StudyContext, result: PaperResult) -> str:
-    """Writes figures, tables, summary and bibliography; returns the path of the summary."""
-    entries = [
-        PaperEntry(item.id, item.title, item.part, result.results.get(item.id), _reason(item, result), item.published)
-        for item in result.items
-    ]
-    folder = run.folder / PAPERS / safe_name(result.paper.name)
-    try:
-        return str(write_paper_files(_build_page(result.paper, context, entries), folder))
-    except MissingExtra as error:
-        session.note(f"no figure is drawn: {error}")
-        return str(folder / "summary.md")
-
-
-def _build_page(paper: Paper, context: StudyContext, entries: Sequence[PaperEntry]) -> PaperPage:
-    task = context.task
-    n_examples = {split: len(task.split(split)) for split in ("calibration", "selection", "report")}
-    sizes = ", ".join(f"{number} {split}" for split, number in n_examples.items())
-    conditions = [
-        f"Model: {context.model_name}. Task: {task.name} ({sizes} examples). Seed: {context.seed}.",
-        *(["A small version (quick): few sizes, seeds, steps and examples."] if paper.quick else []),
-    ]
-    return PaperPage(paper.name, paper.info.title, paper.info.bibtex(paper.name), context.command, conditions, entries)
-
-
-def _reason(item: Item, result: PaperResult) -> str:
-    return result.failures.get(item.id, "" if item.id in result.results else describe_state(item))
-
-
 def _item_to_dict(item: Item, result: PaperResult) -> dict[str, object]:
     if item.id not in result.results:
-        return {"title": item.title, "reason": _reason(item, result)}
+        return {"title": item.title, "reason": result.failures.get(item.id, describe_state(item))}
     measured = result.results[item.id]
     return {"title": item.title, "sentence": measured.sentence, "tables": {table.name: table.records() for table in measured.tables}}

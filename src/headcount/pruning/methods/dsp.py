@@ -152,7 +152,11 @@ class SubsetGates:
         return torch.optim.Adam([self.w], lr=self.pruner.rate)
 
     def log_numbers(self) -> dict[str, float]:
-        """Returns the temperature, and the gap in w between the last head that stays and the first that goes."""
+        """Returns the temperature, the gap in w between the last head that stays and the first that goes, and how many heads are open.
+
+        K are expected to be: the gates of every draw sum to it.
+        """
         ordered = self.w.detach()[self.removable].sort(descending=True).values
         gap = float(ordered[self.n_draws - 1] - ordered[self.n_draws]) if 0 < self.n_draws < len(ordered) else 0.0
-        return {"tau": self._tau, "gap": gap}
+        n_expected = float(self.n_kept * len(self.index) / len(self.w))
+        return {"tau": self._tau, "gap": gap, "open expected": n_expected, "open": float((self.hard() > 0).sum())}

@@ -111,5 +111,6 @@ class ProjectedGates:
         return optimiser
 
     def log_numbers(self) -> dict[str, float]:
-        """Returns how many units are open."""
-        return {"left": float(self._n_open)}
+        """Returns how many units and how many heads are open."""
+        n_open = float((self.hard() != 0).sum())
+        return {"left": float(self._n_open), "open expected": n_open, "open": n_open}

@@ -134,6 +134,7 @@ class HardConcrete:
         self.log_a = (offsets + pruner.start).requires_grad_(True)
         self.multiplier = torch.zeros(2, dtype=torch.float64, requires_grad=True)
         self._progress = (0, 1)  # the present step, and all of them
+        self._step_multiplier = 0.0  # the first multiplier in the present step, which the optimiser then moves
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -157,6 +158,7 @@ class HardConcrete:
     def sample(self, step: int, steps: int) -> Tensor:
         """Returns the gates of one step."""
         self._progress = (step, steps)
+        self._step_multiplier = float(self.multiplier.detach()[0])
         if is_settled(step, steps, self.pruner.settle):
             return self.hard()
         u = noise(self.context.seed, step, len(self.log_a)) * (1 - 2 * EPSILON) + EPSILON
@@ -182,14 +184,17 @@ class HardConcrete:
     def _count_open(self) -> Tensor:
         return open_probability(self._acting_log_a()[self.removable]).sum()
 
+    def penalty_weight(self, step: int, steps: int) -> float:
+        """Returns λ at a step: it rises to `penalty` during the warm-up."""
+        return self.pruner.penalty * min(1.0, step / max(1.0, self.pruner.warmup * (1 - self.pruner.settle) * steps))
+
     def penalty(self, step: int, steps: int) -> Tensor | None:
         """Returns λ times the expected number of open heads, or the Lagrangian of its distance from the target.
 
         None where the target is kept exactly.
         """
         if self.pruner.penalty:
-            warmth = min(1.0, step / max(1.0, self.pruner.warmup * (1 - self.pruner.settle) * steps))
-            return self.pruner.penalty * warmth * self._count_open() * (len(self.index) / len(self.log_a))
+            return self.penalty_weight(step, steps) * self._count_open() * (len(self.index) / len(self.log_a))
         if self.pruner.variant != "lagrange":
             return None
         gap = (self._count_open() - self.target(step, steps)) / len(self.log_a)
@@ -202,9 +207,16 @@ class HardConcrete:
         return torch.optim.Adam(groups, betas=(0.9, 0.99))
 
     def log_numbers(self) -> dict[str, float]:
-        """Returns how many gates are open, and the multiplier."""
+        """Returns how many gates are open, the multiplier, and λ, the weight of the penalty, until the plan is fixed."""
+        weight = {}
+        if not is_settled(*self._progress, self.pruner.settle):
+            if self.pruner.penalty:
+                weight = {"lambda": self.penalty_weight(*self._progress)}
+            elif self.pruner.variant == "lagrange":
+                weight = {"lambda": self._step_multiplier}
         with torch.no_grad():
             return {
+                **weight,
                 "open expected": float(self._count_open() + (~self.removable).sum()) * len(self.index) / len(self.log_a),
                 "open": float((self.hard() > 0).sum()),
                 "multiplier": float(self.multiplier[0]),

@@ -81,6 +81,7 @@ class GateCallback(TrainerCallback):
         self._sample: Tensor | None = None
         self._leaf: Tensor | None = None
         self._hard: Tensor | None = None
+        self._step_numbers: dict[str, float] = {}
 
     def __enter__(self) -> GateCallback:
         return self
@@ -124,6 +125,7 @@ class GateCallback(TrainerCallback):
         self._check_finite("the gate", self._sample.detach(), state.global_step)
         self._leaf = self._sample.detach().clone().requires_grad_(True)
         self._hard = None
+        self._step_numbers = {}
 
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Moves the gates."""
@@ -137,6 +139,9 @@ class GateCallback(TrainerCallback):
         torch.autograd.backward(
             [self._sample, *([] if penalty is None else [penalty])], [gradient, *([] if penalty is None else [torch.ones_like(penalty)])]
         )
+        self._step_numbers = {"gate rate": float(self._optimiser.param_groups[0]["lr"])}
+        if penalty is not None:
+            self._step_numbers["penalty"] = float(penalty.detach())
         self._optimiser.step()
         self._leaf.grad = None
         self._sample = None
@@ -153,7 +158,11 @@ class GateCallback(TrainerCallback):
         if state.log_history and state.log_history[-1].get("step") == state.global_step:
             gates = [] if self._leaf is None else [round(value, 6) for value in self._leaf.detach().tolist()]
             entry: dict[str, Any] = state.log_history[-1]
-            entry.update({**self.gating.log_numbers(), "gates": gates})
+            entry.update({**self.log_numbers(), "gates": gates})
+
+    def log_numbers(self) -> dict[str, float]:
+        """Returns the numbers of the gates and, where gates moved in the last step, their learning rate and what the penalty added to the loss."""
+        return {**self.gating.log_numbers(), **self._step_numbers}
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Writes the gates into the Trainer's checkpoint, unless they are there already."""

@@ -131,7 +131,7 @@ class AtomicTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs the numbers of the gates too, so that `report_to` shows them."""
         for callback in self._gate_callbacks():
-            logs |= callback.gating.log_numbers() if "loss" in logs else {}
+            logs |= callback.log_numbers() if "loss" in logs else {}
         super().log(logs, start_time)
 
     def _gate_callbacks(self) -> list[GateCallback]:

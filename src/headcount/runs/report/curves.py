@@ -9,13 +9,13 @@ from typing import Any
 from headcount.core.errors import ArtifactError
 from headcount.core.evaluation import Evaluation, interval
 from headcount.core.stats.metric_parts import Total, total_of
+from headcount.core.training_log import FEW_STEPS
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report import contract
 from headcount.runs.report.commands import prune_command, prune_commands
 from headcount.runs.report.plain import plural, round_number, short
 from headcount.runs.results import (
     EVALUATION,
-    FEW_STEPS,
     PRUNED,
     CostRecord,
     PrunedRecord,

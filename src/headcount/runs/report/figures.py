@@ -24,6 +24,7 @@ from headcount.runs.report.studies import read_study
 from headcount.runs.store import Run
 from headcount.runs.study_files import file_stem
 from headcount.runs.tables import STUDY
+from headcount.runs.training_log import training_figures
 
 KINDS = ("svg", "pdf")
 RAMP = ("#fffdf2", "#efe3a0", "#d0be67", "#9e9677", "#727374", "#48526b", "#00306f", "#00204d")
@@ -66,7 +67,7 @@ def write_figures(run: Run, folder: Path) -> FigureFiles:
     make_folder(folder)
     data = collect(run).report["runs"][0]
     paths, names = [], set[str]()
-    for base, contents in chain(_run_figures(data), _study_figures(run)):
+    for base, contents in chain(_run_figures(data), _study_figures(run), _training_figures(run)):
         name = next(name for number in count(1) if (name := base if number == 1 else f"{base}-{number}") not in names)
         names.add(name)
         for kind, content in contents.items():
@@ -100,6 +101,12 @@ def _study_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
     for name, result in results.items():
         for figure in result.figures:
             yield file_stem(f"{name}-{figure.name}"), {kind: draw_figure(figure, kind) for kind in KINDS}
+
+
+def _training_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Yields name and files, by kind, of the figures of gates, penalties and temperatures over training."""
+    for figure in training_figures(run):
+        yield file_stem(figure.name), {kind: draw_figure(figure, kind) for kind in KINDS}
 
 
 def _figures(data: contract.RunData) -> Iterator[tuple[str, tuple[float, float], Draw]]:

@@ -23,7 +23,7 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
 from headcount.runs.results import unpack_pruned
-from headcount.studies._base import Effort, StudyContext
+from headcount.studies._base import STEP_BATCH, Effort, StudyContext
 from headcount.studies._gated import count_heads
 from headcount.studies._results import describe_study_run
 from headcount.studies._tuning import SCORED, note_training, tune_model
@@ -43,7 +43,7 @@ def estimate_effort(study: Compensation, context: StudyContext) -> Effort:
     recipe = Recipe(epochs=study.epochs, steps=study.steps, train_batch=study.train_batch)
     scoring = 4 * study.seeds * 3 * min(n_train, SCORED, context.limit or SCORED)
     evaluating = (3 * study.seeds + 1) * min(n_report, context.limit or n_report)
-    return Effort(passes=scoring + evaluating, steps=2 * study.seeds * recipe.n_steps(n_train))
+    return Effort(passes=scoring + evaluating, steps=2 * study.seeds * recipe.n_steps(n_train) * study.train_batch / STEP_BATCH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,8 +173,7 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
     """Returns the share of its own score above chance that every checkpoint keeps at every number of heads."""
     importance = Importance.parse(study.by)
     by, normalise = str(importance), importance.info.normalise
-    checkpoints = train_checkpoints(study, context) if study.train_steps is not None else find_checkpoints(_list_names(study, context))
-    _check_heads(context, checkpoints)
+    checkpoints = train_checkpoints(study, context) if study.train_steps is not None else list_checkpoints(study, context)
     describes_model = study.train_steps is not None or context.required_run.is_described_as(context.model_name)  # as in the run of a paper
     rows: list[CheckpointRow] = []
     summaries: list[CheckpointSummary] = []
@@ -199,14 +198,30 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
     return CheckpointCurves(by, normalise, summaries, rows)
 
 
-def _list_names(study: Dynamics, context: StudyContext) -> list[str]:
-    """Returns the names of the checkpoints: those in every folder of them that the study names come first, and then the model as the last one."""
+def list_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint]:
+    """Returns the checkpoints that a study names.
+
+    Those in a folder of them come first and the model last; a model with further ones comes first.
+
+    Raises:
+        ArtifactError: there are fewer than two, a folder of them holds none, or they have different heads.
+    """
     expanded: list[str] = []
     for name in study.checkpoints:
-        folders = checkpoint_folders(Path(name)) if Path(name).is_dir() and not (Path(name) / "config.json").is_file() else []
-        expanded += [str(path) for path in folders if (path / "config.json").is_file()] or [name]
+        is_folder = Path(name).is_dir() and not (Path(name) / "config.json").is_file()
+        folders = [str(path) for path in checkpoint_folders(Path(name)) if (path / "config.json").is_file()] if is_folder else [name]
+        if not folders:
+            raise ArtifactError(f"{name} holds no checkpoints (folders checkpoint-N with a model); train with save_strategy='epoch'")
+        expanded += folders
     model = [context.model_name] if context.model_name else []
-    return [*model, *expanded] if expanded == list(study.checkpoints) else [*expanded, *model]
+    checkpoints = find_checkpoints([*model, *expanded] if expanded == list(study.checkpoints) else [*expanded, *model])
+    first, *further = ((checkpoint.name, context.sources.read_heads(checkpoint.name)) for checkpoint in checkpoints)
+    for name, heads in further:
+        if heads.heads != first[1].heads:
+            raise ArtifactError(
+                f"{name} has other heads than {first[0]} ({len(heads)} and {len(first[1])}); name checkpoints of one training"
+            )
+    return checkpoints
 
 
 def checkpoint_steps(n_steps: int) -> list[int]:
@@ -267,13 +282,3 @@ def measure_curve(
         share = share_left(dense, pruned, task, chance, seed=seed)
         rows.append(CheckpointRow(checkpoint, keep, len(plan.removed) / len(scores.heads), pruned.loss, pruned.value, drop, share))
     return dense, rows
-
-
-def _check_heads(context: StudyContext, checkpoints: Sequence[Checkpoint]) -> None:
-    """Raises ArtifactError unless all models have the same heads, before any work."""
-    first, *further = ((checkpoint.name, context.sources.read_heads(checkpoint.name)) for checkpoint in checkpoints)
-    for name, heads in further:
-        if heads.heads != first[1].heads:
-            raise ArtifactError(
-                f"{name} has other heads than {first[0]} ({len(heads)} and {len(first[1])}); name checkpoints of one training"
-            )

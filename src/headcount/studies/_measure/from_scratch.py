@@ -14,10 +14,10 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, StudyContext
 from headcount.studies._gated import count_levels
-from headcount.studies._grid import make_pruning, run_grid
+from headcount.studies._grid import estimate_requests, make_pruning, run_grid
 from headcount.studies._measure.pruning_curve import count_kind_levels
 from headcount.studies._results import describe_study_run
-from headcount.studies._rows import DifferenceRow, PrunedRow, estimate_requests
+from headcount.studies._rows import DifferenceRow, PrunedRow
 from headcount.workflows.grid import Grid, GridPoint
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def build_requests(study: FromScratch, heads: HeadMap, first_seed: int) -> dict[
 def estimate_effort(study: FromScratch, context: StudyContext) -> Effort:
     """Returns the evaluations and training steps of all models."""
     requests = build_requests(study, context.loaded.heads, context.seed)
-    return estimate_requests([spec for of_model in requests.values() for spec in of_model], context)
+    return estimate_requests(context, [spec for of_model in requests.values() for spec in of_model])
 
 
 def measure_controls(study: FromScratch, context: StudyContext) -> ScratchResult:

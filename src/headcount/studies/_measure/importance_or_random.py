@@ -11,7 +11,7 @@ from headcount.core.stats.corrected_rows import correct_rows
 from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
-from headcount.studies._base import Effort, StudyContext
+from headcount.studies._base import STEP_BATCH, Effort, StudyContext
 from headcount.studies._gated import count_heads
 from headcount.studies._grid import make_pruning, run_grid
 from headcount.studies._results import describe_study_run
@@ -60,7 +60,10 @@ def estimate_effort(study: ImportanceOrRandom, context: StudyContext) -> Effort:
     steps = 0 if study.recover is None else Recipe(train_batch=study.train_batch).with_length(study.recover).n_steps(n_train)
     n_trained = 0 if study.recover is None else (4 * sizes + 1) * study.seeds
     n_models = sizes * (4 + 4 * study.seeds) + n_trained
-    return Effort(passes=n_models * min(n_report, context.limit or n_report) + 3 * min(n_train, 512), steps=steps * n_trained)
+    return Effort(
+        passes=n_models * min(n_report, context.limit or n_report) + 3 * min(n_train, 512),
+        steps=steps * n_trained * study.train_batch / STEP_BATCH,
+    )
 
 
 def measure_choices(study: ImportanceOrRandom, context: StudyContext) -> Choices:

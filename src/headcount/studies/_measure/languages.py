@@ -24,7 +24,8 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
-from headcount.studies._base import LoadedModel, Progress, StudyContext, parse_pairs
+from headcount.studies._base import STEP_BATCH, Effort, LoadedModel, Progress, StudyContext, parse_pairs
+from headcount.studies._checks import check_same_kinds
 from headcount.studies._gated import (
     Drop,
     Share,
@@ -36,6 +37,7 @@ from headcount.studies._gated import (
     relative_gap,
     share_left,
 )
+from headcount.studies._grid import estimate_requests
 from headcount.studies._measure.language_groups import (
     FamilyContrast,
     LanguageGroup,
@@ -53,6 +55,10 @@ from headcount.workflows.prune import Pruning
 
 if TYPE_CHECKING:
     from headcount.studies.languages import Languages
+
+
+SHARES = (0.75, 0.5, 0.25)
+"""The shares of heads that stay by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +152,8 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
         raise OptionError("tasks names the tasks of this study, the first being that on which heads are chosen; leave task out")
     if study.against == context.model_name:
         raise OptionError(f"against must name another model than {context.model_name}")
-    pruner, recipe = Pruner.parse(study.method), Recipe(rate=study.rate, train_batch=study.train_batch)
-    tuning = replace(recipe, epochs=study.fine_tune or None)
-    size = None if pruner.sizes_itself else 1
-    template = PruneSpec.of(pruner, size, repair=study.repair, recover=study.recover, recipe=recipe, seed=context.seed)
+    template = make_template(study, context.seed)
+    tuning = replace(template.recipe, epochs=study.fine_tune or None)
     config = {"study": study.name, "tasks": list(study.names), **({"fine-tune": tuning.to_dict()} if study.fine_tune else {})}
     groups = read_groups(Path(study.groups), study.names) if study.groups else {}
     describe_study_run(context, context.loaded, config)
@@ -171,6 +175,57 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
     columns = [(subject.name, language) for subject in subjects for language in subject.tasks]
     contrasts, trends = group_languages(context, subjects[0], groups, rows, evaluations) if groups else ([], [])
     return LanguageLosses(models, columns, request, rows, between, gaps, contrasts, trends)
+
+
+def estimate_effort(study: Languages, context: StudyContext) -> Effort:
+    """Returns the evaluations of every model in every language, and the choice and training of all pruned models.
+
+    Every language is taken to have as many examples as the task of the context, and the other model as many heads.
+    """
+    heads, n_report = context.loaded.heads, len(context.task.report)
+    n_examples, template = min(n_report, context.limit or n_report), make_template(study, context.seed)
+    sizes = [None] if template.method.sizes_itself and not study.keep else count_levels(study.keep, heads, SHARES)
+    requests = [template if size is None else template.resized(size) for size in sizes]
+    by_seed = [replace(request, seed=request.seed + number) for request in requests for number in range(_count_seeds(request, study.seeds))]
+    if study.recover is not None:
+        first = by_seed[: _count_seeds(requests[0], study.seeds)]
+        by_seed += [replace(each, method=Pruner.parse("random"), budget=Budget(keep=len(heads))) for each in first]
+    n_groups = 0 if context.new_head else len(group_layers(heads, (THIRD, LAYER)))
+    effort = Effort()
+    names = {context.model_name: study.names} | ({} if study.against is None else {study.against: study.shared or study.names[:1]})
+    for model, languages in names.items():
+        effort += estimate_requests(context, by_seed, subject=f"{model}, {languages[0]}")
+        for language in languages:
+            effort += Effort(shared={("layers", model, language): Effort(passes=(1 + n_groups) * n_examples)})
+            effort += Effort(shared={("heads", model, language, request): Effort(passes=n_examples) for request in by_seed})
+        if study.fine_tune:
+            n_steps = replace(template.recipe, epochs=study.fine_tune).n_steps(len(context.task.calibration))
+            effort += Effort(shared={("tuned", model, languages[0]): Effort(steps=n_steps * study.train_batch / STEP_BATCH)})
+    return effort
+
+
+def make_template(study: Languages, seed: int) -> PruneSpec:
+    """Returns the request that those of all sizes and seeds differ from."""
+    pruner, recipe = Pruner.parse(study.method), Recipe(rate=study.rate, train_batch=study.train_batch)
+    size = None if pruner.sizes_itself else 1
+    return PruneSpec.of(pruner, size, repair=study.repair, recover=study.recover, recipe=recipe, seed=seed)
+
+
+def _count_seeds(request: PruneSpec, seeds: int) -> int:
+    return seeds if request.method.info.draws or request.method.info.trains or request.recover is not None else 1
+
+
+def check_languages(study: Languages, context: StudyContext) -> None:
+    """Raises an error where a file or task of a language, or a file of groups, cannot be read, or the other model is of another kind."""
+    for name, file in study.files.items():
+        if not Path(file).is_file():
+            raise DataError(f"{file}, the file of language {name}, does not exist; name a file of the task as NAME=FILE")
+    for name in study.names:
+        open_language(study, context, context.loaded, name)
+    if study.groups:
+        read_groups(Path(study.groups), study.names)
+    if study.against is not None:
+        check_same_kinds(context, study.against)
 
 
 def group_languages(
@@ -199,14 +254,14 @@ def _open_subject(
     has_new_head = CLASSIFIER not in type(unwrap(loaded.model)).__name__
     if study.fine_tune or study.recover is not None:
         labels = study.labels or (LABELS if study.names[0].startswith("demo/entailment") else ())
-        has_new_head = has_new_head and bool(labels)
+        has_new_head = (has_new_head and bool(labels)) or (context.new_head and loaded is context.loaded)
         loaded = load_with_head(context, name, labels)
     if study.fine_tune:
         options = parse_pairs(study.tune_option, "tune_option")
         loaded = train_model(context, loaded, open_language(study, context, loaded, study.names[0], options), tuning)
     requests = [template]
     if study.keep or not template.method.sizes_itself:
-        requests = [template.resized(keep) for keep in count_levels(study.keep, loaded.heads, (0.75, 0.5, 0.25))]
+        requests = [template.resized(keep) for keep in count_levels(study.keep, loaded.heads, SHARES)]
     for request in requests:
         check_request(request, loaded.model, loaded.heads)
     languages = {task: open_language(study, context, loaded, task) for task in tasks}
@@ -263,8 +318,7 @@ def _evaluate_removals(
     pruning = Pruning(run, model, next(iter(subject.tasks.values())), limit=context.limit, command=context.command)
     device, trained = next(model.parameters()).device, []
     for request in subject.requests:
-        n_seeds = seeds if request.method.info.draws or request.method.info.trains or request.recover is not None else 1
-        by_seed = [replace(request, seed=request.seed + number) for number in range(n_seeds)]
+        by_seed = [replace(request, seed=request.seed + number) for number in range(_count_seeds(request, seeds))]
         models = tuple(pruning.make(each)[1].to(device).eval() for each in by_seed)
         if request.recover is not None and not trained:  # the dense model after the same training
             dense_requests = [replace(each, method=Pruner.parse("random"), budget=Budget(keep=n_heads)) for each in by_seed]

@@ -16,9 +16,9 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.sweep import sweep
 from headcount.studies._base import Effort, StudyContext
-from headcount.studies._grid import make_pruning, run_grid
+from headcount.studies._grid import estimate_requests, evaluate_dense, make_pruning, run_grid
 from headcount.studies._results import describe_study_run
-from headcount.studies._rows import DifferenceRow, estimate_requests
+from headcount.studies._rows import DifferenceRow
 from headcount.studies._tuning import note_training
 from headcount.workflows.grid import GridPoint
 from headcount.workflows.prune import Pruning
@@ -97,7 +97,11 @@ def build_requests(study: PenaltySweep, first_seed: int) -> dict[float, list[Pru
 def estimate_sweep(study: PenaltySweep, context: StudyContext) -> Effort:
     """Returns the evaluations and training steps of all models, those of the method with an exact number too."""
     specs = [spec for of_penalty in build_requests(study, context.seed).values() for spec in of_penalty]
-    return estimate_requests([*specs, *(specs if study.exact else [])], context)
+    effort = estimate_requests(context, specs)
+    if not study.exact:
+        return effort
+    again = effort.total()  # the sizes are not known before λ has chosen them
+    return effort + Effort(again.passes, again.steps)
 
 
 def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
@@ -105,8 +109,8 @@ def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
     requests = build_requests(study, context.seed)
     describe_study_run(context, context.loaded, {"study": study.name, "penalties": list(requests), "seeds": study.seeds})
     pruning = make_pruning(context)
-    dense = pruning.evaluate_dense()
     specs = [spec for of_penalty in requests.values() for spec in of_penalty]
+    dense = evaluate_dense(context, pruning, specs)
     _train_gates(context, pruning, specs)
     grid = run_grid(context, pruning, [spec for spec in specs if pruning.is_finished(spec)])
     points = {point.artifacts[0].content["spec"]["method"]["penalty"]: point for point in grid.points}

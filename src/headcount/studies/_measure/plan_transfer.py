@@ -14,7 +14,7 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
-from headcount.studies._base import Effort, StudyContext
+from headcount.studies._base import STEP_BATCH, Effort, StudyContext
 from headcount.studies._gated import admit_model, count_heads
 from headcount.studies._grid import make_pruning, run_grid
 from headcount.studies._results import describe_study_run
@@ -78,7 +78,10 @@ def estimate_effort(study: PlanTransfer, context: StudyContext) -> Effort:
     n_trained = 0 if study.recover is None else len(study.keep) * 3 * study.seeds
     n_models = len(study.keep) * (1 + 3 * study.seeds) + 2
     steps = 0 if study.recover is None else make_template(study, 0).recipe.with_length(study.recover).n_steps(n_train)
-    return Effort(passes=n_models * min(n_report, context.limit or n_report) + 6 * min(n_train, 512), steps=steps * n_trained)
+    return Effort(
+        passes=n_models * min(n_report, context.limit or n_report) + 6 * min(n_train, 512),
+        steps=steps * n_trained * study.train_batch / STEP_BATCH,
+    )
 
 
 def measure_transfer(study: PlanTransfer, context: StudyContext) -> Transfer:

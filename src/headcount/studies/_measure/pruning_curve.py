@@ -11,11 +11,12 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
+from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, LoadedModel, StudyContext
 from headcount.studies._gated import admit_model, count_levels
-from headcount.studies._grid import run_grid
+from headcount.studies._grid import estimate_requests, run_grid
 from headcount.studies._results import describe_study_run
 from headcount.workflows.grid import MethodDifference, MethodRow, compare_methods, summarise_methods
 from headcount.workflows.prune import Pruning, build_grid
@@ -51,6 +52,12 @@ def build_requests(study: PrunedModels, context: StudyContext) -> list[PruneSpec
     return build_specs(study, context.loaded.heads, study.kinds, first_seed=context.seed)
 
 
+def check_requests(study: PrunedModels, context: StudyContext) -> None:
+    """Raises an error where the model of a study cannot be pruned by a method or to a size."""
+    for spec in build_requests(study, context):
+        check_request(spec, context.loaded.model, context.loaded.heads)
+
+
 def build_specs(study: PrunedModels, heads: HeadMap, kinds: Sequence[str], *, first_seed: int) -> list[PruneSpec]:
     """Returns the requests of all models of a study that lose heads of some kinds of attention, or of all where none is named."""
     n_free = sum(block.n_heads for block in heads.blocks if not kinds or block.kind in kinds)
@@ -66,13 +73,19 @@ def count_kind_levels(keeps: Sequence[int | float | str], n_heads: int) -> list[
     return sorted({max(1, Budget(keep=size).heads(n_heads)) for size in sizes}, reverse=True)
 
 
-def estimate_effort(study: PrunedModels, context: StudyContext, *, n_grids: int = 1) -> Effort:
-    """Returns the evaluations of all models, one gradient pass for each ranking, and the steps of those that train, of so many grids alike."""
-    specs, n_train, n_report = build_requests(study, context), len(context.task.calibration), len(context.task.report)
-    steps = sum(spec.n_steps(n_train) for spec in specs)
-    rankings = len(study.methods) * 3 * min(n_train, 512)
-    passes = (len(specs) + 1) * min(n_report, context.limit or n_report) + rankings
-    return Effort(passes=n_grids * passes, steps=n_grids * steps)
+def estimate_effort(study: PrunedModels, context: StudyContext) -> Effort:
+    """Returns the choice, training and evaluation of all models."""
+    return estimate_requests(context, build_requests(study, context))
+
+
+def estimate_curves(study: PruningCurve, context: StudyContext) -> Effort:
+    """Returns the work of all models of a study, of every kind of attention and every task; those of other models as if they had as many heads."""
+    effort, heads = Effort(), context.loaded.heads
+    for kinds in list_kinds(study, heads):
+        specs = build_specs(study, heads, kinds, first_seed=context.seed)
+        for subject in ("", *study.other_tasks):
+            effort += estimate_requests(context, specs, subject=subject)
+    return effort
 
 
 def list_kinds(study: PruningCurve, heads: HeadMap) -> list[tuple[str, ...]]:

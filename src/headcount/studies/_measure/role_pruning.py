@@ -21,8 +21,9 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.results import unpack_pruned
 from headcount.runs.sweep import sweep
-from headcount.studies._base import Effort, Progress, StudyContext
+from headcount.studies._base import STEP_BATCH, Effort, Progress, StudyContext
 from headcount.studies._gated import Drop, count_levels, measure_drop
+from headcount.studies._grid import evaluate_dense
 from headcount.studies._results import describe_study_run
 from headcount.studies._tuning import note_training
 from headcount.workflows.grid import average_evaluations
@@ -73,9 +74,11 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
     choices = list_choices(loaded.heads, heads_by_role, keeps, with_exact=not study.keep)
     choices = [replace(choice, roles=study.roles_by_name.get(choice.role, ())) for choice in choices]
     draws = range(context.seed, context.seed + study.seeds)
-    note_training(context, pruning, [choice.request(template, draw) for choice in choices for draw in draws])
+    requests = [choice.request(template, draw) for choice in choices for draw in draws]
+    note_training(context, pruning, requests)
+    dense = evaluate_dense(context, pruning, requests)
     with context.progress("pruning", "models") as advance:
-        dense, rows = prune_roles(pruning, choices, template, draws=draws, progress=advance)
+        rows = prune_roles(pruning, dense, choices, template, draws=draws, progress=advance)
     return RolePruningResult(dense, heads_by_role, rows, tuple(f"{name} is left out: {error}." for name, error in left_out.items()))
 
 
@@ -87,7 +90,7 @@ def estimate_effort(study: RolePruning, context: StudyContext) -> Effort:
     recipe = Recipe(train_batch=study.train_batch)
     steps = 0 if study.recover is None else recipe.with_length(study.recover).n_steps(n_train)
     passes = (n_models + 1) * min(n_report, context.limit or n_report) + len(study.roles_by_name) * study.seeds * min(n_train, SENTENCES)
-    return Effort(passes=passes, steps=steps * n_models)
+    return Effort(passes=passes, steps=steps * n_models * study.train_batch / STEP_BATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +179,19 @@ class RoleLevel:
 
 
 def prune_roles(
-    pruning: Pruning, choices: Sequence[HeadSelection], template: PruneSpec, *, draws: range, progress: Progress | None = None
-) -> tuple[Evaluation, list[RoleLevel]]:
-    """Returns the dense model, and a row for each choice: its change from the dense model and from random heads of the same number, paired.
+    pruning: Pruning,
+    dense: Evaluation,
+    choices: Sequence[HeadSelection],
+    template: PruneSpec,
+    *,
+    draws: range,
+    progress: Progress | None = None,
+) -> list[RoleLevel]:
+    """Returns a row for each choice: its change from the dense model and from random heads of the same number, paired.
 
     Every seed of `draws` draws the heads once; the first is also the seed of the intervals.
     """
-    dense, task, seed = pruning.evaluate_dense(), pruning.task, draws[0]
+    task, seed = pruning.task, draws[0]
     requests = {(choice, draw): choice.request(template, draw) for choice in choices for draw in draws}
     jobs = [pruning.job(request) for request in requests.values()]
     artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.provenance, progress=progress)
@@ -200,4 +209,4 @@ def prune_roles(
             controls["spare"] = means[HeadSelection(choice.role, "spare", choice.keep)]
         against = {name: measure_drop(control, pruned, task, seed=seed) for name, control in controls.items()}
         rows.append(RoleLevel(choice, len(draws), pruned.loss, pruned.value, against))
-    return dense, correct_rows(rows)
+    return correct_rows(rows)

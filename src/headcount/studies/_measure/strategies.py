@@ -20,9 +20,9 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, LoadedModel, StudyContext
 from headcount.studies._gated import admit_model
-from headcount.studies._grid import run_grid
+from headcount.studies._grid import estimate_requests, run_grid
 from headcount.studies._results import describe_study_run
-from headcount.studies._rows import ControlledRow, DifferenceRow, estimate_requests
+from headcount.studies._rows import ControlledRow, DifferenceRow
 from headcount.studies._tuning import CLASSIFIER, load_with_head
 from headcount.workflows.grid import Grid, GridPoint
 from headcount.workflows.prune import Pruning
@@ -124,7 +124,8 @@ def label_strategy(pruner: Pruner) -> str:
 
 def estimate_effort(study: Strategies, context: StudyContext) -> Effort:
     """Returns the evaluations and the training steps of all models."""
-    return estimate_requests(build_requests(study, context.loaded.heads, context.seed), context)
+    specs = build_requests(study, context.loaded.heads, context.seed)
+    return estimate_requests(context, specs, subject=study.pretrained)
 
 
 def measure_strategies(study: Strategies, context: StudyContext) -> StrategyResult:

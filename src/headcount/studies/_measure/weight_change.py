@@ -11,11 +11,13 @@ from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
 from headcount.core.stats.agreement import spearman
 from headcount.core.stats.significance import paired_t
-from headcount.studies._base import StudyContext
+from headcount.studies._base import Effort, StudyContext
 from headcount.studies._results import describe_study_run
 from headcount.studies._tuning import PARTS, relative_changes, slice_weights
 
 PERMUTATIONS = 1000
+SECONDS_PER_PARAMETER, SECONDS_PER_PERMUTATION = 2e-8, 2e-4
+"""Orders of magnitude for the estimate: reading and comparing a weight, and correlating the heads of a stack once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,13 @@ class DepthTrend:
     n_heads: int
     correlation: float
     p: float
+
+
+def estimate_effort(context: StudyContext) -> Effort:
+    """Returns the time to read another model of the same size, and that of the permutations; no example passes through either."""
+    n_parameters = sum(parameter.numel() for parameter in context.loaded.model.parameters())
+    n_tests = len(PARTS) * len({block.stack for block in context.loaded.heads.blocks})
+    return Effort(seconds=n_parameters * SECONDS_PER_PARAMETER + n_tests * PERMUTATIONS * SECONDS_PER_PERMUTATION)
 
 
 def measure_changes(context: StudyContext, study: str, tuned: str) -> tuple[list[LayerChange], list[DepthTrend]]:

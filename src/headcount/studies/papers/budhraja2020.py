@@ -114,7 +114,7 @@ class Budhraja2020(Paper):
         title, part = "The pre-trained model pruned at random, then fine-tuned on the task", "pre-trained"
         if metric is None or metric.name.lower() not in CLASSIFIED:
             return Item("B2", title, part, reason="a new head is made for tasks that classify texts")
-        if not self.pretrained:
+        if not self.pretrained and not subject.has_new_head:  # a model with a new head is pre-trained itself
             return Item("B2", title, part, lacks=("pretrained",))
         return Item("B2", title, part, study)
 

@@ -18,7 +18,7 @@ class Budhraja2021(Paper):
 
     _: KW_ONLY
     tasks: tuple[str, ...] = option((), "The task in each language, this one first, such as demo/entailment and demo/entailment-tavi")
-    languages: tuple[str, ...] = option((), "Instead of tasks: a file of the task in each language, as NAME=FILE")
+    language: tuple[str, ...] = option((), "Instead of tasks: a file of the task in each language, as NAME=FILE, such as en=en.tsv")
     against: str = option("", "A monolingual model for the first language: a folder, hub id or demo/NAME")
     groups: str = option("", "A csv file with the columns language, family and size (of the pre-training corpus)")
     tuned: str = option("", "The model after fine-tuning: a folder, a hub id, or demo/NAME")
@@ -34,16 +34,16 @@ class Budhraja2021(Paper):
 
     def items(self, subject: Subject) -> Sequence[Item]:
         """Returns X1 to X7."""
-        first = {"languages": self.languages[:1]} if self.languages else {"tasks": (self.tasks or (subject.task.name,))[:1]}
-        every = {"languages": self.languages} if self.languages else {"tasks": self.tasks or (subject.task.name,)}
+        first = {"languages": self.language[:1]} if self.language else {"tasks": (self.tasks or (subject.task.name,))[:1]}
+        every = {"languages": self.language} if self.language else {"tasks": self.tasks or (subject.task.name,)}
         sizes, seeds = (("50%",), 2) if self.quick else (("75%", "50%", "25%"), 3)
         training = {"recover": "8steps" if self.quick else self.recover, "rate": self.rate, "train_batch": 8 if self.quick else 32}
-        has_several = len(self.languages or self.tasks) > 1
+        has_several = len(self.language or self.tasks) > 1
 
         def make(id: str, title: str, part: str, study: Languages | None, *lacks: str) -> Item:
             return Item(id, title, part, None if lacks else study, lacks=lacks)
 
-        several = () if has_several else ("languages",)
+        several = () if has_several else ("language",)
         common = {"method": self.method, "keep": sizes, "seeds": seeds}
         alone = Languages(**first, against=self.against or None, **common)
         transfer = Languages(**every, **common)

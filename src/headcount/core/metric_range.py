@@ -1,0 +1,27 @@
+"""The values that a metric can have, and intervals of scores that end there."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headcount.core.evaluation import Evaluation, PairedDifference
+
+_RANGES = {
+    **dict.fromkeys(("accuracy", "token accuracy", "F1"), (0.0, 1.0)),
+    **dict.fromkeys(("Matthews correlation", "Pearson correlation"), (-1.0, 1.0)),
+    **dict.fromkeys(("BLEU", "chrF"), (0.0, 100.0)),
+    "perplexity": (1.0, inf),
+}
+
+
+def range_of(metric: str) -> tuple[float, float]:
+    """Returns the smallest and the largest value that a metric can have; infinite ends for an unknown one."""
+    return _RANGES.get(metric, (-inf, inf))
+
+
+def shift_interval(dense: Evaluation, change: PairedDifference) -> tuple[float, float]:
+    """Returns the score of the dense model plus the interval of the change from it, as far as the metric can have such values."""
+    lowest, highest = range_of(dense.metric)
+    return max(lowest, dense.score + change.low), min(highest, dense.score + change.high)

@@ -1,0 +1,27 @@
+"""Whether another model that a study names can be compared with its own, before any work. No torch here."""
+
+from __future__ import annotations
+
+from headcount.core.errors import ArtifactError
+from headcount.studies._base import StudyContext
+
+
+def check_same_heads(context: StudyContext, name: str) -> None:
+    """Raises ArtifactError unless the model of that name has the same heads as the model of a study."""
+    own, other = context.loaded.heads, context.sources.read_heads(name)
+    if own.heads != other.heads:
+        raise ArtifactError(
+            f"{context.model_name} and {name} have different heads ({len(own)} and {len(other)}); compare a model with its fine-tuned self"
+        )
+
+
+def check_same_kinds(context: StudyContext, name: str) -> None:
+    """Raises ArtifactError unless the model of that name has the same kinds of attention as the model of a study."""
+    own, other = (
+        list(dict.fromkeys(block.kind for block in heads.blocks)) for heads in (context.loaded.heads, context.sources.read_heads(name))
+    )
+    if own != other:
+        raise ArtifactError(
+            f"{context.model_name} has {' and '.join(own)} attention and {name} has {' and '.join(other)}, so that their layers cannot be "
+            "compared; name a model of the same kind"
+        )
