@@ -376,7 +376,7 @@ def generation_options(subject: Subject) -> dict[str, Any]:
     if getattr(model.config, "is_encoder_decoder", False) and model.generation_config.decoder_start_token_id is None:  # pyright: ignore
         options["decoder_start_token_id"] = getattr(model.config, "pad_token_id", None) or 0
     try:
-        _generate_dense(subject, options)
+        _generate(model, options)  # with a cache, whatever its keys: some models of transformers cannot make one
     except Exception as error:  # a decoder that waits for an encoder, a prompt of another kind: nothing to compare
         raise DoesNotApply(f"the model itself does not generate from a probe prompt: {type(error).__name__}: {error}") from error
     return options
