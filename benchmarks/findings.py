@@ -59,7 +59,7 @@ TITLES = {
 HEADER = """# Which findings hold
 
 The experiments of the papers on real models, other ones than the papers': a finding that does not show here is not refuted.
-Each section is one command, `headcount paper NAME MODEL …`, in its small version (`--quick`: few sizes, seeds, steps and examples)
+Each section is one command, `headcount paper NAME MODEL …`, in its small version (`--quick`: few sizes, seeds and steps, 300 examples of each split)
 unless it says otherwise; the linked page has all tables and figures.
 The experiments on embedded models are in [The papers](papers.md), curves of more methods in [Results](results.md), other models in
 [Real models](real-models.md).
@@ -202,7 +202,7 @@ PAPERS = {"michel2019": michel2019, "li2021": li2021, "voita2019": voita2019, "p
 def run_paper(places: Places, name: str, *, is_full: bool) -> None:
     """Runs the experiments of a paper, and keeps its page, figures and sentences."""
     out = places.out / (name if is_full else f"{name}-quick")
-    headcount("paper", name, *PAPERS[name](places), *([] if is_full else ["--quick"]), "--out", out)
+    headcount("paper", name, *PAPERS[name](places), *([] if is_full else ["--quick", "--limit", 300]), "--out", out)
     folder, page = out / "papers" / name, PAGES / name
     shutil.rmtree(page, ignore_errors=True)
     text = (folder / "summary.md").read_text(encoding="utf-8")

@@ -83,7 +83,7 @@ def write_index(names: list[str]) -> None:
         "",
         "Figures (SVG, PDF) and tables (csv, LaTeX) of an item are in `RUN/papers/NAME/ITEM/`, all of them with the paper's own values in",
         "`RUN/papers/NAME/summary.md`, the reference in `references.bib`. `--new-head` takes a pre-trained model without a head for the task:",
-        "items prune first and train then. In Python: `hc.paper(\"michel2019\", model, task, out=RUN, only=[\"M8\"])`, see",
+        'items prune first and train then. In Python: `hc.paper("michel2019", model, task, out=RUN, only=["M8"])`, see',
         "[Studies](studies.md#a-paper-in-python).",
         "The column *in the paper* was written from memory and is not checked against the papers yet.",
         "",

@@ -40,7 +40,7 @@ USED_BY_NAME = {
     "fields that are read through `fields`, `asdict` or pydantic": "kv_bytes schema_version named_heads rank_with rank_without is_noisy "
     "n_languages n_others "
     "lost_by_others weighted_p "
-    "mean_with mean_without survivors_with",
+    "mean_with mean_without survivors_with heads_with",
     "arguments of a protocol": "operation display_id",
     "called by the server by the name of an action": "attend ablate prune_run",
     "kept so that its address stays taken": "storage",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 from headcount.core.options import option
+from headcount.studies import _measure
 from headcount.studies._base import Study, StudyContext
 
 
@@ -33,6 +34,4 @@ class PrunedModels(Study):
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where the model cannot be pruned by a method or to a size."""
-        from headcount.studies._measure.pruning_curve import check_requests
-
-        check_requests(self, context)
+        _measure.pruning_curve.check_requests(self, context)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Cell, Column, StudyResult, Table, format_interval, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
@@ -35,10 +36,8 @@ class AllButOne(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every block reduced to its best head, and a last one for the best head everywhere at once."""
-        from headcount.studies._measure.all_but_one import reduce_layers
-
         task = context.task
-        rows = reduce_layers(context, self.how)
+        rows = _measure.all_but_one.reduce_layers(context, self.how)
         metric = task.metric.name if task.metric else ""
         return StudyResult(
             study=str(self),

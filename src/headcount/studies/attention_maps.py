@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
+from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
@@ -35,15 +36,15 @@ class AttentionMaps(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the attention map of a typical head of every family."""
-        from headcount.studies._measure.attention_maps import draw_typical_heads
-        from headcount.studies._measure.role_tables import describe_text
-
-        table, heads = draw_typical_heads(self, context)
+        table, heads = _measure.attention_maps.draw_typical_heads(self, context)
         return StudyResult(
             study=str(self),
             tables=(_table(heads), _weight_table(heads)),
             sentence=_verdict(heads),
-            notes=(describe_text(table), "One sentence is an example, and no evidence: the accuracy is that over all sentences."),
+            notes=(
+                _measure.role_tables.describe_text(table),
+                "One sentence is an example, and no evidence: the accuracy is that over all sentences.",
+            ),
             figures=tuple(map(_figure, heads)),
             measurements={"model": context.model_name, "definition": table.definition, "rows": [asdict(head) for head in heads]},
         )

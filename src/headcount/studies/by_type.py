@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ class ByType(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every type of attention in the model."""
-        from headcount.studies._measure.by_type import measure_types
-
-        ranking, rows = measure_types(context, self.by)
+        ranking, rows = _measure.by_type.measure_types(context, self.by)
         task, by = context.task, ranking.method
         metric = task.metric.name if task.metric else ""
         dense = f" {metric} of the dense model {rows[0].metric:.4g}." if metric else ""

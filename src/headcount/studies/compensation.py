@@ -8,6 +8,7 @@ from headcount.core.errors import OptionError
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._rows import difference_cells, seed_cells, seed_columns
 
@@ -43,9 +44,7 @@ class Compensation(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of both models."""
-        from headcount.studies._measure.compensation import estimate_effort
-
-        return estimate_effort(self, context)
+        return _measure.compensation.estimate_effort(self, context)
 
     @property
     def trains_new_head(self) -> bool:
@@ -54,9 +53,7 @@ class Compensation(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the differences by part over all survivors and by layer, and how evenly they are spread over layers."""
-        from headcount.studies._measure.compensation import measure_compensation
-
-        changes = measure_compensation(self, context)
+        changes = _measure.compensation.measure_compensation(self, context)
         return StudyResult(
             study=str(self),
             tables=(_change_table(changes.rows), _evenness_table(changes.evenness), _quality_table(changes.quality, changes.metric)),

@@ -8,6 +8,7 @@ from headcount.core.errors import OptionError
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import STEP_BATCH, Effort, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
@@ -57,10 +58,8 @@ class Dynamics(Study):
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises ArtifactError where named checkpoints are fewer than two, or have different heads."""
-        from headcount.studies._measure.dynamics import list_checkpoints
-
         if self.train_steps is None:
-            list_checkpoints(self, context)
+            _measure.dynamics.list_checkpoints(self, context)
 
     @property
     def trains_new_head(self) -> bool:
@@ -69,9 +68,7 @@ class Dynamics(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the share of its own score above chance that every checkpoint keeps at every number of heads."""
-        from headcount.studies._measure.dynamics import measure_checkpoints
-
-        curves = measure_checkpoints(self, context)
+        curves = _measure.dynamics.measure_checkpoints(self, context)
         return StudyResult(
             study=str(self),
             tables=(_table(curves, self.hold),),

@@ -8,6 +8,7 @@ from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.figure import Axis, BarFigure, Bars, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads
 from headcount.studies._parts import Part, join_parts, layer_of
@@ -45,10 +46,8 @@ class FinetuneRoles(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every head and role that both models were tested for, with the paired difference."""
-        from headcount.studies._measure.finetune_roles import measure_role_changes, measure_trends
-
-        changes = measure_role_changes(context, self.tuned, self.only, self.definition, self.sentences)
-        trends = measure_trends(changes, self.definition, seed=context.seed)
+        changes = _measure.finetune_roles.measure_role_changes(context, self.tuned, self.only, self.definition, self.sentences)
+        trends = _measure.finetune_roles.measure_trends(changes, self.definition, seed=context.seed)
         significant = sorted((change for change in changes if change.q <= SIGNIFICANT), key=lambda change: -abs(change.difference))
         layers = _layer_table(changes)
         tables = (_change_table(significant[:MOST_ROWS]), layers, _role_table(changes), _trend_table(trends))

@@ -8,6 +8,7 @@ from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.metric_range import shift_interval
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows, note_dense
 
@@ -46,9 +47,7 @@ class FromScratch(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models."""
-        from headcount.studies._measure.from_scratch import estimate_effort
-
-        return estimate_effort(self, context)
+        return _measure.from_scratch.estimate_effort(self, context)
 
     @property
     def trains_new_head(self) -> tuple[str, ...]:
@@ -57,9 +56,7 @@ class FromScratch(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the pruned models and their controls in one table, and every control in pairs with its pruned model."""
-        from headcount.studies._measure.from_scratch import measure_controls
-
-        measured = measure_controls(self, context)
+        measured = _measure.from_scratch.measure_controls(self, context)
         metric = measured.dense.metric or "loss"
         return StudyResult(
             study=str(self),

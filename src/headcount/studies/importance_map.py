@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
@@ -35,11 +36,9 @@ class ImportanceMap(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the scores of all heads by every importance, the parameters of a head by layer, and the distances if they are asked for."""
-        from headcount.studies._measure.importance_map import count_parameters, measure_distances, score_heads
-
-        maps = score_heads(context, self)
-        parameters = count_parameters(context.loaded.model)
-        distances = measure_distances(context) if self.distances else []
+        maps = _measure.importance_map.score_heads(context, self)
+        parameters = _measure.importance_map.count_parameters(context.loaded.model)
+        distances = _measure.importance_map.measure_distances(context) if self.distances else []
         tables = [
             _score_table(maps),
             _parameter_table(parameters),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval
+from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._rows import controlled_cells, controlled_columns
 
@@ -36,15 +37,11 @@ class ImportanceOrRandom(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models."""
-        from headcount.studies._measure.importance_or_random import estimate_effort
-
-        return estimate_effort(self, context)
+        return _measure.importance_or_random.estimate_effort(self, context)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every choice and stage at every number of heads."""
-        from headcount.studies._measure.importance_or_random import measure_choices
-
-        choices = measure_choices(self, context)
+        choices = _measure.importance_or_random.measure_choices(self, context)
         metric = choices.dense.metric or "loss"
         return StudyResult(
             study=str(self),

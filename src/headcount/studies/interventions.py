@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._rows import difference_cells, note_dense, seed_cells, seed_columns
 
@@ -43,15 +44,11 @@ class Interventions(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations under all interventions."""
-        from headcount.studies._measure.interventions import estimate_effort
-
-        return estimate_effort(self, context)
+        return _measure.interventions.estimate_effort(self, context)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every intervention and number of heads."""
-        from headcount.studies._measure.interventions import measure_interventions
-
-        dense, rows = measure_interventions(self, context)
+        dense, rows = _measure.interventions.measure_interventions(self, context)
         metric = dense.metric or "loss"
         return StudyResult(
             study=str(self),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headcount.core.figure import Axis, HeatMap, Line, LineFigure
 from headcount.core.study_result import Cell, Column, StudyResult, Table
+from headcount.studies import _measure
 from headcount.studies._base import Effort, StudyContext, StudyInfo
 from headcount.studies._pruned_models import PrunedModels
 
@@ -25,15 +26,11 @@ class Kept(PrunedModels):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models."""
-        from headcount.studies._measure.pruning_curve import estimate_effort
-
-        return estimate_effort(self, context)
+        return _measure.pruning_curve.estimate_effort(self, context)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the heads that stay by kind and by layer, for every method and number of heads."""
-        from headcount.studies._measure.kept import count_kept
-
-        kept = count_kept(self, context)
+        kept = _measure.kept.count_kept(self, context)
         methods = list(dict.fromkeys(row.method for row in kept.rows))
         figures = [figure for method in methods for figure in _figures(kept, method, names_method=len(methods) > 1)]
         return StudyResult(

@@ -8,6 +8,7 @@ from headcount.core.errors import OptionError
 from headcount.core.figure import Axis, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_pairs
 
 if TYPE_CHECKING:
@@ -71,15 +72,11 @@ class Languages(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations in every language, and the choice and training of all models."""
-        from headcount.studies._measure.languages import estimate_effort
-
-        return estimate_effort(self, context)
+        return _measure.languages.estimate_effort(self, context)
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where a file or task of a language cannot be read, or the other model has other kinds of attention."""
-        from headcount.studies._measure.languages import check_languages
-
-        check_languages(self, context)
+        _measure.languages.check_languages(self, context)
 
     @property
     def trains_new_head(self) -> bool:
@@ -88,9 +85,7 @@ class Languages(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns what every model loses in every language without layers or heads, compared between languages and between models."""
-        from headcount.studies._measure.languages import measure_languages
-
-        losses = measure_languages(self, context)
+        losses = _measure.languages.measure_languages(self, context)
         tables = [_loss_table(losses)]
         if losses.between:
             tables.append(_between_table(losses.between, f"Rise of the loss beyond that in {self.names[0]}, {losses.models[0]}"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
 from headcount.studies._rows import describe_dense, note_dense
 
@@ -28,9 +29,7 @@ class Layers(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every group of layers and, by stack, consecutive against spread-out pairs."""
-        from headcount.studies._measure.layers import measure_layers
-
-        dense, rows, pairs = measure_layers(context, self.how)
+        dense, rows, pairs = _measure.layers.measure_layers(context, self.how)
         metric = dense.metric or "loss"
         return StudyResult(
             study=str(self),

@@ -8,6 +8,7 @@ from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.metric_range import shift_interval
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows
 
@@ -38,9 +39,7 @@ class PenaltySweep(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the training and the evaluation of every λ and seed."""
-        from headcount.studies._measure.penalty_sweep import estimate_sweep
-
-        return estimate_sweep(self, context)
+        return _measure.penalty_sweep.estimate_sweep(self, context)
 
     @property
     def trains_new_head(self) -> bool:
@@ -49,9 +48,7 @@ class PenaltySweep(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the heads that stay and the metric for every λ."""
-        from headcount.studies._measure.penalty_sweep import sweep_penalties
-
-        sweep = sweep_penalties(self, context)
+        sweep = _measure.penalty_sweep.sweep_penalties(self, context)
         metric = sweep.dense.metric or "loss"
         return StudyResult(
             study=str(self),

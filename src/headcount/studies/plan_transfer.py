@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads
 from headcount.studies._rows import difference_cells, note_dense, seed_cells, seed_columns
@@ -40,9 +41,7 @@ class PlanTransfer(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models."""
-        from headcount.studies._measure.plan_transfer import estimate_effort
-
-        return estimate_effort(self, context)
+        return _measure.plan_transfer.estimate_effort(self, context)
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where the other task cannot be opened, or its model has other heads."""
@@ -53,9 +52,7 @@ class PlanTransfer(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every choice and number of heads, and the tests of the transferred choice."""
-        from headcount.studies._measure.plan_transfer import measure_transfer
-
-        transfer = measure_transfer(self, context)
+        transfer = _measure.plan_transfer.measure_transfer(self, context)
         metric = transfer.dense.metric or "loss"
         return StudyResult(
             study=str(self),

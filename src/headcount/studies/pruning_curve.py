@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, StudyContext, StudyInfo
 from headcount.studies._pruned_models import PrunedModels
 
@@ -33,22 +34,16 @@ class PruningCurve(PrunedModels):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models."""
-        from headcount.studies._measure.pruning_curve import estimate_curves
-
-        return estimate_curves(self, context)
+        return _measure.pruning_curve.estimate_curves(self, context)
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where the model cannot be pruned as requested, or another task or model cannot be opened."""
-        from headcount.studies._measure.pruning_curve import open_series
-
         super().check_inputs(context)
-        open_series(self, context)
+        _measure.pruning_curve.open_series(self, context)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every method and number of heads, and one for every pair of methods at each number."""
-        from headcount.studies._measure.pruning_curve import measure_curves
-
-        measured = measure_curves(self, context)
+        measured = _measure.pruning_curve.measure_curves(self, context)
         rows, tasks = measured.rows, list(measured.dense)
         first = next(iter(measured.dense.values()))
         metrics = dict.fromkeys(dense.metric or "loss" for dense in measured.dense.values())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, BarFigure, Bars, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._parts import layer_of
 
@@ -32,9 +33,7 @@ class RareWords(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the best heads for the rarest tokens, and the shares of every head by frequency rank."""
-        from headcount.studies._measure.rare_words import measure_rare_words
-
-        measured = measure_rare_words(context, self.name, self.frequent, self.sentences)
+        measured = _measure.rare_words.measure_rare_words(context, self.name, self.frequent, self.sentences)
         best = measured.best["rarest"] if "rarest" in measured.best else next(iter(measured.best.values()))
         return StudyResult(
             study=str(self),

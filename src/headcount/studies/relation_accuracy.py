@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ class RelationAccuracy(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the best head of every relation and direction against the best offset."""
-        from headcount.studies._measure.relation_accuracy import measure_relations
-
-        rows = measure_relations(context, self.name, self.sentences)
+        rows = _measure.relation_accuracy.measure_relations(context, self.name, self.sentences)
         syntactic = [row for row in rows if row.is_syntactic]
         n_above = sum(row.q is not None and row.q <= SIGNIFICANT and row.accuracy > row.baseline for row in rows)
         return StudyResult(

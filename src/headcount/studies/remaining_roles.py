@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
+from headcount.studies import _measure
 from headcount.studies._base import Effort, StudyContext, StudyInfo
 from headcount.studies._pruned_models import PrunedModels
 
@@ -30,23 +31,23 @@ class RemainingRoles(PrunedModels):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models, and a pass of each over the text."""
-        from headcount.studies._measure.pruning_curve import build_requests, estimate_effort
-
         n_sentences = self.sentences or context.limit or 500
-        return estimate_effort(self, context) + Effort(passes=n_sentences * (1 + len(build_requests(self, context))))
+        return _measure.pruning_curve.estimate_effort(self, context) + Effort(
+            passes=n_sentences * (1 + len(_measure.pruning_curve.build_requests(self, context)))
+        )
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the heads of every family in every pruned model, and how many kept, lost and gained it."""
-        from headcount.studies._measure.remaining_roles import measure_remaining
-        from headcount.studies._measure.role_tables import describe_text
-
-        measured = measure_remaining(self, context)
+        measured = _measure.remaining_roles.measure_remaining(self, context)
         methods = list(dict.fromkeys(row.method for row in measured.changes))
         return StudyResult(
             study=str(self),
             tables=(_family_table(measured), _change_table(measured.changes), _head_table(measured)),
             sentence=_verdict(measured),
-            notes=(describe_text(measured.dense), "Counts are means over seeds; a head of several families counts once as such."),
+            notes=(
+                _measure.role_tables.describe_text(measured.dense),
+                "Counts are means over seeds; a head of several families counts once as such.",
+            ),
             figures=tuple(_figure(measured, method, names_method=len(methods) > 1) for method in methods),
             measurements={
                 "model": context.model_name,

@@ -9,6 +9,7 @@ from headcount.core.errors import DataError
 from headcount.core.figure import Axis, BarFigure, Bars, Line, LineFigure, Points, ScatterFigure
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
+from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._parts import Part, join_parts
 
@@ -44,10 +45,7 @@ class RoleDefinitions(Study):
         Raises:
             DataError: block heads are asked for, and no pairs of texts can be read.
         """
-        from headcount.studies._measure.role_definitions import measure_definitions
-        from headcount.studies._measure.role_tables import describe_text
-
-        measured = measure_definitions(context, self.name, self.taus, self.tau, self.sentences)
+        measured = _measure.role_definitions.measure_definitions(context, self.name, self.taus, self.tau, self.sentences)
         if self.show == "blocks" and not measured.blocks:
             raise DataError("block heads are tested on pairs of texts, and none can be made of this text; use a task or a table with pairs")
         n_heads = len(measured.table.heads)
@@ -60,7 +58,7 @@ class RoleDefinitions(Study):
             tables=part.tables,
             sentence=part.sentence,
             notes=(
-                describe_text(measured.table),
+                _measure.role_tables.describe_text(measured.table),
                 "All labels are of the same measurements; a family has a head if one of its roles has it.",
             ),
             figures=part.figures,
@@ -97,12 +95,10 @@ def _sweep_part(rows: Sequence[SweepRow], n_heads: int) -> Part:
 
 
 def _rules_part(rows: Sequence[RuleRow], n_heads: int) -> Part:
-    from headcount.studies._measure.role_definitions import RULES
-
     columns = (
         Column("family"),
         Column("heads tested"),
-        *(Column(rule, "heads") for rule in RULES),
+        *(Column(rule, "heads") for rule in _measure.role_definitions.RULES),
         Column("heads × roles"),
         Column("test and 2019"),
         Column("test alone"),
@@ -118,7 +114,9 @@ def _rules_part(rows: Sequence[RuleRow], n_heads: int) -> Part:
         n=n_heads,
         n_unit="heads",
         categories=tuple(row.family for row in rows),
-        bars=tuple(Bars(rule, tuple(float(row.counts[number]) for row in rows)) for number, rule in enumerate(RULES)),
+        bars=tuple(
+            Bars(rule, tuple(float(row.counts[number]) for row in rows)) for number, rule in enumerate(_measure.role_definitions.RULES)
+        ),
     )
     overall = rows[-1]
     sentence = (

@@ -8,6 +8,7 @@ from headcount.core.definition import DEFAULT_DEFINITION
 from headcount.core.figure import Axis, BarFigure, Bars, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._parts import Part, join_parts
 
@@ -36,10 +37,7 @@ class RoleFamilies(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the share of heads by family and text, by layer, the overlap of families, and heads of several families by third."""
-        from headcount.studies._measure.role_families import measure_families
-        from headcount.studies._measure.role_tables import describe_text
-
-        measured = measure_families(context, self.name, self.definition, self.tasks, self.sentences)
+        measured = _measure.role_families.measure_families(context, self.name, self.definition, self.tasks, self.sentences)
         n_heads = len(measured.families.heads)
         parts = {
             "shares": _shares_part(measured.shares, n_heads),
@@ -52,7 +50,7 @@ class RoleFamilies(Study):
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(describe_text(measured.table), "Families without a role that the text can show are left out."),
+            notes=(_measure.role_tables.describe_text(measured.table), "Families without a role that the text can show are left out."),
             figures=part.figures,
             measurements={
                 "model": context.model_name,

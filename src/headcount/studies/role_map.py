@@ -8,6 +8,7 @@ from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.figure import Axis, BarFigure, Bars, Counts, HeatMap, Histogram
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._parts import Part, join_parts, layer_of
 
@@ -42,9 +43,7 @@ class RoleMap(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the bias and test of every head and role, and the families of every head."""
-        from headcount.studies._measure.role_tables import Families, describe_text, measure_table
-
-        table = measure_table(context, self.name, self.definition, self.sentences)
+        table = _measure.role_tables.measure_table(context, self.name, self.definition, self.sentences)
         definition, families = Definition.parse(self.definition), Families.of(table)
         order = list(definition.info.families)
         rows = sorted(
@@ -64,7 +63,7 @@ class RoleMap(Study):
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(describe_text(table), *_untested_notes(table)),
+            notes=(_measure.role_tables.describe_text(table), *_untested_notes(table)),
             figures=part.figures,
             measurements={
                 "model": context.model_name,

@@ -8,6 +8,7 @@ from headcount.core.errors import OptionError
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_pairs
 from headcount.studies._rows import describe_dense, note_dense
 
@@ -55,9 +56,7 @@ class RolePruning(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models."""
-        from headcount.studies._measure.role_pruning import estimate_effort
-
-        return estimate_effort(self, context)
+        return _measure.role_pruning.estimate_effort(self, context)
 
     @property
     def trains_new_head(self) -> bool:
@@ -66,9 +65,7 @@ class RolePruning(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every role pruned and spared, and for random heads, at every number of heads."""
-        from headcount.studies._measure.role_pruning import measure_role_pruning
-
-        measured = measure_role_pruning(self, context)
+        measured = _measure.role_pruning.measure_role_pruning(self, context)
         dense, rows = measured.dense, measured.rows
         metric = dense.metric or "loss"
         return StudyResult(

@@ -8,6 +8,7 @@ from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.figure import Axis, BarFigure, Bars, Counts, Histogram, Points, ScatterFigure
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
@@ -37,10 +38,8 @@ class RolesImportance(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every role that some heads have and some lack, against every importance."""
-        from headcount.studies._measure.roles_importance import measure_roles_and_scores, rank_roles
-
-        table, scores = measure_roles_and_scores(context, self.by, self.definition)
-        rows = sorted(rank_roles(table, scores, seed=context.seed), key=lambda row: (row.method, row.p))
+        table, scores = _measure.roles_importance.measure_roles_and_scores(context, self.by, self.definition)
+        rows = sorted(_measure.roles_importance.rank_roles(table, scores, seed=context.seed), key=lambda row: (row.method, row.p))
         return StudyResult(
             study=str(self),
             tables=(_table(rows), _head_table(table, scores)),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, Counts, HeatMap, Histogram
 from headcount.core.options import option
 from headcount.core.study_result import Cell, Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._rows import note_dense
 
@@ -37,9 +38,7 @@ class SingleHeads(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every head, their histogram, and a map of the changes."""
-        from headcount.studies._measure.single_heads import remove_each_head
-
-        dense, rows = remove_each_head(context, self.name, self.how)
+        dense, rows = _measure.single_heads.remove_each_head(context, self.name, self.how)
         metric, task = dense.metric or "loss", context.task
         notes = [note_dense(dense)]
         if task.metric is not None and task.metric.generates:

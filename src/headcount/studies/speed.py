@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.workflows.analysis_spec import MIN_ROUNDS
 
@@ -37,9 +38,7 @@ class Speed(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every size and batch size."""
-        from headcount.studies._measure.speed import measure_speed
-
-        rows = measure_speed(self, context)
+        rows = _measure.speed.measure_speed(self, context)
         by_batch = _figure_by_batch(rows)
         by_size = [_figure_by_size(rows)] if len({row.n_kept for row in rows}) > 1 else []
         return StudyResult(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._rows import controlled_cells, controlled_columns, difference_cells, note_dense
 
@@ -47,15 +48,11 @@ class Strategies(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models."""
-        from headcount.studies._measure.strategies import estimate_effort
-
-        return estimate_effort(self, context)
+        return _measure.strategies.estimate_effort(self, context)
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where the pre-trained model cannot be opened with a head for the task."""
-        from headcount.studies._measure.strategies import open_subject
-
-        open_subject(self, context)
+        _measure.strategies.open_subject(self, context)
 
     @property
     def trains_new_head(self) -> bool:
@@ -64,9 +61,7 @@ class Strategies(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every strategy, kind of attention and number of heads, and one for every pair of strategies."""
-        from headcount.studies._measure.strategies import measure_strategies
-
-        measured = measure_strategies(self, context)
+        measured = _measure.strategies.measure_strategies(self, context)
         metric = measured.dense.metric or "loss"
         return StudyResult(
             study=str(self),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, BarFigure, Bars, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
+from headcount.studies import _measure
 from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
@@ -33,19 +34,13 @@ class Survivors(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns, by method and role, the share of levels that heads survive, and the survivors with the role at every level."""
-        from headcount.studies._measure.survivors import (
-            compare_survivors,
-            count_families,
-            read_or_measure_roles,
-            read_survivors,
-            read_units,
-        )
-
         run = context.required_run
-        survivor_sets, trained = read_survivors(run, dense_roles=self.dense_roles)
-        table = read_or_measure_roles(context, run)
-        levels, survival = compare_survivors(table, survivor_sets, units=read_units(run), seed=context.seed)
-        families = count_families(table, survivor_sets)
+        survivor_sets, trained = _measure.survivors.read_survivors(run, dense_roles=self.dense_roles)
+        table = _measure.survivors.read_or_measure_roles(context, run)
+        levels, survival = _measure.survivors.compare_survivors(
+            table, survivor_sets, units=_measure.survivors.read_units(run), seed=context.seed
+        )
+        families = _measure.survivors.count_families(table, survivor_sets)
         record = run.record()
         shown_levels = [row for row in levels if self.all or row.role == ANY_ROLE or row.q <= SIGNIFICANT]
         shown_survival = [row for row in survival if self.all or row.role == ANY_ROLE or row.q <= SIGNIFICANT]

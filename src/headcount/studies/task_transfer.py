@@ -8,6 +8,7 @@ from headcount.core.errors import OptionError
 from headcount.core.figure import Axis, Points, ScatterFigure
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import Ablation, Effort, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
@@ -45,9 +46,7 @@ class TaskTransfer(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the correlation of the changes on the task and on every other one."""
-        from headcount.studies._measure.task_transfer import compare_tasks
-
-        tasks, rows = compare_tasks(self, context)
+        tasks, rows = _measure.task_transfer.compare_tasks(self, context)
         return StudyResult(
             study=str(self),
             tables=(_table(rows), _head_table(tasks)),

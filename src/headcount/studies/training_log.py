@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
 from headcount.core.training_log import FEW_STEPS, FIGURES, LoggedTraining, draw_gates, draw_number, scale_number
+from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 
 
@@ -27,9 +28,7 @@ class TrainingLog(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the steps of the training, and the evaluations of both models."""
-        from headcount.studies._measure.training_log import estimate_effort
-
-        return estimate_effort(self, context)
+        return _measure.training_log.estimate_effort(self, context)
 
     @property
     def trains_new_head(self) -> tuple[str, ...]:
@@ -38,9 +37,7 @@ class TrainingLog(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the log of the training, and the gate of every head at each of its entries."""
-        from headcount.studies._measure.training_log import read_log
-
-        training = read_log(self, context)
+        training = _measure.training_log.read_log(self, context)
         heads = tuple(map(str, context.loaded.heads))
         columns = [column for column in FIGURES if any(column in step.numbers for step in training.steps)]
         log = _log_table(training, columns)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, Points, ScatterFigure
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
@@ -29,10 +30,8 @@ class Transfer(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every pair of runs for every importance that all of them have."""
-        from headcount.studies._measure.transfer import correlate_scores, read_scores
-
-        by_method = read_scores(context, self.runs, self.by)
-        pairs = [pair for scores in by_method.values() for pair in correlate_scores(scores, seed=context.seed)]
+        by_method = _measure.transfer.read_scores(context, self.runs, self.by)
+        pairs = [pair for scores in by_method.values() for pair in _measure.transfer.correlate_scores(scores, seed=context.seed)]
         notes = [
             f"{pair.a} and {pair.b} were scored on the same examples, so their agreement says nothing about other data."
             for pair in pairs

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, Line, LineFigure
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads
 
@@ -27,9 +28,7 @@ class WeightChange(Study):
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the time to read the other model, and that of the permutations."""
-        from headcount.studies._measure.weight_change import estimate_effort
-
-        return estimate_effort(context)
+        return _measure.weight_change.estimate_effort(context)
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises ArtifactError unless the fine-tuned model has the same heads."""
@@ -37,9 +36,7 @@ class WeightChange(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the change of every part by layer, and its trend with depth."""
-        from headcount.studies._measure.weight_change import measure_changes
-
-        layers, trends = measure_changes(context, self.name, self.tuned)
+        layers, trends = _measure.weight_change.measure_changes(context, self.name, self.tuned)
         return StudyResult(
             study=str(self),
             tables=(_layer_table(layers), _trend_table(trends)),

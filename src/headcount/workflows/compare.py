@@ -152,7 +152,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
         model: A live model, a folder or a hub id.
         data: An hc.Task or the name of one; by default the task that the model is made for.
         out: The run folder.
-        methods: Pruners, or importances to rank by; random is always added.
+        methods: Pruners, or importances to rank by, also with alternatives (`dsp(tau=1|10)`); random is always added.
         keep: Numbers of heads that stay, or shares of them.
         seeds: Seeds of methods with chance in them.
         plan: A plan made elsewhere, or its file: it, its complement, and random heads of their sizes are compared too.
@@ -195,7 +195,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     if text is not None and not keep_models:
         raise OptionError("text is what roles of the kept models are measured on; add keep_models=True, or leave text out")
     bench_sizes = BenchSizes(tuple(batches), (length,), COMPARED_SIZES.rounds)
-    pruners = [Pruner.parse(method) for method in methods]
+    pruners = Pruner.parse_grid(methods)
     Definition.parse(definition)
     check_progress(progress)
     limits = Budget(keep=1, protected=frozenset(map(Head.parse, protected)), floor=floor, unit=unit)

@@ -45,7 +45,7 @@ def compare_pruners(
 ) -> None:
     """Prunes by every method to every number of heads in a run folder, and prints each against the dense model and against each other."""
     template = options.spec("random", Budget(keep=1), seed=data.seed)
-    pruners = [Pruner.parse(method) for method in split_methods(methods)]
+    pruners = Pruner.parse_grid(split_methods(methods))
     Definition.parse(measure.definition or DEFAULT_DEFINITION)
     if new_head:
         options.check_new_head(pruners)

@@ -42,17 +42,15 @@ class Michel2019(Paper):
         kinds, all_but_one = subject.kinds, AllButOne()
         one_kind = f"the model has one kind of attention, {kinds[0]}" if len(kinds) == 1 else ""
         return [
-            Item("M1", "Histogram of the score without one head", "Fig. 1", SingleHeads(), published=_single_heads()),
-            Item(
-                "M2", "Change of the metric without each head, with its significance", "Table 1", SingleHeads(), published=_single_heads()
-            ),
+            Item("M1", "Histogram of the score without one head", "Fig. 1", SingleHeads(), published=SINGLE_HEADS),
+            Item("M2", "Change of the metric without each head, with its significance", "Table 1", SingleHeads(), published=SINGLE_HEADS),
             Item(
                 "M3",
                 "Best single head of every layer, by kind of attention",
                 "Table 2",
                 None if one_kind else all_but_one,
                 reason=f"{one_kind}: M4 is the table for such models" if one_kind else "",
-                published=_kept_head(),
+                published=KEPT_HEAD,
             ),
             Item(
                 "M4",
@@ -64,10 +62,10 @@ class Michel2019(Paper):
             Item("M5", "Heads chosen on one set of examples and reported on another", "Appendix A", all_but_one),
             self._transfer(),
             Item("M7", "Importance of every head by the gradient, divided by the norm of its layer", "section 4.1", self._map("gradient")),
-            Item("M8", "Pruning curve by gradient importance and by ablation", "Fig. 3", self._curve(self._rankings()), published=_curve()),
+            Item("M8", "Pruning curve by gradient importance and by ablation", "Fig. 3", self._curve(self._rankings()), published=CURVE),
             self._several_tasks(),
             Item("M10", "Ranked once against ranked again after every step", "section 4.1", self._curve(self._iterative())),
-            Item("M11", "Speed of the cut model by batch size, half of the heads removed", "Table 4", self._speed(), published=_speed()),
+            Item("M11", "Speed of the cut model by batch size, half of the heads removed", "Table 4", self._speed(), published=SPEED),
             Item(
                 "M12",
                 "Pruning curve of each kind of attention alone",
@@ -104,7 +102,7 @@ class Michel2019(Paper):
     def _several_tasks(self) -> Item:
         study = self._curve(self._rankings()[:1], other_tasks=self.other_task) if self.other_task else None
         lacks = () if self.other_task else ("other_task",)
-        return Item("M9", "Pruning curves of several tasks, absolute and relative", "Appendix B", study, lacks, published=_tasks())
+        return Item("M9", "Pruning curves of several tasks, absolute and relative", "Appendix B", study, lacks, published=TASKS)
 
     def _rankings(self) -> tuple[str, ...]:
         return ("rank(by=gradient;limit=64)", "rank(by=ablation;limit=32)") if self.quick else ("gradient", "ablation")
@@ -131,29 +129,41 @@ class Michel2019(Paper):
         return Dynamics(keep=keep, train_steps=min(self.train_steps, 60) if self.quick else self.train_steps)
 
 
-def _single_heads() -> Table:
-    columns = (Column("model"), Column("heads"), Column("lowest change", "points", "+.1f"), Column("highest change", "points", "+.1f"))
-    return Table("published", columns, (("BERT on MNLI", 144, -1.5, 0.2),), "Change of the accuracy without one head")
+SINGLE_HEADS = Table(
+    "published",
+    (Column("model"), Column("heads"), Column("lowest change", "points", "+.1f"), Column("highest change", "points", "+.1f")),
+    (("BERT on MNLI", 144, -1.5, 0.2),),
+    "Change of the accuracy without one head",
+)
 
 
-def _kept_head() -> Table:
-    columns = (Column("model"), Column("layer"), Column("largest loss", "BLEU", ".1f"))
-    rows = (("WMT", "last encoder-decoder layer", 13.6), ("WMT", "any other layer, less than", 1.6))
-    return Table("published", columns, rows, "Loss when one head of a layer stays")
+KEPT_HEAD = Table(
+    "published",
+    (Column("model"), Column("layer"), Column("largest loss", "BLEU", ".1f")),
+    (("WMT", "last encoder-decoder layer", 13.6), ("WMT", "any other layer, less than", 1.6)),
+    "Loss when one head of a layer stays",
+)
 
 
-def _curve() -> Table:
-    columns = (Column("heads removed"), Column("of"), Column("by gradient", format=".3f"), Column("by ablation", format=".3f"))
-    rows = ((0, 144, 0.837, 0.837), *((n, 144, first, second) for n, first, second in zip(REMOVED, BY_GRADIENT, BY_ABLATION, strict=True)))
-    return Table("published", columns, rows, "Accuracy of BERT on MNLI")
+CURVE = Table(
+    "published",
+    (Column("heads removed"), Column("of"), Column("by gradient", format=".3f"), Column("by ablation", format=".3f")),
+    ((0, 144, 0.837, 0.837), *((n, 144, first, second) for n, first, second in zip(REMOVED, BY_GRADIENT, BY_ABLATION, strict=True))),
+    "Accuracy of BERT on MNLI",
+)
 
 
-def _tasks() -> Table:
-    columns = (Column("task"), Column("heads that go without loss", format=".0%"))
-    rows = (("MNLI", 0.4), ("SST-2", 0.6), ("CoLA", 0.5), ("MRPC", 0.5), ("WMT", 0.2))
-    return Table("published", columns, rows, "Share of heads that can go with little loss")
+TASKS = Table(
+    "published",
+    (Column("task"), Column("heads that go without loss", format=".0%")),
+    (("MNLI", 0.4), ("SST-2", 0.6), ("CoLA", 0.5), ("MRPC", 0.5), ("WMT", 0.2)),
+    "Share of heads that can go with little loss",
+)
 
 
-def _speed() -> Table:
-    columns = (Column("batch"), Column("speed-up", format="+.1%"))
-    return Table("published", columns, ((1, 0.019), (4, 0.027), (16, 0.175), (64, 0.175)), "BERT with half of its heads removed")
+SPEED = Table(
+    "published",
+    (Column("batch"), Column("speed-up", format="+.1%")),
+    ((1, 0.019), (4, 0.027), (16, 0.175), (64, 0.175)),
+    "BERT with half of its heads removed",
+)
