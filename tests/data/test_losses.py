@@ -116,7 +116,7 @@ class Ranking(BertForSequenceClassification):
 
 
 def ranking() -> nn.Module:
-    model = Ranking(tiny_config("bert", num_labels=2))
+    model = Ranking(tiny_config("bert", {"num_labels": 2}))
     model.load_state_dict(tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=2).state_dict())
     return model.double().eval()
 

@@ -89,7 +89,7 @@ def test_parameters_that_the_class_makes_in_float32(tmp_path: Path) -> None:
 def test_query_heads_that_key_value_heads_do_not_divide() -> None:
     from transformers import Sapiens2Model
 
-    model = build_model(Sapiens2Model, tiny_config("sapiens2", num_key_value_heads_per_layer=[16, 8, 16]))
+    model = build_model(Sapiens2Model, tiny_config("sapiens2", {"num_key_value_heads_per_layer": [16, 8, 16]}))
     with pytest.raises(UnsupportedModel, match="6 query heads are no multiple of 16 KV heads"):
         HeadMap.of(model)
 

@@ -25,7 +25,7 @@ def decoder(class_name: str, **overrides: Any) -> PreTrainedModel:
     model_class = getattr(transformers, class_name)
     config = tiny_config(model_class.config_class)
     cross = {name: True for name in ("is_decoder", "add_cross_attention") if hasattr(config, name)}
-    return build_model(model_class, tiny_config(model_class.config_class, **cross, **overrides))
+    return build_model(model_class, tiny_config(model_class.config_class, {**cross, **overrides}))
 
 
 def prompt(width: int) -> dict[str, Any]:

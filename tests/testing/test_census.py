@@ -115,7 +115,7 @@ def test_planted_defects_are_flagged(planted: type, stage: str, verdict: str) ->
 def test_random_plans_are_valid_and_repeatable() -> None:
     from headcount import HeadMap
 
-    model = build_model(transformers.LlamaForCausalLM, tiny_config("llama", num_key_value_heads=2))
+    model = build_model(transformers.LlamaForCausalLM, tiny_config("llama", {"num_key_value_heads": 2}))
     heads = HeadMap.of(model)
     plans = [random_plan(list(heads.blocks), name) for name in map(str, range(20))]
     for plan in plans:

@@ -371,7 +371,7 @@ def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Cens
         name, _, value = variant.partition("=")
         if name:
             companions = {key: setting for key, setting in COMPANIONS.get(name, {}).items() if hasattr(config, key)}
-            config = tiny_config(config_class, **companions, **{name: json.loads(value)})
+            config = tiny_config(config_class, {**companions, name: json.loads(value)})
         return build_model(model_class, config, dtype=dtype)
 
     try:

@@ -73,12 +73,20 @@ def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: 
     result = write_files(_run_items(session, paper, items, context, all_items), context, describe_state)
     n_done, n_failed = len(result.results), len(result.failures)
     session.line(f"{n_done} of {len(items)} items of {paper.name} are in {result.summary}")
+    described: dict[str, object] = {}
+    for item in items:
+        measured = result.results.get(item.id)
+        if measured is None:
+            described[item.id] = {"title": item.title, "reason": result.failures.get(item.id, describe_state(item))}
+        else:
+            tables = {table.name: table.records() for table in measured.tables}
+            described[item.id] = {"title": item.title, "sentence": measured.sentence, "tables": tables}
     session.result(
         {
             "paper": paper.name,
             "out": str(request.out),
             "summary": str(result.summary),
-            "items": {item.id: _item_to_dict(item, result) for item in items},
+            "items": described,
         }
     )
     if n_failed:
@@ -129,10 +137,3 @@ def item_command(arguments: Sequence[str], item: Item) -> str:
         position = words.index("--only")
         words = [*words[:position], *words[position + 2 :]]
     return " ".join([shlex.join(["headcount", *words, "--only", item.id]), *(_name_inputs(item) if item.study is None else ())])
-
-
-def _item_to_dict(item: Item, result: PaperResult) -> dict[str, object]:
-    if item.id not in result.results:
-        return {"title": item.title, "reason": result.failures.get(item.id, describe_state(item))}
-    measured = result.results[item.id]
-    return {"title": item.title, "sentence": measured.sentence, "tables": {table.name: table.records() for table in measured.tables}}

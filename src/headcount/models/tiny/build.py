@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ def model_classes() -> list[type[PreTrainedModel]]:
     return list({cls.__name__: cls for cls in models if not cls.__name__.endswith("PreTrainedModel")}.values())
 
 
-def tiny_config(model_type: str | type[PretrainedConfig], **overrides: Any) -> PretrainedConfig:
+def tiny_config(model_type: str | type[PretrainedConfig], overrides: Mapping[str, Any] = MappingProxyType({})) -> PretrainedConfig:
     """The type's default configuration with few layers, 6 heads of 8 where possible, and no dropout.
 
     The type is a registered name or a configuration class. ``overrides`` replace attributes of the small configuration.
@@ -107,7 +108,7 @@ def tiny_model(
     ``auto`` names the auto class, such as "AutoModelForSequenceClassification"; without it the most natural class with
     logits is taken, or the base model. ``attn`` is the attention implementation, ``overrides`` go to `tiny_config`.
     """
-    config = tiny_config(model_type, **overrides)
+    config = tiny_config(model_type, overrides)
     return build_model(model_class(model_type, auto), config, seed=seed, dtype=dtype, attn=attn)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainerState, TrainingArguments
 
 from headcount.core.errors import DataError, UnsupportedModel
 from headcount.core.plan import Plan
@@ -78,7 +78,7 @@ def fine_tune(  # noqa: PLR0913 - every argument is explicit
         arguments = _training_arguments(inner, recipe, seed, checkpoint_folder, task, save=folder is not None)
         trainer = _build_trainer(inner, task, recipe, arguments, gates, teacher, progress)
         if after_step is not None:
-            trainer.add_callback(_CallAfterStep(after_step))
+            trainer.add_callback(_CallAfterStep(lambda state: after_step(state.global_step)))
         checkpoint = broadcast_from_first(last_intact_checkpoint(checkpoint_folder) if rank_and_world_size()[0] == 0 else None)
         return _train(inner, trainer, checkpoint, gates)
 
@@ -161,7 +161,11 @@ def _build_trainer(
     teacher: nn.Module | None,
     progress: Progress | None,
 ) -> AtomicTrainer:
-    callbacks: list[TrainerCallback] = [*([gates] if gates else []), *([_ReportProgress(progress, recipe.train_batch)] if progress else [])]
+    def report(state: TrainerState) -> None:
+        if progress is not None and state.is_world_process_zero:
+            progress(state.global_step * recipe.train_batch, state.max_steps * recipe.train_batch)
+
+    callbacks: list[TrainerCallback] = [*([gates] if gates else []), _CallAfterStep(report)]
     trainer = AtomicTrainer(
         model=model,
         args=arguments,
@@ -249,23 +253,11 @@ def _training_arguments(model: nn.Module, recipe: Recipe, seed: int, folder: Pat
 
 
 class _CallAfterStep(TrainerCallback):
-    """Calls a function with the number of every finished step."""
+    """Calls a function with the state of the training after every step."""
 
-    def __init__(self, function: Callable[[int], None]) -> None:
+    def __init__(self, function: Callable[[TrainerState], None]) -> None:
         self.function = function
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Calls the function."""
-        self.function(state.global_step)
-
-
-class _ReportProgress(TrainerCallback):
-    """Reports the progress of a training in examples."""
-
-    def __init__(self, progress: Progress, batch: int) -> None:
-        self.progress, self.batch = progress, batch
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Reports one more step."""
-        if state.is_world_process_zero:
-            self.progress(state.global_step * self.batch, state.max_steps * self.batch)
+        self.function(state)

@@ -84,12 +84,8 @@ class Michel2019(Paper):
             Item("M16", "One head in every layer at once", "section 3.3", all_but_one),
         ]
 
-    @property
-    def _same_model_tasks(self) -> tuple[str, ...]:
-        return tuple(task for task in self.other_task if "=" not in task.partition("(")[0])
-
     def _transfer(self) -> Item:
-        tasks = self._same_model_tasks
+        tasks = tuple(task for task in self.other_task if "=" not in task.partition("(")[0])  # those of this model
         published = Table(
             "published",
             (Column("correlation", format=".2f"),),
