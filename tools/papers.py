@@ -22,37 +22,42 @@ PAGES, INDEX, RUNS = ROOT / "docs" / "papers", ROOT / "docs" / "papers.md", ROOT
 
 @dataclass(frozen=True)
 class Example:
-    """An embedded model that a paper is shown on, its task, further words of the command, and the items to run: all, or those that `only` names."""
+    """An embedded model that a paper is shown on, its task, further words of the command, the items to run (all, or those that `only` names).
+
+    `is_quick` takes the small version of the command, where the whole one trains for hours.
+    """
 
     model: str
     task: str
     words: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    is_quick: bool = False
 
     def command(self, name: str, out: Path) -> list[str]:
         """Returns the words of the command for a paper."""
         only = ("--only", ",".join(self.only)) if self.only else ()
-        return ["paper", name, self.model, "--task", self.task, *self.words, *only, "--out", str(out)]
+        quick = ("--quick",) if self.is_quick else ()
+        return ["paper", name, self.model, "--task", self.task, *self.words, *only, *quick, "--out", str(out)]
 
 
 ENTAILMENT, TAVI = "demo/entailment", "demo/entailment-tavi"
 TRANSLATOR, TRANSLATION = "demo/translator", "demo/translation"
 EXAMPLES = {
     "voita2019": (
-        Example(TRANSLATOR, TRANSLATION, ("--embedded", "translation", "--frequent", "60")),
-        Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI), only=("V15",)),
+        Example(TRANSLATOR, TRANSLATION, ("--embedded", "translation", "--frequent", "60"), is_quick=True),
+        Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI), only=("V15",), is_quick=True),
     ),
     "michel2019": (
         Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI)),
-        Example(TRANSLATOR, TRANSLATION, only=("M3", "M12")),
+        Example(TRANSLATOR, TRANSLATION, only=("M3", "M12"), is_quick=True),
     ),
     "li2021": (
-        Example(ENTAILMENT, ENTAILMENT),
-        Example(TRANSLATOR, TRANSLATION, only=("L7",)),
+        Example(ENTAILMENT, ENTAILMENT, is_quick=True),
+        Example(TRANSLATOR, TRANSLATION, only=("L7",), is_quick=True),
     ),
     "budhraja2020": (
-        Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI, "--pretrained", "demo/encoder")),
-        Example(TRANSLATOR, TRANSLATION, only=("B4",)),
+        Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI, "--pretrained", "demo/encoder"), is_quick=True),
+        Example(TRANSLATOR, TRANSLATION, only=("B4",), is_quick=True),
     ),
     "pande2021": (Example("demo/encoder-english", "demo/text", ("--embedded", "english", "--tuned", "demo/entailment-english")),),
     "budhraja2021": (
@@ -103,19 +108,18 @@ def write_index(names: list[str]) -> None:
     INDEX.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
-def run_paper(name: str, *, is_quick: bool) -> None:
+def run_paper(name: str) -> None:
     """Runs the experiments of a paper on its embedded models, and copies summaries and figures to the documentation."""
     shutil.rmtree(PAGES / name, ignore_errors=True)
-    parts = [run_example(name, number, example, is_quick=is_quick) for number, example in enumerate(EXAMPLES[name])]
+    parts = [run_example(name, number, example) for number, example in enumerate(EXAMPLES[name])]
     PAGES.mkdir(parents=True, exist_ok=True)
     (PAGES / f"{name}.md").write_text("\n".join(parts), encoding="utf-8")
 
 
-def run_example(name: str, number: int, example: Example, *, is_quick: bool) -> str:
+def run_example(name: str, number: int, example: Example) -> str:
     """Runs the experiments of a paper on one model, copies their figures, and returns the summary; that of a further model has no title."""
-    out = RUNS / f"{name}{f'-{number}' if number else ''}{'-quick' if is_quick else ''}"
-    words = [*example.command(name, out), *(["--quick"] if is_quick else [])]
-    subprocess.run([sys.executable, "-m", "headcount", *words], check=True)
+    out = RUNS / f"{name}{f'-{number}' if number else ''}"
+    subprocess.run([sys.executable, "-m", "headcount", *example.command(name, out)], check=True)
     folder = out / "papers" / name
     text = (folder / "summary.md").read_text(encoding="utf-8").replace(str(ROOT) + "/", "")
     for link in re.findall(r"\]\(([^)]+\.svg)\)", text):
@@ -133,11 +137,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="PAPER", help="papers to run; all by default")
     parser.add_argument("--index", action="store_true", help="rewrite the index alone")
-    parser.add_argument("--quick", action="store_true", help="the small version of every paper")
     arguments = parser.parse_args()
     known = [name for name in EXAMPLES if name in PAPERS.names()]
     for name in () if arguments.index else arguments.names or known:
-        run_paper(name, is_quick=arguments.quick)
+        run_paper(name)
     write_index(known)
     return 0
 

@@ -8,8 +8,6 @@ from math import sqrt
 from statistics import mean, stdev
 from typing import Self
 
-from scipy import special
-
 MIN_SEEDS = 3
 """With fewer seeds neither a standard deviation nor an interval over seeds is given."""
 
@@ -40,6 +38,8 @@ class SeedScores:
         n_seeds, center = len(values), mean(values)
         if n_seeds < MIN_SEEDS:
             return cls(n_seeds, steps, center, None, None, None)
+        from scipy import special  # imports numpy, which help texts do without
+
         deviation = stdev(values)
         reach = float(special.stdtrit(n_seeds - 1, 0.975)) * deviation / sqrt(n_seeds)
         return cls(n_seeds, steps, center, center - reach, center + reach, deviation)
