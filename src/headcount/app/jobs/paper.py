@@ -28,7 +28,8 @@ INPUTS |= {name: f"--{name} MODEL" for name in ("against", "tuned", "pretrained"
 
 def show_paper_items(session: Session, paper: Paper, request: PaperRequest) -> None:
     """Lists the experiments of a paper with what each needs, and runs none."""
-    items = _choose_items(session, list_items(paper, _make_context(session, request, None)), request)
+    items = choose_items(list_items(paper, _make_context(session, request, None)), split(request.only or ""))
+    _print_items(session, items)
     rows = [{"id": item.id, "part": item.part, "title": item.title, "state": describe_state(item)} for item in items]
     session.result({"paper": paper.name, "items": rows})
 
@@ -53,19 +54,17 @@ def _make_context(session: Session, request: PaperRequest, run: Run | None) -> S
     )
 
 
-def _choose_items(session: Session, all_items: Sequence[Item], request: PaperRequest) -> tuple[Item, ...]:
-    """Prints and returns the items that the request names, all by default."""
-    items = choose_items(all_items, split(request.only or ""))
+def _print_items(session: Session, items: Sequence[Item]) -> None:
     session.table(("item", "in the paper", "what comes out", "state"), [(i.id, i.part, i.title, describe_state(i)) for i in items])
-    return items
 
 
 def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: Run) -> None:
     """Lists the experiments of a paper and runs those that can run; one that fails does not stop the others."""
     context = _make_context(session, request, run)
     all_items = list_items(paper, context)
-    items = _choose_items(session, all_items, request)
+    items = choose_items(all_items, split(request.only or ""))
     check_items(items, context, describe_state)
+    _print_items(session, items)
     n_running = sum(item.study is not None for item in items)
     with session.progress("estimating the time"):
         seconds = estimate_seconds(items, context)
