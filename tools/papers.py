@@ -41,23 +41,23 @@ class Example:
 
 
 ENTAILMENT, TAVI = "demo/entailment", "demo/entailment-tavi"
-TRANSLATOR, TRANSLATION = "demo/translator", "demo/translation"
+TRANSLATOR, TRANSLATION, FEW = "demo/translator", "demo/translation", ("--limit", "100")
 EXAMPLES = {
     "voita2019": (
-        Example(TRANSLATOR, TRANSLATION, ("--embedded", "translation", "--frequent", "60"), is_quick=True),
+        Example(TRANSLATOR, TRANSLATION, ("--embedded", "translation", "--frequent", "60", *FEW), is_quick=True),
         Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI), only=("V15",), is_quick=True),
     ),
     "michel2019": (
         Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI)),
-        Example(TRANSLATOR, TRANSLATION, only=("M3", "M12"), is_quick=True),
+        Example(TRANSLATOR, TRANSLATION, FEW, only=("M3", "M12"), is_quick=True),
     ),
     "li2021": (
         Example(ENTAILMENT, ENTAILMENT, is_quick=True),
-        Example(TRANSLATOR, TRANSLATION, only=("L7",), is_quick=True),
+        Example(TRANSLATOR, TRANSLATION, FEW, only=("L7",), is_quick=True),
     ),
     "budhraja2020": (
         Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI, "--pretrained", "demo/encoder"), is_quick=True),
-        Example(TRANSLATOR, TRANSLATION, only=("B4",), is_quick=True),
+        Example(TRANSLATOR, TRANSLATION, FEW, only=("B4",), is_quick=True),
     ),
     "pande2021": (Example("demo/encoder-english", "demo/text", ("--embedded", "english", "--tuned", "demo/entailment-english")),),
     "budhraja2021": (
