@@ -111,26 +111,10 @@ def classification(train: Path, test: Path) -> list[object]:
 def tune_classifier(places: Places, name: str, model: Path, task: Sequence[object], *, epochs: int, rate: float) -> Path:
     """Returns the folder of a model that was given a head and fine-tuned; trains it where it is not there yet."""
     run = places.out / f"dense-{name}"
-    if not (folders := list((run / "models").glob("*"))):
-        headcount(
-            "prune",
-            model,
-            "--new-head",
-            "--keep",
-            "100%",
-            "--method",
-            "random",
-            "--no-repair",
-            "--recover",
-            epochs,
-            "--rate",
-            rate,
-            *task,
-            "--out",
-            run,
-        )
-        folders = list((run / "models").glob("*"))
-    return folders[0]
+    words = ["--new-head", "--keep", "100%", "--method", "random", "--no-repair", "--recover", epochs, "--rate", rate]
+    if not (run / "models").is_dir():
+        headcount("prune", model, *words, *task, "--out", run)
+    return next(path for path in (run / "models").iterdir() if path.is_dir())
 
 
 def sst2(places: Places) -> tuple[Path, list[object]]:
