@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,13 @@ def _quiet() -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _handle_interrupts() -> None:
+    """A shell starts background jobs with Ctrl-C ignored, which tests that send it and processes that they start would inherit."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")
