@@ -26,7 +26,7 @@ from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.data.open_task import open_task
 from headcount.data.readers import tables
-from headcount.data.readers.processor import reader_of
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import SPLITS, Task
 from headcount.data.tasks._splits import split_by_hash
 from headcount.surgery.source import local_folder
@@ -145,9 +145,9 @@ def tasks_of(words: Words, folder: Path) -> list[Task]:
         named = [("demo/encoder", "demo/text")]
     else:
         live = hc.load(folder / "model")
-        return [open_task("classification", live, reader_of(live, folder / "model"), train=folder / "data.csv")]
+        return [open_task("classification", live, tokenizer_or_image_processor(live, folder / "model"), train=folder / "data.csv")]
     models = [(hc.load(model), local_folder(model), task) for model, task in named]
-    return [open_task(task, live, reader_of(live, place)) for live, place, task in models]
+    return [open_task(task, live, tokenizer_or_image_processor(live, place)) for live, place, task in models]
 
 
 def commands_with_limit() -> set[str]:
@@ -190,7 +190,7 @@ def test_no_model_reads_more_of_a_split(
 
 
 def test_membership_does_not_change_with_the_limit(folder: Path) -> None:
-    live, reader = hc.load(folder / "model"), reader_of(hc.load(folder / "model"), folder / "model")
+    live, reader = hc.load(folder / "model"), tokenizer_or_image_processor(hc.load(folder / "model"), folder / "model")
     made = [open_task("classification", live, reader, train=folder / "data.csv", limit=limit) for limit in (None, 40, 7)]
     for split in SPLITS:
         whole, some, few = ([tuple(task.split(split)[i]["input_ids"]) for i in range(len(task.split(split)))] for task in made)

@@ -21,7 +21,7 @@ from headcount.data.metrics import PERPLEXITY
 from headcount.pruning.base import Choice, PruneContext, Pruner
 from headcount.pruning.methods import rank as rank_file
 from headcount.pruning.methods.fisher import exchange_units, gate_gradients_of_examples
-from headcount.pruning.scope import GroupLimits, _share_out
+from headcount.pruning.scope import GroupLimits, _distribute_kept_heads
 
 INFORMED = ("rank", "rank by=ablation", "surgeon", "surgeon rounds=1 rivals=no", "surgeon rounds=4 rivals=no", "fisher")
 UNINFORMED = ("random", "random:type", "layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")
@@ -157,13 +157,13 @@ def test_shares_sum_up() -> None:
         groups = [GroupLimits(int(random.integers(1, 9))) for _ in range(random.integers(1, 6))]
         total = sum(group.n_heads for group in groups)
         number = int(random.integers(0, total + 1))
-        shares = _share_out(groups, number)
+        shares = _distribute_kept_heads(groups, number)
         assert sum(shares) == number
         assert all(abs(s - number * group.n_heads / total) < 1 and s <= group.n_heads for s, group in zip(shares, groups, strict=True))
-    assert _share_out([GroupLimits(8, 2), GroupLimits(8, 2)], 6) == [4, 2]
-    assert _share_out([GroupLimits(6, 1, min_heads=3), GroupLimits(6), GroupLimits(6)], 3) == [3, 0, 0]
+    assert _distribute_kept_heads([GroupLimits(8, 2), GroupLimits(8, 2)], 6) == [4, 2]
+    assert _distribute_kept_heads([GroupLimits(6, 1, min_heads=3), GroupLimits(6), GroupLimits(6)], 3) == [3, 0, 0]
     with pytest.raises(PlanError, match="cannot be shared out"):
-        _share_out([GroupLimits(8, 4), GroupLimits(8, 4)], 6)
+        _distribute_kept_heads([GroupLimits(8, 4), GroupLimits(8, 4)], 6)
 
 
 @pytest.mark.parametrize("variant", ["top", "bottom", "middle", "spread", "consecutive"])

@@ -16,12 +16,12 @@ _RANGES = {
 }
 
 
-def range_of(metric: str) -> tuple[float, float]:
+def range_of_metric(metric: str) -> tuple[float, float]:
     """Returns the smallest and the largest value that a metric can have; infinite ends for an unknown one."""
     return _RANGES.get(metric, (-inf, inf))
 
 
 def shift_interval(dense: Evaluation, change: PairedDifference) -> tuple[float, float]:
     """Returns the score of the dense model plus the interval of the change from it, as far as the metric can have such values."""
-    lowest, highest = range_of(dense.metric)
+    lowest, highest = range_of_metric(dense.metric)
     return max(lowest, dense.score + change.low), min(highest, dense.score + change.high)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -67,7 +67,10 @@ class Table:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Returns the table that `to_dict` described."""
-        columns = [Column(**{**column, "interval": _pair(column["interval"])}) for column in values["columns"]]
+        columns = [
+            Column(**{**column, "interval": None if column["interval"] is None else tuple(column["interval"])})
+            for column in values["columns"]
+        ]
         return cls(values["name"], tuple(columns), tuple(tuple(row) for row in values["rows"]), values["title"], values["is_printed"])
 
     def format(self) -> FormattedTable:
@@ -100,10 +103,6 @@ def _format_cell(column: Column, record: Mapping[str, Cell]) -> str:
     if column.interval is None or record[column.interval[0]] is None:
         return text(column.name)
     return f"{text(column.name)} ({text(column.interval[0])} … {text(column.interval[1])})"
-
-
-def _pair(names: Sequence[str] | None) -> tuple[str, str] | None:
-    return None if names is None else (names[0], names[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,13 +63,13 @@ def draw_gates(training: LoggedTraining, heads: Sequence[str], *, name: str = "g
     )
 
 
-def draw_number(trainings: Sequence[LoggedTraining], column: str, *, name: str, table: str = "training") -> LineFigure | None:
+def draw_column(trainings: Sequence[LoggedTraining], column: str, *, name: str, table: str = "training") -> LineFigure | None:
     """Returns a number over the steps of the stage that chooses heads, a line for each training, as figure data; None where none has it."""
     lines = []
     for training in trainings:
         steps = [step for step in training.steps if step.stage == "choose" and column in step.numbers]
         if steps:
-            values = tuple(scale_number(column, step.numbers[column]) for step in steps)
+            values = tuple(scale_for_figure(column, step.numbers[column]) for step in steps)
             lines.append(Line(f"{training.label}, {training.n_kept} heads", tuple(float(step.step) for step in steps), values))
     if not lines:
         return None
@@ -78,6 +78,6 @@ def draw_number(trainings: Sequence[LoggedTraining], column: str, *, name: str, 
     return LineFigure(name=name, title=title, x=Axis("optimiser step"), y=Axis(label), table=table, n=None, lines=tuple(lines))
 
 
-def scale_number(column: str, value: float) -> float:
+def scale_for_figure(column: str, value: float) -> float:
     """Returns a number of a column as figures and studies show it: the logarithm of the temperature, every other number as it is."""
     return log10(value) if column == "tau" else value

@@ -109,12 +109,12 @@ def share_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float 
     """
     if chance is None or task.metric is None or dense.parts is None or pruned.parts is None:
         return Share(None, None, f"chance is not known for {dense.metric or 'a task without a metric'}")
-    total, floor, width = task.metric.total, scale_metric(task, chance), dense.parts.shape[1]
+    total, floor, width = task.metric.total, metric_on_additive_scale(task, chance), dense.parts.shape[1]
     flag = np.ones((len(dense.parts), 1))
     against_chance = paired_bootstrap(
         np.hstack([dense.parts, 0 * flag]),
         np.hstack([dense.parts, flag]),
-        lambda sums: np.where(sums[..., -1] > 0, scale_metric(task, total(sums[..., :-1])), floor),
+        lambda sums: np.where(sums[..., -1] > 0, metric_on_additive_scale(task, total(sums[..., :-1])), floor),
         seed=seed,
     )
     score = f"{dense.metric} {dense.score:.4g}"
@@ -124,14 +124,14 @@ def share_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float 
         return Share(chance, None, f"{score} is not surely better than chance, {chance:.4g} (p {against_chance.p:.2g})")
 
     def share(sums: np.ndarray) -> np.ndarray:
-        before, after = (scale_metric(task, total(part)) - floor for part in (sums[..., :width], sums[..., width:]))
+        before, after = (metric_on_additive_scale(task, total(part)) - floor for part in (sums[..., :width], sums[..., width:]))
         return after / before
 
     lost = paired_bootstrap(np.hstack([dense.parts] * 2), np.hstack([dense.parts, pruned.parts]), share, seed=seed)
     return Share(chance, Difference(1 + lost.difference, 1 + lost.low, 1 + lost.high, lost.p))
 
 
-def scale_metric(task: Task, value: Any) -> Any:
+def metric_on_additive_scale(task: Task, value: Any) -> Any:
     """Returns a metric on a scale where more is better and differences compare: unchanged, or − ln of a perplexity."""
     return value if task.metric is None or task.metric.higher_is_better else -np.log(value)
 
@@ -144,10 +144,10 @@ def relative_gap(
     Each model is a pair (dense, pruned) on the same examples; both shares must be defined.
     """
     assert task.metric is not None
-    total, floor = task.metric.total, scale_metric(task, chance)
+    total, floor = task.metric.total, metric_on_additive_scale(task, chance)
 
     def lost_share(sums: np.ndarray) -> np.ndarray:
-        dense, pruned = (scale_metric(task, total(part)) - floor for part in np.split(sums, 2, axis=-1))
+        dense, pruned = (metric_on_additive_scale(task, total(part)) - floor for part in np.split(sums, 2, axis=-1))
         return 1 - pruned / dense
 
     both = [np.hstack([model.parts for model in pair if model.parts is not None]) for pair in (second, first)]

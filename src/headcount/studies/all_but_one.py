@@ -42,7 +42,7 @@ class AllButOne(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric), _kind_table(rows, metric)),
-            sentence=_verdict(rows),
+            sentence=_summary_sentence(rows),
             figures=(_figure(rows), *([_metric_figure(rows, metric)] if metric else [])),
             measurements={"model": context.model_name, "task": task.name, "how": self.how, "layers": [asdict(row) for row in rows]},
         )
@@ -66,7 +66,11 @@ def _table(rows: Sequence[LayerRow], metric: str) -> Table:
             row.rise.low,
             row.rise.high,
             row.q,
-            *([row.metric, *_ends(row.chosen_change), *_ends(row.metric_change), row.metric_q] if metric else []),
+            *(
+                [row.metric, *_difference_and_ends(row.chosen_change), *_difference_and_ends(row.metric_change), row.metric_q]
+                if metric
+                else []
+            ),
         )
         for row in rows
     ]
@@ -82,7 +86,7 @@ def _metric_columns(metric: str) -> tuple[Column, ...]:
     return Column(metric, format=".4g"), *chosen, *reported, Column("q of the change", format=".2g")
 
 
-def _ends(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
+def _difference_and_ends(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
     return (None, None, None) if change is None else (change.difference, change.low, change.high)
 
 
@@ -98,14 +102,14 @@ def _kind_table(rows: Sequence[LayerRow], metric: str) -> Table:
         numbers: list[Cell] = []
         for kind in kinds:
             row = blocks.get((layer, kind))
-            numbers += [None] * 4 if row is None else [*_reported(row), row.metric_q if metric else row.q]
+            if row is None:
+                numbers += [None] * 4
+                continue
+            change = row.rise.interval if row.metric_change is None else _difference_and_ends(row.metric_change)
+            numbers += [*change, row.metric_q if metric else row.q]
         cells.append((layer, *numbers))
     title = f"Change of {metric or 'the loss'} on the report split when one layer is reduced to its best head, by kind of attention"
     return Table("kinds", tuple(columns), tuple(cells), title)
-
-
-def _reported(row: LayerRow) -> tuple[float | None, float | None, float | None]:
-    return _ends(row.metric_change) if row.metric_change is not None else row.rise.interval
 
 
 def _figure(rows: Sequence[LayerRow]) -> BarFigure:
@@ -126,7 +130,7 @@ def _figure(rows: Sequence[LayerRow]) -> BarFigure:
 
 def _metric_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
     chosen, reported = (
-        zip(*(_ends(change) for change in changes), strict=True)
+        zip(*(_difference_and_ends(change) for change in changes), strict=True)
         for changes in ([row.chosen_change for row in rows], [row.metric_change for row in rows])
     )
     return BarFigure(
@@ -142,7 +146,7 @@ def _metric_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
     )
 
 
-def _verdict(rows: Sequence[LayerRow]) -> str:
+def _summary_sentence(rows: Sequence[LayerRow]) -> str:
     *layers, everywhere = rows
     unharmed = sum(row.q > SIGNIFICANT or row.rise.difference <= 0 for row in layers)
     change = format_interval(everywhere.rise.difference, everywhere.rise.low, everywhere.rise.high)

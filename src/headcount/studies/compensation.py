@@ -57,7 +57,7 @@ class Compensation(Study):
         return StudyResult(
             study=str(self),
             tables=(_change_table(changes.rows), _evenness_table(changes.evenness), _quality_table(changes.quality, changes.metric)),
-            sentence=f"{_quality_verdict(changes.quality, changes.metric)} {_verdict(changes.rows)}",
+            sentence=f"{_quality_verdict(changes.quality, changes.metric)} {_summary_sentence(changes.rows)}",
             notes=(f"{self.seeds} trainings of each model; quality is measured on {changes.n_examples} examples.",),
             figures=(
                 _figure(changes.rows, "weights", ("q", "k", "v", "o"), "relative change of weights"),
@@ -155,7 +155,7 @@ def _figure(rows: Sequence[ChangeRow], name: str, parts: Sequence[str], quantity
     )
 
 
-def _verdict(rows: Sequence[ChangeRow]) -> str:
+def _summary_sentence(rows: Sequence[ChangeRow]) -> str:
     significant = [row for row in rows if row.layer == "all" and row.q is not None and row.q <= SIGNIFICANT]
     parts = [f"{row.part} {row.difference:+.3g} (q = {row.q:.2g})" for row in significant]
     if not parts:

@@ -72,7 +72,7 @@ class Dynamics(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(curves, self.hold),),
-            sentence=_verdict(curves.checkpoints, self.hold),
+            sentence=_summary_sentence(curves.checkpoints, self.hold),
             notes=(*_notes(curves.checkpoints), f"Heads are ranked by {curves.by}, scores {curves.normalise_label}."),
             figures=(_figure(curves, self.hold),),
             measurements={
@@ -128,7 +128,7 @@ def _notes(checkpoints: Sequence[CheckpointSummary]) -> list[str]:
     return notes
 
 
-def _verdict(checkpoints: Sequence[CheckpointSummary], hold: float) -> str:
+def _summary_sentence(checkpoints: Sequence[CheckpointSummary], hold: float) -> str:
     parts = [f"{summary.removable:.0%} at {summary.checkpoint.label}" for summary in checkpoints if summary.removable is not None]
     if not parts:
         return "No checkpoint is better than chance, so that none has a score to lose."

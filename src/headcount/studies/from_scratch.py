@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows, note_dense
+from headcount.studies._rows import dense_numbers, dense_sentence, difference_cells, kind_columns, list_kinds_of_rows
 
 if TYPE_CHECKING:
     from headcount.studies._measure.from_scratch import ControlPair, ControlRow, ScratchResult
@@ -61,16 +61,16 @@ class FromScratch(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(measured, metric), _pair_table(measured.pairs, metric)),
-            sentence=_verdict(measured.pairs, metric),
+            sentence=_summary_sentence(measured.pairs, metric),
             notes=(
-                note_dense(measured.dense),
+                dense_sentence(measured.dense),
                 f"From scratch: {self.scratch if isinstance(self.scratch, str) else f'{self.scratch:g} epochs'} at rate {self.scratch_rate:g}.",
             ),
             figures=(_figure(measured, metric),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": describe_dense(measured.dense),
+                "dense": dense_numbers(measured.dense),
                 "rows": [row.to_dict() for row in measured.rows],
                 "pairs": [pair.to_dict() for pair in measured.pairs],
             },
@@ -118,7 +118,7 @@ def _pair_table(pairs: Sequence[ControlPair], metric: str) -> Table:
 
 
 def _figure(measured: ScratchResult, metric: str) -> LineFigure:
-    lines = [_line(name, [row for row in measured.rows if row.model == name], measured) for name in measured.models]
+    lines = [_curve_line(name, [row for row in measured.rows if row.model == name], measured) for name in measured.models]
     return LineFigure(
         name="controls",
         title=f"{metric} by the heads that stay, pruned and from scratch; 95 % over examples, paired with the dense model",
@@ -131,13 +131,13 @@ def _figure(measured: ScratchResult, metric: str) -> LineFigure:
     )
 
 
-def _line(name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
+def _curve_line(name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
     ordered = sorted(rows, key=lambda row: row.n_kept)
     low, high = zip(*(shift_interval(measured.dense, row.change) for row in ordered), strict=True)
     return Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high)
 
 
-def _verdict(pairs: Sequence[ControlPair], metric: str) -> str:
+def _summary_sentence(pairs: Sequence[ControlPair], metric: str) -> str:
     texts = []
     for pair in pairs:
         significance = "" if pair.q is None or pair.q > SIGNIFICANT else ", significant"

@@ -47,9 +47,9 @@ class ImportanceMap(Study):
         return StudyResult(
             study=str(self),
             tables=tuple(tables),
-            sentence=_verdict(maps),
+            sentence=_summary_sentence(maps),
             notes=tuple(f"{scores.method}: {scores.label}; {scores.n_examples} examples." for scores in maps),
-            figures=(*(figure for scores in maps for figure in _maps(scores)), *map(_distance_map, distances)),
+            figures=(*(figure for scores in maps for figure in _score_maps(scores)), *map(_distance_map, distances)),
             measurements={"model": context.model_name, "task": context.task.name, "rows": _score_table(maps).records()},
         )
 
@@ -86,7 +86,7 @@ def _distance_table(distances: Sequence[HeadDistances]) -> Table:
     return Table("distances", columns, tuple(cells), "Mean Jensen–Shannon distance of the attention of two heads, 0 to 1", is_printed=False)
 
 
-def _maps(scores: MappedScores) -> list[HeatMap]:
+def _score_maps(scores: MappedScores) -> list[HeatMap]:
     kinds = list(dict.fromkeys(row.kind for row in scores.rows))
     maps = []
     for kind in kinds:
@@ -135,7 +135,7 @@ def _distance_map(distances: HeadDistances) -> HeatMap:
     )
 
 
-def _verdict(maps: Sequence[MappedScores]) -> str:
+def _summary_sentence(maps: Sequence[MappedScores]) -> str:
     parts = []
     for scores in maps:
         order = sorted(scores.rows, key=lambda row: row.rank)

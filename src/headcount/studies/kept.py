@@ -40,7 +40,7 @@ class Kept(PrunedModels):
                 _table("layers", kept.rows, kept.by_layer, "Heads that stay by layer", by_layer=True),
                 _head_table(kept.rows),
             ),
-            sentence=_verdict(kept),
+            sentence=_summary_sentence(kept),
             notes=("Counts are means over seeds.",),
             figures=tuple(figures),
             measurements={
@@ -108,7 +108,7 @@ def _figures(kept: KeptHeads, method: str, *, names_method: bool) -> list[LineFi
     return [by_kind, by_layer]
 
 
-def _verdict(kept: KeptHeads) -> str:
+def _summary_sentence(kept: KeptHeads) -> str:
     parts = []
     for method in dict.fromkeys(row.method for row in kept.rows):
         row = min((row for row in kept.rows if row.method == method), key=lambda row: row.n_kept)

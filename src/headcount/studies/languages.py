@@ -9,7 +9,7 @@ from headcount.core.figure import Axis, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
-from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_pairs
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_name_value_pairs
 
 if TYPE_CHECKING:
     from headcount.studies._measure.language_groups import FamilyContrast, SizeTrend
@@ -63,7 +63,7 @@ class Languages(Study):
     @property
     def files(self) -> dict[str, str]:
         """The files of the languages by name; empty where tasks are named."""
-        return parse_pairs(self.languages, "a language")
+        return parse_name_value_pairs(self.languages, "a language")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -88,10 +88,10 @@ class Languages(Study):
         losses = _measure.languages.measure_languages(self, context)
         tables = [_loss_table(losses)]
         if losses.between:
-            tables.append(_between_table(losses.between, f"Rise of the loss beyond that in {self.names[0]}, {losses.models[0]}"))
+            tables.append(_language_gap_table(losses.between, f"Rise of the loss beyond that in {self.names[0]}, {losses.models[0]}"))
         if losses.gaps:
             title = f"Share above chance that {losses.models[0]} loses minus that of {losses.models[1]}, on the same examples"
-            tables.append(_gap_table(losses.gaps, title))
+            tables.append(_model_gap_table(losses.gaps, title))
         if losses.contrasts:
             tables.append(_contrast_table(losses.contrasts))
         if losses.trends:
@@ -99,7 +99,7 @@ class Languages(Study):
         return StudyResult(
             study=str(self),
             tables=tuple(tables),
-            sentence=_verdict(losses),
+            sentence=_summary_sentence(losses),
             notes=tuple(_notes(losses)),
             figures=(_figure(losses),),
             measurements={
@@ -160,13 +160,13 @@ def _notes(losses: LanguageLosses) -> Iterator[str]:
             yield f"{model}, {language}: no share is defined: {row.share.reason}."
 
 
-def _between_table(rows: Sequence[LanguageGap], title: str) -> Table:
+def _language_gap_table(rows: Sequence[LanguageGap], title: str) -> Table:
     columns = (Column("language"), Column("without"), *interval_columns("difference", "+.3g"), Column("q", format=".2g"))
     cells = tuple((row.language, row.without, row.difference, row.low, row.high, row.q) for row in rows)
     return Table("between languages", columns, cells, title)
 
 
-def _gap_table(rows: Sequence[ModelGap], title: str) -> Table:
+def _model_gap_table(rows: Sequence[ModelGap], title: str) -> Table:
     columns = (
         Column("language"),
         Column("without"),
@@ -209,7 +209,7 @@ def _trend_table(rows: Sequence[SizeTrend]) -> Table:
     return Table("sizes", columns, tuple(astuple(row) for row in rows), title)
 
 
-def _verdict(losses: LanguageLosses) -> str:
+def _summary_sentence(losses: LanguageLosses) -> str:
     def count(tests: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
         return f"{sum(row.q <= SIGNIFICANT for row in tests)} of {len(tests)}"
 

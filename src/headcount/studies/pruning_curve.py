@@ -54,7 +54,7 @@ class PruningCurve(PrunedModels):
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric), *([_pair_table(measured.pairs, metric)] if measured.pairs else [])),
-            sentence=_verdict(rows),
+            sentence=_summary_sentence(rows),
             notes=tuple(
                 f"Dense model: {dense.metric or 'loss'} {dense.score:.4g} on {dense.n_examples} examples{f' of {task}' if len(tasks) > 1 else ''}."
                 for task, dense in measured.dense.items()
@@ -141,7 +141,7 @@ def _pair_table(pairs: Sequence[MethodDifference], metric: str) -> Table:
     )
 
 
-def _series(rows: Sequence[MethodRow]) -> dict[str, list[MethodRow]]:
+def _rows_by_label(rows: Sequence[MethodRow]) -> dict[str, list[MethodRow]]:
     """Returns the rows of every line by its label, those with most heads first; of several random controls, which all look alike, none."""
     by_line: dict[tuple[str, str], list[MethodRow]] = {}
     for row in rows:
@@ -156,11 +156,11 @@ def _series(rows: Sequence[MethodRow]) -> dict[str, list[MethodRow]]:
     }
 
 
-def _lines(rows: Sequence[MethodRow], read: Callable[[MethodRow], tuple[float, float, float]]) -> tuple[Line, ...]:
-    """Returns a line for every method; `read` takes a number and the ends of its interval from a row."""
+def _curve_lines(rows: Sequence[MethodRow], value_and_ends: Callable[[MethodRow], tuple[float, float, float]]) -> tuple[Line, ...]:
+    """Returns a line for every method; `value_and_ends` takes a number and the ends of its interval from a row."""
     lines = []
-    for label, points in _series(rows).items():
-        y, low, high = zip(*map(read, points), strict=True)
+    for label, points in _rows_by_label(rows).items():
+        y, low, high = zip(*map(value_and_ends, points), strict=True)
         x = tuple(row.share_removed for row in points)
         lines.append(Line(label, x, y, low, high, is_control=points[0].method.startswith("random")))
     return tuple(lines)
@@ -175,7 +175,7 @@ def _figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
         y=Axis(metric),
         table="curve",
         n=n,
-        lines=_lines(rows, lambda row: (row.mean, *row.band)),
+        lines=_curve_lines(rows, lambda row: (row.mean, *row.band)),
         references=tuple(Reference(f"dense model, {task}" if len(tasks) > 1 else "dense model", score) for task, score in tasks.items()),
     )
 
@@ -189,7 +189,7 @@ def _difference_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> Lin
         y=Axis(f"difference of {metric}"),
         table="curve",
         n=n,
-        lines=_lines(rows, lambda row: (row.change.difference, row.change.low, row.change.high)),
+        lines=_curve_lines(rows, lambda row: (row.change.difference, row.change.low, row.change.high)),
         references=(Reference("dense model", 0.0),),
     )
 
@@ -202,12 +202,12 @@ def _relative_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineF
         y=Axis(f"{metric} of the dense model", is_share=True),
         table="curve",
         n=n,
-        lines=_lines(rows, lambda row: row.relative),
+        lines=_curve_lines(rows, lambda row: row.relative),
         references=(Reference("dense model", 1.0),),
     )
 
 
-def _verdict(rows: Sequence[MethodRow]) -> str:
+def _summary_sentence(rows: Sequence[MethodRow]) -> str:
     tested = [row for row in rows if row.q is not None]
     if not tested:
         return "Random heads alone were removed, so that no method is compared with them."

@@ -43,7 +43,7 @@ class RemainingRoles(PrunedModels):
         return StudyResult(
             study=str(self),
             tables=(_family_table(measured), _change_table(measured.changes), _head_table(measured)),
-            sentence=_verdict(measured),
+            sentence=_summary_sentence(measured),
             notes=(
                 _measure.role_tables.describe_text(measured.dense),
                 "Counts are means over seeds; a head of several families counts once as such.",
@@ -110,7 +110,7 @@ def _figure(measured: RemainingFamilies, method: str, *, names_method: bool) -> 
     )
 
 
-def _verdict(measured: RemainingFamilies) -> str:
+def _summary_sentence(measured: RemainingFamilies) -> str:
     parts = []
     for method in dict.fromkeys(level.method for level in measured.levels):
         last = min((level for level in measured.levels if level.method == method), key=lambda level: level.n_kept)

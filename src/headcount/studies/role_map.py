@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._parts import Part, join_parts, layer_of
+from headcount.studies._parts import Part, join_parts, layer_of_address
 
 if TYPE_CHECKING:
     from headcount.core.heads import Head
@@ -59,11 +59,12 @@ class RoleMap(Study):
             "map": _map_part(table, families, rows, n),
         }
         part = join_parts(parts, self.show)
+        untested = [f"Not tested: {role}: {reason}." for role, reason in table.untested.items() if ":" not in role]
         return StudyResult(
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(_measure.role_tables.describe_text(table), *_untested_notes(table)),
+            notes=(_measure.role_tables.describe_text(table), *untested),
             figures=part.figures,
             measurements={
                 "model": context.model_name,
@@ -74,11 +75,7 @@ class RoleMap(Study):
         )
 
 
-def _untested_notes(table: RoleTable) -> list[str]:
-    return [f"Not tested: {role}: {reason}." for role, reason in table.untested.items() if ":" not in role]
-
-
-def _p_of(row: RoleScore, definition: Definition) -> float:
+def _p_before_correction(row: RoleScore, definition: Definition) -> float:
     """Returns the p-value that the definition corrects: of the plain t-test where it is the published one."""
     is_plain = getattr(definition, "is_published", False) and row.p_t is not None
     return float(row.p_t if is_plain and row.p_t is not None else row.p)
@@ -129,7 +126,7 @@ def _head_table(rows: Sequence[RoleScore], families: Families, definition: Defin
             row.bias,
             row.low,
             row.high,
-            _p_of(row, definition),
+            _p_before_correction(row, definition),
             row.q,
             row.accuracy,
             row.has_role,
@@ -141,10 +138,10 @@ def _head_table(rows: Sequence[RoleScore], families: Families, definition: Defin
 
 
 def _bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
-    roles, layers = tuple(dict.fromkeys(row.role for row in rows)), tuple(dict.fromkeys(layer_of(row.head) for row in rows))
+    roles, layers = tuple(dict.fromkeys(row.role for row in rows)), tuple(dict.fromkeys(layer_of_address(row.head) for row in rows))
     largest: dict[tuple[str, str], RoleScore] = {}
     for row in rows:
-        key = row.role, layer_of(row.head)
+        key = row.role, layer_of_address(row.head)
         if key not in largest or row.bias > largest[key].bias:
             largest[key] = row
     cells = [[largest.get((role, layer)) for layer in layers] for role in roles]
@@ -194,7 +191,9 @@ def _labels_part(roles: Table, heads: Table, definition: Definition, table: Role
 
 def _p_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
     by_family = {family: [row for row in rows if definition.family_of(row.role) == family] for family in definition.info.families}
-    p_values = {family: [_p_of(row, definition) for row in of_family] for family, of_family in by_family.items() if of_family}
+    p_values = {
+        family: [_p_before_correction(row, definition) for row in of_family] for family, of_family in by_family.items() if of_family
+    }
     columns = (
         Column("family"),
         Column("tests"),
@@ -246,12 +245,12 @@ def _map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n
     for head in table.heads:
         names = [family for family, members in families.members.items() if head in members]
         numbers = [of_family.get(head) for of_family in nearness.values()]
-        cells.append((str(head), layer_of(head), ", ".join(names), len(names), ", ".join(labels[head]), *numbers))
+        cells.append((str(head), layer_of_address(head), ", ".join(names), len(names), ", ".join(labels[head]), *numbers))
     counts = {head: families.count(head) for head in table.heads}
-    figures = [_draw_map("map", "Number of families that each head belongs to", "families", table, counts, n)]
+    figures = [_head_map("map", "Number of families that each head belongs to", "families", table, counts, n)]
     for family, members in families.members.items():
         title = f"Nearness of every head to a perfect {family} head: 0 for uniform attention, 1 at the largest possible bias"
-        figures.append(_draw_map(f"map-{family.replace(' ', '-')}", title, "nearness", table, nearness[family], n, members))
+        figures.append(_head_map(f"map-{family.replace(' ', '-')}", title, "nearness", table, nearness[family], n, members))
     sizes = ", ".join(f"{family} {len(members)}" for family, members in families.members.items())
     map_table = Table("map", columns, tuple(cells), "Families and roles of every head", is_printed=False)
     return Part((map_table,), tuple(figures), f"Heads by family: {sizes}, of {len(table.heads)}.")
@@ -265,7 +264,7 @@ def _nearness_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
     return nearness
 
 
-def _draw_map(
+def _head_map(
     name: str,
     title: str,
     value: str,
@@ -274,8 +273,8 @@ def _draw_map(
     n: int | None,
     members: frozenset[Head] = frozenset(),
 ) -> HeatMap:
-    layers = tuple(dict.fromkeys(layer_of(head) for head in table.heads))
-    by_layer = {layer: [head for head in table.heads if layer_of(head) == layer] for layer in layers}
+    layers = tuple(dict.fromkeys(layer_of_address(head) for head in table.heads))
+    by_layer = {layer: [head for head in table.heads if layer_of_address(head) == layer] for layer in layers}
     n_columns = max(map(len, by_layer.values()))
 
     def row_of(layer: str) -> list[Head | None]:

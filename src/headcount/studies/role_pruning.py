@@ -9,8 +9,8 @@ from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
-from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_pairs
-from headcount.studies._rows import describe_dense, note_dense
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_name_value_pairs
+from headcount.studies._rows import dense_numbers, dense_sentence
 
 if TYPE_CHECKING:
     from headcount.studies._measure.role_pruning import RoleLevel
@@ -42,7 +42,7 @@ class RolePruning(Study):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [*self.role, *parse_pairs(self.groups, "groups")]
+        names = [*self.role, *parse_name_value_pairs(self.groups, "groups")]
         if not names:
             raise OptionError("name the roles whose heads are pruned with role, such as offset:-1, or with groups")
         if len(set(names)) < len(names):
@@ -51,7 +51,7 @@ class RolePruning(Study):
     @property
     def roles_by_name(self) -> dict[str, tuple[str, ...]]:
         """The roles of every role and group, by its name."""
-        groups = {name: tuple(filter(None, text.split(","))) for name, text in parse_pairs(self.groups, "groups").items()}
+        groups = {name: tuple(filter(None, text.split(","))) for name, text in parse_name_value_pairs(self.groups, "groups").items()}
         return {role: (role,) for role in dict.fromkeys(self.role)} | groups
 
     def effort(self, context: StudyContext) -> Effort:
@@ -71,13 +71,13 @@ class RolePruning(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric),),
-            sentence=_verdict(rows),
-            notes=(note_dense(dense), *measured.left_out),
+            sentence=_summary_sentence(rows),
+            notes=(dense_sentence(dense), *measured.left_out),
             figures=(_figure(rows, metric, dense.n_examples),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": describe_dense(dense),
+                "dense": dense_numbers(dense),
                 "heads": {role: list(map(str, heads)) for role, heads in measured.heads_by_role.items()},
                 "rows": [row.to_dict() for row in rows],
             },
@@ -135,7 +135,7 @@ def _figure(rows: Sequence[RoleLevel], metric: str, n_examples: int) -> LineFigu
     )
 
 
-def _verdict(rows: Sequence[RoleLevel]) -> str:
+def _summary_sentence(rows: Sequence[RoleLevel]) -> str:
     parts = []
     for variant, words in (("prune", "pruning the heads of a role first"), ("spare", "sparing them longest")):
         tests = [row for row in rows if row.choice.variant == variant]

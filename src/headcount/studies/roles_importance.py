@@ -43,7 +43,7 @@ class RolesImportance(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(rows), _head_table(table, scores)),
-            sentence=_verdict(rows),
+            sentence=_summary_sentence(rows),
             notes=("Rank 1 is the head to keep first: a negative difference means that heads with the role matter more.",),
             figures=(_head_figure(table, scores), *([_rank_figure(rows)] if rows else [])),
             measurements={"model": context.model_name, "task": context.task.name, "rows": [asdict(row) for row in rows]},
@@ -70,11 +70,11 @@ def _head_table(table: RoleTable, scores: Mapping[str, Scores]) -> Table:
     rows = []
     for index, head in enumerate(table.heads):
         values = [of_method.values[index] for of_method in scores.values()]
-        rows.append((str(head), _name_family(table, labels[head]), ", ".join(labels[head]), *values))
+        rows.append((str(head), _family_label(table, labels[head]), ", ".join(labels[head]), *values))
     return Table("heads", columns, tuple(rows), "Roles and scores of every head", is_printed=False)
 
 
-def _name_family(table: RoleTable, roles: Sequence[str]) -> str:
+def _family_label(table: RoleTable, roles: Sequence[str]) -> str:
     """Returns the family of a head with these roles by the definition of the table, `several`, `other roles` or `no role`."""
     families = Definition.parse(table.definition).families_of(roles)
     return families[0] if len(families) == 1 else "several" if families else OTHER if roles else "no role"
@@ -83,7 +83,7 @@ def _name_family(table: RoleTable, roles: Sequence[str]) -> str:
 def _head_figure(table: RoleTable, scores: Mapping[str, Scores]) -> ScatterFigure | Histogram:
     """Returns every head by its first two scores, coloured by the family of its roles; a histogram if there is one score."""
     labels = table.labels()
-    family_of = [_name_family(table, labels[head]) for head in table.heads]
+    family_of = [_family_label(table, labels[head]) for head in table.heads]
     families = sorted(set(family_of), key=lambda family: (family == "no role", family == OTHER, family == "several", family))
     members = {family: [index for index, of_head in enumerate(family_of) if of_head == family] for family in families}
     first, *further = scores.values()
@@ -133,7 +133,7 @@ def _rank_figure(rows: Sequence[RoleRow]) -> BarFigure:
     )
 
 
-def _verdict(rows: Sequence[RoleRow]) -> str:
+def _summary_sentence(rows: Sequence[RoleRow]) -> str:
     n_significant = sum(row.q <= SIGNIFICANT for row in rows)
     text = f"{n_significant} of {len(rows)} differences between heads with and without a role are significant (q ≤ {SIGNIFICANT})"
     of_any = [f"{row.difference:+.1f} by {row.method} (q = {row.q:.2g})" for row in rows if row.role == ANY_ROLE]

@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Cell, Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import note_dense
+from headcount.studies._rows import dense_sentence
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation
@@ -40,15 +40,15 @@ class SingleHeads(Study):
         """Returns a row for every head, their histogram, and a map of the changes."""
         dense, rows = _measure.single_heads.remove_each_head(context, self.name, self.how)
         metric, task = dense.metric or "loss", context.task
-        notes = [note_dense(dense)]
+        notes = [dense_sentence(dense)]
         if task.metric is not None and task.metric.generates:
             notes.append(f"{metric} is that of generated text: {len(rows) + 1} times {dense.n_examples} texts were generated.")
         return StudyResult(
             study=str(self),
-            tables=(_matrix(rows, metric), _head_table(rows, metric)),
-            sentence=_verdict(rows, dense, metric),
+            tables=(_matrix_table(rows, metric), _head_table(rows, metric)),
+            sentence=_summary_sentence(rows, dense, metric),
             notes=tuple(notes),
-            figures=(_histogram(rows, dense, metric), *_maps(rows, dense, metric)),
+            figures=(_histogram(rows, dense, metric), *_difference_maps(rows, dense, metric)),
             measurements={
                 "model": context.model_name,
                 "task": task.name,
@@ -90,18 +90,18 @@ def _head_table(rows: Sequence[HeadRow], metric: str) -> Table:
     return Table("heads", columns, cells, f"Change of {metric} without each head alone; q corrects over all heads", is_printed=False)
 
 
-def _by_block(rows: Sequence[HeadRow]) -> dict[str, dict[int, HeadRow]]:
+def _rows_by_block(rows: Sequence[HeadRow]) -> dict[str, dict[int, HeadRow]]:
     blocks: dict[str, dict[int, HeadRow]] = {}
     for row in rows:
         blocks.setdefault(row.block, {})[row.index] = row
     return blocks
 
 
-def _matrix(rows: Sequence[HeadRow], metric: str) -> Table:
+def _matrix_table(rows: Sequence[HeadRow], metric: str) -> Table:
     indices = sorted({row.index for row in rows})
     columns = (Column("layer"), *(Column(f"H{index}", format="+.2g") for index in indices), Column(f"q ≤ {SIGNIFICANT}"))
     cells: list[tuple[Cell, ...]] = []
-    for block, heads in _by_block(rows).items():
+    for block, heads in _rows_by_block(rows).items():
         significant = [f"H{index}" for index, row in heads.items() if row.q is not None and row.q <= SIGNIFICANT]
         changes = [heads[index].change.difference if index in heads else None for index in indices]
         cells.append((block, *changes, " ".join(significant)))
@@ -133,11 +133,11 @@ def _histogram(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> Histo
     )
 
 
-def _maps(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> list[HeatMap]:
+def _difference_maps(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> list[HeatMap]:
     kinds = list(dict.fromkeys(row.kind for row in rows))
     maps = []
     for kind in kinds:
-        blocks = _by_block([row for row in rows if row.kind == kind])
+        blocks = _rows_by_block([row for row in rows if row.kind == kind])
         indices = sorted({index for heads in blocks.values() for index in heads})
         values = tuple(tuple(heads[i].change.difference if i in heads else None for i in indices) for heads in blocks.values())
         marks = tuple(tuple(i in heads and (heads[i].q or 0) <= SIGNIFICANT for i in indices) for heads in blocks.values())
@@ -161,7 +161,7 @@ def _maps(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> list[HeatM
     return maps
 
 
-def _verdict(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> str:
+def _summary_sentence(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> str:
     significant = [row for row in rows if row.q is not None and row.q <= SIGNIFICANT]
     better = sum((row.change.difference > 0) == dense.higher_is_better for row in significant) if dense.value is not None else 0
     changes = [row.change.difference for row in rows]

@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import controlled_cells, controlled_columns, difference_cells, note_dense
+from headcount.studies._rows import controlled_cells, controlled_columns, dense_sentence, difference_cells
 
 if TYPE_CHECKING:
     from headcount.studies._measure.strategies import StrategyPair, StrategyResult, StrategyRow
@@ -66,7 +66,7 @@ class Strategies(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(measured.rows, metric), *([_pair_table(measured.pairs, metric)] if measured.pairs else [])),
-            sentence=_verdict(measured.rows),
+            sentence=_summary_sentence(measured.rows),
             notes=_notes(measured),
             figures=tuple(_figure(measured, kind, metric) for kind in dict.fromkeys(row.kind for row in measured.rows)),
             measurements={
@@ -81,7 +81,7 @@ class Strategies(Study):
 
 def _notes(measured: StrategyResult) -> tuple[str, ...]:
     training = " after the same training, mean over seeds" if measured.is_dense_trained else " as it is"
-    return (note_dense(measured.dense, training), *([ONE_KIND] if measured.has_one_kind else []))
+    return (dense_sentence(measured.dense, training), *([ONE_KIND] if measured.has_one_kind else []))
 
 
 def _table(rows: Sequence[StrategyRow], metric: str) -> Table:
@@ -132,7 +132,7 @@ def _figure(measured: StrategyResult, kind: str, metric: str) -> LineFigure:
     )
 
 
-def _verdict(rows: Sequence[StrategyRow]) -> str:
+def _summary_sentence(rows: Sequence[StrategyRow]) -> str:
     tested = [row for row in rows if row.q is not None]
     if not tested:
         return "Random heads alone were removed, so that no strategy is compared with them."

@@ -50,7 +50,7 @@ class TaskTransfer(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(rows), _head_table(tasks)),
-            sentence=_verdict(rows),
+            sentence=_summary_sentence(rows),
             notes=tuple(f"{row.other}, {row.quantity}: {row.reason}." for row in rows if row.reason),
             figures=tuple(
                 _figure(tasks[0], other, row, number)
@@ -121,7 +121,7 @@ def _figure(first: Changes, other: Changes, row: TransferRow, number: int) -> Sc
     )
 
 
-def _verdict(rows: Sequence[TransferRow]) -> str:
+def _summary_sentence(rows: Sequence[TransferRow]) -> str:
     parts = [
         f"{format_interval(row.pearson.value, row.pearson.low, row.pearson.high, '.2f')} for the {row.quantity} on {row.other}"
         for row in rows

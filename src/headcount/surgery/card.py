@@ -22,12 +22,12 @@ def inline_code(value: str) -> str:
     return f"`{html.escape(printable.replace('`', chr(39)), quote=False) or ' '}`"
 
 
-def table_code(value: str) -> str:
+def inline_code_in_table(value: str) -> str:
     """The same for a cell of a table, which a bar would end."""
     return inline_code(value).replace("|", "\\|")
 
 
-def _costs(cost: dict[str, dict[str, float]]) -> list[str]:
+def _cost_lines(cost: dict[str, dict[str, float]]) -> list[str]:
     rows = ["| | before | after |", "|---|---:|---:|"]
     labels = {**LABELS, "flops": f"FLOPs of a pass over {cost['before']['tokens']:.0f} tokens"} if "tokens" in cost["before"] else LABELS
     rows += [
@@ -55,9 +55,9 @@ def write_card(manifest: Manifest, plain: bool) -> str:
     ]
     lines += [*(f"- {inline_code(sentence)}" for sentence in manifest.notes), ""] if manifest.notes else []
     if manifest.cost:
-        lines += _costs(manifest.cost)
+        lines += _cost_lines(manifest.cost)
     lines += ["| block | heads kept | of |", "|---|---|---:|"]
-    lines += [f"| {table_code(b.block)} | {', '.join(map(str, b.heads)) or 'none'} | {b.of} |" for b in manifest.blocks]
+    lines += [f"| {inline_code_in_table(b.block)} | {', '.join(map(str, b.heads)) or 'none'} | {b.of} |" for b in manifest.blocks]
     lines += ["", "## How to load it", "", "```python", "import headcount as hc", 'model = hc.load("path/to/this/folder")', "```", ""]
     if plain:
         lines += ["The head counts are uniform, so plain `from_pretrained` of transformers loads it too.", ""]

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.core.errors import ArtifactError, HeadcountError, OptionError, unknown
+from headcount.core.errors import ArtifactError, HeadcountError, OptionError, unknown_name_error
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
 from headcount.surgery import manifest
 from headcount.surgery.caches import keep_caches_apart
 from headcount.surgery.reshape import cuts_of, reshape
 from headcount.surgery.sizes import BUILD_LOCK, bounded_build, check_counts
-from headcount.surgery.source import check_weight_files, class_of, local_folder, read_config
+from headcount.surgery.source import check_weight_files, local_folder, model_class_of, read_config
 from headcount.surgery.state import restore_state
 
 Blocks = Mapping[str, record.KeptHeads]
@@ -30,7 +30,7 @@ LOCATION_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_f
 
 def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
-    values, lists = record.replaced_values(model), record.read_named(model)
+    values, lists = record.values_before_uniform_cut(model), record.read_original_head_lists(model)
     setattr(model.config, record.KEY, None)
     heads = HeadMap.of(model)
     by_path = {record.relative_path(model, block.path): block for block in heads.blocks}
@@ -61,7 +61,7 @@ def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     keep_caches_apart(model, heads)
     record.write_cut_record(model, record.read_cut_record(model) | built_small, values)
     if lists:
-        record.write_named(model, lists)
+        record.write_original_head_lists(model, lists)
 
 
 def cut_class(cls: type, blocks: Blocks) -> type:
@@ -197,7 +197,7 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
         warnings.warn(f"{path} has no {manifest.NAME}: its files cannot be checked for damage", stacklevel=2)
     sizes = check_weight_files(path, allow_pickle, config, options)
     check_counts(path / "config.json", config, sizes)
-    cls, blocks = class_of(path, config, auto), record.parse(config.get(record.KEY))
+    cls, blocks = model_class_of(path, config, auto), record.parse_cut_record(config.get(record.KEY))
     options |= ({} if allow_pickle else {"use_safetensors": True}) | ({"trust_remote_code": True} if trust_remote_code else {})
     with bounded_build(path / "config.json", config, sizes, blocks):
         model = load_blocks(path, cls, blocks, options, new_layers=new_layers)
@@ -215,7 +215,7 @@ def loading_options(
 ) -> dict[str, object]:
     """Returns arguments of from_pretrained; raises OptionError if `model_kwargs` holds an argument of `load`, or proxies, which have no effect."""
     if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise unknown("dtype", dtype, ("auto", "float64", "float32", "bfloat16", "float16"))
+        raise unknown_name_error("dtype", dtype, ("auto", "float64", "float32", "bfloat16", "float16"))
     if not isinstance(dtype, str | torch.dtype):
         raise OptionError(f"dtype is a torch.dtype, its name, or 'auto'; got {dtype!r}")
     own = sorted(set(model_kwargs or {}) & set(inspect.signature(load).parameters))
@@ -280,7 +280,7 @@ def register() -> None:
         if config is None and pretrained_model_name_or_path is not None and hasattr(cls, "config_class"):
             location = {name: kwargs[name] for name in LOCATION_OPTIONS if name in kwargs}
             config = cls.config_class.from_pretrained(pretrained_model_name_or_path, **location)
-        blocks = record.parse(getattr(config, record.KEY, None))
+        blocks = record.parse_cut_record(getattr(config, record.KEY, None))
         if not blocks or getattr(cls, "_headcount_cut", False):
             return original(cls, pretrained_model_name_or_path, *args, **kwargs)
         return load_cut(cls, blocks, lambda loaded_class: original(loaded_class, pretrained_model_name_or_path, *args, **kwargs))

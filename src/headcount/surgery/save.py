@@ -18,7 +18,7 @@ from headcount.models.ownership import holds
 from headcount.models.state import preserve
 from headcount.surgery import manifest
 from headcount.surgery.card import write_card
-from headcount.surgery.config import builds_same, built_heads
+from headcount.surgery.config import builds_same_model, heads_as_configured
 from headcount.surgery.cost import Cost
 from headcount.surgery.named_heads import original_fields
 from headcount.surgery.state import write_state
@@ -34,11 +34,11 @@ def _copy_companions(source: Path, target: Path) -> None:
     for pattern in COMPANIONS:
         for path in sorted(source.glob(pattern)):
             if path.is_file() and not (target / path.name).exists():
-                _check_inside(path)
+                _check_link_stays_inside(path)
                 shutil.copyfile(path, target / path.name)
 
 
-def _check_inside(path: Path) -> None:
+def _check_link_stays_inside(path: Path) -> None:
     """Refuses a link that leads out of a model folder: what it points to would be copied, and published with the model."""
     folder = path.parent.resolve()
     blobs = folder.parent.parent / "blobs"  # hub snapshots link to their blobs
@@ -110,20 +110,20 @@ def save(  # noqa: PLR0913 - two arguments, the rest by name
             _copy_companions(Path(tokenizer), fresh)
         elif tokenizer is not None:
             tokenizer.save_pretrained(fresh)
-        listing = _manifest(model, heads, command, cost)
+        listing = _build_manifest(model, heads, command, cost)
         listing.notes = list(notes)
-        (fresh / "README.md").write_text(write_card(listing, plain=builds_same(model, model.config, heads)), encoding="utf-8")
+        (fresh / "README.md").write_text(write_card(listing, plain=builds_same_model(model, model.config, heads)), encoding="utf-8")
         listing.files = manifest.hash_files(fresh)
         manifest.write_manifest(fresh, listing)
     if push_to_hub is not None:
-        _push(target, push_to_hub)
+        _push_to_hub(target, push_to_hub)
     return target
 
 
 def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
     """Refuses a part of a cut model: its configuration builds other head counts, and the record of the cut belongs to the whole."""
     recorded = record.read_cut_record(model)
-    dense = built_heads(model)
+    dense = heads_as_configured(model)
     counts = {block.path: block.n_heads for block in dense.blocks} if dense else {}
     for block in heads.blocks:
         if record.relative_path(model, block.path) not in recorded and counts.get(block.path, block.n_heads) != block.n_heads:
@@ -145,7 +145,7 @@ def _write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) ->
     write_state(model, folder)
 
 
-def _manifest(model: nn.Module, heads: HeadMap, command: str | None, cost: tuple[Cost, Cost] | None) -> manifest.Manifest:
+def _build_manifest(model: nn.Module, heads: HeadMap, command: str | None, cost: tuple[Cost, Cost] | None) -> manifest.Manifest:
     import transformers
 
     return manifest.Manifest(
@@ -155,15 +155,15 @@ def _manifest(model: nn.Module, heads: HeadMap, command: str | None, cost: tuple
         model_class=type(model).__name__,
         model_type=heads.model_type,
         command=command,
-        removed=manifest.removed_of(heads),
-        blocks=manifest.blocks_of(heads),
+        removed=manifest.removed_addresses(heads),
+        blocks=manifest.block_entries(heads),
         named_heads=original_fields(model, heads),
         cost={"before": cost[0].to_dict(), "after": cost[1].to_dict()} if cost else None,
         files={},
     )
 
 
-def _push(folder: Path, repository: str) -> None:
+def _push_to_hub(folder: Path, repository: str) -> None:
     """Uploads a saved folder, model card included, to a hub repository, which is created if need be."""
     from huggingface_hub import HfApi
 

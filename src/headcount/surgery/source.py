@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headcount.core.errors import ArtifactError, HeadcountError, UnsupportedModel, unknown
+from headcount.core.errors import ArtifactError, HeadcountError, UnsupportedModel, unknown_name_error
 from headcount.core.files import read_json
 from headcount.core.folders import finish_replacement
-from headcount.core.tensor_files import check_safetensors
+from headcount.core.tensor_files import read_tensor_shapes
 from headcount.surgery.sizes import WeightSizes, check_counts
 
 Built = TypeVar("Built")
@@ -26,7 +26,7 @@ def embedded_folder(name: str | Path) -> Path | None:
         return None
     known = sorted(path.name for path in EMBEDDED.iterdir() if (path / "config.json").is_file())
     if model not in known:
-        raise unknown("embedded model", str(name), [f"demo/{model_name}" for model_name in known])
+        raise unknown_name_error("embedded model", str(name), [f"demo/{model_name}" for model_name in known])
     return EMBEDDED / model
 
 
@@ -83,15 +83,15 @@ def check_weight_files(folder: Path, allow_pickle: bool, config: Mapping[str, ob
 
     `options` are the arguments of from_pretrained that choose files (variant, use_safetensors, target_lang).
     """
-    shapes = {f"{path.name} {name}": shape for path in sorted(folder.glob(f"*{SAFE}")) for name, shape in check_safetensors(path).items()}
-    shards = {path.name: _check_index(path) for path in sorted(folder.glob("*.index.json"))}
+    shapes = {f"{path.name} {name}": shape for path in sorted(folder.glob(f"*{SAFE}")) for name, shape in read_tensor_shapes(path).items()}
+    shards = {path.name: _list_index_shards(path) for path in sorted(folder.glob("*.index.json"))}
     if (folder / "adapter_config.json").exists():  # transformers would go where that file says
         raise ArtifactError(
             f"{folder} holds an adapter (adapter_config.json), not a model; merge it (model.merge_and_unload()) and save that"
         )
     _check_generation(folder)
     pickles = sorted({path for pattern in PICKLES for path in folder.glob(pattern)})
-    read, why = _choose_file(folder, config, options)
+    read, why = _choose_weight_file(folder, config, options)
     if read is None and not pickles:
         raise ArtifactError(f"{folder} holds no weights: no {SAFE} file{why}; put them there, or name another folder")
     shards_read = shards.get(read, []) if read is not None else []
@@ -108,7 +108,7 @@ def check_weight_files(folder: Path, allow_pickle: bool, config: Mapping[str, ob
     return WeightSizes.of(shapes, sum(path.stat().st_size for path in pickles) if unsafe is not None else 0)
 
 
-def _choose_file(folder: Path, config: Mapping[str, object], options: Mapping[str, object]) -> tuple[str | None, str]:
+def _choose_weight_file(folder: Path, config: Mapping[str, object], options: Mapping[str, object]) -> tuple[str | None, str]:
     """Returns the file that transformers would read, None if that is a pickle or there is none; and why, for a message."""
     distributed = sorted(folder.glob(DISTRIBUTED))
     if distributed:  # read before anything else, by way of a pickled index
@@ -134,7 +134,7 @@ def _choose_file(folder: Path, config: Mapping[str, object], options: Mapping[st
     return None, f"{why}, only {others[0]}" if others else ""
 
 
-def _check_index(path: Path) -> list[str]:
+def _list_index_shards(path: Path) -> list[str]:
     """Returns the shards of an index; raises ArtifactError if it names files outside its folder, or missing ones."""
     content = read_json(path)
     shards = content.get("weight_map") if isinstance(content, dict) else None
@@ -197,7 +197,7 @@ def _auto_class(auto: Any) -> Any:
 
     known = [name for name in dir(transformers) if name.startswith("AutoModel")]
     if isinstance(auto, str) and auto not in known:
-        raise unknown("Auto class of transformers", auto, known)
+        raise unknown_name_error("Auto class of transformers", auto, known)
     auto_class = getattr(transformers, auto) if isinstance(auto, str) else auto
     if not hasattr(auto_class, "_model_mapping"):
         raise UnsupportedModel(f"auto must be an Auto class of transformers, or its name, such as 'AutoModelForCausalLM'; got {auto!r}")
@@ -225,7 +225,7 @@ def build_from_config(folder: Path, name: str, build: Callable[[], Built]) -> Bu
         raise ArtifactError(f"{folder / 'config.json'} builds no {name}: {type(error).__name__}: {reason}. Correct it") from error
 
 
-def _inner_class(model_type: Any, name: str) -> type | None:
+def _unexported_class(model_type: Any, name: str) -> type | None:
     """Returns a class that transformers has but does not export, such as the decoder of a sequence-to-sequence model."""
     from transformers import CONFIG_MAPPING, PreTrainedModel
 
@@ -240,7 +240,7 @@ def _inner_class(model_type: Any, name: str) -> type | None:
     return None
 
 
-def class_of(folder: Path, config: Mapping[str, object], auto: Any = None) -> type:
+def model_class_of(folder: Path, config: Mapping[str, object], auto: Any = None) -> type:
     """Returns the transformers class that a folder's model has, or that an Auto class gives it."""
     import transformers
 
@@ -255,7 +255,7 @@ def class_of(folder: Path, config: Mapping[str, object], auto: Any = None) -> ty
         return classes[0] if isinstance(classes, tuple | list) else classes
     architectures = config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else architectures
-    cls = getattr(transformers, name, None) or _inner_class(config.get("model_type"), name) if isinstance(name, str) else None
+    cls = getattr(transformers, name, None) or _unexported_class(config.get("model_type"), name) if isinstance(name, str) else None
     if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
         raise UnsupportedModel(
             f"{folder / 'config.json'} names the architecture {name!r:.80}, which transformers "

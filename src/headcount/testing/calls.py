@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headcount.core.errors import HeadcountError
 from headcount.core.plan import Plan
-from headcount.data.chunks import rows_of
+from headcount.data.chunks import select_rows
 from headcount.data.evaluate import evaluate
 from headcount.data.mask import mask
 from headcount.data.task import Task
@@ -50,11 +50,11 @@ def probe_task(batch: Batch) -> Task:
     """A task whose examples are the rows of a batch."""
     tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
     rows = next(iter(tensors.values())).shape[0]
-    examples = [rows_of(tensors, slice(row, row + 1)) for row in range(rows)]
+    examples = [select_rows(tensors, slice(row, row + 1)) for row in range(rows)]
     return Task("probe", examples, examples, examples, join_rows, loss=outputs_loss)
 
 
-def calls_on(model: nn.Module, heads: HeadMap, batch: Batch, plan: Plan | None, folder: Path) -> dict[str, Call]:
+def public_calls_on(model: nn.Module, heads: HeadMap, batch: Batch, plan: Plan | None, folder: Path) -> dict[str, Call]:
     """By name, the public calls that run or read a model; `plan` is None for models that cannot be cut."""
     task = probe_task(batch)
 
@@ -107,7 +107,7 @@ def require_calls_change_nothing(model: nn.Module, batch: Batch, plan: Plan | No
     completed: list[str] = []
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            for name, call in calls_on(model, heads, batch, plan, Path(scratch)).items():
+            for name, call in public_calls_on(model, heads, batch, plan, Path(scratch)).items():
                 with require_unchanged(model, name):
                     completed += [name] if _succeeds(call) else []
                 for error in (RuntimeError, KeyboardInterrupt):

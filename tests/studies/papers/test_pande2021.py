@@ -13,7 +13,7 @@ from headcount.core.figure import BarFigure, HeatMap, Histogram, LineFigure, Sca
 from headcount.core.role_table import RoleTable
 from headcount.core.study_result import StudyResult
 from headcount.data.embedded.sentences import draw_sentences
-from headcount.data.text.annotated import pair
+from headcount.data.text.annotated import join_pair
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
 from headcount.studies._paper import Item, Paper
@@ -37,7 +37,7 @@ class Measured(NamedTuple):
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     sentences = draw_sentences("english", 2 * N_PAIRS, seed=0)
-    text = [pair(a, b) for a, b in zip(sentences[::2], sentences[1::2], strict=True)]
+    text = [join_pair(a, b) for a, b in zip(sentences[::2], sentences[1::2], strict=True)]
     chosen = Paper.parse(f"pande2021(quick=true;tuned=demo/entailment-english;other_task={OTHER})")
     folder: Path = tmp_path_factory.mktemp("pande2021")
     with Run.lead(folder) as run:

@@ -8,10 +8,10 @@ from headcount.core.training_log import FEW_STEPS
 from headcount.runs.results import PrunedRow
 
 
-def format_smallest(rows: Sequence[PrunedRow], method: str, number: int | None) -> str:
+def format_fewest_heads(rows: Sequence[PrunedRow], method: str, fewest_safe: int | None) -> str:
     """Returns the fewest heads of a method without a significant loss; how many sizes were tried where all of them lose."""
     sizes = {row.keep for row in rows if row.method == method and row.removed}
-    return str(number) if number is not None else f"none of {len(sizes)} tried" if sizes else "nothing was removed"
+    return str(fewest_safe) if fewest_safe is not None else f"none of {len(sizes)} tried" if sizes else "nothing was removed"
 
 
 def format_duration(seconds: float) -> str:

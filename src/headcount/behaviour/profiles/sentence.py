@@ -15,15 +15,15 @@ GAP = "…"
 
 def token_texts(aligned: Aligned, tokenizer: Any = None, *, start: int | None = None) -> list[str]:
     """Returns what every token stands for: its part of the text, else its name in the vocabulary; `start` is the start token of a decoder."""
-    front = [] if start is None else [_token_name(start, tokenizer)]
+    front = [] if start is None else [_token_to_text(start, tokenizer)]
     text = aligned.annotated.text
     return front + [
-        text[first:last] if last > first and not special else _token_name(token, tokenizer)
+        text[first:last] if last > first and not special else _token_to_text(token, tokenizer)
         for token, (first, last), special in zip(aligned.ids, aligned.offsets, aligned.special, strict=True)
     ]
 
 
-def _token_name(token: int, tokenizer: Any) -> str:
+def _token_to_text(token: int, tokenizer: Any) -> str:
     if tokenizer is None:
         return f"#{token}"
     name = tokenizer.convert_ids_to_tokens(token)

@@ -25,7 +25,7 @@ from headcount.data.stream import reraise_memory
 from headcount.importance.replay.calls import Forward, replace_forwards
 from headcount.importance.replay.last_position import NarrowLayer, find_read_positions, select_positions
 from headcount.importance.replay.routes import Recording, Route, Survey, record_pass
-from headcount.importance.replay.stacking import OutputLayout, batch_rows, first_rows, stack_batch, tile
+from headcount.importance.replay.stacking import OutputLayout, batch_rows, first_rows, stack_batch, tile_copies
 from headcount.models.gates import HeadGates
 from headcount.models.modules import Batch, device_of
 from headcount.models.randomness import pass_rng
@@ -59,12 +59,12 @@ class ModelPass:
         return cls(model, batch, batch_rows(batch), read, further, withhold)
 
     @property
-    def tokens(self) -> int:
+    def approximate_tokens(self) -> int:
         """The approximate number of tokens in the batch; a guess for inputs other than text."""
         texts = [self.batch[name].numel() for name in ("input_ids", "decoder_input_ids") if isinstance(self.batch.get(name), Tensor)]
         return max(texts, default=256 * self.rows)
 
-    def sample(self, rows: int) -> ModelPass:
+    def take_rows(self, rows: int) -> ModelPass:
         """Returns the pass over the first few examples."""
         return self if rows >= self.rows else replace(self, batch=first_rows(self.batch, self.rows, rows), rows=rows)
 
@@ -157,7 +157,7 @@ class Replayer:
         if narrow is not None:
             length = recording.contexts[narrow.route.block.path].shape[1]
             positions = find_read_positions(narrow.reads, model_pass.batch, model_pass.rows, length, device_of(self.model))
-            forwards = narrow.make_forwards(self.model, tile(positions, 0, copies), length)
+            forwards = narrow.make_forwards(self.model, tile_copies(positions, 0, copies), length)
             if path == narrow.route.block.path:
                 context, uniform = select_positions(context, positions), None if uniform is None else select_positions(uniform, positions)
         alternative = self.gates.means[path] if self.gates.means is not None else uniform

@@ -66,7 +66,7 @@ class Rank(Pruner):
         scores, history = first_scores, []
         plan = Plan.removing([], protected=context.budget.protected)
         dense = evaluate(context.model, context.data, split="selection") if self.stop else None
-        counts = self.counts(context)
+        counts = self.kept_counts(context)
         for number in counts:
             next_plan = keep_top_by_scope(context, scores, number, self.scope)
             with HeadGates(context.model, gates_of(context.heads, next_plan), heads=context.heads):
@@ -75,11 +75,11 @@ class Rank(Pruner):
                 if gated is not None and dense is not None and not _retains_share(dense, gated, self.stop):
                     break
                 if self.again and number > counts[-1]:
-                    scores = self._estimate_again(context, scores.method, next_plan)
+                    scores = self._estimate_under_gates(context, scores.method, next_plan)
             plan = next_plan
         return Choice(plan, history=history, scores=first_scores)
 
-    def _estimate_again(self, context: PruneContext, name: str, plan: Plan) -> Scores:
+    def _estimate_under_gates(self, context: PruneContext, name: str, plan: Plan) -> Scores:
         """Returns scores of the heads that a plan keeps, measured under the gates that are on the model now and normalised among themselves.
 
         Removed heads get a score below all others.
@@ -91,7 +91,7 @@ class Rank(Pruner):
         lowest = min(values.values()) - 1.0
         return context.scores([lowest if head in removed else values[head] for head in context.heads], name)
 
-    def counts(self, context: PruneContext) -> list[int]:
+    def kept_counts(self, context: PruneContext) -> list[int]:
         """Returns how many heads are left after each step: down to the number of the budget, or with `stop` to the fewest possible."""
         n_heads, sizes = len(context.heads), sorted({len(unit) for unit in context.heads.units()})
         unit_size = sizes[0] if len(sizes) == 1 else 1

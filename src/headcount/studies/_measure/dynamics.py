@@ -23,7 +23,7 @@ from headcount.models.state import copy_model
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.repair.repair import refit
 from headcount.pruning.training.fine_tune import fine_tune, reset_weights
-from headcount.pruning.training.trainer import checkpoints as checkpoint_folders
+from headcount.pruning.training.trainer import list_finished_checkpoints as checkpoint_folders
 from headcount.runs.artifacts import ArtifactKey, safe_name
 from headcount.studies._base import LoadedModel, StudyContext
 from headcount.studies._gated import Drop, Share, admit_model, chance_of, count_levels, evaluate_without, measure_drop, share_left

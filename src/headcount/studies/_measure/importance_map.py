@@ -12,7 +12,7 @@ import torch
 from scipy import special
 from torch import nn
 
-from headcount.behaviour.profiles.numbers import affordable_queries, distances
+from headcount.behaviour.profiles.numbers import affordable_queries, head_distances
 from headcount.core.heads import AttentionBlock
 from headcount.core.scores import Scores
 from headcount.core.stats.hall import inverse_hall_transform
@@ -158,7 +158,7 @@ def _compare_heads(context: StudyContext, kind: str, blocks: Sequence[AttentionB
         rows += _attention_rows(observations)
         if len(rows) >= affordable_queries(len(heads), rows[0].shape[-1], QUERIES):
             break
-    matrix = distances(rows)
+    matrix = head_distances(rows)
     values = tuple(tuple(map(float, row)) for row in matrix)
     layers = tuple(str(head.layer) for head in heads)
     return HeadDistances(kind, tuple(map(str, heads)), layers, values, len(rows))

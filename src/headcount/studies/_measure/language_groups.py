@@ -17,7 +17,7 @@ from headcount.core.stats.agreement import spearman
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.resampling import draw_with_replacement
 from headcount.data.task import Task
-from headcount.studies._gated import scale_metric
+from headcount.studies._gated import metric_on_additive_scale
 
 COLUMNS = ("language", "family", "size")
 FEWEST_LANGUAGES = 4
@@ -150,11 +150,11 @@ def correlate_sizes(
     return correct_rows(rows)
 
 
-def resample_lost(dense: np.ndarray, pruned: np.ndarray, task: Task, chance: float, *, seed: int = 0) -> np.ndarray:
+def resample_lost_shares(dense: np.ndarray, pruned: np.ndarray, task: Task, chance: float, *, seed: int = 0) -> np.ndarray:
     """Returns the share of the score above chance that is lost on resampled examples, from the metric's parts of both models."""
     assert task.metric is not None
     counts = draw_with_replacement(len(dense), seed)(RESAMPLES)[:, 0]
-    floor = scale_metric(task, chance)
-    before, after = (scale_metric(task, task.metric.total(counts @ parts)) - floor for parts in (dense, pruned))
+    floor = metric_on_additive_scale(task, chance)
+    before, after = (metric_on_additive_scale(task, task.metric.total(counts @ parts)) - floor for parts in (dense, pruned))
     with np.errstate(divide="ignore", invalid="ignore"):
         return 1 - after / before

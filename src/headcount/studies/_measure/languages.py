@@ -24,7 +24,7 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
-from headcount.studies._base import STEP_BATCH, Effort, LoadedModel, Progress, StudyContext, parse_pairs
+from headcount.studies._base import STEP_BATCH, Effort, LoadedModel, Progress, StudyContext, parse_name_value_pairs
 from headcount.studies._checks import check_same_kinds
 from headcount.studies._gated import (
     Drop,
@@ -45,7 +45,7 @@ from headcount.studies._measure.language_groups import (
     contrast_families,
     correlate_sizes,
     read_groups,
-    resample_lost,
+    resample_lost_shares,
 )
 from headcount.studies._measure.layers import LAYER, THIRD, group_layers
 from headcount.studies._results import describe_study_run
@@ -184,7 +184,7 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
     """
     heads, n_report = context.loaded.heads, len(context.task.report)
     n_examples, template = min(n_report, context.limit or n_report), make_template(study, context.seed)
-    sizes = [None] if template.method.sizes_itself and not study.keep else count_levels(study.keep, heads, SHARES)
+    sizes = [None] if template.method.sizing_option and not study.keep else count_levels(study.keep, heads, SHARES)
     requests = [template if size is None else template.resized(size) for size in sizes]
     by_seed = [replace(request, seed=request.seed + number) for request in requests for number in range(_count_seeds(request, study.seeds))]
     if study.recover is not None:
@@ -207,7 +207,7 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
 def make_template(study: Languages, seed: int) -> PruneSpec:
     """Returns the request that those of all sizes and seeds differ from."""
     pruner, recipe = Pruner.parse(study.method), Recipe(rate=study.rate, train_batch=study.train_batch)
-    size = None if pruner.sizes_itself else 1
+    size = None if pruner.sizing_option else 1
     return PruneSpec.of(pruner, size, repair=study.repair, recover=study.recover, recipe=recipe, seed=seed)
 
 
@@ -241,7 +241,7 @@ def group_languages(
         dense, pruned = evaluations[row.model, row.language, row.without]
         assert dense.parts is not None and pruned.parts is not None
         lost.setdefault(row.without, {})[row.language] = share
-        draws = resample_lost(dense.parts, pruned.parts, subject.tasks[row.language], chance, seed=context.seed)
+        draws = resample_lost_shares(dense.parts, pruned.parts, subject.tasks[row.language], chance, seed=context.seed)
         resampled.setdefault(row.without, {})[row.language] = draws
     return contrast_families(lost, groups), correlate_sizes(resampled, lost, groups, seed=context.seed)
 
@@ -257,10 +257,10 @@ def _open_subject(
         has_new_head = (has_new_head and bool(labels)) or (context.new_head and loaded is context.loaded)
         loaded = load_with_head(context, name, labels)
     if study.fine_tune:
-        options = parse_pairs(study.tune_option, "tune_option")
+        options = parse_name_value_pairs(study.tune_option, "tune_option")
         loaded = train_model(context, loaded, open_language(study, context, loaded, study.names[0], options), tuning)
     requests = [template]
-    if study.keep or not template.method.sizes_itself:
+    if study.keep or not template.method.sizing_option:
         requests = [template.resized(keep) for keep in count_levels(study.keep, loaded.heads, SHARES)]
     for request in requests:
         check_request(request, loaded.model, loaded.heads)
@@ -319,10 +319,10 @@ def _evaluate_removals(
     device, trained = next(model.parameters()).device, []
     for request in subject.requests:
         by_seed = [replace(request, seed=request.seed + number) for number in range(_count_seeds(request, seeds))]
-        models = tuple(pruning.make(each)[1].to(device).eval() for each in by_seed)
+        models = tuple(pruning.make_model(each)[1].to(device).eval() for each in by_seed)
         if request.recover is not None and not trained:  # the dense model after the same training
             dense_requests = [replace(each, method=Pruner.parse("random"), budget=Budget(keep=n_heads)) for each in by_seed]
-            trained = [pruning.make(each)[1].to(device).eval() for each in dense_requests]
+            trained = [pruning.make_model(each)[1].to(device).eval() for each in dense_requests]
         name = f"{n_heads - len(HeadMap.of(models[0]))} of {n_heads} heads by {request.label}"
         removals.append(Removal("heads", name, models))
     n_finished, total = 0, len(subject.tasks) * len(removals)

@@ -18,7 +18,7 @@ from headcount.importance.base import Importance
 from headcount.importance.score import score_all
 from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import ANY_ROLE, StudyContext
-from headcount.studies._parts import layer_of
+from headcount.studies._parts import layer_of_address
 
 ALPHA = 0.05
 
@@ -54,7 +54,7 @@ def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0,
     groups |= {
         name: having for name, having in by_family.items() if having not in by_role.values()
     } | by_role  # one role alone is no family
-    layers = np.unique([layer_of(head) for head in table.heads], return_inverse=True)[1]
+    layers = np.unique([layer_of_address(head) for head in table.heads], return_inverse=True)[1]
     random = np.random.Generator(np.random.Philox(seed))
     rows = []
     for method, of_method in scores.items():

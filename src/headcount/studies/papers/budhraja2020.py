@@ -68,7 +68,7 @@ class Budhraja2020(Paper):
         """Returns B1 to B10."""
         training, sizes = self.training, ("50%",) if self.quick else ("75%", "50%", "25%")
         half = {"keep": "50%", "rate": self.rate, "train_batch": training["train_batch"], "seeds": training["seeds"]}
-        length = self._compensation_length()
+        length = self._compensation_steps()
         places = ("layers:top", "layers:middle", "layers:bottom")
 
         def compare(*strategies: str, by_kind: bool = False, pretrained: str = "") -> Study:
@@ -104,7 +104,7 @@ class Budhraja2020(Paper):
             ),
         ]
 
-    def _compensation_length(self) -> int | None:
+    def _compensation_steps(self) -> int | None:
         """Returns the steps of the two trainings of B7; None where the recipe decides."""
         length = self.training["recover"]
         return int(length.removesuffix("steps")) if length.endswith("steps") else None

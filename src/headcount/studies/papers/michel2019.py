@@ -60,31 +60,42 @@ class Michel2019(Paper):
                 reason="" if one_kind else "the model has several kinds of attention: M3 is the table for such models",
             ),
             Item("M5", "Heads chosen on one set of examples and reported on another", "Appendix A", all_but_one),
-            self._transfer(),
-            Item("M7", "Importance of every head by the gradient, divided by the norm of its layer", "section 4.1", self._map("gradient")),
-            Item("M8", "Pruning curve by gradient importance and by ablation", "Fig. 3", self._curve(self._rankings()), published=CURVE),
-            self._several_tasks(),
-            Item("M10", "Ranked once against ranked again after every step", "section 4.1", self._curve(self._iterative())),
-            Item("M11", "Speed of the cut model by batch size, half of the heads removed", "Table 4", self._speed(), published=SPEED),
+            self._transfer_item(),
+            Item(
+                "M7",
+                "Importance of every head by the gradient, divided by the norm of its layer",
+                "section 4.1",
+                self._importance_map("gradient"),
+            ),
+            Item(
+                "M8",
+                "Pruning curve by gradient importance and by ablation",
+                "Fig. 3",
+                self._pruning_curve(self._ranking_methods()),
+                published=CURVE,
+            ),
+            self._several_tasks_item(),
+            Item("M10", "Ranked once against ranked again after every step", "section 4.1", self._pruning_curve(self._iterative_methods())),
+            Item("M11", "Speed of the cut model by batch size, half of the heads removed", "Table 4", self._speed_study(), published=SPEED),
             Item(
                 "M12",
                 "Pruning curve of each kind of attention alone",
                 "Fig. 4",
-                None if one_kind else self._curve(self._rankings()[:1], each_kind=True),
+                None if one_kind else self._pruning_curve(self._ranking_methods()[:1], each_kind=True),
                 reason=one_kind,
             ),
-            Item("M13", "Pruning curves of checkpoints of one training", "Fig. 5", self._dynamics()),
-            Item("M14", "Parameters of a head in every layer", "section 4.3", self._map("gradient")),
+            Item("M13", "Pruning curves of checkpoints of one training", "Fig. 5", self._dynamics_study()),
+            Item("M14", "Parameters of a head in every layer", "section 4.3", self._importance_map("gradient")),
             Item(
                 "M15",
                 "Entropy of the attention, and distances between heads",
                 "section 5",
-                self._map("entropy", "distance", distances=True),
+                self._importance_map("entropy", "distance", distances=True),
             ),
             Item("M16", "One head in every layer at once", "section 3.3", all_but_one),
         ]
 
-    def _transfer(self) -> Item:
+    def _transfer_item(self) -> Item:
         tasks = tuple(task for task in self.other_task if "=" not in task.partition("(")[0])  # those of this model
         published = Table(
             "published",
@@ -95,30 +106,30 @@ class Michel2019(Paper):
         study, lacks = (TaskTransfer(tasks), ()) if tasks else (None, ("other_task",))
         return Item("M6", "Correlation of the changes without each head on two tasks", "Fig. 2", study, lacks, published=published)
 
-    def _several_tasks(self) -> Item:
-        study = self._curve(self._rankings()[:1], other_tasks=self.other_task) if self.other_task else None
+    def _several_tasks_item(self) -> Item:
+        study = self._pruning_curve(self._ranking_methods()[:1], other_tasks=self.other_task) if self.other_task else None
         lacks = () if self.other_task else ("other_task",)
         return Item("M9", "Pruning curves of several tasks, absolute and relative", "Appendix B", study, lacks, published=TASKS)
 
-    def _rankings(self) -> tuple[str, ...]:
+    def _ranking_methods(self) -> tuple[str, ...]:
         return ("rank(by=gradient;limit=64)", "rank(by=ablation;limit=32)") if self.quick else ("gradient", "ablation")
 
-    def _iterative(self) -> tuple[str, ...]:
-        once = self._rankings()[0]
+    def _iterative_methods(self) -> tuple[str, ...]:
+        once = self._ranking_methods()[0]
         return once, "rank(by=gradient;again=true;limit=64;step=0.25)" if self.quick else "rank(by=gradient;again=true)"
 
-    def _curve(self, methods: tuple[str, ...], *, each_kind: bool = False, other_tasks: tuple[str, ...] = ()) -> PruningCurve:
+    def _pruning_curve(self, methods: tuple[str, ...], *, each_kind: bool = False, other_tasks: tuple[str, ...] = ()) -> PruningCurve:
         quick_sizes = ("50%", "25%") if each_kind else ("75%", "50%", "25%")
         keep, seeds = (quick_sizes, 3) if self.quick else ((), 5)
         return PruningCurve(methods=methods, keep=keep, seeds=seeds, each_kind=each_kind, other_tasks=other_tasks)
 
-    def _map(self, *by: str, distances: bool = False) -> ImportanceMap:
+    def _importance_map(self, *by: str, distances: bool = False) -> ImportanceMap:
         return ImportanceMap(by, examples=64 if self.quick else 512, distances=distances)
 
-    def _speed(self) -> Speed:
+    def _speed_study(self) -> Speed:
         return Speed(batches=(1, 4), length=16, rounds=15) if self.quick else Speed()
 
-    def _dynamics(self) -> Dynamics:
+    def _dynamics_study(self) -> Dynamics:
         keep = ("75%", "50%", "25%") if self.quick else ()
         if self.checkpoints:
             return Dynamics(self.checkpoints, keep=keep)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from headcount.core.errors import DataError, UnsupportedModel
-from headcount.core.folders import check_target
+from headcount.core.folders import check_output_folder
 from headcount.core.options import option
 from headcount.data.task import Data
 from headcount.models.archs import cut_record as record
@@ -38,7 +38,7 @@ class Portable(ExportTarget):
 
     def check_path(self, path: Path, *, overwrite: bool) -> None:
         """Raises ArtifactError unless the folder is new or empty, or was written by headcount and may be overwritten."""
-        check_target(path, overwrite, manifest.NAME)
+        check_output_folder(path, overwrite, manifest.NAME)
 
     @holds("an export")
     def write(
@@ -76,7 +76,7 @@ class Portable(ExportTarget):
 def widen(model: nn.Module) -> nn.Module:
     """Returns the model at its original shapes: removed heads come back with all their weights zero, so they add nothing."""
     config = copy.deepcopy(model.config)
-    assign_values(config, record.replaced_values(model))
+    assign_values(config, record.values_before_uniform_cut(model))
     vars(config).pop(record.KEY, None)
     options = {"dtype": float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
     with BUILD_LOCK, fork_rng(()):  # first weights are drawn, and replaced below
@@ -106,7 +106,7 @@ def widen(model: nn.Module) -> nn.Module:
         target.data = torch.zeros(target.shape, dtype=tensor.dtype, device=tensor.device)
         if name in cuts:
             parts = [part for part in cuts[name].block.slices if part.tensor == name]
-            entries = sorted(entry for part in parts for entry in part.rows.keep(cuts[name].units(part)))
+            entries = sorted(entry for part in parts for entry in part.rows.keep(cuts[name].kept_units(part)))
             target.data.index_copy_(parts[0].axis, torch.tensor(entries, dtype=torch.long, device=target.device), tensor)
         else:
             target.data[:, table_columns[name]] = tensor
