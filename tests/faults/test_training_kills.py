@@ -29,8 +29,8 @@ METHODS = ("l0", "dsp")
 RECIPE = Recipe(train_batch=8, epochs=4, save_every=2)
 DANGEROUS = (
     (torch, "save"),
-    (trainer, "_seal"),
-    (trainer, "_remove"),
+    (trainer, "_seal_checkpoint"),
+    (trainer, "_remove_checkpoint"),
     (trainer.shutil, "rmtree"),
     (Path, "rename"),
     (trainer, "write_json"),
