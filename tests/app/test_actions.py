@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from asking import ASKS, FRONT, HOME, TOKEN, data_of
 from contract import TYPES, wrong
+from packed import unpack_bytes
 from starlette.testclient import TestClient
 
 import headcount as hc
@@ -26,7 +27,6 @@ from headcount.app.serve.server import Site, application
 from headcount.data.evaluate import evaluate
 from headcount.data.open_task import open_task
 from headcount.data.readers.processor import tokenizer_or_image_processor
-from headcount.runs.report.attention import unpack_bytes
 from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
 

@@ -11,6 +11,7 @@ import torch
 from contract import check
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed import unpack_bytes
 from transformers import AutoTokenizer
 
 import headcount as hc
@@ -35,7 +36,6 @@ from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.models.provenance import model_record
 from headcount.models.tiny.build import tiny_model
 from headcount.runs.describe import describe_run
-from headcount.runs.report.attention import unpack_bytes
 from headcount.runs.report.collect import collect_report
 from headcount.runs.store import Run
 from headcount.surgery.source import local_folder

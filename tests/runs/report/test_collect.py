@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from contract import TYPES, check, wrong
 from kit import heads_of, make_run
+from packed import unpack_bytes
 
 from headcount.core.errors import ArtifactError
 from headcount.core.stats.metric_parts import total_of
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.report import contract
-from headcount.runs.report.attention import unpack_bytes
 from headcount.runs.report.collect import collect_report
 from headcount.runs.report.plain import format_p
 from headcount.runs.report.roles import role_marks

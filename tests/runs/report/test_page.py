@@ -14,9 +14,9 @@ import pytest
 from contract import check
 from hostile import HOSTILE
 from kit import make_run
+from packed import unpack_bytes
 
 from headcount.core.errors import ArtifactError
-from headcount.runs.report.attention import unpack_bytes
 from headcount.runs.report.collect import collect_report
 from headcount.runs.report.page import BAD, FrontEnd, load_front_end, render_page, report_to_json
 from headcount.runs.report.write import choose_heads_with_maps, fit_report, write_report

@@ -56,11 +56,6 @@ def pack_array(array: np.ndarray) -> str:
     return base64.b64encode(compressor.compress(np.ascontiguousarray(array, dtype=np.uint8).tobytes()) + compressor.flush()).decode()
 
 
-def unpack_bytes(text: str) -> bytes:
-    """Returns the bytes that `pack_array` compressed, as the page reads them."""
-    return zlib.decompressobj(-15).decompress(base64.b64decode(text))
-
-
 def profiles_of(run: Run, heads: Sequence[str], blocks: Sequence[BlockRecord]) -> tuple[dict[str, Any] | None, Maps, list[str]]:
     """Returns the head profiles of a run (None if it has none of these heads), its attention maps, and what is missing."""
     artifacts = list(run.results(KIND).values())
