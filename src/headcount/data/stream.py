@@ -54,7 +54,7 @@ class Memory(Protocol):
         """Whether the leading process has stored the final result."""
         ...
 
-    def has(self, chunk: Chunk, /) -> bool:
+    def has_result(self, chunk: Chunk, /) -> bool:
         """Whether a chunk is finished."""
         ...
 
@@ -225,10 +225,10 @@ def _compute_unless_claimed(reading: Reading, chunk: Chunk, measure: Measure, me
     """Computes and stores a chunk that is not finished; returns False if another process is computing it."""
     if memory.is_over:
         raise NothingLeft("there is nothing left to do")
-    if memory.has(chunk):
+    if memory.has_result(chunk):
         return True
     with memory.claim(chunk) as is_claimed:
-        if is_claimed and not memory.has(chunk) and not memory.is_over:  # chunks are removed once the final result is stored
+        if is_claimed and not memory.has_result(chunk) and not memory.is_over:  # chunks are removed once the final result is stored
             _store(reading, memory, chunk, _measure_within_memory(reading, chunk, measure))
         return is_claimed
 

@@ -60,7 +60,7 @@ class Chunks:
         key = ArtifactKey(KIND, f"{self.name} {chunk.first}", inputs)
         return self._keys.setdefault(key.digest, key)
 
-    def has(self, chunk: Any) -> bool:
+    def has_result(self, chunk: Any) -> bool:
         """Whether a chunk is finished and undamaged."""
         key = self.key_of(chunk)
         if key.digest not in self._intact and self.run.find(key) is not None:

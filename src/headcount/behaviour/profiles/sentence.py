@@ -49,7 +49,7 @@ def describe_side(aligned: Aligned, tokenizer: Any = None, *, start: int | None 
 
 
 def describe_query(
-    tokens: list[str], query: int, keys: list[tuple[int, float]], weight: float, query_tokens: list[str] | None = None
+    tokens: list[str], query: int, keys: list[tuple[int, float]], confidence: float, query_tokens: list[str] | None = None
 ) -> dict[str, Any]:
     """Returns one query with the keys it attends to most, as plain data.
 
@@ -63,7 +63,7 @@ def describe_query(
         "query": query_positions[query],
         "keys": [[positions[key], round(value, 4)] for key, value in keys],
         "query_tokens": query_window,
-        "weight": round(weight, 4),
+        "weight": round(confidence, 4),
     }
 
 

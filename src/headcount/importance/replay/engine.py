@@ -182,7 +182,7 @@ class Ablator:
                 return baseline, recording, trial
             if attempt == 0:
                 trial = self._trial = run_trial(self._gates, model_pass)
-        return first_copy(model_pass.result()), None, trial
+        return first_copy(model_pass.run_and_read()), None, trial
 
     def _evaluate_interventions(
         self,
@@ -230,7 +230,7 @@ def run_trial(gates: HeadGates, model_pass: ModelPass) -> TrialResult:
     trial, baseline = _sample_pass(model_pass)
     can_stack = _can_stack(trial, baseline)
     with packed_linears(trial.model):
-        can_pack = relative_difference(trial.result(), baseline) <= PACKED_TOLERANCE
+        can_pack = relative_difference(trial.run_and_read(), baseline) <= PACKED_TOLERANCE
     replayer = Replayer(gates, _find_routes(gates, trial, can_stack))
     if not replayer.survey.routes:
         return TrialResult(replayer, can_stack, can_pack)
@@ -267,18 +267,18 @@ def _sample_pass(model_pass: ModelPass) -> tuple[ModelPass, Any]:
     trial = model_pass.take_rows(TRIAL_ROWS)
     if trial is not model_pass:
         try:
-            return trial, trial.result()
+            return trial, trial.run_and_read()
         except Exception as error:  # an input whose first axis is not that of the examples
             reraise_memory(error)
             trial = model_pass
-    return trial, trial.result()
+    return trial, trial.run_and_read()
 
 
 def _can_stack(trial: ModelPass, baseline: Any) -> bool:
     """Whether the result of an example does not depend on how many others share its batch."""
     try:
         expected = tree_map(lambda tensor: tile_copies(tensor, 0, 2), baseline)
-        return relative_difference(trial.result(2), expected) <= rounding_tolerance(trial.model)
+        return relative_difference(trial.run_and_read(2), expected) <= rounding_tolerance(trial.model)
     except Exception:  # anything that a model's code raises on a stacked batch; if memory is short for two rows, nothing is stacked
         return False
 
