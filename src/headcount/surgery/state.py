@@ -116,12 +116,12 @@ def _read_state(path: Path) -> _State:
 
 
 def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
-    """Puts back what `write_state` wrote, if the folder has it; a `dtype` that was asked for is left in force."""
+    """Puts back what `write_state` wrote, if the folder has it; another `dtype` that was asked for is left in force."""
     path = folder / NAME
     if not path.is_file():
         return
     state = _read_state(path)
-    if dtype in ("auto", None):
+    if dtype in ("auto", None) or str(dtype).removeprefix("torch.") == str(state.dtype).removeprefix("torch."):
         for name, owner, leaf, tensor in list(_floating_checkpoint_tensors(model)):
             saved = state.other_dtypes.get(relative_path(model, name), state.dtype)
             if saved is not None and tensor.dtype != saved and leaf in owner._parameters:
