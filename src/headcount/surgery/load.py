@@ -15,6 +15,7 @@ from torch import nn
 from headcount.core.errors import ArtifactError, HeadcountError, OptionError, unknown_name_error
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
+from headcount.models.randomness import fork_rng
 from headcount.surgery import manifest, state
 from headcount.surgery.caches import keep_caches_apart
 from headcount.surgery.reshape import cuts_of, reshape
@@ -228,7 +229,22 @@ def loading_options(
 
 
 def load_blocks(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, object], *, new_layers: bool = False) -> nn.Module:
-    """Returns a model of a class with the blocks of a record, its weights checked; `options` are arguments of from_pretrained."""
+    """Returns a model of a class with the blocks of a record, bit for bit as saved; `options` are arguments of from_pretrained."""
+    model = _load_checked(folder, cls, blocks, options, new_layers=new_layers)
+    _restore(model, folder, options["dtype"])
+    return model
+
+
+def load_plainly(model: nn.Module, folder: Path) -> nn.Module:
+    """Returns what plain from_pretrained gives of a folder, with the kernels and on the device of `model`, which was saved there."""
+    kernels = {name: getattr(model.config, f"_{name}", None) for name in ("attn_implementation", "experts_implementation")}
+    with fork_rng(()):  # models are built with random weights first
+        plain = _load_checked(folder, type(model), {}, {name: value for name, value in kernels.items() if value is not None})
+    return plain.to(next(model.parameters()).device)
+
+
+def _load_checked(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, object], *, new_layers: bool = False) -> nn.Module:
+    """Returns what transformers loads into a class with the blocks of a record; raises ArtifactError unless all weights are right."""
     original = _original_from_pretrained()
 
     def load_class(loaded_class: type) -> Any:
@@ -247,7 +263,6 @@ def load_blocks(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, o
             f"{folder} cannot be loaded as {cls.__name__}: {reason}. Use config.json and weights that were saved together"
         ) from error
     _check_loaded(model, loading_info, folder, new_layers)
-    _restore(model, folder, options["dtype"])
     return model
 
 

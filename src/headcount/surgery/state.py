@@ -65,8 +65,12 @@ def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def write_state(model: nn.Module, folder: Path) -> None:
-    """Writes what transformers would not restore of a model, if there is any, in the format of safetensors; equal tensors are written once."""
+def write_state(model: nn.Module, folder: Path) -> list[str]:
+    """Writes what transformers may not restore of a model, if there is any, in the format of safetensors; equal tensors are written once.
+
+    Returns:
+        The names of the tensors, each with its kind.
+    """
     tensors: dict[str, Tensor] = {}
     same_as: dict[str, str] = {}
     written: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -91,6 +95,7 @@ def write_state(model: nn.Module, folder: Path) -> None:
     unusual = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
     if tensors or unusual or DTYPES.get(usual) != torch.float32:  # some tensors come back in float32, whatever the file holds
         save_file(tensors, folder / NAME, metadata={"same_as": json.dumps(same_as), "dtype": usual, "other_dtypes": json.dumps(unusual)})
+    return list(values)
 
 
 @dataclass(frozen=True, slots=True)
