@@ -67,6 +67,8 @@ def test_what_did_not_vary_is_not_claimed(tmp_path: Path) -> None:
     exported = export.Onnx().write(model, tmp_path / "m.onnx", inputs=inputs)
     assert exported.unproven == ("token_type_ids",) and set(exported.varied) == {"input_ids", "attention_mask"}
     assert exported.compared == ("2x9", "1x9")
+    with pytest.warns(UserWarning, match="Nothing is known of other values of token_type_ids"):  # export returns a path alone
+        hc.export(model, tmp_path / "warned.onnx", "onnx", inputs=inputs)
     with pytest.raises(DataError, match="several with the same names"):
         hc.export(model, tmp_path / "n.onnx", "onnx", inputs=[inputs, probe])
 

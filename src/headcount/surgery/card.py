@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 
 from headcount.surgery.manifest import Manifest
 
@@ -36,8 +37,8 @@ def _cost_lines(cost: dict[str, dict[str, float]]) -> list[str]:
     return [*rows, ""]
 
 
-def write_card(manifest: Manifest, plain: bool) -> str:
-    """The text of README.md for a saved model; `plain` says that it loads without headcount."""
+def write_card(manifest: Manifest, plain: bool, state_keys: Sequence[str] = ()) -> str:
+    """The text of README.md for a saved model; `plain` says that it loads without headcount, `state_keys` what that may not restore."""
     front = {"library_name": "transformers", "tags": ["headcount", "pruned", "attention-heads"]}
     lines = [
         "---",
@@ -61,6 +62,13 @@ def write_card(manifest: Manifest, plain: bool) -> str:
     lines += ["", "## How to load it", "", "```python", "import headcount as hc", 'model = hc.load("path/to/this/folder")', "```", ""]
     if plain:
         lines += ["The head counts are uniform, so plain `from_pretrained` of transformers loads it too.", ""]
+        if state_keys:
+            others = f" and {len(state_keys) - 1} more" if len(state_keys) > 1 else ""
+            lines += [
+                f"It does not read `heads.state` ({inline_code(state_keys[0])}{others}) and may compute these tensors anew or set them to zero; "
+                "after `headcount.register()` it reads them.",
+                "",
+            ]
     else:
         lines += [
             "Plain `from_pretrained` of transformers refuses these head counts; after `headcount.register()` it accepts them. "

@@ -15,7 +15,8 @@ from torch import nn
 from headcount.core.errors import ArtifactError, HeadcountError, OptionError, unknown_name_error
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
-from headcount.surgery import manifest
+from headcount.models.randomness import fork_rng
+from headcount.surgery import manifest, state
 from headcount.surgery.caches import keep_caches_apart
 from headcount.surgery.reshape import cuts_of, reshape
 from headcount.surgery.sizes import BUILD_LOCK, bounded_build, check_counts
@@ -228,7 +229,22 @@ def loading_options(
 
 
 def load_blocks(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, object], *, new_layers: bool = False) -> nn.Module:
-    """Returns a model of a class with the blocks of a record, its weights checked; `options` are arguments of from_pretrained."""
+    """Returns a model of a class with the blocks of a record, bit for bit as saved; `options` are arguments of from_pretrained."""
+    model = _load_checked(folder, cls, blocks, options, new_layers=new_layers)
+    _restore(model, folder, options["dtype"])
+    return model
+
+
+def load_plainly(model: nn.Module, folder: Path) -> nn.Module:
+    """Returns what plain from_pretrained gives of a folder, with the kernels and on the device of `model`, which was saved there."""
+    kernels = {name: getattr(model.config, f"_{name}", None) for name in ("attn_implementation", "experts_implementation")}
+    with fork_rng(()):  # models are built with random weights first
+        plain = _load_checked(folder, type(model), {}, {name: value for name, value in kernels.items() if value is not None})
+    return plain.to(next(model.parameters()).device)
+
+
+def _load_checked(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, object], *, new_layers: bool = False) -> nn.Module:
+    """Returns what transformers loads into a class with the blocks of a record; raises ArtifactError unless all weights are right."""
     original = _original_from_pretrained()
 
     def load_class(loaded_class: type) -> Any:
@@ -247,11 +263,29 @@ def load_blocks(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, o
             f"{folder} cannot be loaded as {cls.__name__}: {reason}. Use config.json and weights that were saved together"
         ) from error
     _check_loaded(model, loading_info, folder, new_layers)
-    restore_state(model, folder, options["dtype"])
+    return model
+
+
+def _restore(model: nn.Module, folder: Path, dtype: Any) -> None:
+    """Puts back what transformers did not restore from a folder, and moves tensors to addresses at which kernels round alike."""
+    restore_state(model, folder, dtype)
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type == "cpu" and tensor.data_ptr() % 64:  # kernels round differently across cache lines, as files map tensors
             tensor.data = tensor.data.clone()
-    return model
+
+
+def _state_folder(name: str, location: Mapping[str, Any]) -> Path | None:
+    """Returns the folder or hub snapshot with the heads.state of a model; None if it has none."""
+    folder = Path(name) / location.get("subfolder", "")
+    if Path(name).is_dir():
+        return folder if (folder / state.NAME).is_file() else None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(name, state.NAME, **{key: value for key, value in location.items() if key != "proxies"})).parent
+    except EntryNotFoundError:
+        return None
 
 
 def _original_from_pretrained() -> Callable[..., Any]:
@@ -262,9 +296,9 @@ def _original_from_pretrained() -> Callable[..., Any]:
 
 
 def register() -> None:
-    """Lets plain `from_pretrained` of transformers, and with it `pipeline`, load folders of cut models for the rest of this process.
+    """Lets plain `from_pretrained` of transformers, and with it `pipeline`, load cut models, and all that `save` wrote, bit for bit.
 
-    Calling it twice does no harm; `unregister` takes it back.
+    It holds for the rest of this process. Calling it twice does no harm; `unregister` takes it back.
 
     Example:
         >>> hc.register()
@@ -277,13 +311,19 @@ def register() -> None:
     @functools.wraps(original)
     def with_heads(cls: type, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("config")
+        location = {name: kwargs[name] for name in LOCATION_OPTIONS if name in kwargs}
+        dtype = kwargs.get("dtype", kwargs.get("torch_dtype"))
         if config is None and pretrained_model_name_or_path is not None and hasattr(cls, "config_class"):
-            location = {name: kwargs[name] for name in LOCATION_OPTIONS if name in kwargs}
             config = cls.config_class.from_pretrained(pretrained_model_name_or_path, **location)
         blocks = record.parse_cut_record(getattr(config, record.KEY, None))
         if not blocks or getattr(cls, "_headcount_cut", False):
-            return original(cls, pretrained_model_name_or_path, *args, **kwargs)
-        return load_cut(cls, blocks, lambda loaded_class: original(loaded_class, pretrained_model_name_or_path, *args, **kwargs))
+            result = original(cls, pretrained_model_name_or_path, *args, **kwargs)
+        else:
+            result = load_cut(cls, blocks, lambda loaded_class: original(loaded_class, pretrained_model_name_or_path, *args, **kwargs))
+        folder = None if pretrained_model_name_or_path is None else _state_folder(str(pretrained_model_name_or_path), location)
+        if folder is not None:
+            _restore(result[0] if isinstance(result, tuple) else result, folder, dtype)
+        return result
 
     with_heads.headcount_original = original  # pyright: ignore[reportAttributeAccessIssue]
     PreTrainedModel.from_pretrained = classmethod(with_heads)  # pyright: ignore[reportAttributeAccessIssue]

@@ -88,36 +88,32 @@ def save(  # noqa: PLR0913 - two arguments, the rest by name
         >>> hc.save(small, "smaller", tokenizer=tokenizer, notes=["Fine-tuned on SST-2."])
         >>> small = hc.load("smaller")
     """
-    if hasattr(model, "peft_config"):
-        raise UnsupportedModel("the model has an adapter that is not merged; merge it first (model.merge_and_unload()), then save")
-    if not hasattr(model, "save_pretrained"):
-        raise UnsupportedModel(f"{type(model).__name__} is no transformers model; pass the model inside the wrapper")
+    check_savable(model, tokenizer)
     if push_to_hub is not None and not isinstance(push_to_hub, str):
         raise UnsupportedModel(f"push_to_hub names the repository that receives the folder, such as 'me/model'; got {push_to_hub!r}")
     if isinstance(notes, str):
         raise ArtifactError(f"notes is a list of sentences; got a text, {notes!r:.40}. Write notes=[…]")
-    if tokenizer is not None and not isinstance(tokenizer, str | Path) and not hasattr(tokenizer, "save_pretrained"):
-        raise ArtifactError(f"tokenizer is a tokenizer, a processor or the folder of one; got {type(tokenizer).__name__}")
-    heads = HeadMap.of(model)
-    _check_recorded(model, heads)
+    _check_recorded(model, HeadMap.of(model))
     target = Path(folder)
     with (
         new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh,
         preserve(model),
     ):  # transformers writes into configurations
-        _write_weights(model, fresh, max_shard_size)
-        if isinstance(tokenizer, str | Path):
-            _copy_companions(Path(tokenizer), fresh)
-        elif tokenizer is not None:
-            tokenizer.save_pretrained(fresh)
-        listing = _build_manifest(model, heads, command, cost)
-        listing.notes = list(notes)
-        (fresh / "README.md").write_text(write_card(listing, plain=builds_same_model(model, model.config, heads)), encoding="utf-8")
-        listing.files = manifest.hash_files(fresh)
-        manifest.write_manifest(fresh, listing)
+        state_keys = write_weights(model, fresh, max_shard_size)
+        write_description(model, fresh, tokenizer=tokenizer, notes=notes, command=command, cost=cost, state_keys=state_keys)
     if push_to_hub is not None:
         _push_to_hub(target, push_to_hub)
     return target
+
+
+def check_savable(model: nn.Module, tokenizer: Any) -> None:
+    """Raises UnsupportedModel for an adapter or a model that is not of transformers, ArtifactError for a tokenizer that is none."""
+    if hasattr(model, "peft_config"):
+        raise UnsupportedModel("the model has an adapter that is not merged; merge it first (model.merge_and_unload()), then save")
+    if not hasattr(model, "save_pretrained"):
+        raise UnsupportedModel(f"{type(model).__name__} is no transformers model; pass the model inside the wrapper")
+    if tokenizer is not None and not isinstance(tokenizer, str | Path) and not hasattr(tokenizer, "save_pretrained"):
+        raise ArtifactError(f"tokenizer is a tokenizer, a processor or the folder of one; got {type(tokenizer).__name__}")
 
 
 def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
@@ -133,8 +129,8 @@ def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
             )
 
 
-def _write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> None:
-    """Writes weights and configuration, and what transformers would not restore of them."""
+def write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> list[str]:
+    """Writes weights and configuration, and what transformers may not restore of them; returns the names of the latter."""
     try:
         model.save_pretrained(folder, max_shard_size=max_shard_size)  # pyright: ignore[reportCallIssue]
     except RuntimeError as error:  # conversions to the layout of the first release count on the dense number of heads
@@ -142,7 +138,31 @@ def _write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) ->
             f"transformers cannot write this {type(model).__name__}: {' '.join(str(error).split())[:300]}. It converts the weights to the layout "
             "of their first release on saving, which a cut of uneven head counts does not have; keep the dense model and the plan"
         ) from error
-    write_state(model, folder)
+    return write_state(model, folder)
+
+
+def write_description(
+    model: nn.Module,
+    folder: Path,
+    *,
+    tokenizer: Any,
+    notes: Sequence[str],
+    command: str | None,
+    state_keys: Sequence[str],
+    cost: tuple[Cost, Cost] | None = None,
+) -> None:
+    """Writes tokenizer files, the model card and, last, heads.json with the hashes of all files."""
+    if isinstance(tokenizer, str | Path):
+        _copy_companions(Path(tokenizer), folder)
+    elif tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    heads = HeadMap.of(model)
+    listing = _build_manifest(model, heads, command, cost)
+    listing.notes = list(notes)
+    card = write_card(listing, builds_same_model(model, model.config, heads), state_keys)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    listing.files = manifest.hash_files(folder)
+    manifest.write_manifest(folder, listing)
 
 
 def _build_manifest(model: nn.Module, heads: HeadMap, command: str | None, cost: tuple[Cost, Cost] | None) -> manifest.Manifest:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headcount.core.errors import ArtifactError, HeadcountError, UnsupportedModel, unknown_name_error
-from headcount.core.files import read_json
+from headcount.core.files import is_file, read_json
 from headcount.core.folders import finish_replacement
 from headcount.core.tensor_files import read_tensor_shapes
 from headcount.surgery.sizes import WeightSizes, check_counts
@@ -19,14 +19,19 @@ EMBEDDED = Path(__file__).parents[1] / "data" / "embedded" / "models"
 """The models that come with the package."""
 
 
+def _embedded_names() -> list[str]:
+    """Returns the names of the embedded models, such as `demo/encoder`."""
+    return sorted(f"demo/{path.parent.name}" for path in EMBEDDED.glob("*/config.json"))
+
+
 def embedded_folder(name: str | Path) -> Path | None:
     """Returns the folder of an embedded model, which `demo/NAME` names; None for other names."""
     owner, _, model = str(name).partition("/")
-    if owner != "demo" or not EMBEDDED.is_dir():
+    known = _embedded_names()
+    if owner != "demo" or not known:
         return None
-    known = sorted(path.name for path in EMBEDDED.iterdir() if (path / "config.json").is_file())
-    if model not in known:
-        raise unknown_name_error("embedded model", str(name), [f"demo/{model_name}" for model_name in known])
+    if str(name) not in known:
+        raise unknown_name_error("embedded model", str(name), known)
     return EMBEDDED / model
 
 
@@ -39,11 +44,14 @@ def local_folder(
     force_download: bool = False,
     local_files_only: bool = False,
 ) -> Path:
-    """Returns the folder of a model: a path, an embedded model, or the downloaded snapshot of a hub id (no pickles, no code)."""
+    """Returns the folder of a model: a path, an embedded model, or the downloaded snapshot of a hub id (no pickles, no code).
+
+    `demo/NAME` is the embedded model, unless a folder of that name holds a model: `demo` may be a folder of results.
+    """
     path = Path(name)
     finish_replacement(path)
     try:
-        if path.is_dir():
+        if path.is_dir() and (str(name) not in _embedded_names() or is_file(path / "config.json")):
             return path
         exists = path.exists()
     except (OSError, ValueError):  # longer than a file system takes, or no text

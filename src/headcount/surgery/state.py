@@ -65,8 +65,12 @@ def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def write_state(model: nn.Module, folder: Path) -> None:
-    """Writes what transformers would not restore of a model, if there is any, in the format of safetensors; equal tensors are written once."""
+def write_state(model: nn.Module, folder: Path) -> list[str]:
+    """Writes what transformers may not restore of a model, if there is any, in the format of safetensors; equal tensors are written once.
+
+    Returns:
+        The names of the tensors, each with its kind.
+    """
     tensors: dict[str, Tensor] = {}
     same_as: dict[str, str] = {}
     written: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -91,6 +95,7 @@ def write_state(model: nn.Module, folder: Path) -> None:
     unusual = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
     if tensors or unusual or DTYPES.get(usual) != torch.float32:  # some tensors come back in float32, whatever the file holds
         save_file(tensors, folder / NAME, metadata={"same_as": json.dumps(same_as), "dtype": usual, "other_dtypes": json.dumps(unusual)})
+    return list(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +121,12 @@ def _read_state(path: Path) -> _State:
 
 
 def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
-    """Puts back what `write_state` wrote, if the folder has it; a `dtype` that was asked for is left in force."""
+    """Puts back what `write_state` wrote, if the folder has it; another `dtype` that was asked for is left in force."""
     path = folder / NAME
     if not path.is_file():
         return
     state = _read_state(path)
-    if dtype in ("auto", None):
+    if dtype in ("auto", None) or str(dtype).removeprefix("torch.") == str(state.dtype).removeprefix("torch."):
         for name, owner, leaf, tensor in list(_floating_checkpoint_tensors(model)):
             saved = state.other_dtypes.get(relative_path(model, name), state.dtype)
             if saved is not None and tensor.dtype != saved and leaf in owner._parameters:

@@ -296,13 +296,19 @@ def save_then_load_is_equal(subject: Subject) -> MeasuredDetail:
     return "tensors, buffers, outputs and addresses bit-equal"
 
 
-def casts_survive_saving(subject: Subject) -> MeasuredDetail:
-    """A model cast to bfloat16 by `.to`, with padding rows that are not zero, loads bit for bit."""
-    model = copy.deepcopy(subject.model).to(torch.bfloat16)
+def cast_with_padding_rows(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Returns a copy of a model that was cast by `.to` and whose padding rows are not zero: transformers restores neither."""
+    result = copy.deepcopy(model).to(dtype)
     with torch.no_grad():
-        for module in model.modules():
+        for module in result.modules():
             if isinstance(module, nn.Embedding) and module.padding_idx is not None and module.weight.numel():
                 module.weight[module.padding_idx] = 0.5
+    return result
+
+
+def casts_survive_saving(subject: Subject) -> MeasuredDetail:
+    """A model cast to bfloat16 by `.to`, with padding rows that are not zero, loads bit for bit."""
+    model = cast_with_padding_rows(subject.model, torch.bfloat16)
     batch = {k: v.bfloat16() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in subject.batch.items()}
     try:
         forward_outputs(model, batch)
@@ -323,6 +329,11 @@ def require_equal_reload(model: nn.Module, batch: Batch) -> None:
             attn_implementation=attention,
             model_kwargs={"experts_implementation": experts} if experts is not None else None,
         )
+    require_same_model(model, again, batch)
+
+
+def require_same_model(model: nn.Module, again: nn.Module, batch: Batch) -> None:
+    """Raises LawBroken unless a model and its reload have the same tensors, buffers, outputs and head addresses, bit for bit."""
     for ours, theirs in zip(model.modules(), again.modules(), strict=True):  # parts of a model may run other kernels than the whole
         kernel = getattr(getattr(ours, "config", None), "_attn_implementation_internal", None)
         if kernel is not None:

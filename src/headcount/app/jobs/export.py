@@ -24,10 +24,10 @@ def export_model(session: Session, name: str, to: str, out: Path, loading: Model
     session.begin_work(f"exporting to {to}")
     tokenizer = tokenizer_or_image_processor(model, folder, loading.trust_remote_code) if target.info.compares_text else folder
     data = None if task is None else open_task(task, model, tokenizer)
-    facts = target.write(model, out, tokenizer=tokenizer, data=data, command=session.command, overwrite=overwrite).to_dict()
-    if facts.get("unproven"):
-        unproven = ", ".join(facts["unproven"])
-        session.note(f"nothing is known of other values of {unproven}: the comparison had one only; name a --task that has others")
+    exported = target.write(model, out, tokenizer=tokenizer, data=data, command=session.command, overwrite=overwrite)
+    for caveat in exported.caveats:
+        session.note(caveat)
+    facts = exported.to_dict()
     for fact, value in facts.items():
         if value not in ("", [], ()):
             session.write_line(f"{fact}: {', '.join(value) if isinstance(value, list | tuple) else value}")

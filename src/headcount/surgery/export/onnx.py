@@ -50,6 +50,16 @@ class OnnxExport(Exported):
     varied: tuple[str, ...]
     unproven: tuple[str, ...]
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Returns a sentence on the inputs that did not vary, if there are any."""
+        if not self.unproven:
+            return ()
+        return (
+            f"Nothing is known of other values of {', '.join(self.unproven)}: the comparison had one only. Compare on a task or on inputs "
+            "that have others.",
+        )
+
 
 @dataclass(frozen=True)
 class Onnx(ExportTarget):
