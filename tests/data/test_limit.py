@@ -237,6 +237,7 @@ def _lines(path: Path, lines: list[str]) -> Path:
 WRITERS: dict[str, Callable[[Path, list[str], list[int]], Any]] = {
     "parquet, many groups": lambda place, texts, labels: _parquet(place / "a.parquet", texts, labels, 10),
     "parquet, large groups": lambda place, texts, labels: _parquet(place / "a.parquet", texts, labels, ROWS // 8),
+    "parquet, one group": lambda place, texts, labels: _parquet(place / "a.parquet", texts, labels, ROWS),
     "tsv": lambda place, texts, labels: _lines(place / "a.tsv", [f"{t}\t{n}" for t, n in zip(texts, labels, strict=True)]),
     "tsv.gz": lambda place, texts, labels: _lines(place / "a.tsv.gz", [f"{t}\t{n}" for t, n in zip(texts, labels, strict=True)]),
     "csv": lambda place, texts, labels: _lines(
@@ -285,7 +286,8 @@ def test_few_rows_of_a_sorted_file_are_read_and_all_labels_are_among_them(
     assert len(numbers) == ROWS, "100 rows for each example of the limit"
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("groups", [100, 1])
+def test_memory_does_not_grow_with_the_file(groups: int, tmp_path: Path) -> None:
     """A tenth of a million rows is read, one after another."""
     import subprocess
     import sys
@@ -293,7 +295,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    groups, rows = 100, 10_000
+    rows = 1_000_000 // groups
     schema = pyarrow.schema({"text": pyarrow.string(), "label": pyarrow.int64()})
     with parquet.ParquetWriter(tmp_path / "a.parquet", schema) as writer:
         for group in range(groups):

@@ -20,10 +20,11 @@ from headcount.app.cli.study import Request
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.jobs.study import ConsoleSources
 from headcount.core.heads import Head
+from headcount.data.share_above_chance import chance_of, share_left
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
-from headcount.studies._gated import chance_of, count_levels, evaluate_without, measure_drop, share_left
+from headcount.studies._gated import count_levels, evaluate_without, measure_drop
 from headcount.studies._measure import compensation, dynamics, layers
 from headcount.studies._tuning import load_with_head, relative_changes, slice_weights
 from headcount.workflows.grid import average_evaluations

@@ -12,6 +12,8 @@ from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from headcount.core.errors import DataError, MissingExtra, PartlyRead
 from headcount.data.readers.lines import count_lines, file_kind, read_lines, read_nonempty_lines, read_parallel_lines
 
@@ -30,7 +32,9 @@ SINGLE = (("text",), ("sentence",))
 MOST, PER_EXAMPLE = 100_000, 100
 """Rows that a limited task reads of a source at most: that many, or that many for each example of the limit if these are more."""
 GROUPS = 64
-"""Row groups of a parquet file that are read at least, where it has them, however large they are."""
+"""With more row groups a parquet file is read in so many of them at least, however large they are; with fewer it is read whole, in steps."""
+BATCH_ROWS = 8192
+"""Rows of a parquet file that are in memory at a time."""
 
 
 def rows_for_limit(limit: int) -> int:
@@ -295,19 +299,32 @@ def _read_parquet(path: Path, layout: ColumnLayout, max_rows: int | None) -> Ite
 
 
 def _read_parquet_rows(file: Any, source: str, columns: list[str], max_rows: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number, values) of the rows; of a file with more than `max_rows`, the first ones of row groups spread evenly over it."""
+    """Yields (number, values) of the rows; of a file with more than `max_rows`, rows spread evenly over it.
+
+    These are the first ones of evenly spread row groups, or every k-th row where groups are too few for that: pandas writes up to a million rows
+    into one.
+    """
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
     starts, total = [0, *accumulate(sizes)], sum(sizes)
-    if max_rows is None or total <= max_rows:
-        chosen, share = list(range(len(sizes))), total
-    else:
-        number = min(len(sizes), max(GROUPS, max_rows * len(sizes) // total))
-        chosen, share = [turn * len(sizes) // number for turn in range(number)], max(1, max_rows // number)
-        warn_of_unread_rows(source, sum(min(share, sizes[group]) for group in chosen), total)
+    if max_rows is None or total <= max_rows or len(sizes) <= GROUPS:
+        yield from _read_parquet_steps(file, columns, row_step(source, total, max_rows))
+        return
+    number = min(len(sizes), max(GROUPS, max_rows * len(sizes) // total))
+    chosen, share = [turn * len(sizes) // number for turn in range(number)], max(1, max_rows // number)
+    warn_of_unread_rows(source, sum(min(share, sizes[group]) for group in chosen), total)
     for group in chosen:
-        batches = file.iter_batches(batch_size=min(share, 8192) or 1, row_groups=[group], columns=columns)
+        batches = file.iter_batches(batch_size=min(share, BATCH_ROWS), row_groups=[group], columns=columns)
         rows = (row for batch in batches for row in batch.to_pylist())
         yield from enumerate(islice(rows, share), starts[group])
+
+
+def _read_parquet_steps(file: Any, columns: list[str], step: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number, values) of every k-th row; a batch of rows is in memory at a time."""
+    start = 0
+    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+        indices = np.arange(-start % step, batch.num_rows, step)
+        yield from zip((start + indices).tolist(), batch.take(indices).to_pylist(), strict=True)
+        start += batch.num_rows
 
 
 def _select_columns(

@@ -16,8 +16,8 @@ from headcount.core.errors import DataError
 from headcount.core.stats.agreement import spearman
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.resampling import draw_with_replacement
+from headcount.data.share_above_chance import metric_on_additive_scale
 from headcount.data.task import Task
-from headcount.studies._gated import metric_on_additive_scale
 
 COLUMNS = ("language", "family", "size")
 FEWEST_LANGUAGES = 4

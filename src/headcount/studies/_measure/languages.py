@@ -17,6 +17,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.data.embedded.entailment import LABELS
+from headcount.data.share_above_chance import Share, chance_of, relative_gap, share_left
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
@@ -26,17 +27,7 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import STEP_BATCH, Effort, LoadedModel, Progress, StudyContext, parse_name_value_pairs
 from headcount.studies._checks import check_same_kinds
-from headcount.studies._gated import (
-    Drop,
-    Share,
-    admit_model,
-    chance_of,
-    count_levels,
-    evaluate_without,
-    measure_drop,
-    relative_gap,
-    share_left,
-)
+from headcount.studies._gated import Drop, admit_model, count_levels, evaluate_without, measure_drop
 from headcount.studies._grid import estimate_requests
 from headcount.studies._measure.language_groups import (
     FamilyContrast,
