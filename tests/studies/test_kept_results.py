@@ -90,7 +90,7 @@ FIGURES = {
     "from-scratch": ["controls"],
     "importance-map": ["gradient", "magnitude", "distances of encoder-self"],
     "kept": [f"{figure} by {method}" for method in ("magnitude", "random") for figure in ("kinds", "layers")],
-    "languages": ["lost"],
+    "languages": ["languages", "lost", "tasks"],
     "layers": ["groups", "pairs"],
     "penalty-sweep": ["heads", "metric", "exact"],
     "pruning-curve": ["curve", "difference"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -73,11 +73,24 @@ class Table:
         ]
         return cls(values["name"], tuple(columns), tuple(tuple(row) for row in values["rows"]), values["title"], values["is_printed"])
 
+    def list_shown_rows(self) -> list[list[Cell]]:
+        """Returns the rows as readers see them: numbers with an interval, and its ends, are 0 where they are rounding alone."""
+        position_of = {column.name: position for position, column in enumerate(self.columns)}
+        rows = [list(row) for row in self.rows]
+        for column in self.columns:
+            if column.interval is not None:
+                positions = [position_of[name] for name in (column.name, *column.interval)]
+                for row in rows:
+                    for position, cell in zip(positions, clear_rounding([row[position] for position in positions]), strict=True):
+                        row[position] = cell
+        return rows
+
     def format(self) -> FormattedTable:
         """Returns the table as text: the ends of an interval in parentheses behind their number, and a dash for what is not defined."""
         ends = {name for column in self.columns for name in column.interval or ()}
         columns = [column for column in self.columns if column.name not in ends]
-        records = self.records()
+        names = [column.name for column in self.columns]
+        records = [dict(zip(names, row, strict=True)) for row in self.list_shown_rows()]
         return FormattedTable(
             headings=[f"{column.name} ({column.unit})" if column.unit else column.name for column in columns],
             rows=[[_format_cell(column, record) for column in columns] for record in records],
@@ -179,7 +192,18 @@ class StudyResult:
         )
 
 
+ROUNDING, SMALLEST = 1e-12, 1e-15
+"""Below this share of the largest of a number and the ends of its interval, or below this size, one of them is rounding and shown as 0."""
+
+
+def clear_rounding(cells: Sequence[Cell]) -> list[Cell]:
+    """Returns a number and the ends of its interval, with 0 for what is rounding beside the largest of them, such as −5.6e-18."""
+    sizes = [abs(cell) for cell in cells if isinstance(cell, float)]
+    limit = max(ROUNDING * max(sizes, default=0.0), SMALLEST)
+    return [0.0 if isinstance(cell, float) and abs(cell) < limit else cell for cell in cells]
+
+
 def format_interval(value: float, low: float | None, high: float | None, format_spec: str = "+.3g") -> str:
     """Returns a number with its interval as text, such as `+0.12 (+0.05 … +0.19)`; without an interval, the number alone."""
-    ends = "" if low is None or high is None else f" ({format(low, format_spec)} … {format(high, format_spec)})"
-    return f"{format(value, format_spec)}{ends}"
+    number, *ends = [None if cell is None else format(cell, format_spec) for cell in clear_rounding([value, low, high])]
+    return f"{number}" if None in ends else f"{number} ({' … '.join(map(str, ends))})"

@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from headcount.core.evaluation import Evaluation
+from headcount.core.stats.seed_parts import match_seeds
 from headcount.core.stats.significance import Difference, paired_bootstrap
 from headcount.data.chunks import batches
 from headcount.data.metrics import IGNORED
@@ -66,10 +67,11 @@ def why_share_is_undefined(dense: Evaluation, task: Task, chance: float | None, 
     """Returns why the dense model has no score above chance to keep a share of; empty where it is above chance in each of 2,000 resamples."""
     if chance is None or task.metric is None or dense.parts is None:
         return f"chance is not known for {dense.metric or 'a task without a metric'}"
-    total, floor, flag = task.metric.total, metric_on_additive_scale(task, chance), np.ones((len(dense.parts), 1))
+    (parts,), total = match_seeds((dense.parts,), task.metric.total)
+    floor, flag = metric_on_additive_scale(task, chance), np.ones((len(parts), 1))
     against_chance = paired_bootstrap(
-        np.hstack([dense.parts, 0 * flag]),
-        np.hstack([dense.parts, flag]),
+        np.hstack([parts, 0 * flag]),
+        np.hstack([parts, flag]),
         lambda sums: np.where(sums[..., -1] > 0, metric_on_additive_scale(task, total(sums[..., :-1])), floor),
         seed=seed,
     )
@@ -89,13 +91,14 @@ def share_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float 
     reason = why_share_is_undefined(dense, task, chance, seed=seed)
     if reason or chance is None or task.metric is None or dense.parts is None or pruned.parts is None:
         return Share(chance, None, reason or "the pruned model was not measured by the metric of the task")
-    total, floor, width = task.metric.total, metric_on_additive_scale(task, chance), dense.parts.shape[1]
+    (before, after), total = match_seeds((dense.parts, pruned.parts), task.metric.total)
+    floor, width = metric_on_additive_scale(task, chance), before.shape[1]
 
     def share(sums: np.ndarray) -> np.ndarray:
-        before, after = (metric_on_additive_scale(task, total(part)) - floor for part in (sums[..., :width], sums[..., width:]))
-        return after / before
+        of_dense, of_pruned = (metric_on_additive_scale(task, total(part)) - floor for part in (sums[..., :width], sums[..., width:]))
+        return of_pruned / of_dense
 
-    lost = paired_bootstrap(np.hstack([dense.parts] * 2), np.hstack([dense.parts, pruned.parts]), share, seed=seed)
+    lost = paired_bootstrap(np.hstack([before] * 2), np.hstack([before, after]), share, seed=seed)
     return Share(chance, Difference(1 + lost.difference, 1 + lost.low, 1 + lost.high, lost.p))
 
 
@@ -112,11 +115,12 @@ def relative_gap(
     Each model is a pair (dense, pruned) on the same examples; both shares must be defined.
     """
     assert task.metric is not None
-    total, floor = task.metric.total, metric_on_additive_scale(task, chance)
+    of_all = [evaluation.parts for pair in (second, first) for evaluation in pair if evaluation.parts is not None]
+    parts, total = match_seeds(of_all, task.metric.total)
+    floor = metric_on_additive_scale(task, chance)
 
     def lost_share(sums: np.ndarray) -> np.ndarray:
         dense, pruned = (metric_on_additive_scale(task, total(part)) - floor for part in np.split(sums, 2, axis=-1))
         return 1 - pruned / dense
 
-    both = [np.hstack([model.parts for model in pair if model.parts is not None]) for pair in (second, first)]
-    return paired_bootstrap(both[0], both[1], lost_share, seed=seed)
+    return paired_bootstrap(np.hstack(parts[:2]), np.hstack(parts[2:]), lost_share, seed=seed)

@@ -139,6 +139,11 @@ class Importance(Configurable):
     reads_data: ClassVar[bool] = True
     """Whether the method needs examples, not weights alone."""
 
+    @property
+    def rule(self) -> str:
+        """The rule that figures and tables name, of a method whose default variant does not; empty for all others."""
+        return ""
+
     @staticmethod
     def parse(text: str | Importance) -> Importance:
         """Returns the importance that a text describes, `gradient:token`; an object is returned as it is.

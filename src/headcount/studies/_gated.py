@@ -14,6 +14,7 @@ from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
+from headcount.core.stats.seed_parts import match_seeds
 from headcount.core.stats.significance import Difference, paired_bootstrap, paired_t
 from headcount.data.chunks import batches
 from headcount.data.task import Split, Task
@@ -50,7 +51,8 @@ def measure_drop(dense: Evaluation, pruned: Evaluation, task: Task, *, seed: int
     loss = paired_t(pruned.losses - dense.losses)
     if task.metric is None or dense.parts is None or pruned.parts is None:
         return Drop(loss, None)
-    return Drop(loss, paired_bootstrap(dense.parts, pruned.parts, task.metric.total, seed=seed))
+    (before, after), total = match_seeds((dense.parts, pruned.parts), task.metric.total)
+    return Drop(loss, paired_bootstrap(before, after, total, seed=seed))
 
 
 def admit_model(run: Run | None, model: nn.Module) -> None:

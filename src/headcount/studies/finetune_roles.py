@@ -134,7 +134,7 @@ def _role_table(changes: Sequence[HeadRoleChange]) -> Table:
         lost, gained = sum(change.had and not change.has for change in group), sum(change.has and not change.had for change in group)
         had, have = sum(change.had for change in group), sum(change.has for change in group)
         rows.append((role, layer, len(group), *means, n_changed, had, have, lost, gained))
-    return Table("roles", columns, tuple(rows), "Sieve bias before and after fine-tuning by role and layer", is_printed=False)
+    return Table("roles", columns, tuple(rows), "Sieve bias and heads with the role before and after fine-tuning, by role and layer")
 
 
 def _figure(changes: Sequence[HeadRoleChange]) -> HeatMap:

@@ -27,7 +27,7 @@ class FromScratch(Study):
     Voita et al. 2019 (Table 2): a model pruned from a trained one beats the same configuration trained from scratch. The control draws the weights
     of the smaller model anew and trains them by a recipe of its own (`scratch`, `scratch_rate`). With `gates` there is a second control: L0 gates
     that train together with weights drawn anew, for as many steps and at the same rate, and so choose heads of a model that was never trained.
-    Seeds are averaged example by example.
+    Differences are those of means over seeds.
     """
 
     method: str = option("l0", "The pruner of the trained model")

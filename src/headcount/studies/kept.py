@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class Kept(PrunedModels):
     """Where do the survivors sit? The heads that stay by kind of attention and by layer, against the number of heads removed.
 
-    Voita et al. 2019 (Fig. 8: encoder-self attention goes first, cross-attention last) and Li et al. 2021. The models are those of `pruning-curve`
-    with the same options. Counts are means over seeds; random heads show what chance alone leaves.
+    Voita et al. 2019 (Fig. 9 and 10: encoder-self attention goes first, cross-attention last) and Li et al. 2021. The models are those of
+    `pruning-curve` with the same options. Counts are means over seeds; random heads show what chance alone leaves.
     """
 
-    info = StudyInfo(paper="Voita et al. 2019, Fig. 8; Li et al. 2021", needs=frozenset({"model", "task", "run"}))
+    info = StudyInfo(paper="Voita et al. 2019, Fig. 9 and 10; Li et al. 2021", needs=frozenset({"model", "task", "run"}))
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class PruningCurve(PrunedModels):
     """How much does the model lose as heads go? Every method at every number of heads, over seeds, in pairs with random heads and with each other.
 
-    Michel et al. 2019 (Fig. 3 and 4) and Li et al. 2021 (Fig. 2, 3). Seeds are averaged example by example; a difference is paired over the examples
+    Michel et al. 2019 (Fig. 3 and 4) and Li et al. 2021 (Fig. 2, 3). The metric is the mean over seeds; a difference is paired over the examples
     of the report split, by Tango's score method where every example is right or wrong, else by a bootstrap. The interval of a mean over seeds is
     Student's t, from three seeds on. With `each_kind` one kind of attention at a time loses heads, and shares are those of its heads; with
     `other_tasks` the curves of several tasks stand in one figure, also relative to each dense model.
@@ -141,14 +141,11 @@ def _pair_table(pairs: Sequence[MethodDifference], metric: str) -> Table:
 
 
 def _rows_by_line(rows: Sequence[MethodRow]) -> dict[tuple[str, str], list[MethodRow]]:
-    """Returns the rows of every line by task and method, those with most heads first; of several random controls, which all look alike, none."""
+    """Returns the rows of every line by task and method, those with most heads first."""
     by_line: dict[tuple[str, str], list[MethodRow]] = {}
     for row in sorted(rows, key=lambda row: row.share_removed):
         by_line.setdefault((row.task, row.method), []).append(row)
-    controls = [line for line in by_line if line[1].startswith("random")]
-    return {
-        line: by_line[line] for line in dict.fromkeys((row.task, row.method) for row in rows) if len(controls) < 2 or line not in controls
-    }
+    return {line: by_line[line] for line in dict.fromkeys((row.task, row.method) for row in rows)}
 
 
 def _labels(rows: Sequence[MethodRow]) -> ShortLabels:

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Literal
 
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
-from headcount.core.figure import Axis, BarFigure, Bars, Counts, HeatMap, Histogram
+from headcount.core.figure import Axis, Counts, HeatMap, Histogram
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._parts import Part, join_parts, layer_of_address
+from headcount.studies._role_labels import build_labels_part, build_role_table, choose_roles, reads_bias
 
 if TYPE_CHECKING:
     from headcount.core.heads import Head
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 N_BINS = 20
 """Bins of the histogram of p-values."""
-MOST_ROLES = 36
-"""Roles that a figure has room for; those with the most heads or the largest bias are drawn."""
 NEAR = 0.01
 """How far from 0 or 1 a p-value may lie to count as near."""
 
@@ -51,9 +50,9 @@ class RoleMap(Study):
         rows = sorted(
             (row for row in table.rows if definition.family_of(row.role)), key=lambda row: order.index(definition.family_of(row.role) or "")
         )
-        roles, heads = _role_table(rows, definition), _head_table(rows, families, definition)
+        roles, heads = build_role_table(rows, definition), _head_table(rows, families, definition)
         n = int(table.conditions.get("n_examples", 0)) or None
-        labels = _labels_part(roles, heads, definition, table)
+        labels = build_labels_part(roles, heads, definition, table)
         parts = {
             "bias": Part((roles, heads), (_bias_figure(rows, n),), _bias_sentence(rows)),
             "labels": labels,
@@ -83,28 +82,6 @@ def _p_before_correction(row: RoleScore, definition: Definition) -> float:
     return float(row.p_t if is_plain and row.p_t is not None else row.p)
 
 
-def _role_table(rows: Sequence[RoleScore], definition: Definition) -> Table:
-    columns = (
-        Column("role"),
-        Column("family"),
-        Column("heads tested"),
-        Column("sentences"),
-        Column("strongest head"),
-        *interval_columns("its bias", ".2f"),
-        Column("largest possible", "bias", ".2f"),
-        Column("heads with bias above τ"),
-        Column("heads with the role"),
-    )
-    cells = []
-    for role in dict.fromkeys(row.role for row in rows):
-        of_role = [row for row in rows if row.role == role]
-        top = max(of_role, key=lambda row: row.bias)
-        n_above = sum(row.bias > definition.threshold for row in of_role)
-        numbers = (top.bias, top.low, top.high, top.maximum, n_above, sum(row.has_role for row in of_role))
-        cells.append((role, definition.family_of(role), len(of_role), top.n_sentences, str(top.head), *numbers))
-    return Table("roles", columns, tuple(cells), f"Roles by {definition}; intervals of 95 % over sentences")
-
-
 def _head_table(rows: Sequence[RoleScore], families: Families, definition: Definition) -> Table:
     columns = (
         Column("head"),
@@ -114,7 +91,8 @@ def _head_table(rows: Sequence[RoleScore], families: Families, definition: Defin
         *interval_columns("bias", ".3f"),
         Column("p", format=".3g"),
         Column("q", format=".3g"),
-        Column("accuracy", format=".3f"),
+        *interval_columns("accuracy", ".3f"),
+        Column("accuracy needed", format=".3f"),
         Column("has the role"),
         Column("families of the head"),
     )
@@ -131,6 +109,9 @@ def _head_table(rows: Sequence[RoleScore], families: Families, definition: Defin
             _p_before_correction(row, definition),
             row.q,
             row.accuracy,
+            row.accuracy_low,
+            row.accuracy_high,
+            definition.accuracy_threshold(row),
             row.has_role,
             families.count(row.head),
         )
@@ -143,7 +124,7 @@ def _bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
     largest_of_role: dict[str, float] = {}
     for row in rows:
         largest_of_role[row.role] = max(row.bias, largest_of_role.get(row.role, row.bias))
-    roles, note = _choose_roles(largest_of_role, "largest bias")
+    roles, note = choose_roles(largest_of_role, "largest bias")
     layers = tuple(dict.fromkeys(layer_of_address(row.head) for row in rows))
     largest: dict[tuple[str, str], RoleScore] = {}
     for row in rows:
@@ -169,44 +150,11 @@ def _bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
     )
 
 
-def _choose_roles(size_of_role: Mapping[str, float], criterion: str) -> tuple[tuple[str, ...], str]:
-    """Returns the roles that a figure has room for, in their order, and the note that says which others there are."""
-    largest = sorted(size_of_role, key=lambda role: -size_of_role[role])[:MOST_ROLES]
-    n_left = len(size_of_role) - len(largest)
-    note = f"The {len(largest)} roles with the {criterion}; {n_left} further ones are in the table." if n_left else ""
-    return tuple(role for role in size_of_role if role in largest), note
-
-
 def _bias_sentence(rows: Sequence[RoleScore]) -> str:
     if not rows:
         return "No role of the definition could be tested on this text."
     top = max(rows, key=lambda row: row.normalised)
     return f"Nearest to its largest possible bias is {top.head} with {top.role}: {top.bias:.2f} of at most {top.maximum:.2f}."
-
-
-def _labels_part(roles: Table, heads: Table, definition: Definition, table: RoleTable) -> Part:
-    records = roles.records()
-    names = ("heads with bias above τ", "heads with the role")
-    counts = {str(record["role"]): max(float(record[name] or 0) for name in names) for record in records}
-    roles_in_figure, note = _choose_roles({role: number for role, number in counts.items() if number}, "most heads")
-    n_empty = sum(not number for number in counts.values())
-    note = " ".join([*([f"{n_empty} roles that no head has are left out."] if n_empty else []), *([note] if note else [])])
-    bars = tuple(Bars(name, tuple(float(record[name] or 0) for record in records if record["role"] in roles_in_figure)) for name in names)
-    figure = BarFigure(
-        name="labels",
-        title=f"Heads that have each role, by {definition}",
-        x=Axis("role"),
-        y=Axis("heads", is_count=True),
-        table="roles",
-        n=len(table.heads),
-        n_unit="heads",
-        note=note,
-        categories=roles_in_figure,
-        bars=bars,
-        is_horizontal=True,
-    )
-    n_labelled = sum(any(definition.family_of(role) for role in labels) for labels in table.labels().values())
-    return Part((roles, heads), (figure,), f"{n_labelled} of {len(table.heads)} heads have a role of {definition}.")
 
 
 def _p_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
@@ -252,14 +200,17 @@ def _p_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
 
 def _map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n: int | None) -> Part:
     labels, definition = table.labels(), Definition.parse(table.definition)
-    nearness = {family: _nearness_by_head([row for row in rows if definition.family_of(row.role) == family]) for family in families.members}
+    is_of_bias = reads_bias(rows, definition)
+    rows_of = {family: [row for row in rows if definition.family_of(row.role) == family] for family in families.members}
+    nearness = {family: _nearness_by_head(of_family) if is_of_bias else _keys_by_head(of_family) for family, of_family in rows_of.items()}
+    value = "nearness" if is_of_bias else "strongest keys"
     columns = (
         Column("head"),
         Column("layer"),
         Column("families"),
         Column("number of families"),
         Column("roles"),
-        *(Column(f"nearness, {family}", format=".3f") for family in nearness),
+        *(Column(f"{value}, {family}", format=".3f") for family in nearness),
     )
     cells = []
     for head in table.heads:
@@ -269,8 +220,12 @@ def _map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n
     counts = {head: families.count(head) for head in table.heads}
     figures = [_head_map("map", "Number of families that each head belongs to", "families", table, counts, n)]
     for family, members in families.members.items():
-        title = f"Nearness of every head to a perfect {family} head: 0 for uniform attention, 1 at the largest possible bias"
-        figures.append(_head_map(f"map-{family.replace(' ', '-')}", title, "nearness", table, nearness[family], n, members))
+        title = (
+            f"Nearness of every head to a perfect {family} head: 0 for uniform attention, 1 at the largest possible bias"
+            if is_of_bias
+            else f"Largest share of tokens whose strongest key shows a {family} role, by head"
+        )
+        figures.append(_head_map(f"map-{family.replace(' ', '-')}", title, value, table, nearness[family], n, members))
     sizes = ", ".join(f"{family} {len(members)}" for family, members in families.members.items())
     map_table = Table("map", columns, tuple(cells), "Families and roles of every head", is_printed=False)
     return Part((map_table,), tuple(figures), f"Heads by family: {sizes}, of {len(table.heads)}.")
@@ -282,6 +237,14 @@ def _nearness_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
     for row in [row for row in rows if not row.note] or rows:
         nearness[row.head] = max(nearness.get(row.head, 0.0), min(1.0, max(0.0, row.normalised)))
     return nearness
+
+
+def _keys_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
+    """Returns the largest share of tokens whose strongest key shows a role, for the roles that can be labels, or else for all."""
+    shares: dict[Head, float] = {}
+    for row in [row for row in rows if not row.note] or rows:
+        shares[row.head] = max(shares.get(row.head, 0.0), row.accuracy)
+    return shares
 
 
 def _head_map(

@@ -21,7 +21,7 @@ class RolePruning(Study):
     """Are the heads of a role needed? Prune them first, or spare them longest, at several numbers of heads, beside as many random ones.
 
     Budhraja et al. 2020 (section 5): after fine-tuning, no role was worth sparing. Pruned, spared and random heads are compared at the same number of
-    heads; seeds are averaged example by example, and every difference is paired over examples. Without recovery or repair the study measures what the
+    heads; the metric is the mean over seeds, and every difference is paired over examples. Without recovery or repair the study measures what the
     heads contribute now.
     """
 

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, Literal
 
 from headcount.core.figure import Axis, Counts, HeatMap, Histogram
 from headcount.core.options import option
 from headcount.core.study_result import Cell, Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._parts import Part, join_parts
 from headcount.studies._rows import dense_sentence
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class SingleHeads(Study):
 
     _: KW_ONLY
     how: Ablation = option("zero", "What stands in for the removed head: nothing, its mean output, or uniform attention")
+    show: Literal["all", "histogram", "heads"] = option("all", "What the result holds: the histogram of scores, every head, or both")
     info = StudyInfo(paper="Michel et al. 2019, section 3.2", needs=frozenset({"model", "task"}))
 
     def effort(self, context: StudyContext) -> Effort:
@@ -43,12 +46,20 @@ class SingleHeads(Study):
         notes = [dense_sentence(dense)]
         if task.metric is not None and task.metric.generates:
             notes.append(f"{metric} is that of generated text: {len(rows) + 1} times {dense.n_examples} texts were generated.")
+        heads = _head_table(rows, metric, is_printed=self.show != "histogram")
+        parts = {
+            "histogram": Part((heads,), (_histogram(rows, dense, metric),), _score_sentence(rows, dense, metric)),
+            "heads": Part(
+                (_matrix_table(rows, metric), heads), tuple(_difference_maps(rows, dense, metric)), _summary_sentence(rows, dense, metric)
+            ),
+        }
+        part = join_parts(parts, self.show)
         return StudyResult(
             study=str(self),
-            tables=(_matrix_table(rows, metric), _head_table(rows, metric)),
-            sentence=_summary_sentence(rows, dense, metric),
+            tables=part.tables,
+            sentence=part.sentence,
             notes=tuple(notes),
-            figures=(_histogram(rows, dense, metric), *_difference_maps(rows, dense, metric)),
+            figures=part.figures,
             measurements={
                 "model": context.model_name,
                 "task": task.name,
@@ -59,7 +70,7 @@ class SingleHeads(Study):
         )
 
 
-def _head_table(rows: Sequence[HeadRow], metric: str) -> Table:
+def _head_table(rows: Sequence[HeadRow], metric: str, *, is_printed: bool) -> Table:
     columns = (
         Column("head"),
         Column("kind"),
@@ -87,7 +98,7 @@ def _head_table(rows: Sequence[HeadRow], metric: str) -> Table:
         )
         for row in rows
     )
-    return Table("heads", columns, cells, f"Change of {metric} without each head alone; q corrects over all heads", is_printed=False)
+    return Table("heads", columns, cells, f"Change of {metric} without each head alone; q corrects over all heads", is_printed)
 
 
 def _rows_by_block(rows: Sequence[HeadRow]) -> dict[str, dict[int, HeadRow]]:
@@ -159,6 +170,15 @@ def _difference_maps(rows: Sequence[HeadRow], dense: Evaluation, metric: str) ->
             )
         )
     return maps
+
+
+def _score_sentence(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> str:
+    scores = [row.score for row in rows]
+    n_lower = sum(score < dense.score for score in scores)
+    return (
+        f"Without one head {metric} is between {min(scores):.4g} and {max(scores):.4g}, the median {median(scores):.4g} (dense model: "
+        f"{dense.score:.4g}); {n_lower} of {len(rows)} heads lower it."
+    )
 
 
 def _summary_sentence(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> str:

@@ -24,7 +24,7 @@ class Strategies(Study):
 
     Budhraja et al. 2020: after fine-tuning, large random fractions go with limited loss. Every model is trained by one recipe with its mask fixed,
     the dense model too, and differences are from that. A pre-trained model gets an untrained head first, is pruned and then fine-tuned
-    (`pretrained`, or a new head for the model itself). Seeds are averaged example by example; differences are paired over the examples of the
+    (`pretrained`, or a new head for the model itself). The metric is the mean over seeds; differences are paired over the examples of the
     report split, and the interval of a mean over seeds is Student's t, from three seeds on.
     """
 

@@ -15,6 +15,7 @@ from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
 from headcount.core.heads import Head
 from headcount.core.metric_range import shift_interval
 from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.seed_parts import count_seeds, match_seeds, stack_seeds
 from headcount.core.stats.seed_scores import SeedScores
 from headcount.core.stats.significance import paired_bootstrap
 from headcount.core.survivors import count_by
@@ -36,7 +37,7 @@ class GridPoint:
         n_kept: How many heads stay.
         seeds: The seeds.
         values: The metric, or the loss where there is none, of every seed.
-        evaluation: The mean over seeds of the loss and of the metric's parts of each example.
+        evaluation: The mean over seeds of each example's loss and of the metric; its parts keep seeds apart.
         survivors: The heads that stay, by seed.
         change: The difference from the dense model on the same examples.
         artifacts: The artifact of every seed.
@@ -91,7 +92,7 @@ class Grid:
         return cls(pruning.task, pruning.heads, dense, tuple(_make_point(pruning, dense, group) for group in groups.values()))
 
     def compare(self, point: GridPoint, control: GridPoint, *, seed: int = 0) -> PairedDifference:
-        """Returns the difference of a point from another one on the same examples, seeds averaged example by example."""
+        """Returns the difference of a point from another one on the same examples, of means over seeds."""
         return compare_evaluations(control.evaluation, point.evaluation, self.task, seed=seed)
 
     def find(self, spec: PruneSpec) -> GridPoint:
@@ -123,26 +124,36 @@ def _make_point(pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifac
 
 
 def average_evaluations(evaluations: Sequence[Evaluation], task: Task) -> Evaluation:
-    """Returns the mean over seeds of each example's loss and of its contribution to the metric."""
+    """Returns the mean over seeds of each example's loss, and of the metric of every seed; its parts [examples, seeds, parts] keep seeds apart.
+
+    Seeds that agree on every example keep the parts of one of them.
+    """
     first = evaluations[0]
     if len(evaluations) == 1:
         return first
     losses = np.mean([evaluation.losses for evaluation in evaluations], axis=0)
-    if task.metric is None or first.parts is None:
+    parts = None if task.metric is None else stack_seeds(evaluations)
+    if parts is None:
         return replace(first, losses=losses)
-    parts = np.mean([evaluation.parts for evaluation in evaluations if evaluation.parts is not None], axis=0)
-    return replace(first, losses=losses, parts=parts, value=float(task.metric.total(parts.sum(0))))
+    value = mean(evaluation.score for evaluation in evaluations)
+    return replace(first, losses=losses, parts=parts[:, 0] if (parts == parts[:, :1]).all() else parts, value=value)
 
 
 def compare_evaluations(first: Evaluation, second: Evaluation, task: Task, *, seed: int = 0) -> PairedDifference:
     """Returns the difference of the metric from the first to the second on the same examples, or of the loss where there is no metric.
 
-    By Tango's score method if every example is right or wrong in both, else (corpus metrics, means over seeds) by a paired bootstrap.
+    By Tango's score method if every example is right or wrong in both, else (corpus metrics, means over seeds) by a paired bootstrap, in which the
+    metric of a resample is the mean over seeds of that of each.
     """
     total = task.metric.total if task.metric else None
-    is_mean = any(evaluation.parts is not None and not set(evaluation.parts[:, 0]) <= {0.0, 1.0} for evaluation in (first, second))
-    if is_mean and total is not None and first.parts is not None and second.parts is not None:
-        change = paired_bootstrap(first.parts, second.parts, total, seed=seed)
+    if (
+        total is not None
+        and first.parts is not None
+        and second.parts is not None
+        and max(map(count_seeds, (first.parts, second.parts))) > 1
+    ):
+        (before, after), total_over_seeds = match_seeds((first.parts, second.parts), total)
+        change = paired_bootstrap(before, after, total_over_seeds, seed=seed)
         return PairedDifference(change.difference, change.low, change.high, change.p, "paired bootstrap")
     changes = compare_with(first, second, total, seed=seed)
     return changes.get("metric", changes["loss"])
@@ -161,7 +172,7 @@ class MethodRow:
         mean: The metric, or the loss where there is none, as the mean over seeds.
         interval: Its 95 % interval by t over seeds; None below three seeds.
         deviation: The standard deviation over seeds; None below three seeds.
-        change: The difference from the dense model on the same examples, seeds averaged example by example.
+        change: The difference of the mean over seeds from the dense model on the same examples.
         against_random: The difference from random heads of the same number, likewise; None for these, and where there are none.
         kept_by_kind: How many heads of each kind of attention stay, as the mean over seeds.
         band: The score of the dense model plus the interval of the change, within the range of the metric.
@@ -210,7 +221,7 @@ class MethodRow:
 
 @dataclass(frozen=True, slots=True)
 class MethodDifference:
-    """The difference of a method from another one at the same number of heads, on the same examples, seeds averaged example by example.
+    """The difference of a method from another one at the same number of heads, on the same examples, of means over seeds.
 
     `q` is corrected over all rows of its family (Benjamini–Hochberg): methods against random heads, or methods against each other.
     """

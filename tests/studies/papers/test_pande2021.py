@@ -142,6 +142,15 @@ def test_p6_overlap_against_chance(paper: Measured) -> None:
     assert isinstance(figure, BarFigure) and figure.bars[0].values == tuple(row["heads of both"] for row in rows)
 
 
+def test_published_shares_stand_beside_ours() -> None:
+    """42 to 88 % of the heads are both local and syntactic; of a multilingual model 68 % are delimiter heads, and 71 % of syntactic heads local."""
+    sources = PythonSources("demo/text", None, None, 0, 20, None)
+    items = {item.id: item for item in list_items(Paper.parse("pande2021"), StudyContext(sources, model="demo/encoder-english"))}
+    shares, overlap = items["P5"].published, items["P6"].published
+    assert shares is not None and overlap is not None and shares.records()[0]["share of heads, mean"] == 0.68
+    assert [(row["lowest"], row["highest"]) for row in overlap.records()] == [(0.42, 0.88), (0.71, 0.71)]
+
+
 def test_p7_layers(paper: Measured) -> None:
     rows, figure = records(paper.results["P7"], "layers"), paper.results["P7"].figure("layers")
     members = paper.results["P7"].measurements["families"]
@@ -164,6 +173,7 @@ def test_p8_depth(paper: Measured) -> None:
 def test_p9_changes_by_layer(paper: Measured) -> None:
     result = paper.results["P9"]
     rows, figure = records(result, "roles"), result.figure("roles")
+    assert result.table("roles").is_printed, "role x layer: before, after, lost, gained"
     for row in rows:
         assert row["heads"] == 8 and row["have it"] == row["had the role"] - row["roles lost"] + row["roles gained"]
         assert row["change"] == pytest.approx(row["after"] - row["before"], abs=1e-5)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 from headcount.core.options import option
 from headcount.studies._paper import Item, Paper, PaperInfo, Subject
@@ -20,6 +21,9 @@ class Budhraja2021(Paper):
     tasks: tuple[str, ...] = option((), "The task in each language, this one first, such as demo/entailment and demo/entailment-tavi")
     language: tuple[str, ...] = option((), "Instead of tasks: a file of the task in each language, as NAME=FILE, such as en=en.tsv")
     against: str = option("", "A monolingual model for the first language: a folder, hub id or demo/NAME")
+    other_task: tuple[str, ...] = option(
+        (), "Further tasks to compare both models on: TASK, or MODEL=OTHER=TASK for models fine-tuned on it"
+    )
     groups: str = option("", "A csv file with the columns language, family and size (of the pre-training corpus)")
     tuned: str = option("", "The model after fine-tuning: a folder, a hub id, or demo/NAME")
     method: str = option("random", "The pruner that chooses single heads, or an importance to rank by")
@@ -50,24 +54,28 @@ class Budhraja2021(Paper):
 
         several = () if has_several else ("language",)
         common = {"method": self.method, "keep": sizes, "seeds": seeds}
-        alone = Languages(**first, against=self.against or None, **common)
-        transfer = Languages(**every, **common)
-        grouped = Languages(**every, groups=self.groups, **common)
-        trained = Languages(**every, **common, **training)
+
+        def measure_groups(show: Literal["families", "sizes"]) -> Languages | None:
+            return Languages(**every, groups=self.groups, show=show, **common) if self.groups else None
+
+        alone = Languages(**first, against=self.against, other_tasks=self.other_task, show="models", **common) if self.against else None
+        trained = Languages(**every, show="trained", **common, **training)
         lacks_groups = (*several, *(() if self.groups else ("groups",)))
         tuned = WeightChange(self.tuned) if self.tuned else None
         return [
             make(
                 "X1",
-                "Relative drop of the multilingual against a monolingual model",
+                "Relative drop of the multilingual against a monolingual model, task by task",
                 "models",
                 alone,
                 *(() if self.against else ("against",)),
             ),
-            make("X2", "Zero-shot transfer: what every language loses", "transfer", transfer, *several),
-            make("X3", "Share lost by language and block of layers", "layers", transfer, *several),
-            make("X4", "Contrasts between language families", "families", grouped, *lacks_groups),
-            make("X5", "Rank correlation of the loss with the size of the corpus", "sizes", grouped, *lacks_groups),
+            make(
+                "X2", "Zero-shot transfer: what every language loses", "transfer", Languages(**every, show="transfer", **common), *several
+            ),
+            make("X3", "Share lost by language and block of layers", "layers", Languages(**every, show="layers", **common), *several),
+            make("X4", "Contrasts between language families", "families", measure_groups("families"), *lacks_groups),
+            make("X5", "Rank correlation of the loss with the size of the corpus", "sizes", measure_groups("sizes"), *lacks_groups),
             Item("X6", "Change of weights by layer in fine-tuning", "weights", tuned, lacks=() if self.tuned else ("tuned",)),
             make("X7", "Pruned at random, fine-tuned on the first language, read in all", "trained", trained, *several),
         ]

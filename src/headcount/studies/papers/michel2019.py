@@ -45,16 +45,22 @@ class Michel2019(Paper):
 
     def items(self, subject: Subject) -> list[Item]:
         """Returns M1 to M16."""
-        kinds, all_but_one = subject.kinds, AllButOne()
+        kinds, best = subject.kinds, AllButOne(show="layers")
         one_kind = f"the model has one kind of attention, {kinds[0]}" if len(kinds) == 1 else ""
         return [
-            Item("M1", "Histogram of the score without one head", "Fig. 1", SingleHeads(), published=SINGLE_HEADS),
-            Item("M2", "Change of the metric without each head, with its significance", "Table 1", SingleHeads(), published=SINGLE_HEADS),
+            Item("M1", "Histogram of the score without one head", "Fig. 1", SingleHeads(show="histogram"), published=SINGLE_HEADS),
+            Item(
+                "M2",
+                "Change of the metric without each head, with its significance",
+                "Table 1",
+                SingleHeads(show="heads"),
+                published=SINGLE_HEADS,
+            ),
             Item(
                 "M3",
                 "Best single head of every layer, by kind of attention",
                 "Table 2",
-                None if one_kind else all_but_one,
+                None if one_kind else best,
                 reason=f"{one_kind}: M4 is the table for such models" if one_kind else "",
                 published=KEPT_HEAD,
             ),
@@ -62,10 +68,10 @@ class Michel2019(Paper):
                 "M4",
                 "Best single head of every layer",
                 "Table 3",
-                all_but_one if one_kind else None,
+                best if one_kind else None,
                 reason="" if one_kind else "the model has several kinds of attention: M3 is the table for such models",
             ),
-            Item("M5", "Heads chosen on one set of examples and reported on another", "Appendix A", all_but_one),
+            Item("M5", "Heads chosen on one set of examples and reported on another", "Appendix A", AllButOne(show="splits")),
             self._transfer_item(),
             Item(
                 "M7",
@@ -91,14 +97,14 @@ class Michel2019(Paper):
                 reason=one_kind,
             ),
             Item("M13", "Pruning curves of checkpoints of one training", "Fig. 5", self._dynamics_study()),
-            Item("M14", "Parameters of a head in every layer", "section 4.3", self._importance_map("gradient")),
+            Item("M14", "Parameters of a head in every layer", "section 4.3", ImportanceMap(show="parameters")),
             Item(
                 "M15",
                 "Entropy of the attention, and distances between heads",
                 "section 5",
                 self._importance_map("entropy", "distance", distances=True),
             ),
-            Item("M16", "One head in every layer at once", "section 3.3", all_but_one),
+            Item("M16", "One head in every layer at once", "section 3.3", AllButOne(show="everywhere")),
         ]
 
     def _transfer_item(self) -> Item:
@@ -130,7 +136,7 @@ class Michel2019(Paper):
         return PruningCurve(methods=methods, keep=keep, seeds=seeds, each_kind=each_kind, other_tasks=other_tasks)
 
     def _importance_map(self, *by: str, distances: bool = False) -> ImportanceMap:
-        return ImportanceMap(by, examples=64 if self.quick else 512, distances=distances)
+        return ImportanceMap(by, examples=64 if self.quick else 512, distances=distances, show="scores")
 
     def _speed_study(self) -> Speed:
         return Speed(batches=(1, 4), length=16, rounds=15) if self.quick else Speed()

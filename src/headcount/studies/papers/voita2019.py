@@ -78,7 +78,7 @@ class Voita2019Paper(Paper):
                 3,
                 "Important and confident heads have roles",
                 "section 5",
-                RolesImportance(by=("lrp", "confidence"), definition=self.definition),
+                RolesImportance(by=("lrp", "confidence"), examples=self._examples, **maps),
             ),
             item(4, "Heads of every role: 90 % of tokens at one offset", "section 5.1", RoleMap(show="labels", **maps), published=RULES),
             item(5, "Accuracy of the best head per relation", "Table 1", RelationAccuracy(sentences=n), published=RELATIONS),
@@ -97,7 +97,12 @@ class Voita2019Paper(Paper):
         ]
 
     def _importance_map(self, by: str) -> ImportanceMap:
-        return ImportanceMap((by,), examples=64 if self.quick else 512)
+        return ImportanceMap((by,), examples=self._examples, show="scores")
+
+    @property
+    def _examples(self) -> int:
+        """The examples that scores are measured on."""
+        return 64 if self.quick else 512
 
     def _training_options(self) -> Any:
         """Returns the options of all studies that train."""
