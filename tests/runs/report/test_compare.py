@@ -12,7 +12,7 @@ from kit import make_run
 
 from headcount.core.evaluation import Evaluation
 from headcount.core.stats.agreement import spearman
-from headcount.core.stats.significance import mcnemar, paired_t
+from headcount.core.stats.significance import paired_t, tango
 from headcount.runs.report.collect import collect_report
 from headcount.runs.report.compare import _compare_outcomes
 from headcount.runs.results import unpack_evaluation
@@ -57,8 +57,8 @@ def test_outcomes_are_paired_and_changed_roles_listed(pair) -> None:
     report = collect_report(*pair).report
     made, dense = report["comparison"], [unpack_evaluation(run.results("evaluation")["dense"]) for run in pair]
     told = made["outcomes"]
-    assert told["both"] + told["only_a"] + told["only_b"] + told["neither"] == 300 and told["test"] == "McNemar"
-    assert told["p"] == pytest.approx(mcnemar(dense[0].parts[:, 0], dense[1].parts[:, 0]).p, rel=1e-2)
+    assert told["both"] + told["only_a"] + told["only_b"] + told["neither"] == 300 and told["test"] == "Tango"
+    assert told["p"] == pytest.approx(tango(dense[0].parts[:, 0], dense[1].parts[:, 0]).p, rel=1e-2)
     names = [run["roles"]["names"] for run in report["runs"]]
     labels = [run["roles"]["labels"] for run in report["runs"]]
     changed = {row["head"] for row in made["roles"]}

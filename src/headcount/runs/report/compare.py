@@ -8,7 +8,7 @@ from headcount.core.errors import StatisticsError
 from headcount.core.evaluation import Evaluation, is_right_or_wrong
 from headcount.core.scores import SCALED, Scores
 from headcount.core.stats.agreement import correlate, spearman
-from headcount.core.stats.significance import away_from_zero, benjamini_hochberg, mcnemar, paired_t
+from headcount.core.stats.significance import away_from_zero, benjamini_hochberg, paired_t, tango
 from headcount.runs.report import contract
 from headcount.runs.report.curves import dense_evaluation_of
 from headcount.runs.report.plain import flatten_entries, round_column, round_number, round_or_none
@@ -121,20 +121,19 @@ def _roles_only_in(a: contract.Roles | None, b: contract.Roles | None) -> list[s
 
 
 def _compare_outcomes(a: Evaluation | None, b: Evaluation | None) -> contract.Outcomes | None:
-    """Compares the dense models on the same examples: by McNemar's test if answers are right or wrong, else by a paired t of the losses."""
+    """Compares the dense models on the same examples: by Tango's test if answers are right or wrong, else by a paired t of the losses."""
     if a is None or b is None or a.data != b.data or a.metric != b.metric or len(a.losses) != len(b.losses) or len(a.losses) < 2:
         return None
     if is_right_or_wrong(a) and is_right_or_wrong(b):
         assert a.parts is not None and b.parts is not None and a.value is not None and b.value is not None
         right_a, right_b = a.parts[:, 0] > 0, b.parts[:, 0] > 0
-        test = mcnemar(a.parts[:, 0], b.parts[:, 0])
         return {
             "both": int((right_a & right_b).sum()),
             "neither": int((~right_a & ~right_b).sum()),
-            "only_a": test.only_a,
-            "only_b": test.only_b,
-            "p": round_or_none(test.p, 3),
-            "test": "McNemar",
+            "only_a": int((right_a & ~right_b).sum()),
+            "only_b": int((right_b & ~right_a).sum()),
+            "p": round_or_none(tango(a.parts[:, 0], b.parts[:, 0]).p, 3),
+            "test": "Tango",
             "metric": a.metric,
             "a": round_number(a.value),
             "b": round_number(b.value),
