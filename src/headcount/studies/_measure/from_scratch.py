@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from headcount.core.evaluation import Evaluation
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.survivors import count_by
+from headcount.data.share_above_chance import chance_of
 from headcount.models.head_map import HeadMap
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, StudyContext
-from headcount.studies._gated import chance_of, count_levels
+from headcount.studies._gated import count_levels
 from headcount.studies._grid import estimate_requests, make_pruning, run_grid
 from headcount.studies._measure.pruning_curve import count_kind_levels
 from headcount.studies._results import describe_study_run

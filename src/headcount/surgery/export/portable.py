@@ -50,9 +50,10 @@ class PortableExport(Exported):
         """Returns a sentence on what plain loading changes, if it changes anything."""
         if not self.changed:
             return ()
-        others = f" and {len(self.changed) - 1} more" if len(self.changed) > 1 else ""
+        first, *more = self.changed
+        others = f" and {len(more)} more" if more else ""
         return (
-            f"Plain from_pretrained of transformers changes '{self.changed[0]}'{others} on loading this model; its outputs differ by "
+            f"Plain from_pretrained of transformers changes '{first}'{others} on loading this model; its outputs differ by "
             f"{self.difference:.2g} (relative). headcount.load, and from_pretrained after headcount.register(), restore it.",
         )
 
