@@ -116,6 +116,26 @@ def test_layers_on_the_command_line(capsys: pytest.CaptureFixture[str], model: P
     assert code == 0 and "layers without heads" in out, err
 
 
+# Curves of several tasks.
+
+
+def test_of_no_score_no_share_is_left(capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path) -> None:
+    """A model that gives one answer had 100 % of its accuracy at every size; a score of 0 was divided by."""
+    model = saved_classifier(tmp_path / "model")
+    live: Any = hc.load(model)
+    live.classifier.bias.data[1] += 100
+    live.save_pretrained(model)
+    grid = ("--methods", "gradient", "--keep", "50%", "--seeds", 1, "--limit", 12)
+    words = ("study", "pruning-curve", model, "--train", data, *grid, "--other-tasks", "classification(metric=matthews)")
+    found = result(capsys, *words, "--out", tmp_path / "run")
+    assert len({row["task"] for row in found["rows"]}) == 2 and any(row["dense"] == 0 for row in found["rows"])
+    assert all(row["share"]["remaining"] is None and "better than chance" in row["share"]["reason"] for row in found["rows"])
+    table = pandas.read_csv(tmp_path / "run" / "study-pruning-curve.csv")
+    assert table[[name for name in table if name.startswith("share left")]].isna().all(axis=None)
+    code, out, err = run(capsys, *words, "--out", tmp_path / "run")
+    assert code == 0 and out.count("No share of the dense model's score is defined for classification") == 2, err
+
+
 # Dynamics.
 
 

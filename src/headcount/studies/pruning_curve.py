@@ -23,7 +23,7 @@ class PruningCurve(PrunedModels):
     Michel et al. 2019 (Fig. 3 and 4) and Li et al. 2021 (Fig. 2, 3). The metric is the mean over seeds; a difference is paired over the examples
     of the report split, by Tango's score method where every example is right or wrong, else by a bootstrap. The interval of a mean over seeds is
     Student's t, from three seeds on. With `each_kind` one kind of attention at a time loses heads, and shares are those of its heads; with
-    `other_tasks` the curves of several tasks stand in one figure, also relative to each dense model.
+    `other_tasks` the curves of several tasks stand in one figure, and in another the share that is left of each dense model's score above chance.
     """
 
     _: KW_ONLY
@@ -57,7 +57,8 @@ class PruningCurve(PrunedModels):
             notes=tuple(
                 f"Dense model: {dense.metric or 'loss'} {dense.score:.4g} on {dense.n_examples} examples{f' of {task}' if len(tasks) > 1 else ''}."
                 for task, dense in measured.dense.items()
-            ),
+            )
+            + tuple(_undefined_share_notes(rows)),
             figures=tuple(figures),
             measurements={
                 "model": context.model_name,
@@ -82,7 +83,7 @@ def _table(rows: Sequence[MethodRow], metric: str) -> Table:
         Column("seeds"),
         Column("steps"),
         *interval_columns(metric, ".4g"),
-        *(interval_columns("of the dense model", ".1%") if has_tasks else ()),
+        *(interval_columns("share left", ".1%") if has_tasks else ()),
         *interval_columns("mean over seeds", ".4g"),
         Column("sd", format=".2g"),
         *interval_columns("against the dense model", "+.3g", metric),
@@ -101,7 +102,7 @@ def _table(rows: Sequence[MethodRow], metric: str) -> Table:
             row.steps,
             row.mean,
             *row.band,
-            *(row.relative if has_tasks else ()),
+            *(_share_interval(row) if has_tasks else ()),
             row.mean,
             *row.interval,
             row.deviation,
@@ -157,11 +158,13 @@ def _labels(rows: Sequence[MethodRow]) -> ShortLabels:
 
 
 def _curve_lines(
-    rows: Sequence[MethodRow], value_and_ends: Callable[[MethodRow], tuple[float, float, float]], dense_value: Callable[[MethodRow], float]
+    rows: Sequence[MethodRow],
+    value_and_ends: Callable[[MethodRow], tuple[float | None, float | None, float | None]],
+    dense_value: Callable[[MethodRow], float],
 ) -> tuple[Line, ...]:
     """Returns a line for every method, from the dense model on.
 
-    `value_and_ends` takes a number and the ends of its interval from a row, `dense_value` that of its dense model.
+    `value_and_ends` takes a number and the ends of its interval from a row, None where they are undefined, `dense_value` that of its dense model.
     """
     lines, labels = [], _labels(rows).by_method
     has_tasks = len({row.task for row in rows}) > 1
@@ -206,15 +209,25 @@ def _difference_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> Lin
 def _relative_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
     return LineFigure(
         name="relative",
-        title=f"{metric} as a share of each dense model's, by the share of heads removed",
+        title=f"Share that is left of each dense model's {metric} above chance, by the share of heads removed",
         x=Axis("heads removed", is_share=True),
-        y=Axis(f"{metric} of the dense model", is_share=True),
+        y=Axis(f"share left of {metric} above chance", is_share=True),
         table="curve",
         n=n,
         note=_labels(rows).note,
-        lines=_curve_lines(rows, lambda row: row.relative, lambda row: 1.0),
+        lines=_curve_lines(rows, _share_interval, lambda row: 1.0),
         references=(Reference("dense model", 1.0),),
     )
+
+
+def _share_interval(row: MethodRow) -> tuple[float | None, float | None, float | None]:
+    return (None, None, None) if row.share is None else row.share.interval
+
+
+def _undefined_share_notes(rows: Sequence[MethodRow]) -> list[str]:
+    """Returns a sentence for every task whose dense model has no score above chance of which a share could be left."""
+    reasons = {row.task: row.share.reason for row in rows if row.share is not None and row.share.reason}
+    return [f"No share of the dense model's score is defined for {task}: {reason}." for task, reason in reasons.items()]
 
 
 def _summary_sentence(rows: Sequence[MethodRow]) -> str:

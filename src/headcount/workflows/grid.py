@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -19,6 +19,7 @@ from headcount.core.stats.seed_parts import count_seeds, match_seeds, stack_seed
 from headcount.core.stats.seed_scores import SeedScores
 from headcount.core.stats.significance import paired_bootstrap
 from headcount.core.survivors import count_by
+from headcount.data.share_above_chance import Share
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.pruning.methods.random import RandomPruner
@@ -179,6 +180,7 @@ class MethodRow:
         dense: The score of the dense model.
         task: The task, where several are compared.
         q: The p-value of `against_random`, corrected over all rows (Benjamini–Hochberg).
+        share: The share of the dense model's score above chance that is left; None where it was not measured.
     """
 
     method: str
@@ -196,11 +198,7 @@ class MethodRow:
     dense: float
     task: str = ""
     q: float | None = None
-
-    @property
-    def relative(self) -> tuple[float, float, float]:
-        """The mean and the ends of the band as shares of the dense model's score."""
-        return self.mean / self.dense, self.band[0] / self.dense, self.band[1] / self.dense
+    share: Share | None = None
 
     @property
     def p(self) -> float | None:
@@ -252,8 +250,10 @@ def _flatten_difference(name: str, change: PairedDifference | None) -> dict[str,
     return {f"{name}_{key}": value for key, value in values.items()}
 
 
-def summarise_methods(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> list[MethodRow]:
-    """Returns a row for every point of a grid, those of one method together, most heads first."""
+def summarise_methods(
+    grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0, measure_share: Callable[[Evaluation], Share] | None = None
+) -> list[MethodRow]:
+    """Returns a row for every point of a grid, those of one method together, most heads first; `measure_share` takes a mean over seeds."""
     free = [block for block in grid.heads.blocks if not kinds or block.kind in kinds]
     controls = {point.count_kept(grid.heads, kinds): point for point in grid.points if point.is_control}
     n_free, rows = sum(block.n_heads for block in free), []
@@ -276,6 +276,7 @@ def summarise_methods(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -
                     count_by(grid.heads.blocks, point.survivors),
                     shift_interval(grid.dense, point.change),
                     grid.dense.score,
+                    share=None if measure_share is None else measure_share(point.evaluation),
                 )
             )
     return correct_rows(rows)

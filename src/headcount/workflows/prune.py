@@ -163,6 +163,7 @@ class Pruning:
             whole_cost=_to_cost_record(self.dense_cost),
             trained=spec.method.info.trains == "weights" or spec.recover is not None,
             changed_weights=pruned.changed_weights,
+            within_rounding=[] if pruned.scores is None else list(map(str, pruned.scores.heads_within_rounding())),
         )
 
     def make_model(self, spec: PruneSpec, progress: Progress | None = None) -> tuple[Artifact, nn.Module]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from headcount.app.console.format import format_rounding
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
@@ -237,6 +238,8 @@ def show_pruned_rows(session: Session, dense: Evaluation, rows: Sequence[PrunedR
     ]
     columns = ("method", "heads", "seed", "steps", metric, "change", "95% interval", "p", "loss", "parameters")
     session.table(columns, lines, right=columns[1:])
+    for method, heads in {row.method: row.within_rounding for row in rows if row.within_rounding}.items():
+        session.note(format_rounding(method, heads))
 
 
 def show_survivors(session: Session, rows: Sequence[PrunedRow]) -> None:

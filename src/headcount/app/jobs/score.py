@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from headcount.app.console.format import format_rounding
 from headcount.app.console.heat_map import heat_map
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.models import open_model, open_named_task, set_run_description
@@ -165,10 +166,7 @@ def _show_report(session: Session, report: ScoreReport, level: float, all_heads:
     for label, scores in report.scores.items():
         _show_scores(session, scores, report.verdicts[label], level, all_heads)
         if unresolved := scores.heads_within_rounding():
-            names = f"{', '.join(map(str, unresolved[:8]))}{' …' if len(unresolved) > 8 else ''}"
-            session.note(
-                f"{label}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"
-            )
+            session.note(format_rounding(label, list(map(str, unresolved))))
         if "adaptive" in scores.conditions:
             _show_race(session, scores)
         if report.stabilities.get(label):
