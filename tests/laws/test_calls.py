@@ -68,6 +68,14 @@ def test_no_call_changes_a_model(name: str) -> None:
     assert _change_nothing(variant(name).build())
 
 
+@pytest.mark.parametrize("name", ["bert", "llama-grouped", "vit"])
+def test_no_costly_call_changes_a_model(name: str) -> None:
+    """Pruning, roles, relevance and entropy."""
+    subject = Subject.of(variant(name).build())
+    completed = require_calls_change_nothing(subject.model, subject.batch, None, costly=True)
+    assert "prune by ranking" in completed and "score by lrp" in completed
+
+
 @pytest.mark.parametrize("what", CHANGING)
 def test_no_call_changes_a_model_that_changes_itself(what: str) -> None:
     model_type, overrides, length = CHANGING[what]

@@ -50,10 +50,10 @@ class PortableExport(Exported):
         """Returns a sentence on what plain loading changes, if it changes anything."""
         if not self.changed:
             return ()
-        first, *more = self.changed
-        others = f" and {len(more)} more" if more else ""
+        first, *others = self.changed
+        more = f" and {len(others)} more" if others else ""
         return (
-            f"Plain from_pretrained of transformers changes '{first}'{others} on loading this model; its outputs differ by "
+            f"Plain from_pretrained of transformers changes '{first}'{more} on loading this model; its outputs differ by "
             f"{self.difference:.2g} (relative). headcount.load, and from_pretrained after headcount.register(), restore it.",
         )
 
