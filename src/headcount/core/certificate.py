@@ -246,7 +246,7 @@ def bound_of_metric(dense: Evaluation, small: Evaluation, total: Total, margin: 
     test = loss_of_metric(dense, small, total, seed=seed)
     if isinstance(test, BettingLoss):
         return _bound_of_perplexity(test, dense, small, margin)
-    low, high = test.bounds(LEVEL)
+    low, high = test.one_sided_bounds(LEVEL)
     relative = test.relative_bound(LEVEL) if isinstance(test, BootstrapLoss) else high / dense.value if dense.value > 0 else None
     bound = QualityBound(dense.metric, dense.value, small.value, test.estimate, high, relative, low, test.procedure)
     reason = _why_undecidable(dense, test)
@@ -264,7 +264,7 @@ def bound_of_loss(dense: Evaluation, small: Evaluation, margin: Margin | None = 
     """Returns the bound of the mean loss, the damage of each example clipped, and the verdict against the margin if there is one."""
     damage, clip = _mean_over_documents(small.losses - dense.losses, dense.documents), CLIP
     test = BettingLoss(damage, clip)
-    low, high = test.bounds(LEVEL)
+    low, high = test.one_sided_bounds(LEVEL)
     bound = QualityBound(
         "loss", dense.loss, small.loss, test.estimate, high, high / dense.loss if dense.loss > 0 else None, low, test.procedure, clip
     )
@@ -279,7 +279,7 @@ def bound_of_loss(dense: Evaluation, small: Evaluation, margin: Margin | None = 
 def _bound_of_perplexity(test: BettingLoss, dense: Evaluation, small: Evaluation, margin: Margin | None) -> QualityBound:
     """Returns the bound of the perplexity, which is the exponential of the mean loss: a margin of 1 % is ln 1.01 there."""
     assert dense.value is not None and small.value is not None
-    low, high = (expm1(end) for end in test.bounds(LEVEL))
+    low, high = (expm1(end) for end in test.one_sided_bounds(LEVEL))
     loss = dense.value * expm1(test.estimate)
     bound = QualityBound(
         dense.metric, dense.value, small.value, loss, dense.value * high, high, dense.value * low, test.procedure, TOKEN_CLIP

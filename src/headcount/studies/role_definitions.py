@@ -71,7 +71,7 @@ class RoleDefinitions(Study):
         )
 
 
-def _sweep_part(rows: Sequence[SweepRow], figure_n: int) -> Part:
+def _sweep_part(rows: Sequence[SweepRow], n_heads: int) -> Part:
     columns = (Column("τ", format="g"), Column("family"), Column("heads tested"), Column("heads, published test"), Column("heads, BH"))
     cells = tuple((row.tau, row.family, row.n_tested, row.n_published, row.n_corrected) for row in rows)
     lines = []
@@ -84,7 +84,7 @@ def _sweep_part(rows: Sequence[SweepRow], figure_n: int) -> Part:
         x=Axis("τ, the bias that a head must exceed"),
         y=Axis("heads", is_count=True),
         table="sweep",
-        n=figure_n,
+        n=n_heads,
         n_unit="heads",
         lines=tuple(lines),
     )
@@ -94,7 +94,7 @@ def _sweep_part(rows: Sequence[SweepRow], figure_n: int) -> Part:
     return Part((Table("sweep", columns, cells, "Heads of each family by τ"),), (figure,), sentence)
 
 
-def _rules_part(rows: Sequence[RuleRow], figure_n: int) -> Part:
+def _rules_part(rows: Sequence[RuleRow], n_heads: int) -> Part:
     columns = (
         Column("family"),
         Column("heads tested"),
@@ -111,7 +111,7 @@ def _rules_part(rows: Sequence[RuleRow], figure_n: int) -> Part:
         x=Axis("family"),
         y=Axis("heads", is_count=True),
         table="rules",
-        n=figure_n,
+        n=n_heads,
         n_unit="heads",
         categories=tuple(row.family for row in rows),
         bars=tuple(

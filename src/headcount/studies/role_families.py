@@ -64,7 +64,7 @@ class RoleFamilies(Study):
         )
 
 
-def _shares_part(shares: Sequence[FamilyCount], figure_n: int) -> Part:
+def _shares_part(shares: Sequence[FamilyCount], n_heads: int) -> Part:
     columns = (Column("text"), Column("family"), Column("heads"), Column("of tested"), Column("share", format=".0%"))
     cells = tuple((row.text, row.family, row.n_members if row.n_tested else None, row.n_tested, row.share) for row in shares)
     texts, families = (tuple(dict.fromkeys(getattr(row, name) for row in shares)) for name in ("text", "family"))
@@ -75,7 +75,7 @@ def _shares_part(shares: Sequence[FamilyCount], figure_n: int) -> Part:
         x=Axis("family"),
         y=Axis("share of the heads", is_share=True),
         table="shares",
-        n=figure_n,
+        n=n_heads,
         n_unit="heads",
         categories=families,
         bars=tuple(Bars(text, tuple(share_of[text, family] for family in families)) for text in texts),
@@ -86,7 +86,7 @@ def _shares_part(shares: Sequence[FamilyCount], figure_n: int) -> Part:
     return Part((Table("shares", columns, cells, "Heads of each family"),), (figure,) if families else (), sentence)
 
 
-def _overlap_part(overlaps: Sequence[Overlap], figure_n: int) -> Part:
+def _overlap_part(overlaps: Sequence[Overlap], n_heads: int) -> Part:
     columns = (
         Column("families"),
         Column("heads tested"),
@@ -106,7 +106,7 @@ def _overlap_part(overlaps: Sequence[Overlap], figure_n: int) -> Part:
         x=Axis("families"),
         y=Axis("heads", is_count=True),
         table="overlap",
-        n=figure_n,
+        n=n_heads,
         n_unit="heads",
         categories=tuple(row.families for row in overlaps),
         bars=(
@@ -150,7 +150,7 @@ def _layers_part(measured: FamilyResult) -> Part:
     return Part((table,), (figure,), f"Most heads of each family: {places}." if places else "No head belongs to a family.")
 
 
-def _depth_part(thirds: Sequence[ThirdCount], figure_n: int) -> Part:
+def _depth_part(thirds: Sequence[ThirdCount], n_heads: int) -> Part:
     columns = (
         Column("third"),
         Column("layers"),
@@ -168,7 +168,7 @@ def _depth_part(thirds: Sequence[ThirdCount], figure_n: int) -> Part:
         x=Axis("third of the layers"),
         y=Axis("heads", is_count=True),
         table="thirds",
-        n=figure_n,
+        n=n_heads,
         n_unit="heads",
         categories=tuple(row.third for row in thirds),
         bars=(

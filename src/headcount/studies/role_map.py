@@ -54,7 +54,7 @@ class RoleMap(Study):
         n = int(table.conditions.get("n_examples", 0)) or None
         labels = build_labels_part(roles, heads, definition, table)
         parts = {
-            "bias": Part((roles, heads), (_bias_figure(rows, n),), _bias_sentence(rows)),
+            "bias": Part((roles, heads), (_sieve_bias_figure(rows, n),), _bias_sentence(rows)),
             "labels": labels,
             "p-values": _p_part(rows, definition),
             "map": _map_part(table, families, rows, n),
@@ -120,7 +120,7 @@ def _head_table(rows: Sequence[RoleScore], families: Families, definition: Defin
     return Table("heads", columns, tuple(cells), "Bias, test and label of every head and role", is_printed=False)
 
 
-def _bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
+def _sieve_bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
     largest_of_role: dict[str, float] = {}
     for row in rows:
         largest_of_role[row.role] = max(row.bias, largest_of_role.get(row.role, row.bias))

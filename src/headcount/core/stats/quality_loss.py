@@ -54,7 +54,7 @@ class QualityLoss(ABC):
         """The observed loss of quality."""
 
     @abstractmethod
-    def bounds(self, level: float = 0.95) -> tuple[float, float]:
+    def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
         """Returns the lower and the upper bound, each one-sided at this level."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class TangoLoss(QualityLoss):
         """The difference of accuracies."""
         return -self._counts.difference
 
-    def bounds(self, level: float = 0.95) -> tuple[float, float]:
+    def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
         """Returns the ends of the interval of level 1 − 2 (1 − level)."""
         low, high = self._counts.interval(2 * level - 1)
         return -high, -low
@@ -131,7 +131,7 @@ class BettingLoss(QualityLoss):
         """The mean of the clipped damage."""
         return float(self._damage.mean())
 
-    def bounds(self, level: float = 0.95) -> tuple[float, float]:
+    def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
         """Returns both bounds of the mean of the clipped damage."""
         return -float(betting_bound(-self._damage, self.clip, level)[0]), float(betting_bound(self._damage, self.clip, level)[0])
 
@@ -194,7 +194,7 @@ class BootstrapLoss(QualityLoss):
         """The difference of the metrics."""
         return self._sign * (self._values[0] - self._values[1])
 
-    def bounds(self, level: float = 0.95) -> tuple[float, float]:
+    def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
         """Returns the percentiles of the difference; the observed difference lies between them."""
         low, high = np.quantile(self._losses(1.0), [1 - level, level])
         return min(float(low), self.estimate), max(float(high), self.estimate)
@@ -276,7 +276,7 @@ class RelativeLoss(QualityLoss):
         dense, small = self._loss._values
         return self._loss._sign * (self._dense_share * dense - small)
 
-    def bounds(self, level: float = 0.95) -> tuple[float, float]:
+    def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
         """Returns the percentiles of the loss beyond the share."""
         low, high = np.quantile(self._loss._losses(self._dense_share), [1 - level, level])
         return float(low), float(high)

@@ -131,12 +131,12 @@ def _token_windows(request: TaskRequest, source: str, rows: Iterable[tuple[str, 
     room = length - len(before) - len(after)
     if room < 2:
         raise DataError(f"max_length {length} leaves {room} tokens beside {len(before) + len(after)} special ones; give a greater one")
-    tokens = (request.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"] for piece in _join_rows(rows))
+    tokens = (request.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"] for piece in _concatenate_row_texts(rows))
     for number, ids in enumerate(_cut_into_windows(tokens, room)):
         yield Passage([*before, *ids, *after], f"{source}, window {number}")
 
 
-def _join_rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _concatenate_row_texts(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yields the text of 256 rows at a time."""
     texts = (text + "\n" for _, text in rows)
     while piece := "".join(islice(texts, 256)):
