@@ -115,7 +115,7 @@ class StudyResult:
         sentence: The verdict in one sentence.
         notes: Conditions and reservations, one sentence each.
         measurements: Every number and the conditions under which it was measured, as plain data by name.
-        figures: The figures, described as data.
+        figures: The figures, described as data. One without any value is left out, and a note says so.
 
     Raises:
         ValueError: two tables or two figures have one name, or a figure names a table that does not exist.
@@ -129,6 +129,10 @@ class StudyResult:
     figures: tuple[Figure, ...] = ()
 
     def __post_init__(self) -> None:
+        empty = [figure for figure in self.figures if not figure.has_values]
+        notes = (f"The figure '{figure.name}' is not drawn: none of its values is defined." for figure in empty)
+        object.__setattr__(self, "notes", (*self.notes, *notes))
+        object.__setattr__(self, "figures", tuple(figure for figure in self.figures if figure.has_values))
         for names in ([table.name for table in self.tables], [figure.name for figure in self.figures]):
             if len(set(names)) < len(names):
                 raise ValueError(f"two tables or two figures of study '{self.study}' have one name: {', '.join(names)}")

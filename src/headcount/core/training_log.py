@@ -59,7 +59,8 @@ def draw_gates(training: LoggedTraining, heads: Sequence[str], *, name: str = "g
         rows=tuple(heads),
         columns=tuple(str(step.step) for step in steps),
         values=tuple(tuple(step.gates[number] for step in steps) for number in range(len(heads))),
-        value=Axis("gate"),
+        value=Axis("gate", limits=(0.0, 1.0)),
+        note="Gates above 1 are drawn as 1." if any(gate > 1 for step in steps for gate in step.gates) else "",
     )
 
 
@@ -75,7 +76,15 @@ def draw_column(trainings: Sequence[LoggedTraining], column: str, *, name: str, 
         return None
     label = FIGURES[column]
     title = f"{label} during training"
-    return LineFigure(name=name, title=title, x=Axis("optimiser step"), y=Axis(label), table=table, n=None, lines=tuple(lines))
+    return LineFigure(
+        name=name,
+        title=title,
+        x=Axis("optimiser step", is_count=True),
+        y=Axis(label, is_count="heads" in label),
+        table=table,
+        n=None,
+        lines=tuple(lines),
+    )
 
 
 def scale_for_figure(column: str, value: float) -> float:
