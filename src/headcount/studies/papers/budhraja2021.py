@@ -25,6 +25,7 @@ class Budhraja2021(Paper):
     method: str = option("random", "The pruner that chooses single heads, or an importance to rank by")
     recover: str = option("auto", "How long pruned models are fine-tuned on the first language: epochs, steps (300steps), or auto")
     rate: float = option(5e-5, "The learning rate of the fine-tuning", minimum=0)
+    train_batch: int = option(32, "Examples per training step", minimum=1)
     info = PaperInfo(
         title="On the Prunability of Attention Heads in Multilingual BERT",
         authors=("Budhraja, Aakriti", "Pande, Madhura", "Kumar, Pratyush", "Khapra, Mitesh M."),
@@ -37,7 +38,11 @@ class Budhraja2021(Paper):
         first = {"languages": self.language[:1]} if self.language else {"tasks": (self.tasks or (subject.task.name,))[:1]}
         every = {"languages": self.language} if self.language else {"tasks": self.tasks or (subject.task.name,)}
         sizes, seeds = (("50%",), 2) if self.quick else (("75%", "50%", "25%"), 3)
-        training = {"recover": "8steps" if self.quick else self.recover, "rate": self.rate, "train_batch": 8 if self.quick else 32}
+        training = {
+            "recover": "8steps" if self.quick else self.recover,
+            "rate": self.rate,
+            "train_batch": 8 if self.quick else self.train_batch,
+        }
         has_several = len(self.language or self.tasks) > 1
 
         def make(id: str, title: str, part: str, study: Languages | None, *lacks: str) -> Item:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import TypedDict
 
 from headcount.core.options import option
 from headcount.core.study_result import Column, Table
@@ -13,6 +14,14 @@ from headcount.studies.speed import Speed
 from headcount.studies.training_log import TrainingLog
 
 QUICK_STEPS = 20
+PENALTIES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+
+
+class Training(TypedDict):
+    """How long every training lasts."""
+
+    steps: int | None
+    train_batch: int
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,13 @@ class Li2021(Paper):
 
     _: KW_ONLY
     steps: int | None = option(None, "Optimiser steps of every training; by default those of one epoch, and at least 300", minimum=1)
+    train_batch: int = option(32, "Examples per training step", minimum=1)
+    keep: tuple[int | float | str, ...] = option((), "How many heads stay: numbers or shares; by default 90%, 80%, …, 10%")
+    seeds: int = option(3, "Seeds of every training", minimum=1)
+    penalties: tuple[float, ...] = option(PENALTIES, "The values of λ of the comparison with exactly K heads")
+    penalty_rate: float = option(
+        0.1, "The learning rate of the gates that λ closes; with few steps, they close only at a larger one", minimum=0
+    )
     info = PaperInfo(
         title="Differentiable Subset Pruning of Transformer Heads",
         authors=("Li, Jiaoda", "Cotterell, Ryan", "Sachan, Mrinmaya"),
@@ -67,6 +83,9 @@ class Li2021(Paper):
             ),
         ]
 
+    def _training(self) -> Training:
+        return {"steps": self.steps, "train_batch": self.train_batch}
+
     def _compared_methods(self) -> tuple[str, str, str, str, str]:
         if self.quick:
             return "dsp(limit=64)", "dsp:pipelined(limit=64)", "dsp:straight(limit=64)", "l0", "rank(by=gradient;limit=64)"
@@ -76,7 +95,7 @@ class Li2021(Paper):
         if self.quick:
             steps = self.steps or QUICK_STEPS
             return study_class(methods=methods, keep=("50%", "25%"), seeds=2, steps=steps, train_batch=8, recover=recover)
-        return study_class(methods=methods, steps=self.steps, recover=recover)
+        return study_class(methods=methods, keep=self.keep, seeds=self.seeds, recover=recover, **self._training())
 
     def _pruning_curve(self, *methods: str) -> PrunedModels:
         return self._make_study(PruningCurve, methods)
@@ -88,7 +107,7 @@ class Li2021(Paper):
     def _penalty_sweep(self, exact_method: str) -> PenaltySweep:
         if self.quick:
             return PenaltySweep((0.05, 1.0), exact=exact_method, seeds=1, steps=self.steps or QUICK_STEPS, gate_rate=0.5, train_batch=8)
-        return PenaltySweep(exact=exact_method, steps=self.steps)
+        return PenaltySweep(self.penalties, exact=exact_method, seeds=self.seeds, gate_rate=self.penalty_rate, **self._training())
 
     def _option_curve(self) -> PrunedModels:
         """Returns the curve of DSP with one of its options changed at a time."""
@@ -106,7 +125,7 @@ class Li2021(Paper):
     def _training_log(self, method: str) -> TrainingLog:
         if self.quick:
             return TrainingLog(method=method, steps=self.steps or QUICK_STEPS, train_batch=8)
-        return TrainingLog(method=method, steps=self.steps)
+        return TrainingLog(method=method, **self._training())
 
 
 def _published_schedule(translates: bool) -> str:

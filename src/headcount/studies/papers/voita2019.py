@@ -41,6 +41,7 @@ class Voita2019Paper(Paper):
     keep: tuple[int | float | str, ...] = option(("75%", "50%", "25%", "12%"), "How many heads stay: numbers or shares")
     seeds: int = option(3, "Seeds of every training", minimum=1)
     steps: int | None = option(None, "Optimiser steps of L0 gates; by default those of one epoch, and at least 300", minimum=1)
+    train_batch: int = option(32, "Examples per training step", minimum=1)
     penalties: tuple[float, ...] = option((0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1), "The values of λ")
     scratch: float | str = option(10.0, "How long models train from scratch: a number of epochs, or of steps (300steps), or auto")
     scratch_rate: float = option(5e-4, "The learning rate from scratch", minimum=0)
@@ -100,7 +101,7 @@ class Voita2019Paper(Paper):
         """Returns the options of all studies that train."""
         if self.quick:
             return {"seeds": 1, "steps": QUICK_STEPS, "train_batch": QUICK_BATCH}
-        return {"seeds": self.seeds, "steps": self.steps}
+        return {"seeds": self.seeds, "steps": self.steps, "train_batch": self.train_batch}
 
     def _pruned_model_options(self, *, frozen_decoder: bool = False) -> Any:
         """Returns the options of studies of pruned models."""
