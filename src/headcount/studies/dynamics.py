@@ -107,7 +107,9 @@ def _figure(curves: CheckpointCurves, hold: float) -> LineFigure:
     for summary in curves.checkpoints:
         rows = sorted((row for row in curves.rows if row.checkpoint == summary.checkpoint), key=lambda row: row.removed)
         remaining, low, high = zip(*(row.share.interval for row in rows), strict=True)
-        lines.append(Line(summary.checkpoint.label, tuple(row.removed for row in rows), remaining, low, high))
+        x = tuple(row.removed for row in rows)
+        if any(share is not None for share in remaining):  # a note says why a checkpoint has no share to lose
+            lines.append(Line(summary.checkpoint.label, x, remaining, low, high, start=(0.0, 1.0)))
     return LineFigure(
         name="curves",
         title="Share of each checkpoint's own score above chance that remains when heads are removed",

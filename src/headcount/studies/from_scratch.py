@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from headcount.studies._measure.from_scratch import ControlPair, ControlRow, ScratchResult
 
 DENSE = "dense model"
+LEARNT = 0.25
+"""Below this share of the dense model's score above chance a control counts as hardly trained."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class FromScratch(Study):
             notes=(
                 dense_sentence(measured.dense),
                 f"From scratch: {self.scratch if isinstance(self.scratch, str) else f'{self.scratch:g} epochs'} at rate {self.scratch_rate:g}.",
+                *_untrained_notes(measured, metric),
             ),
             figures=(_figure(measured, metric),),
             measurements={
@@ -75,6 +78,21 @@ class FromScratch(Study):
                 "pairs": [pair.to_dict() for pair in measured.pairs],
             },
         )
+
+
+def _untrained_notes(measured: ScratchResult, metric: str) -> Iterator[str]:
+    """Yields a sentence about every control that has hardly learnt the task."""
+    dense, floor = measured.dense.score, measured.floor
+    if floor is None or dense <= floor:
+        return
+    for row in measured.rows:
+        share = (row.scores.mean - floor) / (dense - floor)
+        if row.model != measured.models[0] and share < LEARNT:
+            above = f" above {floor:.4g}, the best constant answer," if floor else ""
+            yield (
+                f"{row.model}, {row.n_kept} heads: {metric} {row.scores.mean:.4g} is {max(share, 0.0):.0%} of the dense model's{above} after "
+                f"{row.scores.steps} steps: it has hardly learnt the task, so that the difference says nothing about its heads."
+            )
 
 
 def _table(measured: ScratchResult, metric: str) -> Table:
@@ -122,7 +140,7 @@ def _figure(measured: ScratchResult, metric: str) -> LineFigure:
     return LineFigure(
         name="controls",
         title=f"{metric} by the heads that stay, pruned and from scratch; 95 % over examples, paired with the dense model",
-        x=Axis("heads that stay"),
+        x=Axis("heads that stay", is_count=True),
         y=Axis(metric),
         table="models",
         n=measured.dense.n_examples,

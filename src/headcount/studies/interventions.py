@@ -97,7 +97,7 @@ def _figure(rows: Sequence[InterventionRow], dense: Evaluation, metric: str) -> 
     for intervention in dict.fromkeys(row.intervention for row in rows):
         points = sorted((row for row in rows if row.intervention == intervention), key=lambda row: row.share_removed)
         y, low, high = (tuple(getattr(row.change, end) for row in points) for end in ("difference", "low", "high"))
-        lines.append(Line(intervention, tuple(row.share_removed for row in points), y, low, high))
+        lines.append(Line(intervention, tuple(row.share_removed for row in points), y, low, high, start=(0.0, 0.0)))
     return LineFigure(
         name="interventions",
         title=f"Change of {metric} from the dense model by what stands in for removed heads",

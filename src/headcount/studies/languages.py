@@ -133,6 +133,7 @@ def _figure(losses: LanguageLosses) -> HeatMap:
     removals = tuple(dict.fromkeys(row.without for row in losses.rows))
     cells = [[row_of.get((model, language, without)) for model, language in losses.columns] for without in removals]
     sizes = {row.n_examples for row in losses.rows}
+    names, note = _shorten_removals(removals)
     return HeatMap(
         name="lost",
         title="Share of its own score above chance that each model loses in each language",
@@ -141,13 +142,24 @@ def _figure(losses: LanguageLosses) -> HeatMap:
         table="lost",
         n=min(sizes) if len(sizes) == 1 else None,
         n_unit="examples in each language",
-        rows=removals,
+        note=note,
+        rows=names,
         columns=tuple(language if len(losses.models) == 1 else f"{model}: {language}" for model, language in losses.columns),
         values=tuple(tuple(None if row is None else row.share.interval_lost[0] for row in cells_of_row) for cells_of_row in cells),
         value=Axis("share of the score above chance that is lost", is_share=True),
         marks=tuple(tuple(row is not None and row.q <= SIGNIFICANT for row in cells_of_row) for cells_of_row in cells),
         mark_label=f"a change of the score with q ≤ {SIGNIFICANT}",
+        missing_label="not defined: the dense model is not surely above chance",
     )
+
+
+def _shorten_removals(removals: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Returns the names of what is removed, and a note with the method of those that remove single heads, where all have one."""
+    methods = {text.partition(" heads by ")[2] for text in removals} - {""}
+    if len(methods) != 1:
+        return tuple(removals), ""
+    method = methods.pop()
+    return tuple(text.removesuffix(f" by {method}") for text in removals), f"Single heads by {method}."
 
 
 def _notes(losses: LanguageLosses) -> Iterator[str]:

@@ -121,7 +121,7 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
         name="heads",
         title=f"Heads left by λ; the band is from the fewest to the most of {n_seeds} seeds" if n_seeds > 1 else "Heads left by λ",
         x=Axis("λ, logarithmic", ticks=ticks),
-        y=Axis("heads left"),
+        y=Axis("heads left", is_count=True),
         table="penalties",
         n=n_seeds,
         n_unit=seeds,
@@ -140,7 +140,7 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
     scores = LineFigure(
         name="metric",
         title=f"{metric} by the heads that λ leaves; intervals of 95 % over examples, paired with the dense model",
-        x=Axis("heads left"),
+        x=Axis("heads left", is_count=True),
         y=Axis(metric),
         table="penalties",
         n=sweep.dense.n_examples,
@@ -156,7 +156,7 @@ def _exact_figure(sweep: Sweep, metric: str, exact: str) -> LineFigure:
     return LineFigure(
         name="exact",
         title=f"{metric} by the number of heads: {exact} with exactly K, and L0 gates with λ",
-        x=Axis("heads left"),
+        x=Axis("heads left", is_count=True),
         y=Axis(metric),
         table="exact",
         n=sweep.dense.n_examples,

@@ -9,12 +9,11 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, StudyContext, StudyInfo
+from headcount.studies._labels import ShortLabels, shorten_labels
 from headcount.studies._pruned_models import PrunedModels
 
 if TYPE_CHECKING:
     from headcount.workflows.grid import MethodDifference, MethodRow
-
-WITHOUT_REPAIR = " without repair"
 
 
 @dataclass(frozen=True)
@@ -141,28 +140,39 @@ def _pair_table(pairs: Sequence[MethodDifference], metric: str) -> Table:
     )
 
 
-def _rows_by_label(rows: Sequence[MethodRow]) -> dict[str, list[MethodRow]]:
-    """Returns the rows of every line by its label, those with most heads first; of several random controls, which all look alike, none."""
+def _rows_by_line(rows: Sequence[MethodRow]) -> dict[tuple[str, str], list[MethodRow]]:
+    """Returns the rows of every line by task and method, those with most heads first; of several random controls, which all look alike, none."""
     by_line: dict[tuple[str, str], list[MethodRow]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.share_removed):
         by_line.setdefault((row.task, row.method), []).append(row)
     controls = [line for line in by_line if line[1].startswith("random")]
-    lines = [line for line in by_line if len(controls) < 2 or line not in controls]
-    common = WITHOUT_REPAIR if all(method.endswith(WITHOUT_REPAIR) for _, method in lines) else ""
-    has_tasks = len({task for task, _ in lines}) > 1
     return {
-        (f"{task}, " if has_tasks else "") + method.removesuffix(common): sorted(by_line[task, method], key=lambda row: row.share_removed)
-        for task, method in lines
+        line: by_line[line] for line in dict.fromkeys((row.task, row.method) for row in rows) if len(controls) < 2 or line not in controls
     }
 
 
-def _curve_lines(rows: Sequence[MethodRow], value_and_ends: Callable[[MethodRow], tuple[float, float, float]]) -> tuple[Line, ...]:
-    """Returns a line for every method; `value_and_ends` takes a number and the ends of its interval from a row."""
-    lines = []
-    for label, points in _rows_by_label(rows).items():
+def _labels(rows: Sequence[MethodRow]) -> ShortLabels:
+    """Returns the short labels of methods; of one method on several tasks the note has all, and lines bear the names of tasks."""
+    methods = dict.fromkeys(method for _, method in _rows_by_line(rows))
+    if len(methods) == 1 and len({row.task for row in rows}) > 1:
+        return ShortLabels(dict.fromkeys(methods, ""), f"Pruned by {next(iter(methods))}.")
+    return shorten_labels(methods)
+
+
+def _curve_lines(
+    rows: Sequence[MethodRow], value_and_ends: Callable[[MethodRow], tuple[float, float, float]], dense_value: Callable[[MethodRow], float]
+) -> tuple[Line, ...]:
+    """Returns a line for every method, from the dense model on.
+
+    `value_and_ends` takes a number and the ends of its interval from a row, `dense_value` that of its dense model.
+    """
+    lines, labels = [], _labels(rows).by_method
+    has_tasks = len({row.task for row in rows}) > 1
+    for (task, method), points in _rows_by_line(rows).items():
         y, low, high = zip(*map(value_and_ends, points), strict=True)
-        x = tuple(row.share_removed for row in points)
-        lines.append(Line(label, x, y, low, high, is_control=points[0].method.startswith("random")))
+        x, start = tuple(row.share_removed for row in points), (0.0, dense_value(points[0]))
+        label = labels[method] if not has_tasks else task if len(labels) == 1 else f"{task}, {labels[method]}"
+        lines.append(Line(label, x, y, low, high, is_control=method.startswith("random"), start=start))
     return tuple(lines)
 
 
@@ -175,7 +185,8 @@ def _figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
         y=Axis(metric),
         table="curve",
         n=n,
-        lines=_curve_lines(rows, lambda row: (row.mean, *row.band)),
+        note=_labels(rows).note,
+        lines=_curve_lines(rows, lambda row: (row.mean, *row.band), lambda row: row.dense),
         references=tuple(Reference(f"dense model, {task}" if len(tasks) > 1 else "dense model", score) for task, score in tasks.items()),
     )
 
@@ -189,7 +200,8 @@ def _difference_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> Lin
         y=Axis(f"difference of {metric}"),
         table="curve",
         n=n,
-        lines=_curve_lines(rows, lambda row: (row.change.difference, row.change.low, row.change.high)),
+        note=_labels(rows).note,
+        lines=_curve_lines(rows, lambda row: (row.change.difference, row.change.low, row.change.high), lambda row: 0.0),
         references=(Reference("dense model", 0.0),),
     )
 
@@ -202,7 +214,8 @@ def _relative_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineF
         y=Axis(f"{metric} of the dense model", is_share=True),
         table="curve",
         n=n,
-        lines=_curve_lines(rows, lambda row: row.relative),
+        note=_labels(rows).note,
+        lines=_curve_lines(rows, lambda row: row.relative, lambda row: 1.0),
         references=(Reference("dense model", 1.0),),
     )
 

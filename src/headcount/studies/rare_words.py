@@ -97,7 +97,7 @@ def _rank_figure(measured: RareWordResult) -> BarFigure:
         table="ranks",
         n=next(iter(measured.best.values())).n_sentences + next(iter(measured.best.values())).n_choosing,
         n_unit="sentences",
-        categories=_rank_names(measured),
+        categories=tuple(name.replace(" or more", "+") for name in _rank_names(measured)),
         bars=(Bars(str(head), measured.shares[head]), Bars("random key", measured.chance)),
     )
 

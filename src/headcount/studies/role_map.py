@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 N_BINS = 20
 """Bins of the histogram of p-values."""
+MOST_ROLES = 36
+"""Roles that a figure has room for; those with the most heads or the largest bias are drawn."""
 NEAR = 0.01
 """How far from 0 or 1 a p-value may lie to count as near."""
 
@@ -138,7 +140,11 @@ def _head_table(rows: Sequence[RoleScore], families: Families, definition: Defin
 
 
 def _bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
-    roles, layers = tuple(dict.fromkeys(row.role for row in rows)), tuple(dict.fromkeys(layer_of_address(row.head) for row in rows))
+    largest_of_role: dict[str, float] = {}
+    for row in rows:
+        largest_of_role[row.role] = max(row.bias, largest_of_role.get(row.role, row.bias))
+    roles, note = _choose_roles(largest_of_role, "largest bias")
+    layers = tuple(dict.fromkeys(layer_of_address(row.head) for row in rows))
     largest: dict[tuple[str, str], RoleScore] = {}
     for row in rows:
         key = row.role, layer_of_address(row.head)
@@ -153,6 +159,7 @@ def _bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
         table="heads",
         n=n,
         n_unit="sentences",
+        note=note,
         rows=roles,
         columns=layers,
         values=tuple(tuple(None if row is None else row.bias for row in cells_of_role) for cells_of_role in cells),
@@ -160,6 +167,14 @@ def _bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
         marks=tuple(tuple(row is not None and row.has_role for row in cells_of_role) for cells_of_role in cells),
         mark_label="this head has the role",
     )
+
+
+def _choose_roles(size_of_role: Mapping[str, float], what: str) -> tuple[tuple[str, ...], str]:
+    """Returns the roles that a figure has room for, in their order, and the note that says which others there are."""
+    largest = sorted(size_of_role, key=lambda role: -size_of_role[role])[:MOST_ROLES]
+    n_left = len(size_of_role) - len(largest)
+    note = f"The {len(largest)} roles with the {what}; {n_left} further ones are in the table." if n_left else ""
+    return tuple(role for role in size_of_role if role in largest), note
 
 
 def _bias_sentence(rows: Sequence[RoleScore]) -> str:
@@ -172,16 +187,21 @@ def _bias_sentence(rows: Sequence[RoleScore]) -> str:
 def _labels_part(roles: Table, heads: Table, definition: Definition, table: RoleTable) -> Part:
     records = roles.records()
     names = ("heads with bias above τ", "heads with the role")
-    bars = tuple(Bars(name, tuple(float(record[name] or 0) for record in records)) for name in names)
+    counts = {str(record["role"]): max(float(record[name] or 0) for name in names) for record in records}
+    shown, note = _choose_roles({role: number for role, number in counts.items() if number}, "most heads")
+    n_empty = sum(not number for number in counts.values())
+    note = " ".join([*([f"{n_empty} roles that no head has are left out."] if n_empty else []), *([note] if note else [])])
+    bars = tuple(Bars(name, tuple(float(record[name] or 0) for record in records if record["role"] in shown)) for name in names)
     figure = BarFigure(
         name="labels",
         title=f"Heads that have each role, by {definition}",
         x=Axis("role"),
-        y=Axis("heads"),
+        y=Axis("heads", is_count=True),
         table="roles",
         n=len(table.heads),
         n_unit="heads",
-        categories=tuple(str(record["role"]) for record in records),
+        note=note,
+        categories=shown,
         bars=bars,
         is_horizontal=True,
     )
@@ -218,7 +238,7 @@ def _p_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
         name="p-values",
         title="p-values of the test of every head and role, by family",
         x=Axis("p-value"),
-        y=Axis("heads × roles"),
+        y=Axis("heads × roles", is_count=True),
         table="p-values",
         n=len(everything),
         n_unit="tests",
@@ -293,7 +313,7 @@ def _head_map(
         rows=layers,
         columns=tuple(str(number) for number in range(n_columns)),
         values=tuple(tuple(None if head is None or head not in values else float(values[head]) for head in heads) for heads in grid),
-        value=Axis(value),
+        value=Axis(value, is_count=value == "families"),
         marks=tuple(tuple(head in members for head in heads) for heads in grid) if members else (),
         mark_label="has a role of the family" if members else "",
     )

@@ -73,7 +73,7 @@ class RolePruning(Study):
             tables=(_table(rows, metric),),
             sentence=_summary_sentence(rows),
             notes=(dense_sentence(dense), *measured.left_out),
-            figures=(_figure(rows, metric, dense.n_examples),),
+            figures=(_figure(rows, metric, dense.n_examples, len(context.loaded.heads)),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
@@ -116,17 +116,18 @@ def _table(rows: Sequence[RoleLevel], metric: str) -> Table:
     return Table("rows", columns, tuple(cells))
 
 
-def _figure(rows: Sequence[RoleLevel], metric: str, n_examples: int) -> LineFigure:
+def _figure(rows: Sequence[RoleLevel], metric: str, n_examples: int, n_heads: int) -> LineFigure:
     lines = []
     for role, variant in dict.fromkeys((row.choice.role, row.choice.variant) for row in rows):
         of_line = sorted((row for row in rows if (row.choice.role, row.choice.variant) == (role, variant)), key=lambda row: row.choice.keep)
         label = {"prune": f"{role}: pruned first", "spare": f"{role}: pruned last", "random": "random heads"}[variant]
         changes, low, high = zip(*(row.against["dense"].score.interval for row in of_line), strict=True)
-        lines.append(Line(label, tuple(float(row.choice.keep) for row in of_line), changes, low, high, is_control=not role))
+        x = tuple(float(row.choice.keep) for row in of_line)
+        lines.append(Line(label, x, changes, low, high, is_control=not role, start=(float(n_heads), 0.0)))
     return LineFigure(
         name="roles",
         title=f"Change of {metric} when the heads of a role go first or last",
-        x=Axis("heads that stay"),
+        x=Axis("heads that stay", is_count=True),
         y=Axis(f"change of {metric} from the dense model"),
         table="rows",
         n=n_examples,

@@ -98,7 +98,7 @@ def _head_figure(table: RoleTable, scores: Mapping[str, Scores]) -> ScatterFigur
         }
         groups = tuple(Counts(family, numbers) for family, numbers in counts.items())
         title = f"Heads by {first.method}, with the family of their roles"
-        return Histogram(title=title, x=Axis(first.label), y=Axis("heads"), edges=edges, groups=groups, **about_heads)
+        return Histogram(title=title, x=Axis(first.label), y=Axis("heads", is_count=True), edges=edges, groups=groups, **about_heads)
     second = further[0]
     points = tuple(
         Points(

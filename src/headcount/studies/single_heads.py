@@ -125,7 +125,7 @@ def _histogram(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> Histo
         name="histogram",
         title=f"{metric} without one head (dense model: {dense.score:.4g})",
         x=Axis(f"{metric} without one head"),
-        y=Axis("heads"),
+        y=Axis("heads", is_count=True),
         table="heads",
         n=dense.n_examples,
         edges=tuple(edges),

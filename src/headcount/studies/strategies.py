@@ -117,7 +117,8 @@ def _figure(measured: StrategyResult, kind: str, metric: str) -> LineFigure:
     for strategy in dict.fromkeys(row.strategy for row in of_kind):
         points = sorted((row for row in of_kind if row.strategy == strategy), key=lambda row: row.share_removed)
         y, low, high = (tuple(getattr(row.change, end) for row in points) for end in ("difference", "low", "high"))
-        lines.append(Line(strategy, tuple(row.share_removed for row in points), y, low, high, is_control=strategy == "random"))
+        x = tuple(row.share_removed for row in points)
+        lines.append(Line(strategy, x, y, low, high, is_control=strategy == "random", start=(0.0, 0.0)))
     name = "strategies" if kind == "all" else f"strategies-{kind}"
     attention = "" if kind == "all" else f" of {kind} attention"
     return LineFigure(

@@ -128,7 +128,7 @@ def _family_figures(families: Sequence[FamilySurvivors], n_heads: int) -> list[B
             BarFigure(
                 name=f"families {number}",
                 title=f"Families of roles among the heads that stay under {method}",
-                x=Axis("heads that stay"),
+                x=Axis("heads that stay", is_count=True),
                 y=Axis("heads", "mean over seeds"),
                 table="families",
                 n=n_heads,
@@ -161,7 +161,7 @@ def _share_figures(levels: Sequence[Level]) -> list[LineFigure]:
         LineFigure(
             name="share",
             title="Share of the heads that stay with a role",
-            x=Axis("heads that stay"),
+            x=Axis("heads that stay", is_count=True),
             y=Axis("heads with a role", is_share=True),
             table="levels",
             n=rows[0].heads_tested,

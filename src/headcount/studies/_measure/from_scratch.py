@@ -13,7 +13,7 @@ from headcount.models.head_map import HeadMap
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, StudyContext
-from headcount.studies._gated import count_levels
+from headcount.studies._gated import chance_of, count_levels
 from headcount.studies._grid import estimate_requests, make_pruning, run_grid
 from headcount.studies._measure.pruning_curve import count_kind_levels
 from headcount.studies._results import describe_study_run
@@ -44,9 +44,14 @@ class ControlPair(DifferenceRow):
 
 @dataclass(frozen=True, slots=True)
 class ScratchResult:
-    """The dense model, the names of the pruned model and its controls, a row for each of them and every size, and their pairs."""
+    """The dense model, the names of the pruned model and its controls, a row for each of them and every size, and their pairs.
+
+    `floor` is the score of a model that has learnt nothing: that of the best constant answer, or 0 for a metric without one (BLEU); None where no
+    metric is measured, or a lower one is better.
+    """
 
     dense: Evaluation
+    floor: float | None
     models: tuple[str, ...]
     rows: list[ControlRow]
     pairs: list[ControlPair]
@@ -92,7 +97,20 @@ def measure_controls(study: FromScratch, context: StudyContext) -> ScratchResult
         for (model, size), point in points.items()
         if model != PRUNED
     ]
-    return ScratchResult(grid.dense, tuple(dict.fromkeys(model for model, _ in requests)), correct_rows(rows), correct_rows(pairs))
+    return ScratchResult(
+        grid.dense,
+        _find_floor(grid.dense, context),
+        tuple(dict.fromkeys(model for model, _ in requests)),
+        correct_rows(rows),
+        correct_rows(pairs),
+    )
+
+
+def _find_floor(dense: Evaluation, context: StudyContext) -> float | None:
+    """Returns the score of a model that has learnt nothing."""
+    if dense.value is None or not dense.higher_is_better:
+        return None
+    return chance_of(context.loaded.model, context.task, context.limit) or 0.0
 
 
 def _make_row(model: str, size: int, point: GridPoint, grid: Grid) -> ControlRow:
