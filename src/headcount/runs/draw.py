@@ -192,8 +192,10 @@ def _draw_heat_map(canvas: Any, panel: Any, figure: HeatMap) -> None:
     rows, height = [wrap_name(row) for row in figure.rows], row_height(figure)
     is_thin = height < LINE * max(map(len, rows), default=1)
     step = -(-LINE // height) if is_thin else 1  # of rows that are thinner than a line, every so many has its name
-    shown = range(0, len(rows), int(step))
-    panel.set_yticks(shown, [replace_control_characters(figure.rows[number]) if is_thin else "\n".join(rows[number]) for number in shown])
+    named_rows = range(0, len(rows), int(step))
+    panel.set_yticks(
+        named_rows, [replace_control_characters(figure.rows[number]) if is_thin else "\n".join(rows[number]) for number in named_rows]
+    )
     lines = column_lines(figure)
     step = -(-len(lines) // (2 * MOST_TICKS))
     is_turned = is_upright(lines[::step], columns_room(figure))

@@ -89,24 +89,19 @@ def label_ends(canvas: Any, panel: Any, ends: Sequence[End]) -> None:
     ]
     canvas.draw_without_rendering()  # now the axes have their size
     box = panel.get_window_extent()
-    heights = [_text_height(text) for text in texts]
-    wanted = [float(panel.transData.transform((end.x, end.y))[1]) for end in ends]
-    for text, position in zip(texts, spread_labels(wanted, heights, box.y0, box.y1), strict=True):
+    heights = [float(text.get_fontsize() * canvas.dpi / 72 * 1.25 * (text.get_text().count("\n") + 1)) for text in texts]
+    targets = [float(panel.transData.transform((end.x, end.y))[1]) for end in ends]
+    for text, position in zip(texts, spread_labels(targets, heights, box.y0, box.y1), strict=True):
         text.set_position((1.07, (position - box.y0) / box.height))
 
 
-def _text_height(text: Any) -> float:
-    """Returns the height of a text alone, without the line that joins it to a point."""
-    return float(text.get_fontsize() * text.figure.dpi / 72 * 1.25 * (text.get_text().count("\n") + 1))
-
-
-def spread_labels(wanted: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
-    """Returns heights between `low` and `high`, near those wanted and in their order, at which labels of these heights do not overlap."""
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    positions = [0.0] * len(wanted)
+def spread_labels(targets: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
+    """Returns heights between `low` and `high`, near those targets and in their order, at which labels of these heights do not overlap."""
+    order = sorted(range(len(targets)), key=lambda index: targets[index])
+    positions = [0.0] * len(targets)
     floor = low
     for index in order:
-        positions[index] = max(wanted[index], floor + heights[index] / 2)
+        positions[index] = max(targets[index], floor + heights[index] / 2)
         floor = positions[index] + heights[index] / 2
     ceiling = high
     for index in reversed(order):

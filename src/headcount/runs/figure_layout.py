@@ -126,7 +126,10 @@ def row_height(figure: HeatMap | BarFigure) -> float:
 
 def _height_around(figure: Figure) -> float:
     """Returns the height of everything but rows."""
-    height = 0.25 + LINE * len(title_lines(figure)) + 0.14 * _count_legend_lines(legend_labels(figure))
+    labels = legend_labels(figure)
+    n_columns = count_legend_columns(labels)
+    legend_lines = -(-len(labels) // n_columns) if n_columns > 1 else sum(wrap_legend(label).count("\n") + 1 for label in labels)
+    height = 0.25 + LINE * len(title_lines(figure)) + 0.14 * legend_lines
     if isinstance(figure, HeatMap):
         letters = max((len(line) for lines in column_lines(figure) for line in lines), default=0)
         return height + 0.8 + 0.06 * letters * is_upright(column_lines(figure), columns_room(figure))
@@ -136,11 +139,6 @@ def _height_around(figure: Figure) -> float:
         names = [wrap_name(name) for name in figure.categories]
         return height + 2.0 + 0.05 * max((len(line) for lines in names for line in lines), default=0) * is_upright(names, LETTERS - 8)
     return height + 2.2
-
-
-def _count_legend_lines(labels: Sequence[str]) -> int:
-    columns = count_legend_columns(labels)
-    return -(-len(labels) // columns) if columns > 1 else sum(wrap_legend(label).count("\n") + 1 for label in labels)
 
 
 def columns_room(figure: HeatMap) -> int:

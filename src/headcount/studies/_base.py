@@ -105,7 +105,8 @@ class Sources(Protocol):
     ) -> Task:
         """Returns the task of the caller, or the named one, for a model.
 
-        `options` are further options of the task; `file` holds its data in place of those that the caller named.
+        `options` are further options of the task; `file` holds its data in place of those that the caller named. A name that is a file stands for
+        the task of the caller on the data in it.
         """
         ...
 

@@ -201,7 +201,9 @@ class PythonSources:
     def open_task(
         self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None, *, file: Path | None = None
     ) -> Task:
-        """Returns the task of the caller, or the named one, for a model; a file is divided in three splits."""
+        """Returns the task of the caller, or the named one, for a model; a file, also one named in place of a task, is divided in three splits."""
+        if name and (named := Path(name)).is_file():
+            return replace(self.open_task(loaded, None, options, file=named), name=named.stem)
         if isinstance(self.data, Task) and name is None and file is None:
             return self.data if self.batch_size is None else replace(self.data, batch_size=self.batch_size)
         chosen = name or (self.data if isinstance(self.data, str) else default_task(loaded.model))

@@ -169,11 +169,11 @@ def _bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
     )
 
 
-def _choose_roles(size_of_role: Mapping[str, float], what: str) -> tuple[tuple[str, ...], str]:
+def _choose_roles(size_of_role: Mapping[str, float], criterion: str) -> tuple[tuple[str, ...], str]:
     """Returns the roles that a figure has room for, in their order, and the note that says which others there are."""
     largest = sorted(size_of_role, key=lambda role: -size_of_role[role])[:MOST_ROLES]
     n_left = len(size_of_role) - len(largest)
-    note = f"The {len(largest)} roles with the {what}; {n_left} further ones are in the table." if n_left else ""
+    note = f"The {len(largest)} roles with the {criterion}; {n_left} further ones are in the table." if n_left else ""
     return tuple(role for role in size_of_role if role in largest), note
 
 
@@ -188,10 +188,10 @@ def _labels_part(roles: Table, heads: Table, definition: Definition, table: Role
     records = roles.records()
     names = ("heads with bias above τ", "heads with the role")
     counts = {str(record["role"]): max(float(record[name] or 0) for name in names) for record in records}
-    shown, note = _choose_roles({role: number for role, number in counts.items() if number}, "most heads")
+    roles_in_figure, note = _choose_roles({role: number for role, number in counts.items() if number}, "most heads")
     n_empty = sum(not number for number in counts.values())
     note = " ".join([*([f"{n_empty} roles that no head has are left out."] if n_empty else []), *([note] if note else [])])
-    bars = tuple(Bars(name, tuple(float(record[name] or 0) for record in records if record["role"] in shown)) for name in names)
+    bars = tuple(Bars(name, tuple(float(record[name] or 0) for record in records if record["role"] in roles_in_figure)) for name in names)
     figure = BarFigure(
         name="labels",
         title=f"Heads that have each role, by {definition}",
@@ -201,7 +201,7 @@ def _labels_part(roles: Table, heads: Table, definition: Definition, table: Role
         n=len(table.heads),
         n_unit="heads",
         note=note,
-        categories=shown,
+        categories=roles_in_figure,
         bars=bars,
         is_horizontal=True,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,10 @@ class ConsoleSources:
     def open_task(
         self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None, *, file: Path | None = None
     ) -> Task:
-        """Returns the task of the command line, or the named one, for a model; a file stands in for its data."""
+        """Returns the task of the command line, or the named one, for a model; a file stands in for its data, also one named in place of a task."""
         assert loaded.folder is not None
+        if name and (named := Path(name)).is_file():
+            return replace(self.open_task(loaded, None, options, file=named), name=named.stem)
         task_options = [*(self.data.task_option or []), *(f"{option}={value}" for option, value in (options or {}).items())]
         data = self.data._replace(task=name or self.data.task, task_option=task_options or None)
         if file is not None:

@@ -97,20 +97,14 @@ def measure_controls(study: FromScratch, context: StudyContext) -> ScratchResult
         for (model, size), point in points.items()
         if model != PRUNED
     ]
+    is_rising = grid.dense.value is not None and grid.dense.higher_is_better
     return ScratchResult(
         grid.dense,
-        _find_floor(grid.dense, context),
+        (chance_of(context.loaded.model, context.task, context.limit) or 0.0) if is_rising else None,
         tuple(dict.fromkeys(model for model, _ in requests)),
         correct_rows(rows),
         correct_rows(pairs),
     )
-
-
-def _find_floor(dense: Evaluation, context: StudyContext) -> float | None:
-    """Returns the score of a model that has learnt nothing."""
-    if dense.value is None or not dense.higher_is_better:
-        return None
-    return chance_of(context.loaded.model, context.task, context.limit) or 0.0
 
 
 def _make_row(model: str, size: int, point: GridPoint, grid: Grid) -> ControlRow:

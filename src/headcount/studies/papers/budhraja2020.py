@@ -45,7 +45,7 @@ class Budhraja2020(Paper):
 
     _: KW_ONLY
     pretrained: str = option("", "The pre-trained model that is pruned before it is fine-tuned on the task: a folder, hub id or demo/NAME")
-    other_task: str = option("", "Another task, whose heads are used on this one")
+    other_task: str = option("", "Another task, or a file with other data for the same one, whose heads are used on this one")
     other_model: str = option("", "A model with a head for the other task; by default the model itself")
     by: str = option("gradient", "The importance that is compared with chance")
     recover: str = option("auto", "How long models are fine-tuned: a number of epochs, or of steps (300steps), or auto")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 from headcount.core.options import option
 from headcount.core.study_result import Column, Table
@@ -27,9 +28,14 @@ class Michel2019(Paper):
     """
 
     _: KW_ONLY
-    other_task: tuple[str, ...] = option((), "Further tasks of this model (TASK), or of other models (MODEL=TASK)")
+    other_task: tuple[str, ...] = option(
+        (), "Further tasks of this model (TASK, or a file for the same task), or of other models (MODEL=TASK)"
+    )
     checkpoints: tuple[str, ...] = option((), "Checkpoints of a training, or a folder of them; without any the model is trained anew")
-    train_steps: int = option(1000, "Optimiser steps of the training that makes checkpoints", minimum=1)
+    train_steps: int | None = option(
+        None, "Optimiser steps of the training that makes checkpoints; by default 1000, and 60 if quick", minimum=1
+    )
+    start: Literal["scratch", "model"] = option("scratch", "What that training starts from: weights drawn anew, or those of the model")
     info = PaperInfo(
         title="Are Sixteen Heads Really Better than One?",
         authors=("Michel, Paul", "Levy, Omer", "Neubig, Graham"),
@@ -133,7 +139,7 @@ class Michel2019(Paper):
         keep = ("75%", "50%", "25%") if self.quick else ()
         if self.checkpoints:
             return Dynamics(self.checkpoints, keep=keep)
-        return Dynamics(keep=keep, train_steps=min(self.train_steps, 60) if self.quick else self.train_steps)
+        return Dynamics(keep=keep, train_steps=self.train_steps or (60 if self.quick else 1000), start=self.start)
 
 
 SINGLE_HEADS = Table(

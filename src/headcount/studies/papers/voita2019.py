@@ -35,7 +35,9 @@ class Voita2019Paper(Paper):
     """
 
     _: KW_ONLY
-    other_task: tuple[str, ...] = option((), "Further tasks of this model (TASK), or of other models (MODEL=TASK)")
+    other_task: tuple[str, ...] = option(
+        (), "Further tasks of this model (TASK, or a file for the same task), or of other models (MODEL=TASK)"
+    )
     definition: str = option("voita2019", "When a head has a role; by default as published")
     frequent: int = option(500, "Rare words: sentences count whose rarest token is outside so many most frequent tokens", minimum=0)
     keep: tuple[int | float | str, ...] = option(("75%", "50%", "25%", "12%"), "How many heads stay: numbers or shares")
