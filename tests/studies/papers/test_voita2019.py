@@ -117,7 +117,10 @@ def test_v4_rule_of_the_strongest_key(paper: PaperResult, folder: Path) -> None:
     assert all(row.has_role <= (row.accuracy >= 0.9) for row in positional) and len(positional) >= N_HEADS
     figure = paper.results["V4"].figure("labels")
     assert isinstance(figure, BarFigure)
-    assert list(figure.bars[1].values) == [row["heads with the role"] for row in records(paper.results["V4"], "roles")]
+    drawn = [row for row in records(paper.results["V4"], "roles") if row["heads with bias above τ"] or row["heads with the role"]]
+    assert list(figure.bars[1].values) == [row["heads with the role"] for row in drawn] and figure.categories == tuple(
+        row["role"] for row in drawn
+    )
 
 
 def test_v7_role_map(paper: PaperResult) -> None:
