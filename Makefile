@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SOURCES := src tests benchmarks tools
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 
-.PHONY: demo test test-fast test-laws test-faults test-offline check web web-check docs figures bench census papers
+.PHONY: demo test test-fast test-laws test-faults test-offline check web web-check docs figures bench census papers coverage
 .DELETE_ON_ERROR:
 
 demo: $(STAMP)
@@ -77,6 +77,10 @@ census: $(STAMP)
 # The experiments of the six papers on embedded models, by the commands that users have; rewrites docs/papers. Goes on after a stop.
 papers: $(STAMP)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python tools/papers.py $(ARGS)
+
+# How often verdicts and intervals err, by simulation; rewrites the tables of docs/statistics.md. About an hour of processor time.
+coverage: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tools/interval_coverage.py $(ARGS)
 
 # torch first, by itself, so that its pin decides before any other requirement does.
 $(STAMP): pyproject.toml constraints.txt

@@ -118,7 +118,11 @@ class Census:
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         timed_out = ended_by in (signal.SIGALRM, signal.SIGPROF)
         reason = f"stopped after {SECONDS} s" if timed_out else f"the process died (signal {ended_by}, status {os.WEXITSTATUS(status)})"
-        row = {"name": entry.name, "variant": entry.variant, "built": reason}
+        row: dict[str, Any] = {"name": entry.name, "variant": entry.variant}
+        if timed_out:
+            row["built"] = reason
+        else:  # an error that no caller can catch: nothing was refused
+            row |= {"built": "yes", "stages": {"found": "raw"}, "notes": [f"found: {reason}"]}
         self._write({key: value for key, value in row.items() if value}, "deaths")
         self._read()
 
@@ -238,7 +242,7 @@ def with_counts(text: str, versions: dict[str, str], rows: list[dict[str, Any]])
     number = {stage: sum(verdict(row, stage) == "yes" for row in classes) for stage in ("found", "gated", "cut", "generated", "reloaded")}
     part = sum(verdict(row, "found") == "part" for row in classes)
     defects = {kind: sum(kind in row.get("stages", {}).values() for row in rows) for kind in ("raw", "wrong")}
-    families = len({row["family"] for row in classes})
+    families = len({row["family"] for row in classes if "family" in row})  # a process that died left none
     sentence = (
         f"Of {len(classes):,} model classes with attention ({families} families of transformers {versions['transformers']}, built small): "
         f"found {number['found'] + part:,} ({part} with some blocks refused), gated {number['gated']:,}, cut {number['cut']:,}, "

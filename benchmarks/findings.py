@@ -19,9 +19,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from verdicts import FINDINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, DOCUMENT = ROOT / "docs" / "findings", ROOT / "docs" / "findings.md"
@@ -51,12 +53,20 @@ GROUPS = {
 """Family, and millions of articles of the language's Wikipedia (early 2024) in place of the size of the pre-training corpus, which is not known."""
 TITLES = {
     "michel2019": "Michel et al. 2019 on all-MiniLM-L6-v2, fine-tuned on SST-2",
+    "michel2019-pairs": "Michel et al. 2019 on all-MiniLM-L6-v2, fine-tuned on MRPC, and pairs of STS-B",
+    "michel2019-training": "Michel et al. 2019 on checkpoints of the fine-tuning of all-MiniLM-L6-v2 on SST-2",
+    "budhraja2020": "Budhraja et al. 2020 on all-MiniLM-L6-v2, fine-tuned on SST-2",
+    "budhraja2020-pairs": "Budhraja et al. 2020 on all-MiniLM-L6-v2, fine-tuned on MRPC, and pairs of STS-B",
     "li2021": "Li et al. 2021 on all-MiniLM-L6-v2, fine-tuned on SST-2",
     "voita2019": "Voita et al. 2019 on opus-mt-en-fr, Multi30k",
+    "voita2019-sst2": "Voita et al. 2019 on all-MiniLM-L6-v2, fine-tuned on SST-2, English Web Treebank",
+    "voita2019-pairs": "Voita et al. 2019 on all-MiniLM-L6-v2, fine-tuned on MRPC, and pairs of STS-B",
     "pande2021": "Pande et al. 2021 on all-mpnet-base-v2, English Web Treebank",
+    "pande2021-tuned": "Pande et al. 2021 on all-MiniLM-L6-v2 before and after fine-tuning on SST-2, English Web Treebank",
+    "budhraja2021-weights": "Budhraja et al. 2021 on the weights of a multilingual encoder before and after fine-tuning",
     "budhraja2021": "Budhraja et al. 2021 on a multilingual encoder of 3 layers, SIB-200",
 }
-QUICK_LIMITS = {"voita2019": 40}
+QUICK_LIMITS = {"voita2019": 40, "michel2019-pairs": 200}
 """Examples of each split in the small version, where these are not 300: translations are generated token by token."""
 HEADER = """# Which findings hold
 
@@ -104,9 +114,10 @@ def read_tsv(path: Path, columns: Sequence[int], *, has_header: bool) -> list[li
     return [[line.split("\t")[column] for column in columns] for line in lines]
 
 
-def classification(train: Path, test: Path) -> list[object]:
+def classification(train: Path, test: Path, *, has_pairs: bool = False) -> list[object]:
     """Returns the words of a classification task."""
     columns = ["--text-column", "text", "--label-column", "label", "--max-length", 128, "--truncate"]
+    columns += ["--text-pair-column", "pair"] if has_pairs else []
     return ["--task", "classification", "--train", train, "--eval", test, *columns]
 
 
@@ -133,13 +144,71 @@ def sst2(places: Places) -> tuple[Path, list[object]]:
     return tune_classifier(places, "sst2", places.models / "all-MiniLM-L6-v2", task, epochs=1, rate=1e-4), task
 
 
-def michel2019(places: Places) -> list[object]:
-    """Returns the words of Michel et al. 2019 on SST-2."""
+def mrpc(places: Places) -> tuple[Path, list[object]]:
+    """Returns MiniLM as a classifier of paraphrases in MRPC, and the words of its task."""
+    columns = ("text", "pair", "label")
+    files = [
+        write_table(
+            places.out / "files" / f"mrpc-{name}.csv",
+            read_tsv(places.data / "mrpc" / f"msr_paraphrase_{name}.txt", (3, 4, 0), has_header=True),
+            columns,
+        )
+        for name in ("train", "test")
+    ]
+    task = classification(*files, has_pairs=True)
+    return tune_classifier(places, "mrpc", places.models / "all-MiniLM-L6-v2", task, epochs=3, rate=1e-4), task
+
+
+def sts_pairs(places: Places) -> Path:
+    """Returns a file of pairs of STS-B for the task of MRPC: those of similarity 4 or more are paraphrases, those of 2 or less are none."""
+    rows = []
+    for name in ("train", "dev", "test"):
+        with (places.data / "stsb" / f"stsb-en-{name}.csv").open(encoding="utf-8", newline="") as file:
+            rows += [(text, pair, str(int(float(score) >= 4))) for text, pair, score in csv.reader(file) if not 2 < float(score) < 4]
+    return write_table(places.out / "files" / "stsb-pairs.csv", rows, ("text", "pair", "label"))
+
+
+def on_sst2(places: Places) -> list[object]:
+    """Returns the words of a paper on SST-2."""
     model, task = sst2(places)
     return [model, *task]
 
 
-li2021 = michel2019
+def on_pairs(*items: str) -> Callable[[Places], list[object]]:
+    """Returns the words of items of a paper on MRPC, with the pairs of STS-B as the other task."""
+
+    def words(places: Places) -> list[object]:
+        model, task = mrpc(places)
+        return [model, *task, "--other-task", sts_pairs(places), "--only", ",".join(items)]
+
+    return words
+
+
+def michel2019_training(places: Places) -> list[object]:
+    """Returns the words of M13 on checkpoints of a fine-tuning."""
+    task = sst2(places)[1]
+    training = ["--new-head", "--start", "model", "--train-steps", 300, "--only", "M13"]
+    return [places.models / "all-MiniLM-L6-v2", *task, *training]
+
+
+def budhraja2020(places: Places) -> list[object]:
+    """Returns the words of Budhraja et al. 2020 on SST-2."""
+    return [*on_sst2(places), "--pretrained", places.models / "all-MiniLM-L6-v2"]
+
+
+def treebank(places: Places) -> list[object]:
+    """Returns the words that name the English Web Treebank."""
+    return ["--text", places.data / "ud" / "en_ewt" / "en_ewt-ud-dev.conllu"]
+
+
+def voita2019_sst2(places: Places) -> list[object]:
+    """Returns the words of the items of Voita et al. 2019 on roles, on SST-2."""
+    return [*on_sst2(places), *treebank(places), "--only", "V3,V10,V14"]
+
+
+def voita2019_pairs(places: Places) -> list[object]:
+    """Returns the words of the items of Voita et al. 2019 on roles and on several tasks, on MRPC."""
+    return [*on_pairs("V3", "V10", "V14", "V15")(places), *treebank(places)]
 
 
 def voita2019(places: Places) -> list[object]:
@@ -159,8 +228,19 @@ def voita2019(places: Places) -> list[object]:
 
 def pande2021(places: Places) -> list[object]:
     """Returns the words of Pande et al. 2021 on the English Web Treebank."""
-    treebank = places.data / "ud" / "en_ewt" / "en_ewt-ud-dev.conllu"
-    return [places.models / "all-mpnet-base-v2", "--text", treebank, *sst2(places)[1], "--new-head"]
+    return [places.models / "all-mpnet-base-v2", *treebank(places), *sst2(places)[1], "--new-head"]
+
+
+def pande2021_tuned(places: Places) -> list[object]:
+    """Returns the words of the items of Pande et al. 2021 on what fine-tuning changes."""
+    model, task = sst2(places)
+    return [places.models / "all-MiniLM-L6-v2", *treebank(places), *task, "--new-head", "--tuned", model, "--only", "P9,P10"]
+
+
+def budhraja2021_weights(places: Places) -> list[object]:
+    """Returns the words of X6: the pre-trained encoder and the fine-tuned one."""
+    model, *words = budhraja2021(places)
+    return [places.models / "multilingual", *words, "--new-head", "--tuned", model, "--only", "X6"]
 
 
 def budhraja2021(places: Places) -> list[object]:
@@ -178,18 +258,35 @@ def budhraja2021(places: Places) -> list[object]:
         folder / "groups.csv", [(name, family, str(size)) for name, (family, size) in GROUPS.items()], ("language", "family", "size")
     )
     languages = [word for name, path in tests.items() for word in ("--language", f"{name}={path}")]
-    return [model, *task, *languages, "--groups", groups]
+    english = tune_classifier(places, "sib200-en", places.models / "all-MiniLM-L6-v2", task, epochs=8, rate=2e-4)
+    return [model, *task, *languages, "--groups", groups, "--against", english]
 
 
-PAPERS = {"michel2019": michel2019, "li2021": li2021, "voita2019": voita2019, "pande2021": pande2021, "budhraja2021": budhraja2021}
+PAPERS: dict[str, Callable[[Places], list[object]]] = {
+    "michel2019": on_sst2,
+    "michel2019-pairs": on_pairs("M6", "M9"),
+    "michel2019-training": michel2019_training,
+    "li2021": on_sst2,
+    "voita2019": voita2019,
+    "voita2019-sst2": voita2019_sst2,
+    "voita2019-pairs": voita2019_pairs,
+    "budhraja2020": budhraja2020,
+    "budhraja2020-pairs": on_pairs("B8", "B9"),
+    "pande2021": pande2021,
+    "pande2021-tuned": pande2021_tuned,
+    "budhraja2021": budhraja2021,
+    "budhraja2021-weights": budhraja2021_weights,
+}
+"""The experiments by name, the paper and where they are made: the words of their command."""
 
 
 def run_paper(places: Places, name: str, *, is_full: bool) -> None:
     """Runs the experiments of a paper, and keeps its page, figures and sentences."""
     out = places.out / (name if is_full else f"{name}-quick")
     small = ["--quick", "--limit", QUICK_LIMITS.get(name, 300)]
-    headcount("paper", name, *PAPERS[name](places), *([] if is_full else small), "--out", out, result=out / "papers" / name / "summary.md")
-    folder, page = out / "papers" / name, PAGES / name
+    paper = name.partition("-")[0]
+    folder, page = out / "papers" / paper, PAGES / name
+    headcount("paper", paper, *PAPERS[name](places), *([] if is_full else small), "--out", out, result=folder / "summary.md")
     shutil.rmtree(page, ignore_errors=True)
     text = (folder / "summary.md").read_text(encoding="utf-8")
     for path, shown in ((places.data, "DATA"), (places.models, "MODELS"), (places.out, "RUN")):
@@ -201,15 +298,40 @@ def run_paper(places: Places, name: str, *, is_full: bool) -> None:
     (PAGES / f"{name}.md").write_text(text, encoding="utf-8")
     sections = re.findall(r"^## (\w+): (.*)\n\n\*(.*)\*\n\n(.*)$", text, re.MULTILINE)
     rows = [
-        {"item": item, "title": title, "part": part.partition(", ")[2], "sentence": sentence} for item, title, part, sentence in sections
+        {"item": item, "title": title, "part": part.partition(", ")[2], "sentence": sentence, "tables": read_tables(folder / item.lower())}
+        for item, title, part, sentence in sections
     ]
     content = {"paper": name, "version": "full" if is_full else "quick", "items": rows}
     (PAGES / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def read_tables(folder: Path) -> dict[str, list[dict[str, object]]]:
+    """Returns the printed tables of an item by name, each as records; nothing if it was not measured."""
+    if not (folder / "result.json").is_file():
+        return {}
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    tables = {table["name"]: table for table in result["tables"] if table["is_printed"]}
+    names = {name: [column["name"] for column in table["columns"]] for name, table in tables.items()}
+    return {name: [dict(zip(names[name], row, strict=True)) for row in table["rows"]] for name, table in tables.items()}
+
+
+def list_findings() -> list[str]:
+    """Returns the lines of the table of findings: the value of the paper, ours, and whether the finding holds."""
+    note = "The column *published* was written from memory and is not checked against the papers yet."
+    lines = ["## In one table", "", note, "", "| finding | published | here | verdict |", "|---|---|---|---|"]
+    for finding in FINDINGS:
+        path = PAGES / f"{finding.experiment}.json"
+        rows = json.loads(path.read_text(encoding="utf-8"))["items"] if path.is_file() else []
+        tables = next((row.get("tables", {}) for row in rows if row["item"] == finding.item), {})
+        verdict = finding.judge(tables)
+        link = f"[{finding.item}](findings/{finding.experiment}.md)" if path.is_file() else finding.item
+        lines.append(f"| {finding.claim} ({link}) | {finding.published} | {verdict.here} | {verdict.sentence} |")
+    return [*lines, ""]
+
+
 def write_page() -> None:
     """Writes docs/findings.md from the JSON files."""
-    lines = [HEADER]
+    lines = [HEADER, *list_findings()]
     for name, title in TITLES.items():
         path = PAGES / f"{name}.json"
         if not path.is_file():

@@ -65,7 +65,7 @@ def without_guards() -> Iterator[None]:
     """Replaces the guards in every module of headcount that has imported them."""
     replaced: dict[Any, Any] = {
         ownership.holding: hold_nothing,
-        ownership.for_owner: lambda _model, function, module=None: function,
+        ownership.restrict_to_owner: lambda _model, function, module=None: function,
         ownership.taking_turns: lambda _model: nullcontext(),
         randomness.pass_rng: fork_without_order,
     }

@@ -38,7 +38,7 @@ class Step:
         self.batch, self.number = batch, 0
         self.callback = self._callback(gates) if gates else None
         if self.callback is not None:
-            self.callback._open()
+            self.callback._put_on_model()
 
     def _callback(self, gates: str) -> GateCallback:
         heads = hc.HeadMap.of(self.model)

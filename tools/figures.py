@@ -32,7 +32,7 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
 from headcount.runs.report import contract
-from headcount.runs.report.collect import collect
+from headcount.runs.report.collect import collect_report
 from headcount.runs.report.figures import STYLE, draw_curves, draw_map, group_blocks
 from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
@@ -62,7 +62,7 @@ def opened(run: Run, name: str) -> Any:
 
 def shown(run: Run) -> contract.RunData:
     """What the report shows of a run."""
-    return collect(run).report["runs"][0]
+    return collect_report(run).report["runs"][0]
 
 
 def draw(place: Path, size: tuple[float, float], onto: Callable[[Any], None]) -> None:

@@ -2,7 +2,9 @@
 
 python tools/papers.py                     runs every paper and writes docs/papers/NAME.md with its figures; goes on after a stop
 python tools/papers.py michel2019          one paper
-python tools/papers.py --index             rewrites docs/papers.md alone: every item, its command and its figure, from the registry
+python tools/papers.py --index             rewrites docs/papers.md alone: every item, its command, its page and its figures
+
+Expected processor time on one core: voita2019 17 minutes, michel2019 10, li2021 19, budhraja2020 19, pande2021 3, budhraja2021 5; the index 1.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,61 +26,160 @@ PAGES, INDEX, RUNS = ROOT / "docs" / "papers", ROOT / "docs" / "papers.md", ROOT
 
 @dataclass(frozen=True)
 class Example:
-    """An embedded model that a paper is shown on, its task, further words of the command, the items to run (all, or those that `only` names).
-
-    `is_quick` takes the small version of the command, where the whole one trains for hours.
-    """
+    """Items of a paper on an embedded model: the model, its task, further words of the command, and the items; if empty, all that no other shows."""
 
     model: str
     task: str
-    words: tuple[str, ...] = ()
+    words: str = ""
     only: tuple[str, ...] = ()
-    is_quick: bool = False
 
-    def command(self, name: str, out: Path) -> list[str]:
-        """Returns the words of the command for a paper."""
-        only = ("--only", ",".join(self.only)) if self.only else ()
-        quick = ("--quick",) if self.is_quick else ()
-        return ["paper", name, self.model, "--task", self.task, *self.words, *only, *quick, "--out", str(out)]
+    def command(self, name: str, out: str | Path, items: Sequence[str] = ()) -> list[str]:
+        """Returns the words of the command that runs these items of a paper, or all of them."""
+        only = ("--only", ",".join(items)) if items else ()
+        return ["paper", name, self.model, "--task", self.task, *self.words.split(), *only, "--out", str(out)]
+
+    @property
+    def folder(self) -> str:
+        """The name of the run folder; examples of one model share it."""
+        return self.model.replace("/", "-")
 
 
 ENTAILMENT, TAVI = "demo/entailment", "demo/entailment-tavi"
-TRANSLATOR, TRANSLATION, FEW = "demo/translator", "demo/translation", ("--limit", "100")
+TRANSLATOR, TRANSLATION, FEW = "demo/translator", "demo/translation", "--limit 100"
+OTHER = f"--other-task {TAVI}"
+GATES = f"{FEW} --steps 300 --train-batch 16 --keep 50%,25%"
 EXAMPLES = {
     "voita2019": (
-        Example(TRANSLATOR, TRANSLATION, ("--embedded", "translation", "--frequent", "60", *FEW), is_quick=True),
-        Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI), only=("V15",), is_quick=True),
+        Example(TRANSLATOR, TRANSLATION, f"{GATES} --penalties 0.001,0.01,0.03 --scratch 300steps --embedded translation --frequent 60"),
+        Example(ENTAILMENT, ENTAILMENT, f"--steps 300 --train-batch 16 --keep 50%,25% {OTHER}", ("V15",)),
     ),
     "michel2019": (
-        Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI)),
-        Example(TRANSLATOR, TRANSLATION, FEW, only=("M3", "M12"), is_quick=True),
+        Example(ENTAILMENT, ENTAILMENT, OTHER),
+        Example(TRANSLATOR, TRANSLATION, FEW, ("M3", "M12")),
     ),
     "li2021": (
-        Example(ENTAILMENT, ENTAILMENT, is_quick=True),
-        Example(TRANSLATOR, TRANSLATION, FEW, only=("L7",), is_quick=True),
+        Example(ENTAILMENT, ENTAILMENT, "--steps 300 --train-batch 8 --keep 50%,25%"),
+        Example(ENTAILMENT, ENTAILMENT, "--steps 200 --train-batch 8 --keep 25% --penalties 0.002,0.01,0.05", ("L8", "L9")),
+        Example(TRANSLATOR, TRANSLATION, f"{FEW} --steps 200 --train-batch 8 --keep 50%,25%", ("L7",)),
     ),
     "budhraja2020": (
-        Example(ENTAILMENT, ENTAILMENT, ("--other-task", TAVI, "--pretrained", "demo/encoder"), is_quick=True),
-        Example(TRANSLATOR, TRANSLATION, FEW, only=("B4",), is_quick=True),
+        Example(ENTAILMENT, ENTAILMENT, f"{OTHER} --recover 300steps --train-batch 8 --keep 50%,25%"),
+        Example(ENTAILMENT, ENTAILMENT, "--pretrained demo/encoder --recover 600steps --rate 5e-4 --train-batch 16 --keep 50%", ("B2",)),
+        Example(TRANSLATOR, TRANSLATION, f"{FEW} --recover 60steps --train-batch 8 --keep 50%", ("B4",)),
+        Example("demo/encoder", "demo/text", "--recover 100steps --train-batch 8 --keep 50%", ("B6",)),
     ),
-    "pande2021": (Example("demo/encoder-english", "demo/text", ("--embedded", "english", "--tuned", "demo/entailment-english")),),
+    "pande2021": (
+        Example(
+            "demo/encoder-english",
+            "demo/text",
+            f"--embedded english --tuned demo/entailment-english --other-task {ENTAILMENT}=demo/entailment-english",
+        ),
+    ),
     "budhraja2021": (
-        Example(ENTAILMENT, ENTAILMENT, ("--tasks", f"{ENTAILMENT},{TAVI}", "--against", "demo/entailment-english")),
-        Example("demo/encoder-english", "demo/text", ("--tuned", "demo/entailment-english"), only=("X6",)),
+        Example(
+            ENTAILMENT,
+            ENTAILMENT,
+            f"--tasks {ENTAILMENT},{TAVI} --against demo/entailment-english --recover 300steps --train-batch 16",
+        ),
+        Example("demo/encoder-english", "demo/text", "--tuned demo/entailment-english", ("X6",)),
     ),
 }
-"""Items that one embedded model cannot show (no cross-attention, no second language) are shown on another one."""
+"""Items that one embedded model cannot show (no cross-attention, no second language) are shown on another one, slow ones with fewer sizes."""
 
 
-def list_items(name: str, example: Example) -> list[dict[str, str]]:
-    """Returns the items of a paper as its command lists them for an example."""
-    command = [*example.command(name, RUNS / f"list-{name}"), "--list", "--json", "--quiet"]
-    finished = subprocess.run([sys.executable, "-m", "headcount", *command], capture_output=True, text=True, check=True)
-    return json.loads(finished.stdout)["items"]
+GROUPED = "headcount paper budhraja2021 MODEL --task TASK --language en=en.csv --language de=de.csv --groups groups.csv --only {} --out RUN"
+ON_REAL_DATA = {name: {id: GROUPED.format(id) for id in ids} for name, ids in {"budhraja2021": ("X4", "X5")}.items()}
+"""The commands of items that no embedded data can show; docs/findings has them on real data."""
+
+
+@dataclass(frozen=True)
+class ShownItem:
+    """An item of a paper, and the example that shows it; without one, why none does."""
+
+    id: str
+    part: str
+    title: str
+    example: Example | None
+    reason: str = ""
+
+    def shell(self, name: str) -> str:
+        """Returns the command that runs the item, to copy and paste."""
+        if self.example is None:
+            return ""
+        is_first = self.example.model == EXAMPLES[name][0].model  # a run folder holds one model
+        out = f"runs/{name}" if is_first else f"runs/{name}-{self.example.model.rpartition('/')[2]}"
+        return shlex.join(["headcount", *self.example.command(name, out, [self.id])])
+
+
+def run_command(words: Sequence[str], *, is_listed: bool = False) -> str:
+    """Runs a command of headcount, and returns what it printed if it is one that lists."""
+    command = [sys.executable, "-m", "headcount", *words]
+    finished = subprocess.run(command, capture_output=is_listed, text=True, check=True)
+    return finished.stdout if is_listed else ""
+
+
+def list_items(name: str) -> list[ShownItem]:
+    """Returns the items of a paper in their order, each with the example that shows it."""
+    listed: dict[str, dict[Example, dict[str, str]]] = {}
+    for example in EXAMPLES[name]:
+        words = [*example.command(name, RUNS / f"list-{name}"), "--list", "--json", "--quiet"]
+        for row in json.loads(run_command(words, is_listed=True))["items"]:
+            listed.setdefault(row["id"], {})[example] = row
+    items = []
+    for id, rows in listed.items():
+        named = [example for example in rows if id in example.only]
+        example = next((one for one in named or rows if rows[one]["state"] == "runs" and (named or not one.only)), None)
+        first = next(iter(rows.values()))
+        items.append(ShownItem(id, first["part"], first["title"], example, "" if example else first["state"]))
+    return items
+
+
+def run_paper(name: str) -> None:
+    """Runs the experiments of a paper on its embedded models, and writes its page with all items in their order."""
+    items, sections, heads = list_items(name), dict[str, str](), []
+    shutil.rmtree(PAGES / name, ignore_errors=True)
+    for example in EXAMPLES[name]:
+        own = [item.id for item in items if item.example == example]
+        out = RUNS / name / example.folder
+        run_command(example.command(name, out, own))
+        text = copy_figures(name, out / "papers" / name)
+        heads.append(text.partition("\n## ")[0].splitlines())
+        sections |= {id: body for id, body in split_sections(text) if id in own}
+    lines = [heads[0][0], "", "Made by `make papers`; every experiment names its command.", ""]
+    for item in items:
+        lines += [f'<a id="{item.id.lower()}"></a>', "", *format_item(name, item, sections.get(item.id, "")), ""]
+    PAGES.mkdir(parents=True, exist_ok=True)
+    (PAGES / f"{name}.md").write_text(re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n", encoding="utf-8")
+
+
+def format_item(name: str, item: ShownItem, body: str) -> list[str]:
+    """Returns the lines of the page about an item: what it is, its command, and what came out."""
+    title = [f"## {item.id}: {item.title}", "", f"*{name}, {item.part}*", ""]
+    if item.example is None:
+        return [*title, f"Not shown: {item.reason}."]
+    content = body.partition("*\n\n")[2] if body.startswith("*") else body
+    return [*title, f"    {item.shell(name)}", "", content.strip()]
+
+
+def copy_figures(name: str, folder: Path) -> str:
+    """Copies the figures of a summary to the documentation, and returns it with links to them."""
+    text = (folder / "summary.md").read_text(encoding="utf-8").replace(str(ROOT) + "/", "")
+    for link in re.findall(r"\]\(([^)]+\.svg)\)", text):
+        (PAGES / name / link).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / link, PAGES / name / link)
+        text = text.replace(f"]({link})", f"]({name}/{link})")
+    return text
+
+
+def split_sections(text: str) -> Iterator[tuple[str, str]]:
+    """Yields the id of every experiment on a page and what stands below its heading."""
+    for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        heading, _, body = part.partition("\n")
+        yield heading.partition(":")[0], body.partition('\n<a id="')[0].strip()
 
 
 def write_index(names: list[str]) -> None:
-    """Writes the index of all items: what comes out, and on which embedded model it is shown."""
+    """Writes the index of all items: what comes out, the command that makes it, its section of the page, and its figures."""
     lines = [
         "# The papers",
         "",
@@ -90,44 +193,31 @@ def write_index(names: list[str]) -> None:
         "`RUN/papers/NAME/summary.md`, the reference in `references.bib`. `--new-head` takes a pre-trained model without a head for the task:",
         'items prune first and train then. In Python: `hc.paper("michel2019", model, task, out=RUN, only=["M8"])`, see',
         "[Studies](studies.md#a-paper-in-python).",
+        "",
+        "Below, every command runs as it is, on models that come with the package; on your own put its name and that of your task in their place.",
+        "The item leads to its tables and its verdict, the words below its command to its figures.",
         "The column *in the paper* was written from memory and is not checked against the papers yet.",
         "",
     ]
     for name in names:
-        page = f"On embedded models: [{name}](papers/{name}.md), made by `make papers`." if (PAGES / f"{name}.md").is_file() else ""
-        lines += [f"## {name}", "", *([page, ""] if page else [])]
-        lines += ["| item | in the paper | what comes out | shown on |", "|---|---|---|---|"]
-        rows: dict[str, list[str]] = {}
-        for example in EXAMPLES[name]:
-            for item in list_items(name, example):
-                state = example.model if item["state"] == "runs" else item["state"]
-                if item["id"] not in rows or item["state"] == "runs":
-                    rows[item["id"]] = [item["id"], item["part"], item["title"], state]
-        lines += [f"| {' | '.join(row)} |" for row in rows.values()]
-        lines += [""]
+        page = PAGES / f"{name}.md"
+        sections = dict(split_sections(page.read_text(encoding="utf-8"))) if page.is_file() else {}
+        intro = f"On embedded models: [{name}](papers/{name}.md), made by `make papers`." if sections else ""
+        lines += [f"## {name}", "", *([intro, ""] if intro else []), "| item | in the paper | what comes out | command and figures |"]
+        lines += ["|---|---|---|---|", *(format_row(name, item, sections) for item in list_items(name)), ""]
     INDEX.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
-def run_paper(name: str) -> None:
-    """Runs the experiments of a paper on its embedded models, and copies summaries and figures to the documentation."""
-    shutil.rmtree(PAGES / name, ignore_errors=True)
-    parts = [run_example(name, number, example) for number, example in enumerate(EXAMPLES[name])]
-    PAGES.mkdir(parents=True, exist_ok=True)
-    (PAGES / f"{name}.md").write_text("\n".join(parts), encoding="utf-8")
-
-
-def run_example(name: str, number: int, example: Example) -> str:
-    """Runs the experiments of a paper on one model, copies their figures, and returns the summary; that of a further model has no title."""
-    out = RUNS / f"{name}{f'-{number}' if number else ''}"
-    subprocess.run([sys.executable, "-m", "headcount", *example.command(name, out)], check=True)
-    folder = out / "papers" / name
-    text = (folder / "summary.md").read_text(encoding="utf-8").replace(str(ROOT) + "/", "")
-    for link in re.findall(r"\]\(([^)]+\.svg)\)", text):
-        (PAGES / name / link).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(folder / link, PAGES / name / link)
-        text = text.replace(f"]({link})", f"]({name}/{link})")
-    title = text.partition("\n")[0]
-    return text.replace(title, f"## On {example.model}", 1) if number else text
+def format_row(name: str, item: ShownItem, sections: dict[str, str]) -> str:
+    """Returns the row of an item: its page, its command, and links to its figures."""
+    is_anchored = f'<a id="{item.id.lower()}">' in (PAGES / f"{name}.md").read_text(encoding="utf-8") if sections else False
+    link = f"[{item.id}](papers/{name}.md{f'#{item.id.lower()}' if is_anchored else ''})" if item.id in sections else item.id
+    figures = re.findall(rf"\]\(({name}/[^)]+/([^)/]+)\.svg)\)", sections.get(item.id, ""))
+    drawn = ", ".join(f"[{title}](papers/{path})" for path, title in dict.fromkeys(figures))
+    command = f"`{item.shell(name)}`" if item.example else item.reason
+    if item.id in ON_REAL_DATA.get(name, {}):
+        command = f"`{ON_REAL_DATA[name][item.id]}`<br>on real data: [findings](findings/{name}.md)"
+    return f"| {link} | {item.part} | {item.title} | {command}{f'<br>{drawn}' if drawn else ''} |"
 
 
 def main() -> int:

@@ -37,9 +37,9 @@ from transformers import (
     set_seed,
 )
 
-from headcount.core.errors import unknown
+from headcount.core.errors import unknown_name_error
 from headcount.data.embedded import english, tavi
-from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, text_of
+from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, text_of_pair
 from headcount.data.embedded.grammar import Clause, draw_clause
 from headcount.data.embedded.splits import draw_split
 from headcount.data.embedded.stories import draw_story
@@ -94,7 +94,7 @@ def _text(n_english: int, n_tavi: int, n_translated: int = 0) -> RowMaker:
         pairs: list[tuple[str, str]] = []
         for language, number in ((english, round(share * n_english)), (tavi, round(share * n_tavi))):
             singles += [str(language.say(clause)) for clause in _sentences(random, number - number // 3)]
-            pairs += _said(language, draw_split(random, "train", number // 3, draw_pair, text_of))
+            pairs += _said(language, draw_split(random, "train", number // 3, draw_pair, text_of_pair))
         both = [(str(english.say(clause)), str(tavi.say(clause))) for clause in _sentences(random, round(share * n_translated))]
         pairs += [(a, b) if random.random() < 0.5 else (b, a) for a, b in both]
         made = [tokenizer(text) for text in singles] + [tokenizer(a, b) for a, b in pairs]
@@ -107,7 +107,7 @@ def _pairs(n_english: int, n_tavi: int = 0) -> RowMaker:
     def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
         found: Rows = []
         for language, number in ((english, n_english), (tavi, n_tavi)):
-            pairs = draw_split(random, "train", round(share * number), draw_pair, text_of)
+            pairs = draw_split(random, "train", round(share * number), draw_pair, text_of_pair)
             for pair, texts in zip(pairs, _said(language, pairs), strict=True):
                 made = tokenizer(*texts)
                 found.append({**{name: made[name] for name in ("input_ids", "token_type_ids")}, "labels": LABELS.index(pair.label)})
@@ -269,7 +269,7 @@ def main() -> None:
     wanted = parser.parse_args()
     for name in wanted.names:
         if name not in RECIPES:
-            parser.error(str(unknown("embedded model", name, RECIPES)))
+            parser.error(str(unknown_name_error("embedded model", name, RECIPES)))
     for name in wanted.names or list(RECIPES):
         train(name, wanted.out, keep_checkpoints=wanted.keep_checkpoints, share=wanted.share, checkpoint_steps=wanted.checkpoint_steps)
 

@@ -38,7 +38,6 @@ USED_BY_NAME = {
     "on_log on_save on_evaluate on_config on_files _repr_html_ handle_starttag handle_endtag handle_data handle_comment",
     "pytest and its cases, which are found by prefix": "pytestmark damage_* wrong_*",
     "fields that are read through `fields`, `asdict` or pydantic": "kv_bytes schema_version named_heads rank_with rank_without is_noisy "
-    "n_languages n_others "
     "lost_by_others weighted_p "
     "mean_with mean_without survivors_with heads_with",
     "arguments of a protocol": "operation display_id",

@@ -9,6 +9,7 @@ __version__ = "0.2.0.dev0"
 if TYPE_CHECKING:
     from headcount.behaviour.roles import roles
     from headcount.core.budget import Budget
+    from headcount.core.certificate import Certificate
     from headcount.core.errors import HeadcountError
     from headcount.core.heads import Head
     from headcount.core.plan import Plan
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
     from headcount.surgery.save import save
     from headcount.surgery.tokenizer import load_tokenizer
     from headcount.workflows.analyze import analyze
+    from headcount.workflows.certify import certify
     from headcount.workflows.compare import compare
 
 _HOME = {
     "Budget": "core.budget",
+    "Certificate": "core.certificate",
     "Head": "core.heads",
     "HeadGates": "models.gates",
     "HeadMap": "models.head_map",
@@ -50,6 +53,7 @@ _HOME = {
     "StudyResult": "core.study_result",
     "Task": "data.task",
     "analyze": "workflows.analyze",
+    "certify": "workflows.certify",
     "compare": "workflows.compare",
     "cut": "surgery.cut",
     "evaluate": "data.evaluate",
@@ -72,6 +76,7 @@ _HOME = {
 
 __all__ = [
     "Budget",
+    "Certificate",
     "Head",
     "HeadGates",
     "HeadMap",
@@ -84,6 +89,7 @@ __all__ = [
     "Task",
     "__version__",
     "analyze",
+    "certify",
     "compare",
     "cut",
     "evaluate",

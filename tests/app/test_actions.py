@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from asking import ASKS, FRONT, HOME, TOKEN, data_of
 from contract import TYPES, wrong
+from packed import unpack_bytes
 from starlette.testclient import TestClient
 
 import headcount as hc
@@ -25,8 +26,7 @@ from headcount.app.serve.live_run import LiveRun
 from headcount.app.serve.server import Site, application
 from headcount.data.evaluate import evaluate
 from headcount.data.open_task import open_task
-from headcount.data.readers.processor import reader_of
-from headcount.runs.report.attention import unpack
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
 
@@ -47,7 +47,7 @@ def test_live_actions_tell_what_the_library_tells(analysed: Path, tmp_path: Path
     shown = answered(client, "attend", {"text": "the queen runs .", "pair": "a king sleeps ."})["attention"]
     tokens = shown["sentences"][0]["source"]["tokens"]
     assert tokens[0] == "[CLS]" and tokens.count("[SEP]") == 2
-    first = np.frombuffer(unpack(shown["maps"][0][0]), dtype=np.uint8).reshape(8, len(tokens), len(tokens))
+    first = np.frombuffer(unpack_bytes(shown["maps"][0][0]), dtype=np.uint8).reshape(8, len(tokens), len(tokens))
     assert np.allclose(((first / 255.0) ** 2).sum(-1), 1, atol=0.05)
     told = answered(client, "ablate", {"heads": [0, 5], "limit": 30})
     live = LiveRun(Run.open(folder))
@@ -127,7 +127,7 @@ def test_another_model_under_the_name_is_refused(analysed: Path, tmp_path: Path,
 
 
 def test_a_source_that_is_too_long_is_not_translated() -> None:
-    from headcount.app.serve.actions import _read_sentence
+    from headcount.app.serve.actions import _build_sentence_corpus
     from headcount.core.errors import DataError
 
     class Translator:
@@ -137,13 +137,13 @@ def test_a_source_that_is_too_long_is_not_translated() -> None:
             return hc.load("demo/translator")
 
         def tokenizer(self) -> Any:
-            return reader_of(self.model(), local_folder("demo/translator"))
+            return tokenizer_or_image_processor(self.model(), local_folder("demo/translator"))
 
         def task(self) -> Any:
             return open_task("demo/translation", self.model(), self.tokenizer())
 
     with pytest.raises(DataError, match="at most 128 are shown here"):
-        _read_sentence(Translator(), "the dog sees " * 150, None)  # pyright: ignore[reportArgumentType]
+        _build_sentence_corpus(Translator(), "the dog sees " * 150, None)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -302,9 +302,9 @@ def test_verbose_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[st
 
 
 def test_names_from_files_cannot_steer_the_terminal() -> None:
-    from headcount.app.console.session import plain
+    from headcount.app.console.session import without_control_characters
 
-    assert "\x1b" not in plain("bert\x1b[2Jx")
+    assert "\x1b" not in without_control_characters("bert\x1b[2Jx")
 
 
 # Signals.

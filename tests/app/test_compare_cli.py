@@ -71,10 +71,10 @@ def test_prune_and_analyze_show_survivors_too(capsys: pytest.CaptureFixture[str]
     assert code == 0, err
     (row,) = result(capsys, *words, "--no-repair", "--out", tmp_path / "run")["rows"]
     assert "/".join(map(str, row["survivors"]["by_block"].values())) in out and sum(row["survivors"]["by_block"].values()) == 8
-    from headcount.app.console.steps import _survivors
+    from headcount.app.console.steps import _format_survivors
 
     several = {"by_kind": {"encoder-self": 3, "cross": 2}, "by_block": {"enc.L0": 1, "enc.L1": 2, "cross.L0": 2}}
-    assert _survivors(several) == "3 encoder-self, 2 cross, by layer enc 1/2 cross 2"
+    assert _format_survivors(several) == "3 encoder-self, 2 cross, by layer enc 1/2 cross 2"
 
 
 def test_wrong_requests_are_refused_before_any_work(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from command_line import run
 
 import headcount as hc
 from headcount.app.cli._app import build
-from headcount.app.console.flags import flags_of, name_flags
+from headcount.app.console.flags import flags_by_argument, replace_arguments_by_flags
 from headcount.core.errors import ArtifactError
 from headcount.models.tiny.build import tiny_model
 
@@ -46,7 +46,7 @@ MESSAGES = {
 def test_arguments_of_a_message_become_the_flags_of_the_command(message: str) -> None:
     command, expected = MESSAGES[message]
     group = typer.main.get_command(build())
-    assert name_flags(message, flags_of(group.commands[command].params)) == expected  # pyright: ignore[reportAttributeAccessIssue]
+    assert replace_arguments_by_flags(message, flags_by_argument(group.commands[command].params)) == expected  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_an_error_of_the_core_names_the_flag(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

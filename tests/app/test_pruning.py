@@ -258,7 +258,7 @@ def test_the_model_of_a_finished_artifact_is_the_one_it_was(
         chosen: list[str] = []
         real = pruning.prune_by_spec
         monkeypatch.setattr(pruning, "prune_by_spec", lambda *args, **how: chosen.append(method) or real(*args, **how))
-        same, small = work.make(spec)
+        same, small = work.make_model(spec)
     assert same.key == artifact.key and bool(chosen) is not redone
     for name, value in expected.model.state_dict().items():
         assert torch.equal(small.state_dict()[name], value), name

@@ -9,6 +9,7 @@ import pandas
 import pytest
 
 from headcount.app.main import main
+from headcount.core.scores import Scores
 
 
 def test_rounding_stands_beside_the_scores(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -21,3 +22,16 @@ def test_rounding_stands_beside_the_scores(capsys: pytest.CaptureFixture[str], t
     assert heading.split()[-1] == "rounding"
     assert pandas.read_csv(tmp_path / "run" / "scores.csv")["rounding"].tolist() == pytest.approx(shown)
     assert all(0 < value < 0.01 for value in shown)
+
+
+@pytest.mark.parametrize("words", [("prune", "--method", "lrp:epsilon"), ("compare", "--methods", "lrp:epsilon")], ids=["prune", "compare"])
+def test_a_choice_by_scores_within_rounding_says_so(
+    words: tuple[str, ...], model: Path, data: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`score` gave this note, and what was pruned by the same scores did not; a finished run gives it again."""
+    monkeypatch.setattr(Scores, "heads_within_rounding", lambda self: self.heads[:2] if "lrp" in self.method else ())
+    command = [words[0], str(model), "--train", str(data), *words[1:], "--keep", "50%", "--no-repair", "--limit", "12"]
+    for _ in range(2):
+        assert main([*command, "--out", str(tmp_path / "run")]) == 0
+        assert capsys.readouterr().err.count("rounding alone moves the score of L0H0, L0H1 by more than its standard error") == 1
+        monkeypatch.undo()

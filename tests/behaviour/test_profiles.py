@@ -11,6 +11,7 @@ import torch
 from contract import check
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed import unpack_bytes
 from transformers import AutoTokenizer
 
 import headcount as hc
@@ -19,24 +20,23 @@ from headcount.behaviour.corpus import read_corpus
 from headcount.behaviour.profiles.numbers import (
     DISTANCES,
     affordable_queries,
+    attention_by_kind,
     distance_bins,
-    distances,
-    mass,
-    nearest,
-    one_hot,
-    strongest,
-    uniform,
+    head_distances,
+    nearest_heads,
+    one_hot_kinds,
+    strongest_weights,
+    uniform_attention,
 )
 from headcount.behaviour.profiles.profile import ProfileSpec, map_attention, profile_heads
-from headcount.behaviour.profiles.sample import sample_tokens
+from headcount.behaviour.profiles.sample import sample_query_tokens
 from headcount.behaviour.profiles.sentence import GAP, describe_query
 from headcount.core.errors import UnsupportedModel
 from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.models.provenance import model_record
 from headcount.models.tiny.build import tiny_model
 from headcount.runs.describe import describe_run
-from headcount.runs.report.attention import unpack
-from headcount.runs.report.collect import collect
+from headcount.runs.report.collect import collect_report
 from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
 from headcount.workflows import profiles as files
@@ -56,7 +56,7 @@ def opened(name: str, number: int = 24) -> tuple[Any, Corpus, Any]:
 def test_a_previous_token_head_has_all_its_mass_one_word_back() -> None:
     words = torch.arange(6)[None]
     attention = torch.diag(torch.ones(5), -1)[None, None]  # row 0 attends to nothing
-    found = mass(attention, one_hot(distance_bins(words, words), len(DISTANCES)))[0, 0]
+    found = attention_by_kind(attention, one_hot_kinds(distance_bins(words, words), len(DISTANCES)))[0, 0]
     assert found[PLACE["−1"]] == 5 and found.sum() == 5
 
 
@@ -74,7 +74,7 @@ def test_even_attention_has_the_share_of_each_kind_among_visible_keys(seed: int,
     visible = torch.rand(2, n, n, generator=random) < 0.7
     visible |= torch.eye(n, dtype=torch.bool)
     kinds = torch.randint(0, 3, (2, n), generator=random)
-    found = mass(uniform(visible), one_hot(kinds[:, None, :].expand(-1, n, -1), 3))[:, 0]
+    found = attention_by_kind(uniform_attention(visible), one_hot_kinds(kinds[:, None, :].expand(-1, n, -1), 3))[:, 0]
     for row in range(2):
         wanted = [sum(float((visible[row, q] & (kinds[row] == k)).sum() / visible[row, q].sum()) for q in range(n)) for k in range(3)]
         assert np.allclose(found[row], wanted, atol=1e-5)
@@ -89,11 +89,11 @@ def test_distance_is_zero_for_the_same_attention_and_one_for_nothing_in_common()
     rows[:, 1] = rows[:, 0]
     rows[:, 2], rows[:, 3] = 0, 0
     rows[:, 2, :3], rows[:, 3, 3:] = 1 / 3, 1 / 3
-    table = distances(rows)
+    table = head_distances(rows)
     assert table[0, 1] == 0 and table[2, 3] == pytest.approx(1) and np.allclose(np.diag(table), 0) and np.allclose(table, table.T)
     oracle = [[np.mean([jensenshannon(row[i], row[j], base=2) for row in rows]) for j in range(4)] for i in range(4)]
     assert np.allclose(table, oracle, atol=1e-7)
-    assert nearest(table, [10, 11, 12, 13], 2)[10][0] == (11, 0.0)
+    assert nearest_heads(table, [10, 11, 12, 13], 2)[10][0] == (11, 0.0)
 
 
 def test_the_work_of_distances_is_bounded() -> None:
@@ -106,18 +106,18 @@ def test_the_work_of_distances_is_bounded() -> None:
 
 def test_the_surest_query_is_sought_among_those_that_ask_and_ordinary_keys() -> None:
     attention = torch.tensor([[[[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.1, 0.2, 0.7]]]])
-    surest, top = strongest(attention, torch.tensor([[True, True, False]]), torch.tensor([[False, True, True]]))
+    surest, top = strongest_weights(attention, torch.tensor([[True, True, False]]), torch.tensor([[False, True, True]]))
     assert surest[0, 0].tolist() == pytest.approx([0.1, 0.5, 0.0])
     assert top[0, 0].tolist() == pytest.approx([1, 0.5, 1, 2, 0, 0.5, 0.3, 0.2])
 
 
 def test_tokens_are_drawn_from_all_sentences_and_never_special() -> None:
     sizes = [[False, True, True, False], [False, False], [True] * 5]
-    found = sample_tokens(sizes, 4, 0)
+    found = sample_query_tokens(sizes, 4, 0)
     assert sum(map(len, found.values())) == 4 and set(found) == {0, 2}
     assert all(sizes[place][token] for place, tokens in found.items() for token in tokens)
-    assert sample_tokens(sizes, 100, 0) == {0: [1, 2], 2: [0, 1, 2, 3, 4]}
-    assert sample_tokens(sizes, 4, 0) == found
+    assert sample_query_tokens(sizes, 100, 0) == {0: [1, 2], 2: [0, 1, 2, 3, 4]}
+    assert sample_query_tokens(sizes, 4, 0) == found
 
 
 def test_a_window_shows_query_and_keys_with_gaps_between() -> None:
@@ -219,11 +219,11 @@ def test_a_run_keeps_profiles_and_the_report_shows_them(tmp_path: Path, monkeypa
         monkeypatch.setattr(files, "profile_heads", None)
         again = profiles_into(run, model, corpus, tokenizer)
     assert first.content == again.content
-    report = collect(Run.open(tmp_path / "run")).with_all_maps()
+    report = collect_report(Run.open(tmp_path / "run")).with_all_maps()
     check(report, "Report")
     attention = report["runs"][0]["attention"]
     assert len(attention["sentences"]) == 8
-    assert unpack(attention["maps"][3][1]) == first.maps["3/1"].tobytes()
+    assert unpack_bytes(attention["maps"][3][1]) == first.maps["3/1"].tobytes()
 
 
 def test_a_model_whose_attention_cannot_be_seen_is_kept_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_a_model_whose_attention_cannot_be_seen_is_kept_with_the_reason(tmp_path
     with Run.lead(tmp_path / "run") as run:
         run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
         profiles_into(run, model, corpus, tokenizer)
-    report = collect(Run.open(tmp_path / "run")).with_all_maps()
+    report = collect_report(Run.open(tmp_path / "run")).with_all_maps()
     check(report, "Report")
     assert report["runs"][0]["profiles"] is None
     assert any("fused kernel" in warning for warning in report["runs"][0]["warnings"])
@@ -249,7 +249,7 @@ def test_a_model_that_reads_no_text_is_kept_with_the_reason(tmp_path: Path, monk
         run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
         first, again = (profiles_into(run, model, corpus, tokenizer) for _ in range(2))
     assert first.content == again.content and not first.content["heads"] and len(run.artifacts("profiles")) == 1
-    report = collect(Run.open(tmp_path / "run")).with_all_maps()
+    report = collect_report(Run.open(tmp_path / "run")).with_all_maps()
     check(report, "Report")
     assert report["runs"][0]["profiles"] is None and "profiles" not in run.record().data
     assert any(warning.startswith("No head profiles: ") and "input_features" in warning for warning in report["runs"][0]["warnings"])

@@ -31,7 +31,7 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.core.registry import ROLES
 from headcount.core.role_table import RoleTable
-from headcount.data.text.annotated import Annotated, pair
+from headcount.data.text.annotated import Annotated, join_pair
 from headcount.models.tiny.build import tiny_model
 
 BERT = tokenizer_of("[CLS] $A [SEP]")
@@ -258,7 +258,7 @@ def fingerprint(sentences: list[Annotated]) -> str:
 
 def test_a_mark_that_looks_at_itself_looks_at_no_punctuation() -> None:
     """The only comma of each sentence does not ask; where there are two, each is about the other."""
-    sentences = [*annotated(10), *(pair(a, b) for a, b in zip(annotated(20)[:10], annotated(20)[10:], strict=True))]
+    sentences = [*annotated(10), *(join_pair(a, b) for a, b in zip(annotated(20)[:10], annotated(20)[10:], strict=True))]
     corpus = read_corpus(encoder(), sentences, BERT)
     marks = [
         [place for place, word in enumerate(s.words) if word is not None and s.annotated.words[word].form == ","] for s in corpus.sentences

@@ -18,7 +18,7 @@ from headcount.behaviour.catalogue import retrieval
 from headcount.behaviour.corpus import read_corpus
 from headcount.core.registry import ROLES
 from headcount.core.role_table import RoleTable
-from headcount.data.text.annotated import Annotated, Word, pair
+from headcount.data.text.annotated import Annotated, Word, join_pair
 from headcount.data.text.sentences import split_words
 from headcount.models.tiny.build import tiny_model
 
@@ -43,7 +43,7 @@ def test_segments_of_pairs() -> None:
         return [(q, k) for q, one in enumerate(kinds) for k, other in enumerate(kinds) if one == other >= 0]
 
     texts = annotated(80)
-    corpus = read_corpus(encoder(), [pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
+    corpus = read_corpus(encoder(), [join_pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
     rules = {"L0H0": own, "L0H1": near(2), "L0H2": offset(-1)}
     with planted(encoder(), rules, corpus):
         measured = hc.roles(encoder(), corpus, only=["segment", "segment:entropy", "local", "offset"])
@@ -74,7 +74,7 @@ def test_segments_of_pairs() -> None:
 def test_segments_weighted_by_entropy_are_asked_for_and_no_labels() -> None:
     """A uniform head scores ln N, above τ here; an even segment head scores less than its best, which keeps some attention elsewhere."""
     texts = annotated(80)
-    corpus = read_corpus(encoder(), [pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
+    corpus = read_corpus(encoder(), [join_pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
     own = [[(q, k) for q, a in enumerate(s.segments) for k, b in enumerate(s.segments) if a == b >= 0] for s in corpus.sentences]
     by_ids = {s.ids: pairs for s, pairs in zip(corpus.sentences, own, strict=True)}
     with planted(encoder(), {"L0H0": lambda row: by_ids[row.ids]}, corpus):

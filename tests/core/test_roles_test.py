@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headcount.behaviour.bias_test import p_values
+from headcount.behaviour.bias_test import bias_p_values
 from headcount.behaviour.definitions.pande2021 import Pande2021
-from headcount.behaviour.test import RoleTotals, build_rows, run_test, score_roles
+from headcount.behaviour.test import RoleTotals, build_role_scores, run_bias_test, score_roles
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
 from headcount.core.role_table import BestHead, RoleScore, RoleTable
@@ -56,7 +56,7 @@ def test_p_values_of_the_plain_test_are_those_of_scipy() -> None:
     rng = np.random.default_rng(0)
     bias = rng.gamma(2.0, 1.6, size=(400, 6, 5)) * rng.uniform(0.6, 1.4, size=(6, 5))
     has = rng.random((400, 6, 5)) < rng.uniform(0.02, 1, size=(6, 5))
-    made = run_test(totals(bias, tokens=has, pieces=7), TAU, level=0.95, seed=0)
+    made = run_bias_test(totals(bias, tokens=has, pieces=7), TAU, level=0.95, seed=0)
     assert len(made.columns) == 30
     for i, place in enumerate(made.columns):
         values = bias.reshape(400, -1)[has.reshape(400, -1)[:, place], place]
@@ -70,7 +70,7 @@ def test_without_skewness_the_test_is_the_plain_one() -> None:
     rng = np.random.default_rng(11)
     gaps = rng.normal(0, 1, size=(150, 4, 3))
     bias = np.concatenate([gaps, -gaps]) + rng.uniform(2.9, 3.3, size=(4, 3))
-    made = run_test(totals(bias, pieces=5), TAU, level=0.95, seed=0)
+    made = run_bias_test(totals(bias, pieces=5), TAU, level=0.95, seed=0)
     assert made.p == pytest.approx(made.p_t, rel=1e-9)
     for i, values in enumerate(bias.reshape(300, -1).T):
         assert made.p[i] == pytest.approx(stats.ttest_1samp(values, TAU, alternative="greater").pvalue, rel=1e-9)
@@ -84,10 +84,10 @@ def test_the_interval_is_that_of_the_test(kind: str, n: int) -> None:
     bias = 1.5 * np.abs(spread(np.random.default_rng(12), (n, 6, 2), kind))
     bias[:, 0, 0] = 4.5
     summed = totals(bias)
-    made, lean = run_test(summed, TAU, level=0.9, seed=0), summed.skewness.value()
+    made, lean = run_bias_test(summed, TAU, level=0.9, seed=0), summed.skewness.value()
     for i, low in enumerate(made.low):
         at = [column[i : i + 1] for column in (made.bias, made.stderr, np.full(12, float(n)), lean)]
-        assert p_values(*at, tau=float(low))[0].item() == pytest.approx(0.05, rel=1e-6)
+        assert bias_p_values(*at, tau=float(low))[0].item() == pytest.approx(0.05, rel=1e-6)
     assert (made.low < made.bias).all() and (made.high >= made.bias - 0.2).all()
 
 
@@ -95,19 +95,19 @@ def test_roles_in_fewer_than_two_sentences_are_not_tested() -> None:
     bias = np.ones((5, 2, 2))
     has = np.zeros((5, 2, 2))
     has[0, 0, 0] = has[:2, 1, 1] = 1
-    assert run_test(totals(bias, tokens=has), TAU, level=0.95, seed=0).columns.tolist() == [3]
-    assert len(run_test(totals(bias, tokens=0 * has), TAU, level=0.95, seed=0).columns) == 0
+    assert run_bias_test(totals(bias, tokens=has), TAU, level=0.95, seed=0).columns.tolist() == [3]
+    assert len(run_bias_test(totals(bias, tokens=0 * has), TAU, level=0.95, seed=0).columns) == 0
 
 
 @pytest.mark.parametrize("n", [2, 9])
 def test_equal_sentences_prove_what_their_number_allows(n: int) -> None:
     """All at 5, or at 5 and at 0 in two of five sentences, mean 3: n draws miss the zeros with probability (3/5)^n, and no test can be surer."""
-    made = run_test(totals(np.broadcast_to([[[5.0, 3.0, 1.0, 0.0]]], (n, 2, 4)).copy()), TAU, level=0.95, seed=0)
+    made = run_bias_test(totals(np.broadcast_to([[[5.0, 3.0, 1.0, 0.0]]], (n, 2, 4)).copy()), TAU, level=0.95, seed=0)
     assert made.p == pytest.approx([0.6**n, 1, 1, 1] * 2)
     assert made.low[0] == pytest.approx(5 * 0.025 ** (1 / n))
-    shaken = run_test(totals(5 + 1e-9 * np.random.default_rng(0).normal(size=(n, 1, 1))), TAU, level=0.95, seed=0)
+    shaken = run_bias_test(totals(5 + 1e-9 * np.random.default_rng(0).normal(size=(n, 1, 1))), TAU, level=0.95, seed=0)
     assert shaken.p[0] == pytest.approx(0.6**n / 2)  # half of the draws that miss the zeros have a lower mean
-    free = run_test(totals(np.array([0.0, 1.0]).repeat(n).reshape(n, 1, 2)), 0.0, level=0.95, seed=0)
+    free = run_bias_test(totals(np.array([0.0, 1.0]).repeat(n).reshape(n, 1, 2)), 0.0, level=0.95, seed=0)
     assert np.isfinite(free.p).all()
 
 
@@ -205,7 +205,7 @@ def test_nulls_are_rarely_taken_for_roles(kind: str, n: int) -> None:
 def null_p_values(bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """p and plain p of tables [tables, sentences, columns]."""
     n = np.full(bias[:, 0].shape, float(bias.shape[1]))
-    return p_values(bias.mean(1), bias.std(1, ddof=1) / np.sqrt(n), n, stats.skew(bias, axis=1), TAU)
+    return bias_p_values(bias.mean(1), bias.std(1, ddof=1) / np.sqrt(n), n, stats.skew(bias, axis=1), TAU)
 
 
 def test_the_plain_test_would_take_nulls_that_lean_left_for_roles() -> None:
@@ -221,10 +221,10 @@ def test_the_simulated_p_values_are_those_of_tables() -> None:
     """The simulations above take a short way; a whole table goes the long one, in pieces, with sentences that lack a role."""
     rng = np.random.default_rng(9)
     bias = spread(rng, (300, 4, 3), "ceiling")
-    made = run_test(totals(bias, pieces=6), TAU, level=0.95, seed=0)
+    made = run_bias_test(totals(bias, pieces=6), TAU, level=0.95, seed=0)
     assert made.p == pytest.approx(null_p_values(bias.reshape(1, 300, 12))[0][0], rel=1e-9)
     has = rng.random(bias.shape) < 0.3
-    made = run_test(totals(bias, tokens=has, pieces=6), TAU, level=0.95, seed=0)
+    made = run_bias_test(totals(bias, tokens=has, pieces=6), TAU, level=0.95, seed=0)
     for i in range(12):
         values = bias.reshape(300, 12)[has.reshape(300, 12)[:, i], i]
         assert made.p[i] == pytest.approx(null_p_values(values[None, :, None])[0].item(), rel=1e-9)
@@ -261,8 +261,8 @@ def test_accuracy_is_over_tokens_and_its_interval_has_the_level() -> None:
     hits = rng.binomial(tokens.astype(int), 0.4).astype(float)
     for level in (0.8, 0.95):
         made = totals(np.ones(tokens.shape), tokens=tokens, hits=hits)
-        result = run_test(made, TAU, level=level, seed=0)
-        rows = build_rows(made, result, TAU)
+        result = run_bias_test(made, TAU, level=level, seed=0)
+        rows = build_role_scores(made, result, TAU)
         assert [row.accuracy for row in rows] == pytest.approx((hits.sum(0) / tokens.sum(0)).ravel().tolist())
         covered = np.mean([row.accuracy_low <= 0.4 <= row.accuracy_high for row in rows])
         assert covered == pytest.approx(level, abs=0.06)
@@ -273,8 +273,8 @@ def test_effect_maximum_and_normalised_score() -> None:
     maximum = np.array([8.0, 12.0, 8.0, 12.0]).reshape(4, 1, 1)
     has = np.array([1.0, 3.0, 1.0, 0.0]).reshape(4, 1, 1)
     made = totals(bias, tokens=has, maximum=maximum)
-    result = run_test(made, TAU, level=0.95, seed=0)
-    row = build_rows(made, result, TAU)[0]
+    result = run_bias_test(made, TAU, level=0.95, seed=0)
+    row = build_role_scores(made, result, TAU)[0]
     assert (row.n_sentences, row.n_tokens) == (3, 5)
     assert row.bias == pytest.approx(6) and row.maximum == pytest.approx(28 / 3)
     assert row.effect == pytest.approx((6 - 3) / 2)  # the deviation of 4, 6, 8 is 2
@@ -292,14 +292,14 @@ def test_the_baseline_is_the_best_fixed_offset_of_the_block() -> None:
     tokens[:, 2:, 0] = back[:, None]
     hits = tokens * np.array([0.65, 0.75, 1, 1])[None, :, None]
     made = totals(np.ones((200, 4, 1)), tokens=tokens, hits=hits, offsets=offsets)
-    result = run_test(made, TAU, level=0.95, seed=0)
-    rows = build_rows(made, result, TAU)
+    result = run_bias_test(made, TAU, level=0.95, seed=0)
+    rows = build_role_scores(made, result, TAU)
     share = float(back.mean())
     assert {row.chance for row in rows} == {0}
     assert [row.baseline for row in rows] == pytest.approx([share, share, 1, 1])
     assert {row.baseline_offset for row in rows} == {-2}
     assert [row.by_argmax for row in rows] == [False, True, False, False]  # ten points ahead; of a sure offset no head can be
-    assert [row.by_argmax for row in build_rows(_positional(made), result, TAU)] == [False, False, True, True]
+    assert [row.by_argmax for row in build_role_scores(_positional(made), result, TAU)] == [False, False, True, True]
 
 
 def test_a_sieve_of_many_keys_has_chance_as_its_bar() -> None:
@@ -309,12 +309,12 @@ def test_a_sieve_of_many_keys_has_chance_as_its_bar() -> None:
     offsets, chance = np.zeros((50, 2, 33, 1)), np.full((50, 2, 1), 6.0)
     offsets[:, :, 16] = 3
     made = totals(np.ones(tokens.shape), tokens=tokens, hits=hits, offsets=offsets, chance=chance)
-    result = run_test(made, TAU, level=0.95, seed=0)
-    rows = build_rows(made, result, TAU)
+    result = run_bias_test(made, TAU, level=0.95, seed=0)
+    rows = build_role_scores(made, result, TAU)
     assert {(round(row.baseline, 9), round(row.chance, 9)) for row in rows} == {(0.3, 0.6)}
     assert [row.by_argmax for row in rows] == [False, False, True, True]
     sure = _positional(totals(np.ones(tokens.shape), tokens=tokens, hits=hits, offsets=offsets, chance=chance * 1.5))
-    assert not any(row.by_argmax for row in build_rows(sure, result, TAU))  # 95 % where a random key has 90
+    assert not any(row.by_argmax for row in build_role_scores(sure, result, TAU))  # 95 % where a random key has 90
 
 
 def _positional(made: RoleTotals) -> RoleTotals:

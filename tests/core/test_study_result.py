@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
+from headcount.runs.report.studies import pack_table
 
 TABLE = Table(
     "rows", (Column("layer"), *interval_columns("change", "+.2f", "loss")), (("L0", 0.5, 0.25, 0.75), ("L1", None, None, None)), "By layer"
@@ -31,3 +32,20 @@ def test_rows_and_intervals_must_fit_the_columns() -> None:
         Table("t", (Column("a"), Column("b")), (("x",),))
     with pytest.raises(ValueError, match="interval of column 'a'"):
         Table("t", (Column("a", interval=("low", "high")),), ())
+
+
+def test_rounding_is_shown_as_nothing() -> None:
+    rows = ((0.0, -5.55e-18, 0.01), (3e-17, -5.55e-18, 5.55e-18), (2e-9, 1e-9, 3e-9), (0.5, -0.0, 1.0), (1e-20, None, None))
+    table = Table("rows", interval_columns("change", "+.3g"), rows)
+    assert [cell for (cell,) in table.format().rows] == [
+        "+0 (+0 … +0.01)",
+        "+0 (+0 … +0)",
+        "+2e-09 (+1e-09 … +3e-09)",
+        "+0.5 (+0 … +1)",
+        "+0",
+    ]
+    assert table.rows == rows and table.records()[0]["change low"] == -5.55e-18, "the numbers themselves stay"
+    assert [row[1] for row in pack_table(table)["rows"]] == [0.0, 0.0, 1e-9, 0.0, None]
+    assert format_interval(0.0, -5.55e-18, 0.01) == "+0 (+0 … +0.01)" and format_interval(0.25, None, None) == "+0.25"
+    p_values = Table("rows", (Column("p", format=".2g"),), ((1e-20,),))
+    assert p_values.format().rows == [["1e-20"]], "a number without an interval may be as small as that"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.core.errors import DataError, HeadcountError
-from headcount.data.chunks import CHUNK, Chunk, batch_size_of, chunks, n_rows, number_of_examples, rows_of
+from headcount.data.chunks import CHUNK, Chunk, batch_size_of, chunks, n_rows, number_of_examples, select_rows
 from headcount.data.stream import Reading, stream
 from headcount.data.task import SPLITS, Task, pad
 
@@ -158,7 +158,7 @@ def test_data_without_batches_are_refused(data: Any) -> None:
 
 def test_an_empty_batch_is_refused_by_its_place() -> None:
     with pytest.raises(DataError, match="batch that begins at example 4 is empty"):
-        list(chunks([pad(examples(4)), rows_of(pad(examples(4)), slice(0, 0))]))
+        list(chunks([pad(examples(4)), select_rows(pad(examples(4)), slice(0, 0))]))
 
 
 def test_a_mask_of_too_few_rows_is_left_to_the_check_of_the_batch() -> None:
@@ -169,7 +169,7 @@ def test_a_mask_of_too_few_rows_is_left_to_the_check_of_the_batch() -> None:
 
 def test_what_has_no_row_per_example_stays_whole() -> None:
     batch = {"input_ids": torch.zeros(4, 3), "positions": torch.arange(3), "use_cache": False, "scale": torch.tensor(2.0)}
-    some = rows_of(batch, [2, 0])
+    some = select_rows(batch, [2, 0])
     assert n_rows(batch) == 4 and n_rows(some) == 2
     assert torch.equal(some["positions"], torch.arange(3)) and some["use_cache"] is False and some["scale"] == 2.0
 

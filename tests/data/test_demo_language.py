@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from headcount.data.embedded import english, lexicon, tavi
-from headcount.data.embedded.entailment import LABELS, _facts, draw_pair
+from headcount.data.embedded.entailment import LABELS, _list_facts, draw_pair
 from headcount.data.embedded.grammar import Clause, Phrase, Relative, draw_clause
 from headcount.data.embedded.stories import draw_story
 from headcount.data.embedded.tokenizer import build_tokenizer, vocabulary
@@ -83,7 +83,7 @@ def test_labels_are_even_and_follow_from_the_facts() -> None:
     for pair in pairs:
         assert pair.premise != pair.hypothesis
         assert not pair.premise.negated
-        cores = {(f.subject, f.verb, f.object) for f in _facts(pair.premise)}
+        cores = {(f.subject, f.verb, f.object) for f in _list_facts(pair.premise)}
         core = (pair.hypothesis.subject, pair.hypothesis.verb, pair.hypothesis.object)
         if pair.label != "neutral":
             assert core in cores

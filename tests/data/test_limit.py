@@ -26,7 +26,7 @@ from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.data.open_task import open_task
 from headcount.data.readers import tables
-from headcount.data.readers.processor import reader_of
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import SPLITS, Task
 from headcount.data.tasks._splits import split_by_hash
 from headcount.surgery.source import local_folder
@@ -145,9 +145,9 @@ def tasks_of(words: Words, folder: Path) -> list[Task]:
         named = [("demo/encoder", "demo/text")]
     else:
         live = hc.load(folder / "model")
-        return [open_task("classification", live, reader_of(live, folder / "model"), train=folder / "data.csv")]
+        return [open_task("classification", live, tokenizer_or_image_processor(live, folder / "model"), train=folder / "data.csv")]
     models = [(hc.load(model), local_folder(model), task) for model, task in named]
-    return [open_task(task, live, reader_of(live, place)) for live, place, task in models]
+    return [open_task(task, live, tokenizer_or_image_processor(live, place)) for live, place, task in models]
 
 
 def commands_with_limit() -> set[str]:
@@ -190,7 +190,7 @@ def test_no_model_reads_more_of_a_split(
 
 
 def test_membership_does_not_change_with_the_limit(folder: Path) -> None:
-    live, reader = hc.load(folder / "model"), reader_of(hc.load(folder / "model"), folder / "model")
+    live, reader = hc.load(folder / "model"), tokenizer_or_image_processor(hc.load(folder / "model"), folder / "model")
     made = [open_task("classification", live, reader, train=folder / "data.csv", limit=limit) for limit in (None, 40, 7)]
     for split in SPLITS:
         whole, some, few = ([tuple(task.split(split)[i]["input_ids"]) for i in range(len(task.split(split)))] for task in made)
@@ -237,6 +237,7 @@ def _lines(path: Path, lines: list[str]) -> Path:
 WRITERS: dict[str, Callable[[Path, list[str], list[int]], Any]] = {
     "parquet, many groups": lambda place, texts, labels: _parquet(place / "a.parquet", texts, labels, 10),
     "parquet, large groups": lambda place, texts, labels: _parquet(place / "a.parquet", texts, labels, ROWS // 8),
+    "parquet, one group": lambda place, texts, labels: _parquet(place / "a.parquet", texts, labels, ROWS),
     "tsv": lambda place, texts, labels: _lines(place / "a.tsv", [f"{t}\t{n}" for t, n in zip(texts, labels, strict=True)]),
     "tsv.gz": lambda place, texts, labels: _lines(place / "a.tsv.gz", [f"{t}\t{n}" for t, n in zip(texts, labels, strict=True)]),
     "csv": lambda place, texts, labels: _lines(
@@ -285,7 +286,8 @@ def test_few_rows_of_a_sorted_file_are_read_and_all_labels_are_among_them(
     assert len(numbers) == ROWS, "100 rows for each example of the limit"
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("groups", [100, 1])
+def test_memory_does_not_grow_with_the_file(groups: int, tmp_path: Path) -> None:
     """A tenth of a million rows is read, one after another."""
     import subprocess
     import sys
@@ -293,7 +295,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    groups, rows = 100, 10_000
+    rows = 1_000_000 // groups
     schema = pyarrow.schema({"text": pyarrow.string(), "label": pyarrow.int64()})
     with parquet.ParquetWriter(tmp_path / "a.parquet", schema) as writer:
         for group in range(groups):

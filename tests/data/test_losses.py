@@ -14,9 +14,9 @@ from transformers import BertForSequenceClassification
 
 import headcount as hc
 from headcount.core.errors import NonFinite, UnsupportedModel
-from headcount.data.chunks import rows_of
+from headcount.data.chunks import select_rows
 from headcount.data.evaluate import evaluate
-from headcount.data.losses import ExampleLosses, OneByOne, finite_losses
+from headcount.data.losses import ExampleLosses, OneByOne, require_finite_losses
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.observe import evaluating
 from headcount.models.tiny.build import tiny_config, tiny_model
@@ -98,7 +98,7 @@ def test_each_loss_is_the_models_own_on_that_example_alone(case: str) -> None:
     losses = ExampleLosses(model)
     with evaluating(model):
         found = losses(model(**batch), batch)
-        alone = [model(**rows_of(batch, [i])).loss for i in range(N)]
+        alone = [model(**select_rows(batch, [i])).loss for i in range(N)]
     assert losses.reads_logits and not losses.one_by_one
     torch.testing.assert_close(found.double(), torch.stack(alone).double(), rtol=1e-5, atol=1e-6)
     assert len(set(found.tolist())) == N
@@ -129,7 +129,7 @@ def test_a_loss_that_no_rule_explains_is_taken_one_example_at_a_time(by: str) ->
         margins = torch.nn.functional.softplus(output.logits[:, 0] - output.logits[:, 1] * (rows["labels"] + 1))
         return 1.1 * margins
 
-    examples = [rows_of(batch, [i]) for i in range(N)]
+    examples = [select_rows(batch, [i]) for i in range(N)]
     known = hc.Task("known", examples, examples, examples, lambda rows: {k: torch.cat([r[k] for r in rows]) for k in rows[0]}, loss=alone)
     found, expected = hc.score(model, batch, by), hc.score(model, known, by)
     np.testing.assert_allclose(found.values, expected.values, rtol=1e-9, atol=1e-12)
@@ -145,7 +145,7 @@ def test_losses_that_cannot_be_told_apart_ask_for_single_examples() -> None:
         with pytest.raises(OneByOne):
             losses(model(**batch), batch)
         assert losses.one_by_one
-        one = rows_of(batch, [2])
+        one = select_rows(batch, [2])
         assert losses(model(**one), one).shape == (1,)
 
 
@@ -199,4 +199,4 @@ def test_later_batches_of_another_kind_are_refused() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_is_named_by_its_example(value: float) -> None:
     with pytest.raises(NonFinite, match="loss of example 17 is"):
-        finite_losses(torch.tensor([1.0, value, 2.0]), [12, 17, 13])
+        require_finite_losses(torch.tensor([1.0, value, 2.0]), [12, 17, 13])

@@ -27,7 +27,7 @@ from headcount.data.readers.conllu import entity_name_field, find_clusters, read
 from headcount.data.task import Text
 from headcount.data.text.align import align_all
 from headcount.data.text.aligned import Aligned, Reason, SentenceRefusal, Tokens, match_tokens
-from headcount.data.text.annotated import Annotated, Note, Word, base_relation, pair
+from headcount.data.text.annotated import Annotated, Note, Word, base_relation, join_pair
 from headcount.data.text.parallel import read_links, translations
 from headcount.data.text.parsers import from_spacy, from_stanza, parse_sentences, parser_of, spacy_parser, stanza_parser
 from headcount.data.text.sentences import read_annotated, sentences_of, sentences_of_examples, split_words
@@ -154,7 +154,7 @@ def check_laws(found: Aligned) -> None:
         pieces = found.pieces(number)
         assert list(pieces) == sorted(set(pieces))
         assert all(overlap(word, found.offsets[token]) for token in pieces)
-        if number not in found.borrowing:
+        if number not in found.words_borrowing_pieces:
             assert pieces == tuple(token for token, one in enumerate(found.words) if one == number)
         if not found.truncated and found.annotated.text[word.start : word.end].strip():
             assert pieces
@@ -202,7 +202,7 @@ def test_bytes_never_lose_a_word(text: str) -> None:
 @pytest.mark.parametrize("two", range(0, len(TEXTS), 3))
 def test_a_pair_is_aligned_as_its_texts_are_alone(name: str, two: int) -> None:
     first, second = split_words(TEXTS[0]), split_words(TEXTS[two])
-    found = align(pair(first, second), built(name))
+    found = align(join_pair(first, second), built(name))
     check_laws(found)
     for segment, alone in enumerate((align(first, built(name)), align(second, built(name)))):
         places = [token for token, one in enumerate(found.segments) if one == segment]
@@ -214,7 +214,7 @@ def test_a_pair_is_aligned_as_its_texts_are_alone(name: str, two: int) -> None:
 
 def test_a_pair_keeps_its_trees_apart_and_carries_type_ids() -> None:
     one = Annotated("a b", (Word("a", "", "", 1, "det", 0, 1), Word("b", "", "", -1, "root", 2, 3)), (((0, 1), (1, 2)),))
-    both = pair(one, one)
+    both = join_pair(one, one)
     assert [word.head for word in both.words] == [1, -1, 3, -1]
     assert both.clusters == (((0, 1), (1, 2)), ((2, 3), (3, 4)))
     assert [both.text[word.start : word.end] for word in both.words] == ["a", "b", "a", "b"]
@@ -222,7 +222,7 @@ def test_a_pair_keeps_its_trees_apart_and_carries_type_ids() -> None:
     assert found.inputs() == {"input_ids": list(found.ids), "token_type_ids": [0, 0, 0, 0, 1, 1, 1]}
     assert found.segments == (-1, 0, 0, -1, 1, 1, -1)
     with pytest.raises(DataError, match="single texts"):
-        pair(both, one)
+        join_pair(both, one)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -236,7 +236,7 @@ def test_truncation_keeps_the_front_and_its_words(name: str, kept: int) -> None:
     check_laws(short)
     front = [word for word, special in zip(short.words, short.special, strict=True) if not special]
     assert front == [word for word, special in zip(whole.words, whole.special, strict=True) if not special][: len(front)]
-    assert len(given_words.words) - 1 in short.uncovered
+    assert len(given_words.words) - 1 in short.words_without_pieces
     assert align(given_words, tokenizer, len(whole.ids), truncate=True) == whole
 
 
@@ -264,10 +264,10 @@ def test_a_token_on_two_words_goes_to_the_larger_part_and_the_other_borrows_it()
     tied = align(sentence("s cannot", "s", "can", "not"), _fast(made))
     assert tied.words == (0, 1)
     assert [tied.pieces(word) for word in range(3)] == [(0,), (1,), (1,)]
-    assert (tied.borrowing, tied.shared) == ((2,), 1)
+    assert (tied.words_borrowing_pieces, tied.shared) == ((2,), 1)
     larger = align(sentence("donut s", "do", "nut", "s"), _fast(made))
     assert larger.words == (1, 2)
-    assert larger.borrowing == (0,)
+    assert larger.words_borrowing_pieces == (0,)
 
 
 def test_words_of_a_multiword_token_share_its_pieces() -> None:
@@ -276,7 +276,7 @@ def test_words_of_a_multiword_token_share_its_pieces() -> None:
     check_laws(found)
     assert found.pieces(0) == found.pieces(1)
     assert set(found.words) <= {0, 2, None}
-    assert found.borrowing == (1,)
+    assert found.words_borrowing_pieces == (1,)
     assert found.shared == len(found.pieces(0))
 
 
@@ -330,7 +330,7 @@ def test_special_tokens_can_be_chosen_by_the_caller() -> None:
 
 
 def test_chunks_and_mixtures_keep_their_order() -> None:
-    many = [split_words(TEXTS[n % 8]) if n % 3 else pair(split_words("a"), split_words(TEXTS[n % 8])) for n in range(600)]
+    many = [split_words(TEXTS[n % 8]) if n % 3 else join_pair(split_words("a"), split_words(TEXTS[n % 8])) for n in range(600)]
     kept, refused = align_all(many, built("bytes"))
     assert [found.annotated for found in kept] == many
     assert not refused
@@ -667,8 +667,8 @@ def test_stanza_documents_become_words() -> None:
         ("Haus", -1, 3, 7),
         ("Ja", -1, 8, 10),
     ]
-    both = list(parse_sentences([pair(split_words("a b"), split_words("c"))], lambda text: split_words(text).words))
-    assert both == [pair(split_words("a b"), split_words("c"))]
+    both = list(parse_sentences([join_pair(split_words("a b"), split_words("c"))], lambda text: split_words(text).words))
+    assert both == [join_pair(split_words("a b"), split_words("c"))]
 
 
 @pytest.mark.parametrize(("name", "parser"), [("spacy", spacy_parser), ("stanza", stanza_parser)])
@@ -740,7 +740,7 @@ def test_texts_pairs_datasets_and_examples_of_tasks_become_sentences(tmp_path: P
     with pytest.raises(DataError, match="sentence 0: the text is empty"):
         list(sentences_of([" "]))
     one, two, three = sentences_of_examples([Text("line 1", "a b"), Text("line 2", "a", "b c"), Text("line 3", "a", target="x y")])
-    assert (one, two) == (split_words("a b", "line 1"), pair(split_words("a", "line 2"), split_words("b c", "line 2")))
+    assert (one, two) == (split_words("a b", "line 1"), join_pair(split_words("a", "line 2"), split_words("b c", "line 2")))
     assert three.target == split_words("x y", "line 3") and three.text == "a"
 
 

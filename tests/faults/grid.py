@@ -42,7 +42,7 @@ PASSES = {"confidence+gradient": ("scores", METHODS), "whole": ("evaluation", ("
 COMMAND = "headcount score toy --out run"
 TABLES = ("scores.csv", "scores.parquet", "outcomes.parquet")
 LIMIT = 120.0
-MEASURE = stream._measure
+MEASURE = stream._measure_within_memory
 
 
 @cache
@@ -182,7 +182,7 @@ def crash(operation: str, path: Path) -> None:
 @contextmanager
 def small_chunks(counted: Path | None = None, pause: float = 0.0) -> Iterator[None]:
     """Chunks of a few examples; every chunk that is computed is noted in a file, from whatever process."""
-    before = scoring.CHUNK, evaluation.CHUNK, stream._measure
+    before = scoring.CHUNK, evaluation.CHUNK, stream._measure_within_memory
 
     def noted(reading: stream.Reading, block: Any, measuring: Any) -> Any:
         name = getattr(reading.memory, "name", "none")
@@ -193,11 +193,11 @@ def small_chunks(counted: Path | None = None, pause: float = 0.0) -> Iterator[No
 
     scoring.CHUNK = SIZE
     evaluation.CHUNK = SIZE
-    stream._measure = noted
+    stream._measure_within_memory = noted
     try:
         yield
     finally:
-        scoring.CHUNK, evaluation.CHUNK, stream._measure = before
+        scoring.CHUNK, evaluation.CHUNK, stream._measure_within_memory = before
 
 
 def _append(path: Path, text: str) -> None:

@@ -16,7 +16,7 @@ import headcount as hc
 from headcount.core.errors import HeadcountError
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
-from headcount.core.tensor_files import check_safetensors
+from headcount.core.tensor_files import read_tensor_shapes
 from headcount.runs.artifacts import Artifact
 from headcount.surgery import manifest
 from headcount.surgery.source import read_config
@@ -88,7 +88,7 @@ def _parquet(stock: Stock, path: Path) -> Callable[[], object]:
 
 def _weights(stock: Stock, path: Path) -> Callable[[], object]:
     path.write_bytes((stock.plain() / "model.safetensors").read_bytes()[:6000])
-    return lambda: check_safetensors(path)
+    return lambda: read_tensor_shapes(path)
 
 
 def _manifest(stock: Stock, path: Path) -> Callable[[], object]:
@@ -108,7 +108,7 @@ def _config(stock: Stock, path: Path) -> Callable[[], object]:
     def read() -> None:
         from headcount.models.archs import cut_record as record
 
-        record.parse(read_config(path.parent).get(record.KEY))
+        record.parse_cut_record(read_config(path.parent).get(record.KEY))
 
     return read
 

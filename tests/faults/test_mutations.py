@@ -261,7 +261,7 @@ def accept_files(patch: pytest.MonkeyPatch) -> None:
 
 def accept_manifest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(manifest, "seal", lambda content: content.get("seal"))
-    patch.setattr(manifest, "_pack", lambda _: b"")
+    patch.setattr(manifest, "_manifest_bytes", lambda _: b"")
     patch.setattr(manifest, "read_bounded", lambda *_: b"")
 
 
@@ -276,13 +276,13 @@ def accept_artifacts(patch: pytest.MonkeyPatch) -> None:
     from headcount.runs import artifacts
 
     patch.setattr(artifacts, "seal", lambda content: content.get("seal"))
-    patch.setattr(artifacts, "_line", lambda _: type("Any", (bytes,), {"__eq__": lambda *_: True, "__ne__": lambda *_: False})())
+    patch.setattr(artifacts, "_head_line", lambda _: type("Any", (bytes,), {"__eq__": lambda *_: True, "__ne__": lambda *_: False})())
 
 
 def accept_tables(patch: pytest.MonkeyPatch) -> None:
     from headcount.core import score_tables as tables
 
-    patch.setattr(tables, "check_listed", lambda _: None)
+    patch.setattr(tables, "check_table_hash", lambda _: None)
 
 
 def accept_plans(patch: pytest.MonkeyPatch) -> None:

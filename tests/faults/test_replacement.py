@@ -94,7 +94,7 @@ def test_a_folder_that_is_replaced_is_never_lost(
     shm: Path, models: tuple[nn.Module, nn.Module], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "in steps":  # as on a file system whose names cannot be exchanged
-        monkeypatch.setattr(folders, "_exchange", lambda *_: False)
+        monkeypatch.setattr(folders, "_swap_names", lambda *_: False)
     kills, was_old, was_new = kill_at_every_operation(shm, models, step=9)
     assert was_old and was_new and was_old + was_new == kills
 
@@ -106,7 +106,7 @@ def test_a_folder_that_is_replaced_is_never_lost_at_any_operation(
     for name in ("exchanged", "stepwise"):
         (shm / name).mkdir()
     kills = kill_at_every_operation(shm / "exchanged", models, step=1)[0]
-    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
+    monkeypatch.setattr(folders, "_swap_names", lambda *_: False)
     kills += kill_at_every_operation(shm / "stepwise", models, step=1)[0]
     figure("campaign replacement", tried=kills, lost=0, wrong=0, raw=0)
 
@@ -114,7 +114,7 @@ def test_a_folder_that_is_replaced_is_never_lost_at_any_operation(
 def test_a_reader_between_the_renames_finishes_them(
     shm: Path, models: tuple[nn.Module, nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
+    monkeypatch.setattr(folders, "_swap_names", lambda *_: False)
     old, new = models
     target = hc.save(old, shm / "model")
     read: list[bool] = []

@@ -104,14 +104,14 @@ import headcount as hc
 from toys import shared
 rank, place = int(os.environ["RANK"]), int(sys.argv[4])
 with grid.small_chunks():
-    measure, seen = stream._measure, 0
+    measure, seen = stream._measure_within_memory, 0
     def counted(*given):
         global seen
         seen += 1
         if rank == 1 and seen == place:
             os.kill(os.getpid(), signal.SIGKILL)
         return measure(*given)
-    stream._measure = counted
+    stream._measure_within_memory = counted
     model, data = shared("encoder"), grid.data(96)
     with Run.lead(Path(sys.argv[3])) if rank == 0 else nullcontext() as run:
         if run is not None:

@@ -55,13 +55,13 @@ class Command:
         return grid.start(started).wait()
 
     def _send_at(self, place: int, kind: str) -> None:
-        step, measure = grid.at(place, lambda *_: self._send(kind)), stream._measure
+        step, measure = grid.at(place, lambda *_: self._send(kind)), stream._measure_within_memory
 
         def measured(*given: Any) -> Any:
             step("block", Path())
             return measure(*given)
 
-        files.before, stream._measure = step, measured
+        files.before, stream._measure_within_memory = step, measured
 
     def _send(self, kind: str) -> None:
         (self.shm / "sent").write_text(str(time.monotonic()))
@@ -76,9 +76,9 @@ class Command:
         seen: list[str] = []
 
         def counted() -> int:
-            measure = stream._measure
+            measure = stream._measure_within_memory
             files.before = lambda *_: seen.append("")
-            stream._measure = lambda *given: (seen.append(""), measure(*given))[1]
+            stream._measure_within_memory = lambda *given: (seen.append(""), measure(*given))[1]
             assert main([*self.line(self.shm / "counted"), "--quiet"]) == 0
             return len(seen)
 

@@ -23,14 +23,14 @@ from headcount.app.main import main
 from headcount.pruning.prune import prune
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training import trainer
-from headcount.pruning.training.trainer import checkpoints
+from headcount.pruning.training.trainer import list_finished_checkpoints
 
 METHODS = ("l0", "dsp")
 RECIPE = Recipe(train_batch=8, epochs=4, save_every=2)
 DANGEROUS = (
     (torch, "save"),
-    (trainer, "_seal"),
-    (trainer, "_remove"),
+    (trainer, "_seal_checkpoint"),
+    (trainer, "_remove_checkpoint"),
     (trainer.shutil, "rmtree"),
     (Path, "rename"),
     (trainer, "write_json"),
@@ -76,7 +76,7 @@ def warm(shm: Path) -> Iterator[Callable[[str], tuple[str, float]]]:
 
 def goes_on(folder: Path, method: str, expected: str) -> None:
     for path in folder.rglob("checkpoint-*"):
-        assert trainer.PARTIAL in path.parts or f"{trainer.PARTIAL}-gone" in path.parts or trainer.damage_of(path) is None, (
+        assert trainer.PARTIAL in path.parts or f"{trainer.PARTIAL}-gone" in path.parts or trainer.checkpoint_damage(path) is None, (
             "no half checkpoint"
         )
     done = grid.start(lambda: trained(folder, method)).wait()
@@ -164,7 +164,11 @@ def test_killed_again_and_again(shm: Path, warm: Callable[[str], tuple[str, floa
 
         if grid.start(doomed).wait().code == 0:
             break
-        now = sum(int(path.name.rpartition("-")[2]) for stage in ("choose", "recover") for path in checkpoints(shm / "often" / stage)[-1:])
+        now = sum(
+            int(path.name.rpartition("-")[2])
+            for stage in ("choose", "recover")
+            for path in list_finished_checkpoints(shm / "often" / stage)[-1:]
+        )
         assert now > came
         came = now
     goes_on(shm / "often", "dsp", expected)

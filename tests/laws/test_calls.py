@@ -19,7 +19,7 @@ from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.families import VARIANTS, variant
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.fine_tune import fine_tune
-from headcount.surgery.verify import difference, forward_outputs, run_gated
+from headcount.surgery.verify import forward_outputs, largest_relative_difference, run_gated
 from headcount.testing.calls import probe_task, require_calls_change_nothing
 from headcount.testing.fingerprint import ModelChanged, require_unchanged
 from headcount.testing.laws import DoesNotApply, Subject, emptying_plan, uneven_plan
@@ -66,6 +66,14 @@ def _change_nothing(model: nn.Module, batch: dict[str, Any] | None = None) -> st
 @pytest.mark.parametrize("name", [v.name for v in VARIANTS])
 def test_no_call_changes_a_model(name: str) -> None:
     assert _change_nothing(variant(name).build())
+
+
+@pytest.mark.parametrize("name", ["bert", "llama-grouped", "vit"])
+def test_no_costly_call_changes_a_model(name: str) -> None:
+    """Pruning, roles, relevance and entropy."""
+    subject = Subject.of(variant(name).build())
+    completed = require_calls_change_nothing(subject.model, subject.batch, None, costly=True)
+    assert "prune by ranking" in completed and "score by lrp" in completed
 
 
 @pytest.mark.parametrize("what", CHANGING)
@@ -136,9 +144,9 @@ def test_a_cut_of_sparse_attention_equals_the_gates_on_short_and_long_inputs(mod
         loaded = hc.load(hc.save(small, tmp_path / f"{len(plan.removed)}"))
         for batch in (short, long, short):
             expected = run_gated(model, plan, batch)
-            assert difference(forward_outputs(small, batch), expected) < 1e-9
-            assert difference(forward_outputs(loaded, batch), expected) < 1e-9
-    assert difference(forward_outputs(model, long), dense) == 0
+            assert largest_relative_difference(forward_outputs(small, batch), expected) < 1e-9
+            assert largest_relative_difference(forward_outputs(loaded, batch), expected) < 1e-9
+    assert largest_relative_difference(forward_outputs(model, long), dense) == 0
 
 
 def test_attention_that_a_switch_hides_is_refused() -> None:

@@ -12,7 +12,7 @@ from headcount.core.errors import ProbeError, UnsupportedModel
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.head_map import HeadMap
 from headcount.models.tiny.build import build_model, tiny_config, tiny_model
-from headcount.surgery.verify import difference, forward_outputs
+from headcount.surgery.verify import forward_outputs, largest_relative_difference
 from headcount.testing.laws import DoesNotApply, Subject, gate_zero_is_no_attention, generation_agrees
 
 
@@ -29,7 +29,7 @@ def test_a_gate_silences_the_convolution_of_a_nystromformer_head() -> None:
         rows = slice(block.head_dim, 2 * block.head_dim)
         for name in ("weight", "bias"):
             model.get_parameter(f"{block.v.path}.{name}")[rows] = 0.0
-    assert difference(gated, forward_outputs(model, subject.batch)) < 1e-9
+    assert largest_relative_difference(gated, forward_outputs(model, subject.batch)) < 1e-9
 
 
 def test_generation_leaves_block_sparse_attention_on() -> None:

@@ -13,7 +13,7 @@ from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.families import variant
 from headcount.surgery.cut import removed_parameters
-from headcount.surgery.verify import difference, forward_outputs, gates_of, run_gated
+from headcount.surgery.verify import forward_outputs, gates_of, largest_relative_difference, run_gated
 from headcount.testing.laws import uneven_plan
 
 WINDOW = 4
@@ -41,7 +41,7 @@ def test_windows_and_global_tokens(name: str, length: int, n_global: int) -> Non
     inputs = tokens(length, n_global) | ({"decoder_input_ids": torch.tensor([[2, 7, 8], [2, 9, 4]])} if name == "led" else {})
     for plan in (uneven_plan(heads.blocks), hc.Plan.removing(heads.blocks[0].heads)):
         small = hc.cut(model, plan)  # proven on a probe of its own, not on these inputs
-        assert difference(forward_outputs(small, inputs), run_gated(model, plan, inputs)) < 1e-9
+        assert largest_relative_difference(forward_outputs(small, inputs), run_gated(model, plan, inputs)) < 1e-9
 
 
 def test_generation_with_global_tokens() -> None:
@@ -80,9 +80,9 @@ def test_a_kv_head_goes_with_all_its_readers(name: str, tmp_path) -> None:
     for removed in plans.values():
         plan = hc.Plan.removing(removed)
         small = hc.cut(model, plan)
-        assert difference(forward_outputs(small, batch), run_gated(model, plan, batch)) < 1e-9
+        assert largest_relative_difference(forward_outputs(small, batch), run_gated(model, plan, batch)) < 1e-9
         again = hc.load(hc.save(small, tmp_path / "model", overwrite=True), model_kwargs={"experts_implementation": "eager"})
-        assert difference(forward_outputs(again, batch), forward_outputs(small, batch)) == 0
+        assert largest_relative_difference(forward_outputs(again, batch), forward_outputs(small, batch)) == 0
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -95,7 +95,7 @@ def test_cutting_a_provider_step_by_step(name: str) -> None:
         small = hc.cut(small, hc.Plan.removing(step))
     once = hc.cut(model, hc.Plan.removing([head for step in steps for head in step]))
     batch = probe_inputs(model)
-    assert difference(forward_outputs(small, batch), forward_outputs(once, batch)) < 1e-9
+    assert largest_relative_difference(forward_outputs(small, batch), forward_outputs(once, batch)) < 1e-9
     assert sum(p.numel() for p in small.parameters()) == sum(p.numel() for p in once.parameters())
 
 
@@ -122,7 +122,7 @@ def test_values_that_are_the_keys() -> None:
     for plan in (uneven_plan(heads.blocks), hc.Plan.removing(heads.blocks[1].heads)):
         dense = sum(p.numel() for p in model.parameters())
         small = hc.cut(model, plan)
-        assert difference(forward_outputs(small, batch), run_gated(model, plan, batch)) < 1e-9
+        assert largest_relative_difference(forward_outputs(small, batch), run_gated(model, plan, batch)) < 1e-9
         assert dense - sum(p.numel() for p in small.parameters()) == removed_parameters(heads, plan)
 
 

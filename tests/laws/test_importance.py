@@ -19,7 +19,7 @@ from headcount.core.errors import UnknownName
 from headcount.core.normalisation import Scaling
 from headcount.core.options import options_of
 from headcount.core.registry import IMPORTANCES
-from headcount.data.chunks import rows_of
+from headcount.data.chunks import select_rows
 from headcount.importance.base import (
     BatchImportance,
     BlockImportance,
@@ -71,7 +71,7 @@ def model_of(name: str) -> nn.Module:
 def task_of(model: nn.Module, order: list[int] | None = None) -> hc.Task:
     """Examples that are rows of a probe batch: such a batch fits every family."""
     batch = {name: value for name, value in probe_inputs(model, batch=N).items() if isinstance(value, Tensor)}
-    examples = [rows_of(batch, slice(i, i + 1)) for i in (order or range(N))]
+    examples = [select_rows(batch, slice(i, i + 1)) for i in (order or range(N))]
     return hc.Task("probe", examples, examples, examples, by_hand, loss=outputs_loss)
 
 

@@ -13,7 +13,7 @@ from headcount.data.evaluate import evaluate
 from headcount.importance.score import score_all
 from headcount.models.dummy_inputs.request import N_PADDED
 from headcount.models.dummy_inputs.text import probe_inputs
-from headcount.models.padding import positions_of
+from headcount.models.padding import position_ids_of
 from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.float64 import Float64
 
@@ -86,7 +86,7 @@ def test_left_padding_that_cannot_be_mended_is_refused(name: str) -> None:
 
 def test_positions_count_real_tokens() -> None:
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-    assert positions_of(mask).tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 2, 2], [0, 1, 2, 3, 4]]
+    assert position_ids_of(mask).tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 2, 2], [0, 1, 2, 3, 4]]
 
 
 def test_given_positions_are_left_alone() -> None:

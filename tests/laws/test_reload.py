@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,22 @@ from torch import nn
 from transformers.models.deepseek_ocr2.modeling_deepseek_ocr2 import DeepseekOcr2TextModel
 
 import headcount as hc
-from headcount.core.errors import ArtifactError, UnsupportedModel
+from headcount.core.errors import ArtifactError, UnsupportedModel, VerificationError
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import build_model, tiny_config, tiny_model
 from headcount.models.tiny.families import variant
 from headcount.surgery import state
-from headcount.testing.laws import Subject, casts_survive_saving, require_equal_reload, save_then_load_is_equal, uneven_plan
+from headcount.surgery.export import portable
+from headcount.surgery.load import unregister
+from headcount.surgery.verify import copy_in_float32, forward_outputs, largest_relative_difference
+from headcount.testing.laws import (
+    Subject,
+    cast_with_padding_rows,
+    casts_survive_saving,
+    require_equal_reload,
+    save_then_load_is_equal,
+    uneven_plan,
+)
 
 
 @pytest.mark.parametrize("model_type", ["chinese_clip", "youtu", "llama", "axk1"])
@@ -91,3 +102,55 @@ def test_portable_export(name: str, tmp_path: Path) -> None:
     heads = hc.HeadMap.of(model)
     for number, plan in enumerate((uneven_plan(heads.blocks), hc.Plan.removing(heads.blocks[0].heads))):
         hc.export(hc.cut(model, plan), tmp_path / str(number))  # proven equal before it is written
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("model_type", ["kosmos-2", "youtu", "llama", "chinese_clip"])
+def test_a_portable_folder_says_what_plain_loading_changes(model_type: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Kosmos-2 lost its padding row (.116); buffers that a cast had rounded were computed anew (.0099 for LLaMA, also by load)."""
+    model = cast_with_padding_rows(tiny_model(model_type), dtype)
+    small = hc.cut(model, uneven_plan(Subject.of(model).cuttable))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        folder = hc.export(small, tmp_path / "portable")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    plain = type(model).from_pretrained(folder)
+    hc.register()
+    try:
+        registered = type(model).from_pretrained(folder)
+    finally:
+        unregister()
+    exact, batch = copy_in_float32(small, probe_inputs(small))
+    expected = forward_outputs(exact, batch)
+
+    def difference(reloaded: nn.Module) -> float:
+        return largest_relative_difference(forward_outputs(copy_in_float32(reloaded, {})[0], batch), expected)
+
+    assert difference(hc.load(folder)) < 2e-5
+    assert difference(registered) < 2e-5
+    is_warned = any("Plain from_pretrained of transformers changes" in str(warning.message) for warning in caught)
+    assert is_warned == ("Plain from_pretrained of transformers changes" in card)
+    if not is_warned:
+        assert difference(plain) < 2e-5
+    padding_is_lost = model_type in ("kosmos-2", "chinese_clip")
+    assert is_warned == (padding_is_lost or dtype == torch.bfloat16)
+
+
+def test_the_proof_of_a_portable_export_sees_below_half_precision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A tolerance of 5e-2 hid buffers that were not copied."""
+    small = hc.cut(tiny_model("llama", dtype=torch.float32).to(torch.bfloat16), hc.Plan.removing(["L0H0", "L0H1"]))
+    wide = portable.widen(small)
+    with torch.no_grad():
+        wide.model.norm.weight.mul_(1.01)
+    monkeypatch.setattr(portable, "widen", lambda _: wide)
+    with pytest.raises(VerificationError, match="in float32 differs"):
+        hc.export(small, tmp_path / "portable")
+    assert not (tmp_path / "portable").exists()
+
+
+def test_the_card_of_a_uniform_cut_names_what_plain_loading_may_lose(tmp_path: Path) -> None:
+    model = cast_with_padding_rows(tiny_model("llama"), torch.bfloat16)
+    heads = hc.HeadMap.of(model)
+    small = hc.cut(model, hc.Plan.removing([head for block in heads.blocks for group in block.groups()[:3] for head in group]))
+    card = (hc.save(small, tmp_path / "model") / "README.md").read_text(encoding="utf-8")
+    assert "does not read `heads.state` (`buffer:" in card

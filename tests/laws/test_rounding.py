@@ -72,6 +72,6 @@ def test_epsilon_shows_rounding_beside_its_scores() -> None:
 def test_scores_that_are_rounding_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = variant("bert").build(dtype=torch.float32)
     data = [probe_inputs(model, batch=4)]
-    monkeypatch.setattr(RoundingNoise, "apply", lambda self, values: values * (1 + torch.rand(values.shape).to(values)))
+    monkeypatch.setattr(RoundingNoise, "add_noise", lambda self, values: values * (1 + torch.rand(values.shape).to(values)))
     with pytest.raises(RoundingError, match=r"rounding in float32 moves lrp:epsilon of \d+ of 12 heads .* load the model in a wider dtype"):
         hc.score(model, data, by="lrp:epsilon")

@@ -27,7 +27,7 @@ from headcount.surgery.cost import cost
 from headcount.surgery.cut import cut
 from headcount.surgery.export import portable
 from headcount.surgery.export.onnx import Onnx
-from headcount.surgery.verify import difference, forward_outputs
+from headcount.surgery.verify import forward_outputs, largest_relative_difference
 from headcount.testing.laws import emptying_plan, uneven_plan
 
 
@@ -44,13 +44,13 @@ def test_a_uneven_cut_after_a_uniform_one_loads_and_exports(name: str, tmp_path:
         block = hc.HeadMap.of(middle).blocks[-1]
         small = cut(middle, hc.Plan.removing(block.groups()[0]))
         again = hc.load(hc.save(small, tmp_path / "small", overwrite=(tmp_path / "small").exists()))
-        assert difference(forward_outputs(again, batch), forward_outputs(small, batch)) == 0
+        assert largest_relative_difference(forward_outputs(again, batch), forward_outputs(small, batch)) == 0
         assert hc.HeadMap.of(again).heads == hc.HeadMap.of(small).heads
         for source in (middle, again):
             out = hc.export(source, tmp_path / "whole", overwrite=(tmp_path / "whole").exists())
             whole = type(model).from_pretrained(out)
             assert {n: p.shape for n, p in whole.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
-            assert difference(forward_outputs(whole, batch), forward_outputs(source, batch)) < 1e-9
+            assert largest_relative_difference(forward_outputs(whole, batch), forward_outputs(source, batch)) < 1e-9
 
 
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3"])
@@ -59,7 +59,7 @@ def test_latent_attention_keeps_its_sizes(name: str, tmp_path: Path) -> None:
     small = cut(model, uniform(model))
     assert getattr(small.config, "head_dim", None) == getattr(model.config, "head_dim", None)
     again = hc.load(hc.save(small, tmp_path / "out"))
-    assert difference(forward_outputs(again, probe_inputs(model)), forward_outputs(small, probe_inputs(model))) < 1e-6
+    assert largest_relative_difference(forward_outputs(again, probe_inputs(model)), forward_outputs(small, probe_inputs(model))) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["fsmt", "mlcd_vision_model", "bert"])
@@ -204,7 +204,7 @@ def test_an_interrupt_between_renames_restores_the_old_folder(tmp_path: Path, mo
             raise KeyboardInterrupt
         return rename(self, target)
 
-    monkeypatch.setattr("headcount.core.folders._exchange", lambda *_: False)
+    monkeypatch.setattr("headcount.core.folders._swap_names", lambda *_: False)
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         hc.save(model, out, overwrite=True)
@@ -396,7 +396,7 @@ def test_transformers_swallows_head_mask(name: str) -> None:
     batch = probe_inputs(model)
     with torch.no_grad():
         plain, masked = model(**batch), model(**batch, head_mask=torch.zeros(2, 6, dtype=torch.float64))
-    assert difference(output_tensors(masked), output_tensors(plain)) == 0
+    assert largest_relative_difference(output_tensors(masked), output_tensors(plain)) == 0
 
 
 def test_means_are_not_touched_by_padding_in_time_first_models() -> None:
@@ -444,15 +444,15 @@ def test_a_sink_is_no_key_under_adapters() -> None:
 def test_a_teacher_of_one_number_teaches() -> None:
     from types import SimpleNamespace
 
-    from headcount.pruning.training.trainer import divergence
+    from headcount.pruning.training.trainer import teacher_divergence
 
     teacher = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=1)
     batch = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 10]]), "labels": torch.zeros(2)}
     with torch.no_grad():
         wanted = teacher(input_ids=batch["input_ids"]).logits
     inputs = {"input_ids": batch["input_ids"]}
-    assert divergence(teacher, SimpleNamespace(logits=wanted + 2), inputs).item() == pytest.approx(4)
-    assert divergence(teacher, SimpleNamespace(logits=wanted), inputs).item() == 0
+    assert teacher_divergence(teacher, SimpleNamespace(logits=wanted + 2), inputs).item() == pytest.approx(4)
+    assert teacher_divergence(teacher, SimpleNamespace(logits=wanted), inputs).item() == 0
 
 
 @pytest.mark.parametrize("by", ["ablation:mean", "all-but-one:mean"])

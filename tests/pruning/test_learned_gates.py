@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headcount.pruning.gating import mark_top, shift_logits
 from headcount.pruning.methods import dsp, l0
-from headcount.pruning.training.gates import noise
+from headcount.pruning.training.gates import uniform_noise
 
 TAUS = [10.0**power for power in range(3, -9, -1)]
 DRAWS = {"subset": dsp.sample_subset, "fast": dsp.sample_subset_fast}
@@ -47,7 +47,7 @@ def test_known_values_of_hard_concrete_gates() -> None:
 
 @pytest.mark.parametrize("log_a", [-3.0, -1.0, 0.0, 0.7, 2.5])
 def test_samples_are_open_as_often_as_p_open_says(log_a: float) -> None:
-    u = noise(5, 0, 200_000) * (1 - 2 * l0.EPSILON) + l0.EPSILON
+    u = uniform_noise(5, 0, 200_000) * (1 - 2 * l0.EPSILON) + l0.EPSILON
     at = torch.full_like(u, log_a)
     gates = l0.sample_gates(at, u)
     p = float(l0.open_probability(at[:1]))
@@ -58,7 +58,7 @@ def test_samples_are_open_as_often_as_p_open_says(log_a: float) -> None:
 
 
 def test_gradient_of_a_sample_is_that_of_finite_differences() -> None:
-    u = noise(3, 7, 40)
+    u = uniform_noise(3, 7, 40)
     at = numbers(40, 1).requires_grad_(True)
     weight = numbers(40, 2)
     (gradient,) = torch.autograd.grad((l0.sample_gates(at, u) * weight).sum(), at)
@@ -70,14 +70,14 @@ def test_gradient_of_a_sample_is_that_of_finite_differences() -> None:
 
 
 def test_noise_depends_on_seed_and_step_alone() -> None:
-    first = noise(3, 5, 9)
+    first = uniform_noise(3, 5, 9)
     torch.manual_seed(1), np.random.seed(1)
-    assert torch.equal(first, noise(3, 5, 9)) and torch.equal(first[:4], noise(3, 5, 4))
-    assert not torch.equal(first, noise(3, 6, 9)) and not torch.equal(first, noise(4, 5, 9))
+    assert torch.equal(first, uniform_noise(3, 5, 9)) and torch.equal(first[:4], uniform_noise(3, 5, 4))
+    assert not torch.equal(first, uniform_noise(3, 6, 9)) and not torch.equal(first, uniform_noise(4, 5, 9))
     assert first[:3].tolist() == [0.08910064623458391, 0.33189185276481004, 0.16520897668188295], (
         "another machine, another version: the same"
     )
-    assert noise(-1, 0, 1000).min() > 0 and noise(2**70, 0, 1000).max() < 1
+    assert uniform_noise(-1, 0, 1000).min() > 0 and uniform_noise(2**70, 0, 1000).max() < 1
 
 
 # Relaxed subsets.
@@ -101,7 +101,7 @@ def by_definition(w: list[float], number: int, tau: float, u: list[float]) -> li
 @pytest.mark.parametrize("tau", [1000.0, 1.0, 0.1, 1e-3, 1e-8])
 @pytest.mark.parametrize("number", [1, 5, 11])
 def test_the_recursion_is_that_of_the_paper(number: int, tau: float) -> None:
-    w, u = numbers(12), noise(1, 2, 12)
+    w, u = numbers(12), uniform_noise(1, 2, 12)
     expected = by_definition(w.tolist(), number, tau, u.tolist())
     assert dsp.sample_subset(w, number, tau, u).tolist() == pytest.approx(expected, abs=1e-9)
 
@@ -112,7 +112,7 @@ def test_gates_sum_to_k_and_become_one_hot(draw: str, number: int) -> None:
     w = numbers(24).requires_grad_(True)
     for tau in TAUS:
         for step in range(5):
-            u = noise(0, step, 24)
+            u = uniform_noise(0, step, 24)
             gates = DRAWS[draw](w, number, tau, u)
             assert float(gates.detach().sum()) == pytest.approx(number, abs=1e-9), tau
             (gradient,) = torch.autograd.grad((gates * numbers(24, 9)).sum(), w)
@@ -142,7 +142,7 @@ def test_ties_share_and_nothing_is_nan(draw: str) -> None:
 
 def test_extreme_noise_is_no_nan() -> None:
     w = numbers(6, spread=300).requires_grad_(True)
-    u = noise(0, 0, 6).clone()
+    u = uniform_noise(0, 0, 6).clone()
     u[0], u[1] = torch.finfo(torch.float64).tiny, 1 - 1e-16
     for tau in TAUS:
         for draw in DRAWS.values():
@@ -154,7 +154,7 @@ def test_extreme_noise_is_no_nan() -> None:
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("tau", [3.0, 0.7, 0.2])
 def test_gradient_of_a_subset_is_that_of_finite_differences(draw: str, tau: float) -> None:
-    w, u, weight = numbers(15).requires_grad_(True), noise(2, 2, 15), numbers(15, 4)
+    w, u, weight = numbers(15).requires_grad_(True), uniform_noise(2, 2, 15), numbers(15, 4)
     (gradient,) = torch.autograd.grad((DRAWS[draw](w, 6, tau, u) * weight).sum(), w)
     expected = slopes(lambda x: (DRAWS[draw](x, 6, tau, u) * weight).sum(), w.detach())
     assert torch.allclose(gradient, expected, atol=1e-6)
@@ -162,13 +162,13 @@ def test_gradient_of_a_subset_is_that_of_finite_differences(draw: str, tau: floa
 
 def test_both_forms_choose_the_same_heads_when_cold() -> None:
     for step in range(20):
-        w, u = numbers(40, step), noise(1, step, 40)
+        w, u = numbers(40, step), uniform_noise(1, step, 40)
         both = [draw(w, 9, 1e-8, u) for draw in DRAWS.values()]
         assert torch.allclose(*both, atol=1e-6)
 
 
 def test_the_fast_form_takes_thousands() -> None:
-    w, u = numbers(10_000).requires_grad_(True), noise(0, 0, 10_000)
+    w, u = numbers(10_000).requires_grad_(True), uniform_noise(0, 0, 10_000)
     start = time.process_time()
     gates = dsp.sample_subset_fast(w, 2500, 0.5, u)
     gates.sum().backward()

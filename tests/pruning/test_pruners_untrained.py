@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from toys import build, configured, examples, shared, task, zero
+from toys import build, configured, examples, own_labels, shared, task, unbiased_encoder, zero
 
 import headcount as hc
 from headcount.core.errors import HeadcountError, PlanError
 from headcount.core.heads import tie_order
 from headcount.data.evaluate import evaluate
 from headcount.data.metrics import PERPLEXITY
+from headcount.data.share_above_chance import chance_of
 from headcount.pruning.base import Choice, PruneContext, Pruner
 from headcount.pruning.methods import rank as rank_file
 from headcount.pruning.methods.fisher import exchange_units, gate_gradients_of_examples
-from headcount.pruning.scope import GroupLimits, _share_out
+from headcount.pruning.scope import GroupLimits, _distribute_kept_heads
 
 INFORMED = ("rank", "rank by=ablation", "surgeon", "surgeon rounds=1 rivals=no", "surgeon rounds=4 rivals=no", "fisher")
 UNINFORMED = ("random", "random:type", "layers:top", "layers:middle", "layers:bottom", "layers:consecutive", "layers:spread")
@@ -46,14 +47,6 @@ def planted(kind: str, matter: set[str]) -> nn.Module:
         if str(head) not in matter:
             zero(model, head)
     return model
-
-
-def own_labels(model: nn.Module) -> hc.Task:
-    """Examples whose labels are what the model itself says, so that any change of it costs something."""
-    rows = examples("encoder", N)
-    with torch.no_grad():
-        said = model(**task("encoder", N).collate(rows)).logits.argmax(-1).tolist()
-    return task("encoder", rows=[{**row, "labels": label} for row, label in zip(rows, said, strict=True)])
 
 
 def like_dense(model: nn.Module) -> hc.Task:
@@ -93,7 +86,7 @@ def test_one_of_two_equal_heads_goes_for_nothing(method: str) -> None:
         for part in (attention.self.query, attention.self.key, attention.self.value):
             part.weight[8:16], part.bias[8:16] = part.weight[0:8], part.bias[0:8]
         attention.output.dense.weight[:, 0:16] *= 3
-    data, total = own_labels(model), len(hc.HeadMap.of(model))
+    data, total = own_labels(model, N), len(hc.HeadMap.of(model))
     choice = chosen(model, method, total - 1, data)
     assert {str(head) for head in choice.plan.removed} <= {"L1H0", "L1H1"}
     assert next(entry["rise"] for entry in choice.history if "rise" in entry) < 1e-6
@@ -157,13 +150,13 @@ def test_shares_sum_up() -> None:
         groups = [GroupLimits(int(random.integers(1, 9))) for _ in range(random.integers(1, 6))]
         total = sum(group.n_heads for group in groups)
         number = int(random.integers(0, total + 1))
-        shares = _share_out(groups, number)
+        shares = _distribute_kept_heads(groups, number)
         assert sum(shares) == number
         assert all(abs(s - number * group.n_heads / total) < 1 and s <= group.n_heads for s, group in zip(shares, groups, strict=True))
-    assert _share_out([GroupLimits(8, 2), GroupLimits(8, 2)], 6) == [4, 2]
-    assert _share_out([GroupLimits(6, 1, min_heads=3), GroupLimits(6), GroupLimits(6)], 3) == [3, 0, 0]
+    assert _distribute_kept_heads([GroupLimits(8, 2), GroupLimits(8, 2)], 6) == [4, 2]
+    assert _distribute_kept_heads([GroupLimits(6, 1, min_heads=3), GroupLimits(6), GroupLimits(6)], 3) == [3, 0, 0]
     with pytest.raises(PlanError, match="cannot be shared out"):
-        _share_out([GroupLimits(8, 4), GroupLimits(8, 4)], 6)
+        _distribute_kept_heads([GroupLimits(8, 4), GroupLimits(8, 4)], 6)
 
 
 @pytest.mark.parametrize("variant", ["top", "bottom", "middle", "spread", "consecutive"])
@@ -230,29 +223,62 @@ def test_steps_of_kv_units_are_whole() -> None:
     assert [entry["heads"] for entry in choice.history] == list(range(total - unit, 0, -unit))
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "perplexity", None])
+def own_tokens(model: nn.Module) -> hc.Task:
+    """Texts whose next tokens are what the model itself says, where it says enough to be above chance; a perplexity."""
+    rows = examples("decoder", N)
+    with torch.no_grad():
+        logits = model(**task("decoder", N).collate(rows)).logits
+    for row, scores in zip(rows, logits, strict=True):
+        length = len(row["input_ids"])
+        row["labels"] = [-100, *scores[: length - 1].argmax(-1).tolist()]
+    return task("decoder", rows=rows, metric=PERPLEXITY)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "perplexity"])
 @pytest.mark.parametrize("again", ["yes", "no"])
-def test_the_stop_rule_keeps_the_last_plan_that_holds(metric: str | None, again: str) -> None:
-    kind = "decoder" if metric == "perplexity" else "encoder"
-    model = shared(kind)
-    data = task(kind, N)
-    data = own_labels(model) if metric == "accuracy" else data
-    data = data if metric == "accuracy" else replace(data, metric=PERPLEXITY if metric else None)
+def test_the_stop_rule_keeps_the_last_plan_that_holds(metric: str, again: str) -> None:
+    model = unbiased_encoder(N) if metric == "accuracy" else build("decoder")
+    if metric == "perplexity":
+        model.get_output_embeddings().weight.data *= 40  # sure of what it says, so that its perplexity is near 1
+    data, share = (own_labels(model, N), 0.9) if metric == "accuracy" else (own_tokens(model), 0.8)
     unit = len(hc.HeadMap.of(model).units()[0])
-    share = 0.9 if metric == "accuracy" else 0.8
     choice = chosen(model, f"rank again={again} step=0.1 stop={share}", unit, data)
-    whole = evaluate(model, data, split="selection")
+    whole, chance = evaluate(model, data, split="selection"), chance_of(model, data, split="selection")
+    assert chance is not None and whole.value is not None
 
     def holds(entry: dict[str, Any]) -> bool:
-        if metric is None:
-            return entry["loss"] <= whole.loss / share
-        return entry["value"] >= share * whole.value if metric == "accuracy" else entry["value"] <= whole.value / share
+        if metric == "accuracy":
+            return entry["value"] - chance >= share * (whole.value - chance)
+        return np.log(chance / entry["value"]) >= share * np.log(chance / whole.value)
 
     held = [holds(entry) for entry in choice.history]
     assert all(held[:-1])
     last = [entry["heads"] for entry, one in zip(choice.history, held, strict=True) if one]
     assert len(kept(model, choice)) == (last[-1] if last else len(hc.HeadMap.of(model)))
     assert held[-1] == (len(kept(model, choice)) == unit)
+
+
+def one_label(model: nn.Module) -> hc.Task:
+    """Examples that a constant answer gets right as often as the model: all labels are what it says of the first one."""
+    rows = own_labels(model, N).calibration
+    return task("encoder", rows=[{**row, "labels": rows[0]["labels"]} for row in rows])
+
+
+AT_CHANCE: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
+    "accuracy": (one_label, "is not better than chance"),
+    "perplexity": (lambda _: task("decoder", N, metric=PERPLEXITY), "is not better than chance"),
+    "no metric": (lambda _: task("encoder", N, metric=None), "chance is not known"),
+    "no task": (lambda _: [task("encoder", N).collate(examples("encoder", N))], "stop needs a Task with a metric"),
+}
+
+
+@pytest.mark.parametrize("name", AT_CHANCE)
+def test_at_chance_there_is_no_share_to_keep(name: str) -> None:
+    """A model that knows nothing keeps all of its score whatever goes: nearly all of its heads went without a word."""
+    make_data, reason = AT_CHANCE[name]
+    model = shared("decoder" if name == "perplexity" else "encoder")
+    with pytest.raises(PlanError, match=rf"{reason}.*[Nn]ame how many heads stay \(keep\)"):
+        chosen(model, "rank step=0.1 stop=0.9", 2, make_data(model))
 
 
 def test_fisher_exchanges_until_the_form_is_least() -> None:

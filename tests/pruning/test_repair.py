@@ -71,7 +71,7 @@ def test_a_survey_holds_direct_sums(kind: str) -> None:
         if has_bias(module):
             delta = delta - delta.mean(0)
         direct = torch.einsum("to,op,tp->", delta, mine.gradient_gram / mine.n_tokens, delta) / mine.n_examples
-        assert mine.surgeon(weights, everything).costs()[0] == pytest.approx(float(direct), rel=1e-3)
+        assert mine.surgeon(weights, everything).removal_costs()[0] == pytest.approx(float(direct), rel=1e-3)
 
 
 def test_independent_gradients_make_the_cost_the_mean_square_of_the_first_order_change() -> None:
@@ -81,7 +81,7 @@ def test_independent_gradients_make_the_cost_the_mean_square_of_the_first_order_
     weights = torch.randn(4, 3, generator=made).double()
     surgeon = Surgeon.of(x.T @ x, weights, g.T @ g / len(g), [[0, 1], [2, 3]], 100_000)  # two tokens an example
     felt = ((x[:, :2] @ weights[:2]) * g).sum(1)
-    assert surgeon.costs()[0] == pytest.approx(float((felt**2).sum()) / 100_000, rel=0.02)
+    assert surgeon.removal_costs()[0] == pytest.approx(float((felt**2).sum()) / 100_000, rel=0.02)
 
 
 @pytest.mark.parametrize("kind", KINDS)

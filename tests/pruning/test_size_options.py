@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import build, configured, saved_classifier, saved_table, shared, task
+from toys import build, configured, own_labels, saved_classifier, saved_table, shared, task, unbiased_encoder
 
 import headcount as hc
 from headcount.app.main import main
 from headcount.core.errors import OptionError, PlanError
 from headcount.data.evaluate import evaluate
-from headcount.data.metrics import ACCURACY
 from headcount.pruning.methods import l0
 from headcount.pruning.prune import prune
 from headcount.pruning.recipe import Recipe
@@ -76,7 +75,8 @@ def test_penalties_that_cannot_be_kept_are_refused() -> None:
 
 
 def test_stop_alone_decides_how_many_stay() -> None:
-    model, data = shared("encoder"), task("encoder", 48, metric=ACCURACY)
+    model = unbiased_encoder(48)
+    data = own_labels(model, 48)
     made = prune(model, data, configured("rank", stop=0.999, step=0.25), repair=False)
     whole = evaluate(model, data, split="selection")
     with hc.mask(model, made.plan.removed):
@@ -88,7 +88,7 @@ def test_stop_alone_decides_how_many_stay() -> None:
 
 def test_a_comparison_holds_a_penalty_once() -> None:
     specs = build_grid(["l0(penalty=0.02)", "rank(stop=0.9)", "l0"], [4, 8], 2, PruneSpec.of("random", 1))
-    named = [(str(spec.method), spec.budget, spec.seed) for spec in specs if spec.method.sizes_itself]
+    named = [(str(spec.method), spec.budget, spec.seed) for spec in specs if spec.method.sizing_option]
     assert named == [("l0(penalty=0.02)", None, 0), ("l0(penalty=0.02)", None, 1), ("gradient(stop=0.9)", None, 0)]
     assert sorted(spec.limits.heads(12) for spec in specs if str(spec.method) == "l0") == [4, 4, 8, 8]
 

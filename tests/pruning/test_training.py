@@ -26,7 +26,7 @@ from headcount.pruning.methods.l0 import L0, HardConcrete
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.fine_tune import _build_trainer, fine_tune, train_from_scratch
 from headcount.pruning.training.gates import GateCallback
-from headcount.pruning.training.trainer import LengthGroupedSampler, checkpoints, divergence, last_intact_checkpoint
+from headcount.pruning.training.trainer import LengthGroupedSampler, last_intact_checkpoint, list_finished_checkpoints, teacher_divergence
 
 ROWS = 32
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -313,7 +313,7 @@ def test_distillation_brings_a_model_to_its_teacher(kind: str) -> None:
 
     def apart() -> float:
         with torch.no_grad():
-            return float(divergence(teacher, student.eval()(**batch), batch))
+            return float(teacher_divergence(teacher, student.eval()(**batch), batch))
 
     before = apart()
     fine_tune(student, task(kind, ROWS), Recipe(epochs=10, rate=5e-4, train_batch=8, distil=1.0), teacher=teacher)
@@ -332,7 +332,7 @@ def test_divergence_counts_the_tokens_that_are_predicted() -> None:
     with torch.no_grad():
         given, wanted = (m.eval()(**batch).logits[:, 3:5].log_softmax(-1) for m in (model, teacher))
         expected = (wanted.exp() * (wanted - given)).sum(-1).mean()
-        found = divergence(teacher, model(**batch), batch)
+        found = teacher_divergence(teacher, model(**batch), batch)
     assert float(found) == pytest.approx(float(expected), rel=1e-5) and float(found) > 0
 
 
@@ -388,7 +388,7 @@ def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path) -> None:
     recipe = Recipe(train_batch=8, epochs=3, save_every=4)
     whole = build("encoder")
     fine_tune(whole, task("encoder", ROWS), recipe, folder=tmp_path)
-    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-8", "checkpoint-12"]
+    assert [path.name for path in list_finished_checkpoints(tmp_path)] == ["checkpoint-8", "checkpoint-12"]
     weights = tmp_path / "checkpoint-12" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-7] ^= 1

@@ -26,7 +26,7 @@ from headcount.pruning.methods import dsp, l0
 from headcount.pruning.training.gates import GateCallback
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.fine_tune import fine_tune
-from headcount.pruning.training.trainer import checkpoints
+from headcount.pruning.training.trainer import list_finished_checkpoints
 
 found = {}
 for name in ("l0", "dsp", "frozen"):
@@ -44,7 +44,7 @@ for name in ("l0", "dsp", "frozen"):
     folder = Path(sys.argv[2]) / name
     recipe = Recipe(train_batch=8, epochs=2, save_every=4, training_arguments=more)
     made = fine_tune(model, data, recipe, gates=gates, folder=folder if not more else None)
-    kept = [path.name for path in checkpoints(folder)]
+    kept = [path.name for path in list_finished_checkpoints(folder)]
     values = next(iter(gating.parameters.values())).detach().tolist()
     weights = [float(p.detach().double().sum()) for p in model.parameters()]
     found[name] = {"steps": made.steps, "gates": values, "weights": weights, "kept": kept}
@@ -88,7 +88,7 @@ if number > 1:
 optimiser = torch.optim.SGD(model.parameters(), 0.1)
 where = SimpleNamespace(device=torch.device("cpu"))
 model.train()
-gates._open()
+gates._put_on_model()
 for step in range(8):
     now = SimpleNamespace(global_step=step, max_steps=8)
     gates.on_step_begin(where, now, now)

@@ -93,7 +93,7 @@ def test_scores_come_back_as_they_were(folder: Path, found: dict[str, hc.Scores]
 def test_scores_of_a_run_are_those_without_one_and_are_not_computed_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from headcount.data import stream
 
-    monkeypatch.setattr(stream, "_measure", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(stream, "_measure_within_memory", lambda *_: pytest.fail("computed again"))
     with Run.lead(folder) as run:
         describe(run)
         again = score_into(run, shared("encoder"), task("encoder", 300), NAMES, ScoreSettings(seed=5))

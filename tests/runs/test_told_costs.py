@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headcount.app.console.format import format_smallest
+from headcount.app.console.format import format_fewest_heads
 from headcount.runs.report.plain import format_speed
 from headcount.runs.results import PrunedRow
-from headcount.surgery.card import _costs
+from headcount.surgery.card import _cost_lines
 
 COST = {"heads": 4, "parameters": 10, "bytes": 40, "flops": 99, "tokens": 18, "kv_bytes_per_token": 0}
 
@@ -25,12 +25,12 @@ def test_sizes_that_all_lose_were_tried() -> None:
         return PrunedRow(method, keep, 32 - keep, 0, None, 1.0, None, True, {}, 900)
 
     table = [*(row("a", keep) for keep in (4, 8, 16, 24)), row("b", 32)]
-    assert format_smallest(table, "a", None) == "none of 4 tried"
-    assert format_smallest(table, "a", 8) == "8" and format_smallest(table, "b", None) == "nothing was removed"
+    assert format_fewest_heads(table, "a", None) == "none of 4 tried"
+    assert format_fewest_heads(table, "a", 8) == "8" and format_fewest_heads(table, "b", None) == "nothing was removed"
 
 
 def test_operations_are_counted_for_a_number_of_tokens() -> None:
-    assert "| FLOPs of a pass over 18 tokens | 99 | 99 |" in _costs({"before": COST, "after": COST})
+    assert "| FLOPs of a pass over 18 tokens | 99 | 99 |" in _cost_lines({"before": COST, "after": COST})
 
 
 def test_the_figure_of_times_names_every_model_and_size() -> None:

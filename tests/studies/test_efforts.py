@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from headcount.studies.from_scratch import FromScratch
 from headcount.studies.kept import Kept
 from headcount.studies.languages import Languages
 from headcount.studies.pruning_curve import PruningCurve
+from headcount.studies.roles_importance import RolesImportance
 from headcount.studies.weight_change import WeightChange
 
 MODEL, LIMIT = "demo/entailment", 16
@@ -62,9 +64,19 @@ def test_languages_and_changes_of_weights_are_not_free(context: StudyContext) ->
     study = Languages(tasks=tasks, method="random", keep=(16,), seeds=2, recover="10steps", train_batch=16)
     effort = sum_efforts(items(study), context)
     assert effort.steps == 2 * 2 * 10 * 16 / STEP_BATCH, "two seeds of the pruned and of the dense model"
+    assert effort.passes >= 2 * (1 + 4) * LIMIT, "two languages, the dense model and four others; no layers of an untrained model"
+    untrained = sum_efforts(items(Languages(tasks=tasks, method="random", keep=(16,), seeds=2)), context)
     n_groups = 3 + 4  # thirds and layers
-    assert effort.passes >= 2 * (1 + n_groups + 4) * LIMIT
+    assert untrained.passes >= 2 * (1 + n_groups + 2) * LIMIT
+    two_models = Languages(tasks=tasks[:1], method="random", keep=(16,), against="demo/entailment-english")
+    further = replace(two_models, other_tasks=("demo/entailment-tavi=demo/entailment=demo/entailment-tavi",))
+    assert sum_efforts(items(further), context).passes == 2 * sum_efforts(items(two_models), context).passes
     assert sum_efforts(items(study, Languages(**{**study.__dict__, "groups": "groups.csv"})), context) == effort
+
+
+def test_roles_and_importance_are_not_free(context: StudyContext) -> None:
+    few = sum_efforts(items(RolesImportance(by=("gradient", "lrp"), sentences=10, examples=8)), context)
+    assert few.passes == 10 + 2 * 3 * 8 and sum_efforts(items(RolesImportance()), context).passes == LIMIT + 2 * 3 * LIMIT
 
 
 def test_what_is_finished_costs_nothing(context: StudyContext) -> None:

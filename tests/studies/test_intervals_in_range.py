@@ -9,7 +9,7 @@ import pytest
 
 from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.figure import LineFigure
-from headcount.core.metric_range import range_of, shift_interval
+from headcount.core.metric_range import range_of_metric, shift_interval
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PEARSON, PERPLEXITY, TOKEN_ACCURACY
 from headcount.studies.pruning_curve import _difference_figure, _figure
 from headcount.workflows.grid import MethodRow
@@ -38,8 +38,8 @@ def test_an_interval_ends_where_the_metric_does(metric: str, dense: float, expec
 
 def test_every_metric_with_a_name_has_a_range() -> None:
     metrics = (ACCURACY, F1, MATTHEWS, PEARSON, PERPLEXITY, TOKEN_ACCURACY)
-    assert all(math.isfinite(range_of(name)[0]) for name in (*(metric.name for metric in metrics), "BLEU", "chrF"))
-    assert range_of("one's own") == (-math.inf, math.inf)
+    assert all(math.isfinite(range_of_metric(name)[0]) for name in (*(metric.name for metric in metrics), "BLEU", "chrF"))
+    assert range_of_metric("one's own") == (-math.inf, math.inf)
 
 
 def test_the_curve_shows_scores_in_range_and_the_difference_shows_what_is_tested() -> None:

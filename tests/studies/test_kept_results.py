@@ -89,8 +89,8 @@ FIGURES = {
     "finetune-roles": ["roles"],
     "from-scratch": ["controls"],
     "importance-map": ["gradient", "magnitude", "distances of encoder-self"],
-    "kept": [f"{figure} by {method} without repair" for method in ("magnitude", "random") for figure in ("kinds", "layers")],
-    "languages": ["lost"],
+    "kept": [f"{figure} by {method}" for method in ("magnitude", "random") for figure in ("kinds", "layers")],
+    "languages": ["languages", "lost", "tasks"],
     "layers": ["groups", "pairs"],
     "penalty-sweep": ["heads", "metric", "exact"],
     "pruning-curve": ["curve", "difference"],
@@ -114,7 +114,7 @@ FIGURES = {
     "training-log": ["gates", "loss", "log10 tau", "expected open heads", "open heads"],
     "transfer": ["pair 1"],
 }
-PLACED = ("x", "counts", "edges", "ticks", "n", "references")
+PLACED = ("x", "counts", "edges", "ticks", "limits", "n", "references", "start")
 """Fields of figures whose numbers need not stand in the table: places on an axis, counts and lines for comparison."""
 
 

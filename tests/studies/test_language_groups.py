@@ -38,6 +38,8 @@ def test_a_planted_family_and_size_are_found() -> None:
     assert (
         trend.without == "top"
         and trend.correlation == pytest.approx(-1)
+        and trend.low is not None
+        and trend.high is not None
         and trend.low <= trend.correlation <= trend.high
         and trend.p < 0.001
     )
@@ -46,6 +48,18 @@ def test_a_planted_family_and_size_are_found() -> None:
     lone = {**GROUPS, "l0": LanguageGroup("l0", "alone", None)}
     (alone,) = [row for row in contrast_families(lost, lone) if (row.without, row.family) == ("top", "alone")]
     assert alone.low is None and alone.p is None and alone.q is None, "one language has no interval"
+
+
+def test_resamples_in_which_all_languages_lose_the_same_have_no_correlation() -> None:
+    lost = {"top": {name: 0.1 * number for number, name in enumerate(NAMES)}}
+    noise = np.random.default_rng(0).normal(0, 0.01, (len(NAMES), 200))
+    some, most = ({"top": {name: lost["top"][name] + noise[i] for i, name in enumerate(NAMES)}} for _ in range(2))
+    for resampled, number in ((some, 5), (most, 100)):
+        for shares in resampled["top"].values():
+            shares[:number] = 0.3
+    (trend,), (without_interval,) = correlate_sizes(some, lost, GROUPS), correlate_sizes(most, lost, GROUPS)
+    assert trend.low is not None and trend.high is not None and trend.low <= trend.correlation <= trend.high
+    assert (without_interval.low, without_interval.high) == (None, None) and without_interval.p == trend.p
 
 
 def test_noise_has_no_trend() -> None:

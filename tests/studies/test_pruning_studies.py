@@ -20,10 +20,11 @@ from headcount.app.cli.study import Request
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.jobs.study import ConsoleSources
 from headcount.core.heads import Head
+from headcount.data.share_above_chance import chance_of, share_left
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
-from headcount.studies._gated import chance_of, count_levels, evaluate_without, measure_drop, share_left
+from headcount.studies._gated import count_levels, evaluate_without, measure_drop
 from headcount.studies._measure import compensation, dynamics, layers
 from headcount.studies._tuning import load_with_head, relative_changes, slice_weights
 from headcount.workflows.grid import average_evaluations
@@ -113,6 +114,26 @@ def test_layers_on_the_command_line(capsys: pytest.CaptureFixture[str], model: P
     assert mean["rows"][0]["loss"] != first["rows"][0]["loss"]
     code, out, err = run(capsys, *words)
     assert code == 0 and "layers without heads" in out, err
+
+
+# Curves of several tasks.
+
+
+def test_of_no_score_no_share_is_left(capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path) -> None:
+    """A model that gives one answer had 100 % of its accuracy at every size; a score of 0 was divided by."""
+    model = saved_classifier(tmp_path / "model")
+    live: Any = hc.load(model)
+    live.classifier.bias.data[1] += 100
+    live.save_pretrained(model)
+    grid = ("--methods", "gradient", "--keep", "50%", "--seeds", 1, "--limit", 12)
+    words = ("study", "pruning-curve", model, "--train", data, *grid, "--other-tasks", "classification(metric=matthews)")
+    found = result(capsys, *words, "--out", tmp_path / "run")
+    assert len({row["task"] for row in found["rows"]}) == 2 and any(row["dense"] == 0 for row in found["rows"])
+    assert all(row["share"]["remaining"] is None and "better than chance" in row["share"]["reason"] for row in found["rows"])
+    table = pandas.read_csv(tmp_path / "run" / "study-pruning-curve.csv")
+    assert table[[name for name in table if name.startswith("share left")]].isna().all(axis=None)
+    code, out, err = run(capsys, *words, "--out", tmp_path / "run")
+    assert code == 0 and out.count("No share of the dense model's score is defined for classification") == 2, err
 
 
 # Dynamics.
@@ -306,7 +327,7 @@ def test_a_model_with_a_new_head_is_loaded_as_asked(tmp_path: Path) -> None:
 
 def context_of(data: TaskOptions) -> StudyContext:
     """The context of a command line with these options."""
-    session: Any = SimpleNamespace(verbose=False, doing=lambda _: None, note=lambda _: None)
+    session: Any = SimpleNamespace(verbose=False, begin_work=lambda _: None, note=lambda _: None)
     return StudyContext(ConsoleSources(session, data, Request(common=data)), model=data.model)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,17 @@ from command_line import refused, result, run
 from toys import files, saved_classifier, shared
 
 import headcount as hc
+from headcount.core.definition import Definition
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleScore, RoleTable
 from headcount.pruning.methods.role import RolePruner
 from headcount.pruning.spec import PruneSpec
+from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
+from headcount.studies._base import ANY_ROLE
 from headcount.studies._measure import role_pruning, survivors
+from headcount.studies._measure.roles_importance import rank_roles
+from headcount.workflows.roles import read_roles
 
 # Which roles survive.
 
@@ -119,6 +125,29 @@ def test_the_model_of_a_comparison_is_opened_as_it_was(
     code, shown, err = run(capsys, "bench", tmp_path / "run", "--batches", 1, "--lengths", 8, "--rounds", 1)
     assert code == 0 and "float64, BertForSequenceClassification" in err and "without repair" not in err, err
     assert len([line for line in shown.splitlines() if " times as " in line or "as fast" in line]) == 2, shown
+
+
+def test_any_role_is_one_of_the_definition() -> None:
+    """Heads that only have a role of no family of the definition are heads without a role."""
+    heads = hc.HeadMap.of(hc.load("demo/encoder")).heads
+    table = table_of(heads, {"offset:-1": {str(head) for head in heads[:8]}, "punctuation": {str(head) for head in heads[::2]}})
+    table = replace(table, definition="voita2019")
+    scores = {"made": hc.Scores(heads, tuple(float(number) for number in range(32)), "made", True)}
+    rows = {row.role: row for row in rank_roles(table, scores)}
+    assert set(rows) == {ANY_ROLE, "offset:-1"} and rows[ANY_ROLE].n_heads == 8
+    assert rows[ANY_ROLE].rank_with == pytest.approx(28.5), "the first eight heads have the lowest scores"
+
+
+def test_roles_and_importance_are_kept_in_the_run(tmp_path: Path) -> None:
+    study = "roles-importance(by=magnitude+gradient;definition=voita2019;sentences=20;examples=16)"
+    result = hc.study(study, "demo/encoder", "demo/text", limit=40, out=tmp_path / "run", progress=False)
+    table = read_roles(Run.open(tmp_path / "run"))
+    assert table.conditions["n_examples"] == 20 and "on 20 sentences" in result.notes[1]
+    families = {Definition.parse("voita2019").family_of(row.role) for row in table}
+    assert families <= {"positional", "syntactic", "rare words"}, "only roles of the definition are tested"
+    assert all_scores(Run.open(tmp_path / "run"))["gradient"].n_examples == 16
+    families = {record["family"] for record in result.table("heads").records()}
+    assert families <= {"positional", "syntactic", "rare words", "several", "no role"}
 
 
 # Pruning by role.

@@ -9,8 +9,9 @@ import pytest
 
 from headcount.core.evaluation import Evaluation
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PERPLEXITY
+from headcount.data.share_above_chance import relative_gap, share_left
 from headcount.data.task import Task
-from headcount.studies._gated import measure_drop, relative_gap, share_left
+from headcount.studies._gated import measure_drop
 from headcount.studies._measure.dynamics import Checkpoint, CheckpointRow, summarise_curve
 
 N = 200

@@ -11,7 +11,7 @@ from toys import files, shared, task
 
 import headcount as hc
 from headcount.core.errors import OptionError, UnknownName
-from headcount.data.readers.processor import reader_of
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.studies._base import Study
 from headcount.studies.all_but_one import AllButOne
 from headcount.studies.dynamics import Dynamics
@@ -24,7 +24,7 @@ def test_python_and_the_command_line_measure_the_same(capsys: pytest.CaptureFixt
     printed = result(capsys, *words)
     made = hc.study("layers(how=mean)", "demo/entailment", "demo/entailment", limit=12)
     model = hc.load("demo/entailment")
-    tokenizer = reader_of(model, local_folder("demo/entailment"))
+    tokenizer = tokenizer_or_image_processor(model, local_folder("demo/entailment"))
     live = hc.study(Layers(how="mean"), model, "demo/entailment", limit=12, tokenizer=tokenizer)
     assert live.tables == made.tables and live.sentence == made.sentence
     assert made.study == "layers(how=mean)" and made.sentence == printed["sentence"]

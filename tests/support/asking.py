@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headcount.runs.report.page import Bundle
+from headcount.runs.report.page import FrontEnd
 
 TOKEN, HOME = "a-token-of-this-launch", "http://127.0.0.1:8000"
 ASKS = {"X-Headcount-Token": TOKEN}
-FRONT = Bundle("1", "a{}")
+FRONT = FrontEnd("1", "a{}")
 
 
 def data_of(text: str) -> Any:

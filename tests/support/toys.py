@@ -76,6 +76,22 @@ def task(kind: str, number: int = 12, *, rows: Sequence[Any] | None = None, long
     return hc.Task(f"toy {kind}", rows, rows[::-1], rows, padder(kind, longer), **{"metric": metric, **options})
 
 
+def own_labels(model: nn.Module, number: int) -> hc.Task:
+    """Examples whose labels are what the encoder itself says, so that any change of it costs something."""
+    rows = examples("encoder", number)
+    with torch.no_grad():
+        labels = model(**task("encoder").collate(rows)).logits.argmax(-1).tolist()
+    return task("encoder", rows=[{**row, "labels": label} for row, label in zip(rows, labels, strict=True)])
+
+
+def unbiased_encoder(number: int) -> nn.Module:
+    """An encoder that gives every label to some of so many examples, so that with its own labels it is above chance."""
+    model: Any = build("encoder")
+    with torch.no_grad():
+        model.classifier.bias -= model(**task("encoder").collate(examples("encoder", number))).logits.mean(0)
+    return model
+
+
 def sentences(number: int, seed: int = 0) -> list[str]:
     """Different sentences of the embedded English."""
     random = Random(seed)

@@ -22,7 +22,7 @@ from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
 from headcount.surgery.cost import cost
 from headcount.surgery.load import unregister
-from headcount.surgery.verify import difference, forward_outputs
+from headcount.surgery.verify import forward_outputs, largest_relative_difference
 from headcount.testing.laws import emptying_plan
 
 COMMAND = "headcount cut model --heads L0H1,L1H0,L1H2 --out out"
@@ -61,7 +61,7 @@ def test_any_auto_class_loads(folder: Path, small: nn.Module, auto: str | None) 
     assert len(hc.HeadMap.of(model)) == 9
     inner = model.bert if hasattr(model, "bert") else model
     batch = probe_inputs(small)
-    assert difference(forward_outputs(inner, batch), forward_outputs(small.bert, batch)) == 0
+    assert largest_relative_difference(forward_outputs(inner, batch), forward_outputs(small.bert, batch)) == 0
 
 
 def test_another_task_head_is_refused_not_invented(folder: Path) -> None:
@@ -74,7 +74,12 @@ def test_another_task_head_is_refused_not_invented(folder: Path) -> None:
 def test_sharded_checkpoints(small: nn.Module, tmp_path: Path) -> None:
     hc.save(small, tmp_path / "out", max_shard_size="20KB")
     assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1
-    assert difference(forward_outputs(hc.load(tmp_path / "out"), probe_inputs(small)), forward_outputs(small, probe_inputs(small))) == 0
+    assert (
+        largest_relative_difference(
+            forward_outputs(hc.load(tmp_path / "out"), probe_inputs(small)), forward_outputs(small, probe_inputs(small))
+        )
+        == 0
+    )
 
 
 def test_device_map_and_dtype_pass_through(folder: Path) -> None:
@@ -95,7 +100,7 @@ def test_register_makes_plain_loading_work(folder: Path, small: nn.Module) -> No
         base = transformers.AutoModel.from_pretrained(folder)
     finally:
         unregister()
-    assert difference(forward_outputs(model, probe_inputs(small)), forward_outputs(small, probe_inputs(small))) < 1e-6
+    assert largest_relative_difference(forward_outputs(model, probe_inputs(small)), forward_outputs(small, probe_inputs(small))) < 1e-6
     assert len(hc.HeadMap.of(base)) == 9
     with pytest.raises(RuntimeError):
         transformers.AutoModelForSequenceClassification.from_pretrained(folder)
@@ -382,4 +387,4 @@ def test_pickled_weights_load_when_allowed(folder: Path, small: nn.Module) -> No
     with pytest.raises(ArtifactError, match="is a pickle"):
         hc.load(folder)
     again = hc.load(folder, allow_pickle=True)
-    assert difference(forward_outputs(again, probe_inputs(small)), forward_outputs(small, probe_inputs(small))) == 0
+    assert largest_relative_difference(forward_outputs(again, probe_inputs(small)), forward_outputs(small, probe_inputs(small))) == 0

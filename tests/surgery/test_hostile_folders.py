@@ -216,9 +216,9 @@ def test_a_generation_config_is_bounded(folder: Path, content: str) -> None:
 
 @pytest.mark.parametrize("size", [{"height": 10**9, "width": 10**9}, 10**9, {"shortest_edge": 10**9}])
 def test_the_size_of_pictures_is_bounded(tmp_path: Path, size: object) -> None:
-    from headcount.data.readers.processor import reader_of
+    from headcount.data.readers.processor import tokenizer_or_image_processor
 
     model = tiny_model("vit", dtype=torch.float32)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": "ViTImageProcessor", "size": size}))
     with pytest.raises(ArtifactError, match=r"preprocessor_config.json: size.* may be at most .*, got 1000000000; use the one that came"):
-        reader_of(model, tmp_path)
+        tokenizer_or_image_processor(model, tmp_path)

@@ -15,6 +15,7 @@ import torch
 import headcount as hc
 from headcount.core.errors import OptionError
 from headcount.models.tiny.build import tiny_model
+from headcount.surgery.source import EMBEDDED, local_folder
 
 TIMES = 30
 
@@ -83,3 +84,13 @@ def test_arguments_without_effect_are_refused(tmp_path: Path) -> None:
         hc.load(tmp_path, model_kwargs={"proxies": {"https": "localhost:1"}})
     with pytest.raises(OptionError, match="force_download is an argument of load"):
         hc.load(tmp_path, model_kwargs={"force_download": True})
+
+
+def test_a_folder_of_results_does_not_hide_embedded_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`headcount demo --out demo` failed: demo/entailment/config.json is missing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo" / "entailment").mkdir(parents=True)
+    assert local_folder("demo/entailment") == EMBEDDED / "entailment"
+    assert local_folder("./demo/entailment") == Path("demo/entailment")
+    hc.save(tiny_model("bert"), tmp_path / "demo" / "entailment")
+    assert local_folder("demo/entailment") == Path("demo/entailment")

@@ -19,7 +19,7 @@ from headcount.surgery import reshape as reshaping
 from headcount.surgery.cost import cost
 from headcount.surgery.cut import cut, removed_parameters
 from headcount.surgery.export.onnx import Onnx
-from headcount.surgery.verify import difference, forward_outputs, run_gated
+from headcount.surgery.verify import forward_outputs, largest_relative_difference, run_gated
 from headcount.testing.laws import emptying_plan, uneven_plan
 
 # The releases whose configurations can say how many heads of which size there are, and whose static caches follow the model.
@@ -42,7 +42,7 @@ def test_a_cut_leaves_the_original_alone() -> None:
     plain = forward_outputs(model, batch)
     small, plan = half_cut(model)
     assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
-    assert difference(plain, forward_outputs(model, batch)) == 0
+    assert largest_relative_difference(plain, forward_outputs(model, batch)) == 0
     assert not hasattr(model.config, "headcount")
     assert type(small) is type(model)
     assert len(hc.HeadMap.of(small)) == 12 - len(plan.removed)
@@ -53,7 +53,7 @@ def test_in_place_returns_the_same_object() -> None:
     batch, plan = probe_inputs(model), hc.Plan.removing(["L0H1", "L1H0", "L1H5"])
     expected = run_gated(model, plan, batch)
     assert cut(model, plan, in_place=True) is model
-    assert difference(forward_outputs(model, batch), expected) < 1e-12
+    assert largest_relative_difference(forward_outputs(model, batch), expected) < 1e-12
 
 
 @pytest.mark.parametrize("in_place", [True, False])
@@ -75,7 +75,7 @@ def test_a_cut_that_differs_is_refused_and_undone(in_place: bool, monkeypatch: p
         cut(model, hc.Plan.removing(["enc.L0H0", "cross.L1H2"]), in_place=in_place)
     assert list(before) == list(model.state_dict())
     assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
-    assert difference(plain, forward_outputs(model, batch)) == 0
+    assert largest_relative_difference(plain, forward_outputs(model, batch)) == 0
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
     assert attributes == {n: dict(vars(m.config)) for n, m in model.named_modules() if hasattr(m, "config")}
 
@@ -131,7 +131,7 @@ def test_a_uniform_cut_loads_plainly(name: str, tmp_path: Path) -> None:
             type(model).from_pretrained(tmp_path / "out")
         return
     plain = type(model).from_pretrained(tmp_path / "out")
-    assert difference(forward_outputs(plain, probe_inputs(model)), forward_outputs(small, probe_inputs(model))) < 1e-9
+    assert largest_relative_difference(forward_outputs(plain, probe_inputs(model)), forward_outputs(small, probe_inputs(model))) < 1e-9
     assert says_so
 
 
@@ -191,7 +191,7 @@ def test_a_cut_model_trains(tmp_path: Path) -> None:
     checkpoint = sorted(tmp_path.glob("checkpoint-*"))[-1]
     with pytest.warns(UserWarning, match="no heads.json"):
         again = hc.load(checkpoint)
-    assert difference(forward_outputs(again, batch), forward_outputs(small, batch)) == 0
+    assert largest_relative_difference(forward_outputs(again, batch), forward_outputs(small, batch)) == 0
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -201,7 +201,7 @@ def test_a_cut_model_takes_an_adapter() -> None:
     batch, plain = probe_inputs(small), forward_outputs(small, probe_inputs(small))
     adapted = peft.get_peft_model(small, peft.LoraConfig(target_modules=["query", "value"], init_lora_weights=False))
     assert len(hc.HeadMap.of(adapted)) == 12 - len(plan.removed)
-    assert difference(plain, forward_outputs(adapted, batch)) > 1e-3
+    assert largest_relative_difference(plain, forward_outputs(adapted, batch)) > 1e-3
     merged = adapted.merge_and_unload()
     assert hc.HeadMap.of(merged).blocks[0].can_cut
 
@@ -213,11 +213,11 @@ def test_a_cut_model_compiles_and_exports(name: str) -> None:
     small = cut(small, emptying_plan(hc.HeadMap.of(small).blocks[0]))
     batch = {**probe_inputs(small), "use_cache": False} if name != "bert" else probe_inputs(small)
     expected = forward_outputs(small, batch)
-    assert difference(forward_outputs(torch.compile(small, backend="aot_eager"), batch), expected) < 1e-5
+    assert largest_relative_difference(forward_outputs(torch.compile(small, backend="aot_eager"), batch), expected) < 1e-5
     small.eval()
     exported = torch.export.export(small, (), batch, strict=False).module()
     with torch.no_grad():
-        assert difference([exported(**batch).logits], [expected[0]]) < 1e-5
+        assert largest_relative_difference([exported(**batch).logits], [expected[0]]) < 1e-5
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "mistral", "t5", "vit"])
@@ -245,7 +245,7 @@ def test_portable_keeps_shapes_and_outputs(name: str, tmp_path: Path) -> None:
     assert hc.export(small, tmp_path / "out") == tmp_path / "out"
     plain = type(model).from_pretrained(tmp_path / "out")
     assert {n: p.shape for n, p in plain.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
-    assert difference(forward_outputs(plain, batch), forward_outputs(small, batch)) < 1e-9
+    assert largest_relative_difference(forward_outputs(plain, batch), forward_outputs(small, batch)) < 1e-9
 
 
 class PackedLinear(nn.Module):
@@ -280,7 +280,7 @@ def test_offloaded_models_can_be_gated_and_say_why_not_cut() -> None:
     heads = hc.HeadMap.of(offloaded)
     heads.verify(offloaded)
     with hc.mask(offloaded, ["L0H0"]):
-        assert difference(plain, forward_outputs(offloaded, probe_inputs(offloaded))) > 1e-3
+        assert largest_relative_difference(plain, forward_outputs(offloaded, probe_inputs(offloaded))) > 1e-3
     with pytest.raises(PlanError, match="offloaded to the meta device; load the model onto one device first"):
         cut(offloaded, hc.Plan.removing(["L0H0"]))
 

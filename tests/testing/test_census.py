@@ -156,7 +156,8 @@ def test_death_costs_one_row_and_a_stop_costs_none(tmp_path: Path) -> None:
 
     rows = run("First", "Aborts", "Hangs", "Last")
     assert [row["name"] for row in rows] == ["First", "Aborts", "Hangs", "Last"]
-    assert [row["built"] for row in rows] == ["yes", "the process died (signal 6, status 0)", "stopped after 2 s", "yes"]
+    assert [row["built"] for row in rows] == ["yes", "yes", "stopped after 2 s", "yes"]
+    assert rows[1]["stages"] == {"found": "raw"} and rows[1]["notes"] == ["found: the process died (signal 6, status 0)"]
     assert run("First", "Aborts", "Hangs", "Last", "New")[:4] == rows
     assert log.read_text().split() == ["First", "Last", "New"]
 

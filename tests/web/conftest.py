@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from browsing import need
 
-from headcount.runs.report.page import page as page_of
+from headcount.runs.report.page import render_page as page_of
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 import synthetic
 from sentences import attention
 
-from headcount.runs.report.page import page as page_of
+from headcount.runs.report.page import render_page as page_of
 
 HOST = "http://report.test/"
 

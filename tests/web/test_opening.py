@@ -11,7 +11,7 @@ import pytest
 import synthetic
 from browsing import VIEWS
 
-from headcount.runs.report.page import page as page_of
+from headcount.runs.report.page import render_page as page_of
 
 BUNDLE = Path(__file__).parents[2] / "src" / "headcount" / "runs" / "report" / "bundle"
 SHELL_LIMIT = 250_000

@@ -85,7 +85,7 @@ def test_survivors_of_several_kinds_of_attention() -> None:
     survivors = Survivors.of(blocks, [str(head) for head in first.heads])
     assert set(survivors.by_kind) == {"encoder-self", "decoder-self", "cross"} and survivors.by_block[first.name] == 0
     assert survivors.by_kind["cross"] == sum(block.n_heads for block in blocks if block.kind == "cross") - first.n_heads
-    lines = survivors.list_layers()
+    lines = survivors.format_layers()
     assert "cross 0/" in lines and lines.count("/") == len(blocks) - 3
 
 

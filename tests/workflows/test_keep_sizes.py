@@ -11,11 +11,11 @@ import typer
 
 import headcount as hc
 from headcount.app.cli.analyze import parse_sizes
-from headcount.app.console.pruning import parse_heads
+from headcount.app.console.pruning import parse_head_count
 from headcount.app.console.steps import format_step
 from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
-from headcount.core.plan import Plan, nearest_whole_units
+from headcount.core.plan import Plan, nearest_sum_of_units
 from headcount.core.scores import Scores
 from headcount.models.tiny.build import tiny_model
 from headcount.pruning.prune import check_request
@@ -78,17 +78,17 @@ def test_default_sizes_of_analyze_are_whole_groups_and_are_told(kv_heads: int, s
 
 
 def test_nearest_whole_units_of_mixed_sizes() -> None:
-    assert [nearest_whole_units(share, [4, 4, 1, 1]) for share in (0.01, 0.25, 0.3, 0.7, 0.99)] == [1, 2, 4, 8, 10]
+    assert [nearest_sum_of_units(share, [4, 4, 1, 1]) for share in (0.01, 0.25, 0.3, 0.7, 0.99)] == [1, 2, 4, 8, 10]
 
 
 def test_the_command_line_reads_the_same() -> None:
     heads: Any = hc.HeadMap.of(tiny_model("bert"))
     total = len(heads)
-    assert [parse_heads(text, heads) for text in ("3", "50%", "0.5", "100%")] == [3, total // 2, total // 2, total]
+    assert [parse_head_count(text, heads) for text in ("3", "50%", "0.5", "100%")] == [3, total // 2, total // 2, total]
     assert parse_sizes("8,12.5%,0.25") == [8, 0.125, 0.25]
     for text in ("1.0", "0", "0.0", "many"):
         with pytest.raises(typer.BadParameter, match="a number of heads from 1 to"):
-            parse_heads(text, heads)
+            parse_head_count(text, heads)
     for text in ("1.0", "100%", "0%", "0", "many", ""):
         with pytest.raises(typer.BadParameter, match="--keep"):
             parse_sizes(text)

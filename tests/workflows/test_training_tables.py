@@ -11,7 +11,7 @@ from command_line import result, run
 
 from headcount.core.figure import HeatMap, LineFigure
 from headcount.core.heads import Head
-from headcount.core.options import list_alternatives
+from headcount.core.options import expand_alternatives
 from headcount.pruning.base import Pruner
 from headcount.pruning.methods.dsp import DSP
 from headcount.pruning.recipe import Recipe
@@ -128,10 +128,10 @@ def test_stages_are_counted_one_by_one() -> None:
 
 
 def test_alternatives_of_options_are_a_grid() -> None:
-    assert list_alternatives("dsp:fast(tau=1|10;rate=0.1|0.5;cool=0.3)") == [
+    assert expand_alternatives("dsp:fast(tau=1|10;rate=0.1|0.5;cool=0.3)") == [
         f"dsp:fast(tau={tau};rate={rate};cool=0.3)" for tau in (1, 10) for rate in (0.1, 0.5)
     ]
-    assert list_alternatives("role(roles=a|b)") == ["role(roles=a)", "role(roles=b)"] and list_alternatives("dsp") == ["dsp"]
+    assert expand_alternatives("role(roles=a|b)") == ["role(roles=a)", "role(roles=b)"] and expand_alternatives("dsp") == ["dsp"]
     assert Pruner.parse_grid(["dsp(tau=1|2)", "dsp(tau=2)", DSP()]) == [DSP(), DSP(tau=2.0)]
 
 

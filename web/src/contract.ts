@@ -348,15 +348,18 @@ export interface StudyColumn {
 
 export type StudyFigure = LineFigure | BarFigure | HeatMapFigure | ScatterFigure | HistogramFigure;
 
-/** What an axis shows; `ticks` are numbers that bear a name. */
+/** What an axis shows; `ticks` are numbers that bear a name; a count has whole ticks; `limits` are what is drawn, empty for all values. */
 export interface FigureAxis {
   label: string;
   unit: string;
   is_share: boolean;
   ticks: [number, string][];
+  is_count: boolean;
+  limits: [] | [number, number];
 }
 
-/** Lines with their intervals, which are empty where there are none; a control is grey. References are horizontal lines. */
+/** Lines with their intervals, which are empty where there are none; a control is grey; `start` is the point (x, y) of the dense model, empty if there is none.
+ * References are horizontal lines. */
 export interface LineFigure {
   kind: "lines";
   name: string;
@@ -366,7 +369,8 @@ export interface LineFigure {
   table: string; // the table that holds the numbers
   n: Maybe;
   n_unit: string;
-  lines: { label: string; x: number[]; y: Maybe[]; low: Maybe[]; high: Maybe[]; is_control: boolean }[];
+  note: string; // a line about the figure, such as a correlation, or what all series share
+  lines: { label: string; x: number[]; y: Maybe[]; low: Maybe[]; high: Maybe[]; is_control: boolean; start: [] | [number, number] }[];
   references: { label: string; y: number }[];
 }
 
@@ -380,6 +384,7 @@ export interface BarFigure {
   table: string;
   n: Maybe;
   n_unit: string;
+  note: string; // a line about the figure, such as a correlation, or what all series share
   categories: string[];
   bars: { label: string; values: Maybe[]; low: Maybe[]; high: Maybe[] }[];
   is_stacked: boolean;
@@ -396,6 +401,7 @@ export interface HeatMapFigure {
   table: string;
   n: Maybe;
   n_unit: string;
+  note: string; // a line about the figure, such as a correlation, or what all series share
   rows: string[];
   columns: string[];
   values: Maybe[][];
@@ -403,9 +409,10 @@ export interface HeatMapFigure {
   marks: boolean[][];
   mark_label: string;
   is_diverging: boolean;
+  missing_label: string; // what a cell without a value means
 }
 
-/** Points in groups; `note` is a line about them, such as a correlation. */
+/** Points in groups. */
 export interface ScatterFigure {
   kind: "scatter";
   name: string;
@@ -415,8 +422,8 @@ export interface ScatterFigure {
   table: string;
   n: Maybe;
   n_unit: string;
+  note: string; // a line about the figure, such as a correlation, or what all series share
   groups: { label: string; x: number[]; y: number[]; names: string[] }[];
-  note: string;
 }
 
 /** How many values lie between each edge and the next; groups are stacked. */
@@ -429,6 +436,7 @@ export interface HistogramFigure {
   table: string;
   n: Maybe;
   n_unit: string;
+  note: string; // a line about the figure, such as a correlation, or what all series share
   edges: number[];
   groups: { label: string; counts: number[] }[];
 }

@@ -28,14 +28,17 @@ export function columnNumber(column: StudyColumn, value: number): string {
   return sign && value > 0 && !text.startsWith("+") ? `+${text}` : text;
 }
 
-/** A text in lines of at most so many letters, at most `most` of them; a word that is longer than a line is broken. */
+/** A value, or the limit of its axis that it goes beyond. */
+export const clamp = ({ limits: [low, high] }: FigureAxis, value: number): number => (low === undefined || high === undefined ? value : Math.min(high, Math.max(low, value)));
+
+/** A text in lines of at most so many letters, at most `most` of them; a word that is longer than a line is broken, after a semicolon if it has one. */
 export function wrap(text: string, letters: number, most = 4): string[] {
   const [size, lines] = [Math.max(4, Math.floor(letters)), [""]];
   for (const word of text.slice(0, size * most + 1).split(/\s+/).filter(Boolean)) {
     const last = lines.at(-1)!;
     if (last && last.length + 1 + word.length <= size) lines[lines.length - 1] = `${last} ${word}`;
     else {
-      const parts = word.match(new RegExp(`.{1,${size}}`, "gsu")) ?? [];
+      const parts = word.match(new RegExp(`.{0,${size - 1}};|.{1,${size}}`, "gsu")) ?? [];
       lines.splice(last ? lines.length : lines.length - 1, last ? 0 : 1, ...parts);
     }
   }
@@ -110,5 +113,5 @@ export function captionOf(figure: StudyFigure): string {
   const series: { low: Maybe[] }[] = figure.kind === "lines" ? figure.lines : figure.kind === "bars" ? figure.bars : [];
   const hasIntervals = known(series.flatMap((one) => one.low)).length > 0;
   const around = figure.kind === "lines" ? "Bands and whiskers are intervals." : "Whiskers are intervals.";
-  return [figure.n === null ? "" : `n = ${whole(figure.n)} ${figure.n_unit}.`, hasIntervals ? around : "", figure.kind === "lines" && figure.lines.some((line) => line.is_control) ? "Grey is a control." : ""].filter(Boolean).join(" ");
+  return [figure.n === null ? "" : `n = ${whole(figure.n)} ${figure.n_unit}.`, figure.kind === "scatter" ? "" : figure.note, hasIntervals ? around : "", figure.kind === "lines" && figure.lines.some((line) => line.is_control) ? "Grey is a control." : ""].filter(Boolean).join(" ");
 }

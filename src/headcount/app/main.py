@@ -19,7 +19,7 @@ GRACE = 2.5
 
 
 @contextmanager
-def _ending_in_time(is_process: bool) -> Iterator[None]:
+def _kill_after_grace(is_process: bool) -> Iterator[None]:
     """Ends the process some time after a signal that it has not handled: a single call into a library can take minutes, and no exception reaches it.
 
     Finished work is on disk then, as after a SIGKILL: files are written completely or not at all.
@@ -30,7 +30,7 @@ def _ending_in_time(is_process: bool) -> Iterator[None]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    watcher = threading.Thread(target=_end_late, args=(reader,), daemon=True)
+    watcher = threading.Thread(target=_exit_after_grace, args=(reader,), daemon=True)
     watcher.start()
     try:
         yield
@@ -41,15 +41,15 @@ def _ending_in_time(is_process: bool) -> Iterator[None]:
         os.close(reader)
 
 
-def _end_late(reader: int) -> None:
+def _exit_after_grace(signal_pipe: int) -> None:
     """Waits for a signal, and then for the end of the command."""
     codes = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
-    while received := os.read(reader, 1):
+    while received := os.read(signal_pipe, 1):
         if received[0] not in codes:
             continue
         end = time.monotonic() + GRACE
         while (seconds := end - time.monotonic()) > 0:
-            if select.select([reader], [], [], seconds)[0] and not os.read(reader, 64):
+            if select.select([signal_pipe], [], [], seconds)[0] and not os.read(signal_pipe, 64):
                 return
         code = codes[signal.Signals(received[0])]
         word = "interrupted" if code == INTERRUPTED else "terminated"
@@ -62,7 +62,7 @@ def _end_late(reader: int) -> None:
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def _handle_stop_signals() -> Iterator[None]:
     """Records the stop signal, and turns SIGTERM into an exception, so that incomplete folders are removed as after any failure."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _stoppable(), _ending_in_time(argv is None):
+        with _handle_stop_signals(), _kill_after_grace(argv is None):
             from headcount.app.cli._app import run
 
             code = run(arguments)
@@ -109,17 +109,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = StopSignal.code or code
     StopSignal.code = 0
     if code in (INTERRUPTED, TERMINATED):
-        _stop(code, is_process=argv is None)
+        _print_and_exit(code, is_process=argv is None)
     return code
 
 
-def _stop(code: int, *, is_process: bool) -> None:
+def _print_and_exit(exit_code: int, *, is_process: bool) -> None:
     """Prints that the command was stopped and ends its process at once, without the exit handlers of libraries."""
     if is_process:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-    print("interrupted" if code == INTERRUPTED else "terminated", file=sys.stderr, flush=True)
+    print("interrupted" if exit_code == INTERRUPTED else "terminated", file=sys.stderr, flush=True)
     if is_process:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
-        os._exit(code)
+        os._exit(exit_code)

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from headcount.core.errors import unknown
+from headcount.core.errors import unknown_name_error
 from headcount.core.options import Configurable
 from headcount.core.registry import ROLES
 from headcount.data.text.aligned import Aligned
@@ -53,7 +53,7 @@ class RoleInfo:
         for values, kind, known in ((self.attention, "attention", get_args(Attention)), (self.needs, "annotation", get_args(Annotation))):
             for value in values:
                 if value not in known:
-                    raise unknown(f"{kind} of a role", value, known)
+                    raise unknown_name_error(f"{kind} of a role", value, known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Side:
         pieces = []
         for row, sentence in enumerate(self.sentences):
             of_word = self.words[row][None, :] == torch.arange(len(sentence.annotated.words))[:, None]
-            for word in sentence.borrowing:
+            for word in sentence.words_borrowing_pieces:
                 of_word[word, [self.n_front + token for token in sentence.pieces(word)]] = True
             pieces.append(of_word)
         return tuple(pieces)

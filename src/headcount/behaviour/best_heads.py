@@ -24,7 +24,7 @@ MIN_MEASURING = 2
 """Sentences that the measuring half needs for an interval."""
 
 
-def half_of(content: Any) -> int:
+def half_of_example(content: Any) -> int:
     """Returns the half that an example belongs to, by a hash of its content: it depends on no other example."""
     return hashlib.sha256(repr(content).encode()).digest()[0] & 1
 
@@ -62,7 +62,7 @@ class HalfTotals:
                 heads.append((accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
         return heads
 
-    def measure(self, column: int) -> BestHead:
+    def measure_best_head(self, column: int) -> BestHead:
         """Returns the accuracy of a head × role on the measuring half."""
         head, role = self.heads[column // len(self.roles)], column % len(self.roles)
         block = list(dict.fromkeys((head.stack, head.layer) for head in self.heads)).index((head.stack, head.layer))
@@ -74,7 +74,7 @@ class HalfTotals:
         hits_squared, both, tokens_squared = self.squares[:, column]
         spread = max(0.0, hits_squared - 2 * accuracy * both + accuracy**2 * tokens_squared)
         error = float(np.sqrt(spread * n / (n - 1)) / tokens)
-        low, high, p = judge_accuracy(float(accuracy), error, n, baseline)
+        low, high, p = accuracy_interval_and_p(float(accuracy), error, n, baseline)
         return BestHead(
             role=self.roles[role],
             head=head,
@@ -91,7 +91,7 @@ class HalfTotals:
         )
 
 
-def judge_accuracy(accuracy: float, error: float, n: int, baseline: float) -> tuple[float, float, float]:
+def accuracy_interval_and_p(accuracy: float, error: float, n: int, baseline: float) -> tuple[float, float, float]:
     """Returns the 95 % interval of an accuracy over n sentences and the two-sided p-value that it equals the baseline, both from one test.
 
     Student's t with n − 1 degrees; where all sentences agree, the exact binomial over sentences (Clopper–Pearson).
@@ -111,12 +111,12 @@ def judge_accuracy(accuracy: float, error: float, n: int, baseline: float) -> tu
     return low, high, min(1.0, 2 * min(above, below))
 
 
-def find_best_heads(parts: Sequence[HalfTotals]) -> tuple[BestHead, ...]:
+def find_best_heads(totals_by_view: Sequence[HalfTotals]) -> tuple[BestHead, ...]:
     """Returns the best head of every role that occurs in enough sentences of both halves, in the order of the roles."""
     best_heads = []
-    for role in dict.fromkeys(role for part in parts for role in part.roles):
-        candidates = [candidate for part in parts if role in part.roles for candidate in part.candidates(role)]
+    for role in dict.fromkeys(role for part in totals_by_view for role in part.roles):
+        candidates = [candidate for part in totals_by_view if role in part.roles for candidate in part.candidates(role)]
         if candidates:
             _, _, part, column = max(candidates, key=lambda candidate: candidate[:2])
-            best_heads.append(part.measure(column))
+            best_heads.append(part.measure_best_head(column))
     return tuple(best_heads)

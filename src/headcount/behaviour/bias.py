@@ -65,7 +65,7 @@ class Sieved:
         )
 
 
-def biases(attention: Float[Tensor, "batch heads q k"], sieved: Sieved) -> Float[Tensor, "batch heads roles"]:
+def mean_biases(attention: Float[Tensor, "batch heads q k"], sieved: Sieved) -> Float[Tensor, "batch heads roles"]:
     """Returns β_s of every sentence, head and role; 0 where a sentence has no token with a sieve."""
     by_query = attention.float().transpose(1, 2)  # [batch, q, heads, k]
     mass = by_query @ sieved.inside  # [batch, q, heads, roles]
@@ -96,8 +96,8 @@ def max_entropy_bias(n_visible: Tensor, sizes: Tensor) -> Tensor:
     return torch.where(s > 0, low * n / s.clamp(min=1) * entropy, 0.0).float()
 
 
-def chances(sieved: Sieved, allowed: Bool[Tensor, "batch k"], restricted: Bool[Tensor, " roles"]) -> Float[Tensor, "batch roles"]:
-    """Returns how many queries would have a random key in the sieve: Σ |S_t ∩ keys| / |keys|, keys as in `hits`."""
+def count_chance_hits(sieved: Sieved, allowed: Bool[Tensor, "batch k"], restricted: Bool[Tensor, " roles"]) -> Float[Tensor, "batch roles"]:
+    """Returns how many queries would have a random key in the sieve: Σ |S_t ∩ keys| / |keys|, keys as in `count_hits`."""
     counts = torch.zeros_like(sieved.tokens)
     for roles, keys in ((restricted, sieved.visible & allowed[:, None, :]), (~restricted, sieved.visible)):
         if roles.any():
@@ -106,7 +106,7 @@ def chances(sieved: Sieved, allowed: Bool[Tensor, "batch k"], restricted: Bool[T
     return counts
 
 
-def hits(
+def count_hits(
     attention: Float[Tensor, "batch heads q k"], sieved: Sieved, allowed: Bool[Tensor, "batch k"], restricted: Bool[Tensor, " roles"]
 ) -> Float[Tensor, "batch heads roles"]:
     """Returns how many queries with a sieve have their strongest key in it.

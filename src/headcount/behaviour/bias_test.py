@@ -14,7 +14,7 @@ import numpy as np
 from headcount.core.stats.hall import hall_transform
 
 
-def p_values(
+def bias_p_values(
     bias: np.ndarray, stderr: np.ndarray, n: np.ndarray, skewness: np.ndarray, tau: float | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the p-value of bias ≤ τ as above, and that of the plain t-test."""

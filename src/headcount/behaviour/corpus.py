@@ -61,7 +61,7 @@ def read_corpus(
     Raises:
         DataError: the text is empty, cannot be aligned, or does not go with the other arguments.
     """
-    check_reading(model, text, split=split, limit=limit, max_length=max_length, truncate=truncate)
+    check_reading_arguments(model, text, split=split, limit=limit, max_length=max_length, truncate=truncate)
     if isinstance(text, Task):
         return _read_task(model, text, tokenizer, split=split, limit=limit, parser=parser)
     items = text
@@ -70,12 +70,12 @@ def read_corpus(
         if items and isinstance(items[0], Mapping) and isinstance(items[0].get("pixel_values"), Tensor):
             return _read_images(model, items)
     alignment = _Alignment(max_length, truncate, add_special_tokens, tuple(end))
-    corpus = _align(model, list(_add_trees(islice(sentences_of(items), limit), parser)), tokenizer, alignment)
+    corpus = _align(model, list(_add_parse_trees(islice(sentences_of(items), limit), parser)), tokenizer, alignment)
     _warn_of_unknown_tokens(corpus, tokenizer)
     return corpus
 
 
-def check_reading(
+def check_reading_arguments(
     model: nn.Module, text: Any, *, split: str, limit: int | None, max_length: int | None, truncate: bool, parser: Parser | None = None
 ) -> None:
     """Raises DataError if the arguments of `read_corpus` are out of range or do not go with the text."""
@@ -108,7 +108,7 @@ class _Alignment:
     end: tuple[int, ...] = ()
 
 
-def _add_trees(sentences: Iterable[Annotated], parser: Parser | None) -> Iterable[Annotated]:
+def _add_parse_trees(sentences: Iterable[Annotated], parser: Parser | None) -> Iterable[Annotated]:
     """Returns the sentences with the trees of a parser; without one, as they are."""
     if isinstance(parser, str):
         return parse_sentences(sentences, parser_of(parser))
@@ -119,7 +119,7 @@ def _read_task(model: nn.Module, task: Task, tokenizer: Any, *, split: Split, li
     """Returns the texts of a task or, where it has none, the tokens or images of its examples."""
     examples = _FirstExamples(task.split(split), limit)
     if task.texts is not None:
-        sentences = list(_add_trees(islice(sentences_of_examples(task.texts.read(split)), limit), parser))
+        sentences = list(_add_parse_trees(islice(sentences_of_examples(task.texts.read(split)), limit), parser))
         return _align(model, sentences, tokenizer, _Alignment(**task.texts.alignment))
     if parser is not None:
         raise DataError(f"task '{task.name}' holds tokens, not texts, so there is nothing to parse; in language modelling say by=line")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from headcount.behaviour.base import Corpus, Role
-from headcount.behaviour.best_heads import half_of
-from headcount.behaviour.bias import Sieved, biases, chances, hits
+from headcount.behaviour.best_heads import half_of_example
+from headcount.behaviour.bias import Sieved, count_chance_hits, count_hits, mean_biases
 from headcount.behaviour.views import VIEWS, ViewName, build_view, view_name
 from headcount.core.errors import NonFinite, UnsupportedModel
 from headcount.core.heads import AttentionBlock, Head
@@ -81,7 +81,7 @@ class RoleProbe:
             contents: list[Any] = [pixels.detach().float().cpu().numpy().tobytes() for pixels in batch["pixel_values"]]
         else:  # without annotations: examples that heads cannot tell apart are in the same half
             contents = [tuple(side[number].ids for side in (self.corpus.sentences, self.corpus.targets) if side) for number in numbers]
-        halves = torch.tensor([half_of(content) for content in contents])
+        halves = torch.tensor([half_of_example(content) for content in contents])
         order = {block.path: index for index, block in enumerate(blocks)}
         return {f"{view}/half": halves for view in self.views()} | {
             name: torch.cat([mean_of_calls(calls[path]) for path in sorted(calls, key=order.__getitem__)], 1)
@@ -94,11 +94,11 @@ class RoleProbe:
         view = view_name(self.model, block)
         if attention.shape[0] != len(self._examples):
             raise UnsupportedModel(f"block '{block.path}' does not attend sentence by sentence, so its roles cannot be measured")
-        sieves = self._apply_mask(view, visible)
+        sieves = self._sieves_under_mask(view, visible)
         shape = (-1, block.n_heads, -1)
         measured = {
-            "bias": biases(attention, sieves.masked),
-            "hits": hits(attention, sieves.masked, sieves.ordinary_keys, self._avoid_delimiters(view, visible)),
+            "bias": mean_biases(attention, sieves.masked),
+            "hits": count_hits(attention, sieves.masked, sieves.ordinary_keys, self._roles_over_ordinary_keys(view, visible)),
             "tokens": sieves.masked.tokens[:, None, :].expand(*shape),
             "maximum": sieves.masked.maximum[:, None, :].expand(*shape),
             "chance": sieves.chance[:, None],
@@ -109,7 +109,7 @@ class RoleProbe:
         for name, values in measured.items():
             self._calls.setdefault(f"{view}/{name}", {}).setdefault(block.path, []).append(values)
 
-    def _apply_mask(self, view: ViewName, visible: Tensor) -> _BatchSieves:
+    def _sieves_under_mask(self, view: ViewName, visible: Tensor) -> _BatchSieves:
         """Returns the sieves of a view under the mask of a block; blocks with the same mask share them."""
         last = self._sieves.get(view)
         if last is not None and torch.equal(last.masked.visible, visible):
@@ -123,11 +123,11 @@ class RoleProbe:
             unmasked, ordinary_keys = last.unmasked, last.ordinary_keys
         by_entropy = torch.tensor([role.is_legacy for role in roles], device=visible.device)
         masked = Sieved.build(unmasked, visible, by_entropy)
-        chance = chances(masked, ordinary_keys, self._avoid_delimiters(view, visible))
+        chance = count_chance_hits(masked, ordinary_keys, self._roles_over_ordinary_keys(view, visible))
         self._sieves[view] = _BatchSieves(unmasked, ordinary_keys, masked, chance)
         return self._sieves[view]
 
-    def _avoid_delimiters(self, view: ViewName, visible: Tensor) -> Tensor:
+    def _roles_over_ordinary_keys(self, view: ViewName, visible: Tensor) -> Tensor:
         """Returns the roles whose strongest key is sought among ordinary tokens."""
         return torch.tensor([not role.info.special_targets for role in self.roles_of(view)], device=visible.device)
 

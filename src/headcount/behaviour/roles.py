@@ -11,13 +11,13 @@ from torch import nn
 
 from headcount.behaviour.base import MIN_OCCURRENCES, Corpus, ProbeRole, Role
 from headcount.behaviour.best_heads import find_best_heads
-from headcount.behaviour.corpus import Parser, check_reading, read_corpus
+from headcount.behaviour.corpus import Parser, check_reading_arguments, read_corpus
 from headcount.behaviour.measure import RoleProbe
 from headcount.behaviour.spec import RoleNames, RoleSpec, parse_roles
 from headcount.behaviour.test import RoleTotals, score_roles
-from headcount.behaviour.views import ViewName, check_input, corpus_examples
+from headcount.behaviour.views import ViewName, check_model_reads, corpus_examples
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
-from headcount.core.errors import DataError, unknown
+from headcount.core.errors import DataError, unknown_name_error
 from headcount.core.heads import Head
 from headcount.core.options import options_of
 from headcount.core.progress import Progress, show_progress
@@ -93,7 +93,7 @@ def roles(
     if batch_size is None and isinstance(text, Task):
         batch_size = text.batch_size
     spec = RoleSpec(parse_roles(only), Definition.parse(definition), level, batch_size, seed)
-    check_reading(model, text, split=split, limit=limit, max_length=max_length, truncate=truncate, parser=parser)
+    check_reading_arguments(model, text, split=split, limit=limit, max_length=max_length, truncate=truncate, parser=parser)
     with show_progress(progress, "testing roles") as advance:
         if isinstance(text, Corpus):
             return measure_roles(model, text, spec, progress=advance)
@@ -136,7 +136,7 @@ def select_roles(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> SelectedRo
                 *(getattr(single, option.name) for option in options_of(cls) if option.is_positional)
             )  # keyword options by default
             if listed not in known and str(listed) != cls.name:
-                raise unknown(f"role of {cls.name}", _variant(listed), map(_variant, known))
+                raise unknown_name_error(f"role of {cls.name}", _role_variant(listed), map(_role_variant, known))
         if not known:
             label = cls.name if single is None else str(single)
             untested[label] = f"the text has no {', '.join(sorted(cls.info.needs)) or 'tokens'} for it"
@@ -149,7 +149,7 @@ def select_roles(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> SelectedRo
     return SelectedRoles(((corpus, tuple(on_corpus)), *((text, (role,)) for role, text in on_probes.items())), untested)
 
 
-def _variant(role: Role) -> str:
+def _role_variant(role: Role) -> str:
     """Returns the part of a role's name after the colon."""
     return str(role).partition(":")[2]
 
@@ -175,14 +175,14 @@ def measure_roles(
     if not corpus.sentences and not corpus.images:
         raise DataError("there is no sentence to test roles on; the text is empty, or none of it could be aligned")
     inner: Any = unwrap(model)
-    check_input(inner, corpus)
+    check_model_reads(inner, corpus)
     check_weights(inner)
     heads = HeadMap.of(inner)
     selected = select_roles(inner, corpus, spec)
     untested = dict(selected.untested)
     totals: list[RoleTotals] = []
     fingerprints = []
-    for probe, reading in _passes(inner, heads, selected, spec, progress):
+    for probe, reading in _role_passes(inner, heads, selected, spec, progress):
         if memory is not None:
             reading.memory = memory(reading)
         sums = _sum_examples(probe, reading) if probe.views() else []
@@ -205,7 +205,7 @@ def measure_roles(
     return spec.definition.relabel(table)
 
 
-def _passes(
+def _role_passes(
     model: Any, heads: HeadMap, selected: SelectedRoles, spec: RoleSpec, progress: Progress | None = None
 ) -> Iterator[tuple[RoleProbe, Reading]]:
     """Yields the passes that measure roles: over the corpus, and over the sequences that some roles bring along."""
@@ -219,14 +219,14 @@ def _passes(
 def fingerprint_data(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> str:
     """Returns the fingerprint of all that `measure_roles` would read, without measuring anything."""
     inner: Any = unwrap(model)
-    passes = _passes(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec)
+    passes = _role_passes(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec)
     return " ".join(fingerprint(reading) for probe, reading in passes if probe.views())
 
 
 def biases_by_sentence(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> dict[tuple[Head, str], np.ndarray]:
     """Returns the bias of every example that shows a role, by head and role, for paired tests. Memory grows with the corpus."""
     inner: Any = unwrap(model)
-    probe, reading = next(_passes(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec))
+    probe, reading = next(_role_passes(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec))
     chunks = list(stream(reading, probe)) if probe.views() else []
     by_head: dict[tuple[Head, str], np.ndarray] = {}
     for view in probe.views():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headcount.behaviour.best_heads import HalfTotals
-from headcount.behaviour.bias_test import p_values
+from headcount.behaviour.bias_test import bias_p_values
 from headcount.core.definition import TAU
 from headcount.core.heads import Head
 from headcount.core.role_table import MARGIN, POSITIONAL_ACCURACY, RoleScore
@@ -71,7 +71,7 @@ class RoleTestResults:
     skewness: np.ndarray
 
 
-def run_test(totals: RoleTotals, tau: float, *, level: float, seed: int) -> RoleTestResults:
+def run_bias_test(totals: RoleTotals, tau: float, *, level: float, seed: int) -> RoleTestResults:
     """Returns the test of every head × role with two sentences or more, and its check by flipping signs of whole groups."""
     from scipy import special
 
@@ -84,7 +84,7 @@ def run_test(totals: RoleTotals, tau: float, *, level: float, seed: int) -> Role
     n, skewness = totals.sentences[columns], totals.skewness.value()[columns]
     quantile = special.stdtrit(n - 1, (1 + level) / 2)
     flipped = sign_flip(samples.sums - tau * samples.weights, seed=seed, repeats=999, alternative="greater")
-    p, p_t = p_values(bias, stderr, n, skewness, tau)
+    p, p_t = bias_p_values(bias, stderr, n, skewness, tau)
     half = np.where(stderr > 0, 0.5, 1.0)
     low = np.minimum(bias - stderr * inverse_hall_transform(quantile, n, skewness), bias * ((1 - level) / 2 / half) ** (1 / n))
     high = bias - stderr * inverse_hall_transform(-quantile, n, skewness)
@@ -93,10 +93,10 @@ def run_test(totals: RoleTotals, tau: float, *, level: float, seed: int) -> Role
 
 def score_roles(totals: Sequence[RoleTotals], tau: float = TAU, *, level: float = 0.95, seed: int = 0) -> list[RoleScore]:
     """Returns one row for every head × role with two sentences or more, without labels and correction: these are a definition's."""
-    return [row for total in totals for row in build_rows(total, run_test(total, tau, level=level, seed=seed), tau)]
+    return [row for total in totals for row in build_role_scores(total, run_bias_test(total, tau, level=level, seed=seed), tau)]
 
 
-def build_rows(totals: RoleTotals, tested: RoleTestResults, tau: float) -> list[RoleScore]:
+def build_role_scores(totals: RoleTotals, tested: RoleTestResults, tau: float) -> list[RoleScore]:
     """Returns one row for every head × role that was tested, without a label: q is 1."""
     rows = []
     offsets = totals.by_block["offsets"]

@@ -31,7 +31,7 @@ def view_name(model: nn.Module, block: AttentionBlock) -> ViewName:
     return views[block.kind]
 
 
-def check_input(model: Any, corpus: Corpus) -> None:
+def check_model_reads(model: Any, corpus: Corpus) -> None:
     """Raises UnsupportedModel unless the model reads what the corpus holds."""
     required, name = "pixel_values" if corpus.grid else "input_ids", type(model).__name__
     if model.main_input_name != required:
@@ -40,13 +40,13 @@ def check_input(model: Any, corpus: Corpus) -> None:
         raise UnsupportedModel(f"{name} compares texts with images and reads neither alone; pass the part of it that reads text or images")
 
 
-def build_view(corpus: Corpus, name: ViewName, numbers: Sequence[int], shape: tuple[int, int], pad_token: int = 0) -> View:
+def build_view(corpus: Corpus, name: ViewName, example_numbers: Sequence[int], shape: tuple[int, int], pad_token: int = 0) -> View:
     """Returns the queries and keys of some examples of a corpus.
 
     Args:
         corpus: The corpus.
         name: Which tokens meet.
-        numbers: The examples, by their number in the corpus.
+        example_numbers: The examples, by their number in the corpus.
         shape: How many queries and keys the block has, padding included.
         pad_token: The id of padding.
 
@@ -58,15 +58,15 @@ def build_view(corpus: Corpus, name: ViewName, numbers: Sequence[int], shape: tu
         n_patches = corpus.grid[0] * corpus.grid[1]
         if n_keys < n_patches:
             raise UnsupportedModel(f"a block has {n_keys} tokens, fewer than the {n_patches} patches of an image: it has no such grid")
-        patches = Side.from_patches(len(numbers), n_keys, n_patches)
+        patches = Side.from_patches(len(example_numbers), n_keys, n_patches)
         return View(patches, patches, corpus)
     if name == "target":
-        targets = Side.from_sentences([corpus.targets[number] for number in numbers], n_keys, n_front=1, pad_id=pad_token)
+        targets = Side.from_sentences([corpus.targets[number] for number in example_numbers], n_keys, n_front=1, pad_id=pad_token)
         return View(targets, targets, corpus)
-    source = Side.from_sentences([corpus.sentences[number] for number in numbers], n_keys, pad_id=pad_token)
+    source = Side.from_sentences([corpus.sentences[number] for number in example_numbers], n_keys, pad_id=pad_token)
     if name == "source":
         return View(source, source, corpus)
-    targets = Side.from_sentences([corpus.targets[number] for number in numbers], n_queries, n_front=1, pad_id=pad_token)
+    targets = Side.from_sentences([corpus.targets[number] for number in example_numbers], n_queries, n_front=1, pad_id=pad_token)
     return View(targets, source, corpus)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
-from headcount.core.errors import PlanError, unknown
+from headcount.core.errors import PlanError, unknown_name_error
 from headcount.core.heads import Head
 from headcount.core.options import option
 
@@ -64,7 +64,7 @@ class Budget:
             if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
                 raise PlanError(f"{name} must be {minimum} or more, a whole number; got {value!r}")
         if self.unit not in get_args(PruningUnit):
-            raise unknown("unit of a budget", str(self.unit), get_args(PruningUnit))
+            raise unknown_name_error("unit of a budget", str(self.unit), get_args(PruningUnit))
 
     @property
     def size(self) -> tuple[str, float] | None:
@@ -90,7 +90,7 @@ class Budget:
             return max(1, round(self.fraction * total))
         assert isinstance(self.keep, int)
         if self.keep > total:
-            raise _wrong_keep(self.keep, f"from 1 to {total}")
+            raise _keep_error(self.keep, f"from 1 to {total}")
         return self.keep
 
     def resized(self, keep: int | float | str) -> Budget:
@@ -122,14 +122,14 @@ def _parse_share(keep: Any) -> float | None:
         return None
     if isinstance(keep, Real) and not isinstance(keep, Integral) and 0 < float(keep) < 1:
         return float(keep)
-    raise _wrong_keep(keep, "from 1 on")
+    raise _keep_error(keep, "from 1 on")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _wrong_keep(keep: Any, numbers: str) -> PlanError:
+def _keep_error(keep: Any, numbers: str) -> PlanError:
     return PlanError(
         f"keep must be a whole number of heads {numbers}, or a share of them, a float above 0 and below 1 such as 0.25, or '25%'; got {keep!r}"
     )

@@ -11,7 +11,7 @@ from headcount.core.options import Configurable
 from headcount.core.registry import DEFINITIONS
 
 if TYPE_CHECKING:
-    from headcount.core.role_table import RoleTable
+    from headcount.core.role_table import RoleScore, RoleTable
 
 DEFAULT_DEFINITION = "pande2021(correct=bh)"
 """The definition that labels heads unless the caller names another."""
@@ -42,6 +42,10 @@ class Definition(Configurable):
     def further_roles(self) -> tuple[str, ...]:
         """Roles that the definition labels and that are otherwise measured only when named."""
         return ()
+
+    def accuracy_threshold(self, row: RoleScore) -> float | None:
+        """Returns the share of tokens whose strongest key must be in the sieve for a role; None if the sieve bias decides."""
+        return None
 
     @abstractmethod
     def relabel(self, table: RoleTable) -> RoleTable:

@@ -17,7 +17,7 @@ class UnknownName(HeadcountError, KeyError):
     """A name that is not registered, with the nearest known ones."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
+def unknown_name_error(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     """Returns the error for a name that is not known, with the nearest known name."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
@@ -101,7 +101,7 @@ class OutOfMemory(HeadcountError, MemoryError):
     """Memory ran out even for the smallest batch."""
 
 
-def memory_ran_out(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that memory ran out; torch raises a RuntimeError then."""
     texts = ("out of memory", "DefaultCPUAllocator", "can't allocate memory")
     return isinstance(error, MemoryError) or any(text in str(error) for text in texts)

@@ -29,6 +29,7 @@ class Evaluation:
         value: The metric over all examples.
         parts: What each example adds to the metric, [examples, parts].
         data: The hash of the examples.
+        documents: The number of the document that each example comes from; None where the data name no documents.
     """
 
     task: str
@@ -40,6 +41,7 @@ class Evaluation:
     value: float | None = None
     parts: np.ndarray | None = field(default=None, repr=False)
     data: str = ""
+    documents: np.ndarray | None = field(default=None, repr=False)
 
     @property
     def loss(self) -> float:

@@ -5,8 +5,8 @@ Nothing is drawn here: `runs.study_files` draws a figure for a paper. A value is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
 from typing import Any, ClassVar, Self
 
@@ -22,12 +22,16 @@ class Axis:
         unit: Its unit; empty for counts, shares and names.
         is_share: Whether its numbers are shares, which are drawn as percentages.
         ticks: Numbers of the axis that bear a name, such as layers; by default the drawing chooses ticks.
+        is_count: Whether its numbers count something, such as heads or steps: ticks are whole numbers, also where means lie between them.
+        limits: The least and the greatest number that is drawn, where not all are; the note of the figure says so. Empty for all.
     """
 
     label: str
     unit: str = ""
     is_share: bool = False
     ticks: tuple[tuple[float, str], ...] = ()
+    is_count: bool = False
+    limits: tuple[float, float] | tuple[()] = ()
 
     @property
     def title(self) -> str:
@@ -42,7 +46,10 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through points in the order of x, with the interval of every point if there is one; a control is drawn in grey."""
+    """A line through points in the order of x, with the interval of every point if there is one; a control is drawn in grey.
+
+    `start` is the point (x, y) of the dense model, at which all lines of a pruning curve begin; empty if there is none.
+    """
 
     label: str
     x: tuple[float, ...]
@@ -50,6 +57,17 @@ class Line:
     low: Values = ()
     high: Values = ()
     is_control: bool = False
+    start: tuple[float, float] | tuple[()] = ()
+
+    def join_start(self) -> Line:
+        """Returns the line with its start as a point of its own, which has no interval."""
+        if not self.start:
+            return self
+        x, y = self.start
+        low, high = ((*ends, None) if ends else () for ends in (self.low, self.high))
+        columns = [(*self.x, x), (*self.y, y), *([low, high] if self.low else [])]
+        ordered = zip(*sorted(zip(*columns, strict=True), key=lambda point: point[0]), strict=True)
+        return replace(self, start=(), **dict(zip(("x", "y", "low", "high"), ordered, strict=False)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +118,7 @@ class Figure:
         table: The table of the study that holds the numbers.
         n: How many units (`n_unit`) the numbers rest on; None where that differs between them or is not known.
         n_unit: What is counted by `n`.
+        note: A line of text beside the figure, such as a correlation, or what holds for all of its series.
 
     Raises:
         ValueError: the numbers do not fit together, or one of them is not finite.
@@ -116,6 +135,16 @@ class Figure:
     table: str
     n: int | None
     n_unit: str = "examples"
+    note: str = ""
+
+    @property
+    def has_values(self) -> bool:
+        """Whether there is a value to draw."""
+        return any(value is not None for value in self._values())
+
+    def _values(self) -> Iterator[float | None]:
+        """Yields what is drawn: the value of every mark, None where it is not defined."""
+        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the figure as plain data; `kind` says which figure it is."""
@@ -123,11 +152,11 @@ class Figure:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Figure:
-        """Returns the figure that `to_dict` described; raises ValueError for an unknown kind."""
+        """Returns the figure that `to_dict` described, also in an earlier release; raises ValueError for an unknown kind."""
         if values["kind"] not in KINDS:
             raise ValueError(f"no kind of figure '{values['kind']}'. Known: {', '.join(KINDS)}")
         cls = KINDS[values["kind"]]
-        return cls(**{field.name: cls._read(field.name, values[field.name]) for field in fields(cls)})
+        return cls(**{field.name: cls._read(field.name, values[field.name]) for field in fields(cls) if field.name in values})
 
     @classmethod
     def _read(cls, name: str, value: Any) -> Any:
@@ -157,6 +186,9 @@ class LineFigure(Figure):
     lines: tuple[Line, ...]
     references: tuple[Reference, ...] = ()
 
+    def _values(self) -> Iterator[float | None]:
+        return (y for line in self.lines for y in line.y)
+
     def __post_init__(self) -> None:
         for line in self.lines:
             self._check_lengths(line.label, len(line.x), line.x, line.y)
@@ -175,6 +207,9 @@ class BarFigure(Figure):
     is_stacked: bool = False
     is_horizontal: bool = False
 
+    def _values(self) -> Iterator[float | None]:
+        return (value for series in self.bars for value in series.values)
+
     def __post_init__(self) -> None:
         for series in self.bars:
             self._check_lengths(series.label, len(self.categories), series.values)
@@ -192,6 +227,7 @@ class HeatMap(Figure):
         value: What the colour shows.
         marks: Whether a cell bears a dot, row by row; empty for no dots.
         mark_label: What a dot means.
+        missing_label: What a grey cell means, one without a value.
         is_diverging: Whether colours tell values below 0 from those above.
     """
 
@@ -204,6 +240,10 @@ class HeatMap(Figure):
     marks: tuple[tuple[bool, ...], ...] = ()
     mark_label: str = ""
     is_diverging: bool = False
+    missing_label: str = "not defined"
+
+    def _values(self) -> Iterator[float | None]:
+        return (value for row in self.values for value in row)
 
     def __post_init__(self) -> None:
         self._check_lengths("values", len(self.rows), self.values)
@@ -217,13 +257,15 @@ class HeatMap(Figure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScatterFigure(Figure):
-    """Points in groups; `note` is a line of text beside them, such as a correlation with its interval."""
+    """Points in groups."""
 
     kind: ClassVar[str] = "scatter"
     parts: ClassVar[Mapping[str, type]] = {"groups": Points}
 
     groups: tuple[Points, ...]
-    note: str = ""
+
+    def _values(self) -> Iterator[float | None]:
+        return (y for group in self.groups for y in group.y)
 
     def __post_init__(self) -> None:
         for group in self.groups:
@@ -239,6 +281,9 @@ class Histogram(Figure):
 
     edges: tuple[float, ...]
     groups: tuple[Counts, ...]
+
+    def _values(self) -> Iterator[float | None]:
+        return (number or None for group in self.groups for number in group.counts)
 
     def __post_init__(self) -> None:
         self._check_lengths("edges", len(self.edges), self.edges)

@@ -41,14 +41,14 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def canonical(content: Any) -> bytes:
+def canonical_json(content: Any) -> bytes:
     """Returns plain data as canonical JSON, for hashing; raises ValueError for NaN and infinity."""
     return json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()
 
 
 def seal(content: Mapping[str, object]) -> str:
     """Returns the hash of a record without its seal."""
-    return hashlib.sha256(canonical({name: value for name, value in content.items() if name != "seal"})).hexdigest()
+    return hashlib.sha256(canonical_json({name: value for name, value in content.items() if name != "seal"})).hexdigest()
 
 
 def add_seal(content: Mapping[str, object]) -> dict[str, object]:
@@ -81,12 +81,12 @@ def absolute_path(path: str | Path) -> str:
         return str(path)
 
 
-def opened_model(name: str | Path) -> dict[str, str]:
+def opened_model_entry(name: str | Path) -> dict[str, str]:
     """Returns the absolute path of a model folder under the key `model`; empty for hub ids and embedded models, which their name identifies."""
     return {"model": absolute_path(name)} if absolute_path(name) != str(name) or Path(name).is_absolute() else {}
 
 
-def reopened_model(name: str, config: Mapping[str, object]) -> str:
+def model_to_reopen(name: str, config: Mapping[str, object]) -> str:
     """Returns where to open the model of a run again: the path in `config["opened"]`, else its name."""
     opening = config.get("opened")
     return opening.get("model", name) if isinstance(opening, Mapping) else name
@@ -95,29 +95,31 @@ def reopened_model(name: str, config: Mapping[str, object]) -> str:
 def read_json(path: Path, *, unique: bool = False, remedy: str = FOLDER) -> Any:
     """Returns the content of a JSON file of bounded size; raises ArtifactError naming the file. `unique` refuses duplicate names."""
     try:
-        return json.loads(read_bounded(path, MAX_JSON, remedy).decode("utf-8-sig"), object_pairs_hook=refuse_duplicates if unique else None)
+        return json.loads(
+            read_bounded(path, MAX_JSON, remedy).decode("utf-8-sig"), object_pairs_hook=fields_without_duplicates if unique else None
+        )
     except (ValueError, RecursionError) as error:
         if isinstance(error, ArtifactError):
             raise
         raise ArtifactError(f"{path} is no valid JSON: {error}; restore or rewrite it") from error
 
 
-def read_bounded(path: Path, most: int, remedy: str = FOLDER) -> bytes:
-    """Returns the bytes of a regular file of at most `most` bytes; raises ArtifactError naming the file, and the remedy if it is missing."""
+def read_bounded(path: Path, max_bytes: int, remedy: str = FOLDER) -> bytes:
+    """Returns the bytes of a regular file of at most `max_bytes` bytes; raises ArtifactError naming the file, and the remedy if it is missing."""
     try:
         if not path.exists():
             raise ArtifactError(f"{path} is missing; {remedy}")
         if not path.is_file():
             raise ArtifactError(f"{path} is no regular file; put the file itself there")
         size = path.stat().st_size
-        if size > most:
-            raise ArtifactError(f"{path} has {size} bytes; files of this kind have at most {most}")
+        if size > max_bytes:
+            raise ArtifactError(f"{path} has {size} bytes; files of this kind have at most {max_bytes}")
         return path.read_bytes()
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}. Check its permissions and links") from error
 
 
-def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def fields_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the fields of a JSON object; raises ValueError for a name that comes twice, of which json would silently use the last."""
     content = dict(pairs)
     if len(content) < len(pairs):
@@ -153,14 +155,14 @@ def write_atomic(path: Path, content: bytes) -> None:
         before("sync", path.parent)
         sync_path(path.parent)
     except OSError as error:
-        _drop(fresh)
+        _remove_if_possible(fresh)
         raise ArtifactError(describe_write_error(path, error, len(content))) from error
     except BaseException:
-        _drop(fresh)
+        _remove_if_possible(fresh)
         raise
 
 
-def _drop(path: Path) -> None:
+def _remove_if_possible(path: Path) -> None:
     """Removes a file if possible; a leftover is removed by the next process."""
     with suppress(OSError):
         path.unlink(missing_ok=True)

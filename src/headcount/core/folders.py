@@ -27,8 +27,8 @@ def sync_folder(folder: Path) -> None:
         sync_path(path)
 
 
-def check_target(target: Path, overwrite: bool, marker: str) -> None:
-    """Raises ArtifactError for a folder that is not empty, unless headcount wrote it (it holds `marker`) and `overwrite` is set."""
+def check_output_folder(target: Path, overwrite: bool, marker_file: str) -> None:
+    """Raises ArtifactError for a folder that is not empty, unless headcount wrote it (it holds `marker_file`) and `overwrite` is set."""
     if is_file(target):
         raise ArtifactError(f"{target} is a file; name a folder to write to")
     check_writable(target)
@@ -37,15 +37,17 @@ def check_target(target: Path, overwrite: bool, marker: str) -> None:
         return
     if not overwrite:
         raise ArtifactError(f"{target} is not empty; name another folder, or allow overwriting (overwrite=True)")
-    if not (target / marker).is_file():
-        raise ArtifactError(f"{target} was not written by headcount (it has no {marker}), so it is not overwritten; name another folder")
+    if not (target / marker_file).is_file():
+        raise ArtifactError(
+            f"{target} was not written by headcount (it has no {marker_file}), so it is not overwritten; name another folder"
+        )
 
 
 @contextmanager
 def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.json") -> Iterator[Path]:
     """Yields a folder that is renamed to `target` when everything in it is written, and removed if anything fails."""
     target = target.resolve()
-    check_target(target, overwrite, marker)
+    check_output_folder(target, overwrite, marker)
     if target in (Path.cwd(), *Path.cwd().parents):
         raise ArtifactError(f"{target} is the folder you are in, which cannot be replaced; name another one")
     fresh: Path | None = None
@@ -74,7 +76,7 @@ def _replace_folder(fresh: Path, target: Path) -> None:
         fresh.rename(target)
     else:
         files.before("exchange", target)
-        if not _exchange(fresh, target):
+        if not _swap_names(fresh, target):
             _replace_in_steps(fresh, target)
     files.before("sync", target.parent)
     sync_path(target.parent)
@@ -85,7 +87,7 @@ UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errn
 """Errors of a kernel, file system or sandbox that cannot exchange two names."""
 
 
-def _exchange(first: Path, second: Path) -> bool:
+def _swap_names(first: Path, second: Path) -> bool:
     """Swaps the names of two folders atomically; returns False if system or file system cannot."""
     names = os.fsencode(first), os.fsencode(second)
     try:

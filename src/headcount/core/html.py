@@ -12,7 +12,7 @@ COLOURS = ("#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838")
 """Colours from low to high, after cividis, which is readable with every colour vision."""
 
 
-def text(value: object) -> str:
+def escape_text(value: object) -> str:
     """Returns a value as escaped text without control characters."""
     plain = f"{value:.4g}" if isinstance(value, float) else str(value)
     return html.escape("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in plain))
@@ -20,10 +20,10 @@ def text(value: object) -> str:
 
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> str:
     """Returns an HTML table of the first rows, with the number of rows left out."""
-    head = "".join(f"<th>{text(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows[:MAX_ROWS])
+    head = "".join(f"<th>{escape_text(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{escape_text(cell)}</td>' for cell in row)}</tr>" for row in rows[:MAX_ROWS])
     more = f'<tr><td colspan="{len(columns)}">… and {len(rows) - MAX_ROWS} more</td></tr>' if len(rows) > MAX_ROWS else ""
-    return f"<table><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}{more}</tbody></table>"
+    return f"<table><caption>{escape_text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}{more}</tbody></table>"
 
 
 def html_grid(names: Sequence[str], values: Sequence[Sequence[float]], caption: str = "") -> str:
@@ -31,15 +31,15 @@ def html_grid(names: Sequence[str], values: Sequence[Sequence[float]], caption: 
     finite = [value for row in values for value in row if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=1.0)
     rows = [
-        f"<tr><th>{text(name)}</th>{''.join(_cell(value, low, high) for value in row)}</tr>"
+        f"<tr><th>{escape_text(name)}</th>{''.join(_colour_cell(value, low, high) for value in row)}</tr>"
         for name, row in zip(names, values, strict=True)
     ]
     width = max((len(row) for row in values), default=0)
     head = f"<thead><tr><th></th>{''.join(f'<th>{number}</th>' for number in range(width))}</tr></thead>"
-    return f"<table><caption>{text(caption)}</caption>{head}<tbody>{''.join(rows)}</tbody></table>"
+    return f"<table><caption>{escape_text(caption)}</caption>{head}<tbody>{''.join(rows)}</tbody></table>"
 
 
-def _cell(value: float, low: float, high: float) -> str:
+def _colour_cell(value: float, low: float, high: float) -> str:
     if not math.isfinite(value):
         return "<td></td>"
     fraction = 0.0 if high == low else (value - low) / (high - low)

@@ -1,4 +1,4 @@
-"""The values that a metric can have, and intervals of scores that end there."""
+"""The values that a metric can have, intervals of scores that end there, and the points that differences are stated in."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ _RANGES = {
 }
 
 
-def range_of(metric: str) -> tuple[float, float]:
+def range_of_metric(metric: str) -> tuple[float, float]:
     """Returns the smallest and the largest value that a metric can have; infinite ends for an unknown one."""
     return _RANGES.get(metric, (-inf, inf))
 
 
+def point_of(metric: str) -> float:
+    """Returns one point of a metric: a hundredth of accuracy, F1 and correlations, one of BLEU, chrF, perplexity and unknown metrics."""
+    lowest, highest = range_of_metric(metric)
+    return 0.01 if max(abs(lowest), abs(highest)) == 1 else 1.0
+
+
 def shift_interval(dense: Evaluation, change: PairedDifference) -> tuple[float, float]:
     """Returns the score of the dense model plus the interval of the change from it, as far as the metric can have such values."""
-    lowest, highest = range_of(dense.metric)
+    lowest, highest = range_of_metric(dense.metric)
     return max(lowest, dense.score + change.low), min(highest, dense.score + change.high)

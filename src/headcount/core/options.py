@@ -18,7 +18,7 @@ from functools import cache
 from itertools import product
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-from headcount.core.errors import OptionError, unknown
+from headcount.core.errors import OptionError, unknown_name_error
 
 _DECLARATION = "headcount option"
 
@@ -65,12 +65,12 @@ class Option:
     @property
     def is_list(self) -> bool:
         """Whether the option takes several values."""
-        return any(get_origin(member) is tuple for member in _members(self.type))
+        return any(get_origin(member) is tuple for member in _union_members(self.type))
 
     @property
     def is_flag(self) -> bool:
         """Whether the option is true or false."""
-        return bool in _members(self.type)
+        return bool in _union_members(self.type)
 
     @property
     def type_label(self) -> str:
@@ -114,7 +114,7 @@ class Configurable:
 
     def __post_init__(self) -> None:
         for declared in options_of(type(self)):
-            object.__setattr__(self, declared.name, _check(declared, getattr(self, declared.name), self.name))
+            object.__setattr__(self, declared.name, _check_value(declared, getattr(self, declared.name), self.name))
 
     def __str__(self) -> str:
         """Returns the text that makes the object: the options that differ from their defaults."""
@@ -162,7 +162,7 @@ class Configurable:
             if not equals:
                 raise OptionError(f"an option of {cls.name} is name=value; got '{pair}'")
             if key not in declared:
-                raise unknown(f"option of {cls.name}", key, declared)
+                raise unknown_name_error(f"option of {cls.name}", key, declared)
             if key in values:
                 raise OptionError(f"option {key} of {cls.name} is given twice, as '{values[key]}' and '{value}'; leave one out")
             values[key] = value
@@ -182,11 +182,11 @@ class Configurable:
         declared = {option.name: option for option in options_of(type(self))}
         for name in texts:
             if name not in declared:
-                raise unknown(f"option of {self.name}", name, declared)
+                raise unknown_name_error(f"option of {self.name}", name, declared)
         return replace(self, **{name: parse_value(declared[name], text, self.name) for name, text in texts.items()})
 
 
-def list_alternatives(text: str) -> list[str]:
+def expand_alternatives(text: str) -> list[str]:
     """Returns the texts that a text with alternatives stands for: `dsp(tau=1|10;rate=0.1|0.5)` is a grid of four.
 
     Alternatives within parentheses of their own, of an option that is a text itself, are left as they are.
@@ -250,7 +250,7 @@ def format_value(value: Any) -> str:
 
 
 def _type_name(hint: Any) -> str:
-    members = _members(hint)
+    members = _union_members(hint)
     if len(members) > 1:
         return " or ".join("none" if member is type(None) else _type_name(member) for member in members)
     if get_origin(hint) is tuple:
@@ -260,13 +260,13 @@ def _type_name(hint: Any) -> str:
     return {bool: "true or false", str: "text"}.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
+def _union_members(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def parse_value(declared: Option, text: str | Sequence[str], owner: str) -> Any:
     """Returns the value of an option of `owner` for its text, or for the texts of the entries of a list; making the object checks it."""
-    members = _members(declared.type)
+    members = _union_members(declared.type)
     if not isinstance(text, str):
         entry_type = next(get_args(member)[0] for member in members if get_origin(member) is tuple)
         return tuple(_parse_plain(entry_type, entry) for entry in text)
@@ -284,7 +284,7 @@ def parse_value(declared: Option, text: str | Sequence[str], owner: str) -> Any:
 def _parse_plain(hint: Any, text: str) -> Any:
     """Reads one value; text that is none of that type comes back as it is."""
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if len(members := _members(hint)) > 1:
+    if len(members := _union_members(hint)) > 1:
         values = [_parse_plain(member, text) for member in members]
         return next((value for value in values if not isinstance(value, str)), text)
     if hint is bool:
@@ -297,26 +297,26 @@ def _parse_plain(hint: Any, text: str) -> Any:
     return text
 
 
-def _check(declared: Option, value: Any, owner: str) -> Any:
+def _check_value(declared: Option, value: Any, owner: str) -> Any:
     """Returns the value in the declared type; raises OptionError or UnknownName where it does not fit."""
-    members = _members(declared.type)
+    members = _union_members(declared.type)
     if value is None and type(None) in members:
         return None
     number: Any = value
     for member in members:
         if get_origin(member) is tuple and isinstance(value, tuple | list):
-            if all(_fits(get_args(member)[0], entry, declared.bounds) for entry in value):
+            if all(_is_of_kind(get_args(member)[0], entry, declared.bounds) for entry in value):
                 return tuple(value)
         elif get_origin(member) is Literal and value in get_args(member):
             return value
-        elif get_origin(member) is None and _fits(member, value, declared.bounds):
+        elif get_origin(member) is None and _is_of_kind(member, value, declared.bounds):
             return float(number) if member is float else value
     if declared.choices:
-        raise unknown(f"{declared.name} of {owner}", format_value(value), map(format_value, declared.choices))
+        raise unknown_name_error(f"{declared.name} of {owner}", format_value(value), map(format_value, declared.choices))
     raise OptionError(f"option {declared.name} of {owner} must be {declared.type_label}; got {value!r}")
 
 
-def _fits(kind: type, value: Any, bounds: Bounds) -> bool:
+def _is_of_kind(kind: type, value: Any, bounds: Bounds) -> bool:
     """Whether a value is of a plain type, numbers within their bounds. True is no number, and an int is a float."""
     if kind not in (int, float):
         return isinstance(value, kind)

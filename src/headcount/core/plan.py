@@ -59,7 +59,7 @@ class Plan:
         Heads of one unit stay or go together; ties fall by a hash of the scores' seed and the address.
         """
         limits = budget if isinstance(budget, Budget) else Budget(keep=budget)
-        stay = _choose_heads(scores, limits)
+        stay = _choose_kept_heads(scores, limits)
         return cls(tuple(sorted(head for head in scores.heads if head not in stay)), limits.protected)
 
     @classmethod
@@ -87,7 +87,7 @@ class Plan:
             plan = cls.removing(content["removed"], protected=content.get("protected", ()))
         except HeadcountError as error:
             raise PlanError(f"{path}: {error}") from error
-        return replace(plan, made_for=_made_for(path, content["model"]) if content.get("model") is not None else None)
+        return replace(plan, made_for=_parse_made_for(path, content["model"]) if content.get("model") is not None else None)
 
     def write(self, path: str | Path, heads: HeadIndex | None = None, *, weights: str = "") -> None:
         """Writes the plan as sealed JSON, with the shape of the model it is for (`heads`) and the hash of its weights where these are given."""
@@ -97,7 +97,7 @@ class Plan:
         content: dict[str, Any] = {"schema_version": SCHEMA, "headcount": __version__, "removed": [str(head) for head in self.removed]}
         if self.protected:
             content["protected"] = [str(head) for head in sorted(self.protected)]
-        made_for = self.made_for if heads is None else _shape(heads, weights)
+        made_for = self.made_for if heads is None else _made_for_model(heads, weights)
         if made_for is not None:
             content["model"] = {"model_type": made_for.model_type, "blocks": dict(made_for.blocks)}
             content["model"] |= {"weights": made_for.weights} if made_for.weights else {}
@@ -106,7 +106,7 @@ class Plan:
     def check_model(self, heads: HeadIndex, weights: str = "") -> None:
         """Raises PlanError unless the model behind `heads`, with these `weights` where given, is one that the plan is for and has all its heads."""
         if self.made_for is not None:
-            _check_made_for(self.made_for, _shape(heads, weights))
+            _check_made_for(self.made_for, _made_for_model(heads, weights))
         present = frozenset(heads.heads)
         for head in self.removed:
             if head not in present:
@@ -140,7 +140,7 @@ class Plan:
         return notebook.html_table(("block", "heads that go"), rows, f"{len(self.removed)} heads go, {len(self.protected)} are protected")
 
 
-def _shape(heads: HeadIndex, weights: str) -> MadeFor:
+def _made_for_model(heads: HeadIndex, weights: str) -> MadeFor:
     return MadeFor(heads.model_type, {block.name: block.n_original for block in heads.blocks}, weights)
 
 
@@ -172,7 +172,7 @@ def _check_fields(path: str | Path, content: Any, *, required: set[str], optiona
         raise ArtifactError(f"{path} {wrong[0]}; a plan has {', '.join(sorted(required))}, and may have {', '.join(sorted(optional))}")
 
 
-def _made_for(path: str | Path, content: Any) -> MadeFor:
+def _parse_made_for(path: str | Path, content: Any) -> MadeFor:
     _check_fields(path, content, required={"model_type", "blocks"}, optional={"weights"})
     blocks, weights = content["blocks"], content.get("weights", "")
     are_counts = isinstance(blocks, dict) and all(type(count) is int and count >= 0 for count in blocks.values())
@@ -215,7 +215,7 @@ def _check_shared(members: tuple[AttentionBlock, ...], removed: frozenset[Head])
             )
 
 
-def _units(scores: Scores, unit: PruningUnit) -> list[tuple[Head, ...]]:
+def _pruning_units(scores: Scores, unit: PruningUnit) -> list[tuple[Head, ...]]:
     """Returns the heads that stay or go together: KV groups, or, for `even`, the n-th best head of every group of a block."""
     if unit == "kv_group":
         return list(scores.all_units())
@@ -233,11 +233,12 @@ def rank_units(scores: Scores, unit: PruningUnit = "kv_group") -> list[tuple[Hea
     """Returns the units from the one to keep first to the one to remove first: by mean score, ties by the first of their heads in the tie order."""
     tie, worth = dict(zip(scores.heads, scores.ties(), strict=True)), scores.keep_values()
     return sorted(
-        _units(scores, unit), key=lambda heads: (-fsum(worth[head] for head in heads) / len(heads), min(tie[head] for head in heads))
+        _pruning_units(scores, unit),
+        key=lambda heads: (-fsum(worth[head] for head in heads) / len(heads), min(tie[head] for head in heads)),
     )
 
 
-def _choose_heads(scores: Scores, limits: Budget) -> set[Head]:
+def _choose_kept_heads(scores: Scores, limits: Budget) -> set[Head]:
     """Returns the heads that stay: the required ones, then the best units that fill the budget exactly."""
     unknown = sorted(limits.protected.difference(scores.heads))
     if unknown:
@@ -253,7 +254,7 @@ def _choose_heads(scores: Scores, limits: Budget) -> set[Head]:
             f"{n_heads} that may stay; raise keep, or lower the floor"
         )
     free = [unit for unit in best if not stay.issuperset(unit)]
-    counts = _reachable([len(unit) for unit in free])
+    counts = _reachable_sums([len(unit) for unit in free])
     missing = n_heads - len(stay)
     if missing not in counts[0]:
         sizes = "/".join(str(size) for size in sorted({len(unit) for unit in best}))
@@ -270,7 +271,7 @@ def _choose_heads(scores: Scores, limits: Budget) -> set[Head]:
     return stay
 
 
-def _reachable(sizes: list[int]) -> list[set[int]]:
+def _reachable_sums(sizes: list[int]) -> list[set[int]]:
     """Returns for every position in a list of sizes the sums that some of the sizes from there on can make."""
     sums = [{0}]
     for size in reversed(sizes):
@@ -278,21 +279,21 @@ def _reachable(sizes: list[int]) -> list[set[int]]:
     return sums[::-1]
 
 
-def nearest_whole_units(share: float, unit_sizes: Sequence[int]) -> int:
+def nearest_sum_of_units(share: float, unit_sizes: Sequence[int]) -> int:
     """Returns the number of heads nearest to a share of all of them that whole units make, at least one unit; of two equally near, the larger."""
     target = Budget(keep=share).heads(sum(unit_sizes))
-    return min(_reachable(list(unit_sizes))[0] - {0}, key=lambda count: (abs(count - target), -count))
+    return min(_reachable_sums(list(unit_sizes))[0] - {0}, key=lambda count: (abs(count - target), -count))
 
 
-def _required_heads(best: list[tuple[Head, ...]], limits: Budget) -> set[Head]:
+def _required_heads(ranked_units: list[tuple[Head, ...]], limits: Budget) -> set[Head]:
     """Returns the heads that stay whatever their score: protected units, and the best of every block up to the floor."""
-    stay = {head for unit in best if limits.protected.intersection(unit) for head in unit}
-    size = Counter((head.stack, head.layer) for unit in best for head in unit)
+    stay = {head for unit in ranked_units if limits.protected.intersection(unit) for head in unit}
+    size = Counter((head.stack, head.layer) for unit in ranked_units for head in unit)
     for block, total in size.items():
         if limits.floor > total:
             raise PlanError(f"a floor of {limits.floor} heads cannot be met: a block of layer {block[1]} has only {total}; lower it")
     have = Counter((head.stack, head.layer) for head in stay)
-    for unit in best:
+    for unit in ranked_units:
         own = Counter((head.stack, head.layer) for head in unit)
         if any(have[block] < limits.floor for block in own) and not stay.issuperset(unit):
             stay.update(unit)

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from headcount.core.errors import DuplicateName, OptionError, PluginError, UnknownName, unknown
+from headcount.core.errors import DuplicateName, OptionError, PluginError, UnknownName, unknown_name_error
 from headcount.core.options import Configurable
 
 Kind = TypeVar("Kind", bound=Configurable)
@@ -68,7 +68,7 @@ class Registry:
         if name not in sources:
             groups = ", ".join(point.group for point in entry_points(name=name) if point.group.startswith("headcount."))
             hint = f". An installed package registers '{name}' in {groups}; the entry points of this kind are in headcount.{self.kind}"
-            raise UnknownName(f"{unknown(self.singular, name, sources)}{hint if groups else ''}")
+            raise UnknownName(f"{unknown_name_error(self.singular, name, sources)}{hint if groups else ''}")
         return sources[name]
 
     def register(self, name: str) -> Callable[[type[Kind]], type[Kind]]:
@@ -129,7 +129,7 @@ class Registry:
                 f"{source}, registered as {self.singular} '{name}' by an installed package, cannot be imported: {error}. "
                 "Correct its entry point or install what it needs, or uninstall the package."
             ) from error
-        cls = self._require_class(getattr(module, class_name, None) if class_name else _only_class(module), name, source)
+        cls = self._require_class(getattr(module, class_name, None) if class_name else _only_declared_class(module), name, source)
         cls.name = name
         return cls
 
@@ -168,7 +168,7 @@ def _declares_info(node: ast.ClassDef) -> bool:
     return any(isinstance(target, ast.Name) and target.id == "info" for target in targets)
 
 
-def _only_class(module: ModuleType) -> type | None:
+def _only_declared_class(module: ModuleType) -> type | None:
     """Returns the class of a module that declares `info`; None unless there is exactly one."""
     own = [value for value in vars(module).values() if isclass(value) and value.__module__ == module.__name__ and "info" in vars(value)]
     return own[0] if len(own) == 1 else None

@@ -10,7 +10,7 @@ import numpy as np
 
 from headcount.core import html
 from headcount.core.definition import DEFAULT_DEFINITION, TAU, Definition
-from headcount.core.errors import ArtifactError, DataError, unknown
+from headcount.core.errors import ArtifactError, DataError, unknown_name_error
 from headcount.core.heads import Head
 from headcount.core.stats.significance import benjamini_hochberg
 
@@ -170,7 +170,7 @@ class RoleTable:
     def best(self, role: str) -> BestHead:
         """Returns the most accurate head of a role: chosen on one half of the sentences, with its accuracy on the other."""
         if role not in (known := self.roles()):
-            raise unknown("role of this table", role, known)
+            raise unknown_name_error("role of this table", role, known)
         chosen = next((best for best in self.best_heads if best.role == role), None)
         if chosen is None:
             n = max(row.n_sentences for row in self.rows if row.role == role)
@@ -183,7 +183,7 @@ class RoleTable:
     def strongest(self, role: str) -> RoleScore:
         """Returns the row of the largest bias for a role, over all sentences."""
         if role not in (known := self.roles()):
-            raise unknown("role of this table", role, known)
+            raise unknown_name_error("role of this table", role, known)
         return max((row for row in self.rows if row.role == role), key=lambda row: row.bias)
 
     def multifunctional(self) -> list[Head]:

@@ -37,7 +37,7 @@ def read_table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
         most = MAX_JSON if kind == ".json" else MAX_BYTES
         if size > most:
             raise ArtifactError(f"{path} has {size} bytes, more than the {most} that a table of heads may have; keep head and score only")
-        check_listed(path)
+        check_table_hash(path)
         columns, rows = _READERS[kind](path)
         table = list(islice(rows, MAX_ROWS + 1))
     except (OSError, ValueError, RecursionError, csv.Error) as error:
@@ -53,7 +53,7 @@ def read_table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
     return columns, table
 
 
-def check_listed(path: Path) -> None:
+def check_table_hash(path: Path) -> None:
     """Raises ArtifactError for a table of a run folder that was changed, by the sealed hashes in tables.json beside it."""
     listing = path.with_name(LISTING)
     if not is_file(listing):
@@ -73,22 +73,22 @@ def check_listed(path: Path) -> None:
 
 def _read_csv(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
     separator = "," if path.suffix.lower() == ".csv" else "\t"
-    table = _cells(path, separator)
+    table = _read_cells(path, separator)
     _, first = next(table, (0, []))
     columns = tuple(name.strip() for name in first)
     duplicate = next((name for name in columns if columns.count(name) > 1), None)
     if duplicate is not None:
         raise ArtifactError(f"{path} has the column {duplicate!r:.40} twice; name every column once")
-    return columns, _rows(path, columns, table)
+    return columns, _rows_by_column(path, columns, table)
 
 
-def _cells(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+def _read_cells(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=separator, strict=True)
         yield from ((reader.line_num, cells) for cells in reader if cells)
 
 
-def _rows(path: Path, columns: tuple[str, ...], table: Iterable[tuple[int, list[str]]]) -> Iterator[Row]:
+def _rows_by_column(path: Path, columns: tuple[str, ...], table: Iterable[tuple[int, list[str]]]) -> Iterator[Row]:
     for number, cells in table:
         if len(cells) != len(columns):
             raise ArtifactError(

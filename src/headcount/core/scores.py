@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headcount.core import html as notebook
-from headcount.core.errors import ArtifactError, HeadNameError, PlanError, unknown
+from headcount.core.errors import ArtifactError, HeadNameError, PlanError, unknown_name_error
 from headcount.core.heads import Head, HeadIndex, tie_order
 from headcount.core.normalisation import NORMALISATIONS, Scaling
 from headcount.core.score_tables import Row, parse_number, read_table
@@ -36,7 +36,7 @@ ROUNDING = "rounding"
 def check_normalise(normalise: str) -> None:
     """Raises UnknownName for an unknown normalisation."""
     if normalise not in NORMALISATIONS:
-        raise unknown("normalisation", str(normalise), NORMALISATIONS)
+        raise unknown_name_error("normalisation", str(normalise), NORMALISATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,10 @@ class Scores:
                     f"{path} has no column '{name}': it has {', '.join(map(repr, columns))[:200] or 'none'}. Write one row for each head, "
                     "with its address (L3H7) in 'head' and a number in 'score', and commas (csv) or tabs (tsv) between"
                 )
-        method, rows = _of_method(path, columns, rows, method)
-        heads, values = _heads_of(rows), _numbers(rows, "score")
-        direction = _direction(path, columns, rows, values) if higher_is_keep is None else higher_is_keep
-        return cls(heads, values, method, direction, stderr=_errors(rows), normalise=_scaling(path, rows))
+        method, rows = _select_method(path, columns, rows, method)
+        heads, values = _parse_heads(rows), _parse_column(rows, "score")
+        direction = _infer_higher_is_keep(path, columns, rows, values) if higher_is_keep is None else higher_is_keep
+        return cls(heads, values, method, direction, stderr=_parse_stderr(rows), normalise=_parse_scaling(path, rows))
 
     def reorder(self, heads: HeadIndex) -> Scores:
         """Returns the scores in the order and units of a model; raises PlanError unless they are of exactly its heads."""
@@ -207,7 +207,7 @@ class Scores:
         centre, scale = np.zeros_like(values), np.ones_like(values)
         if scaling == "none":
             return centre, scale
-        for positions in self._parts(scaling):
+        for positions in self._index_groups(scaling):
             part = values[..., positions]
             if scaling == "standard":
                 centre[..., positions] = part.mean(axis=-1, keepdims=True)
@@ -225,7 +225,7 @@ class Scores:
         centre, scale = self._centre_and_scale(means, self.normalise)
         values, total = (means - centre) / scale, weights.sum(0)
         shift = self.samples.residuals() / total  # [groups, heads]: how far a group moves each mean
-        for positions in self._parts(self.normalise):
+        for positions in self._index_groups(self.normalise):
             part, own = shift[:, positions], values[positions]
             along = (part @ own)[:, None] * own
             if self.normalise == "standard":
@@ -233,7 +233,7 @@ class Scores:
             shift[:, positions] = (part - along) / scale[positions]
         return Samples(values * weights + shift * total, weights, self.samples.n)
 
-    def _parts(self, scaling: Scaling) -> list[list[int]]:
+    def _index_groups(self, scaling: Scaling) -> list[list[int]]:
         """Returns the indices of the heads that are normalised together."""
         return [list(range(len(self.heads)))] if scaling == "global" else list(self.blocks().values())
 
@@ -273,7 +273,7 @@ RUN_COLUMNS = frozenset({"method", "head", "stack", "layer", "index", "score", "
 """The columns of the tables that runs write; rank 1 is the head to keep first."""
 
 
-def _of_method(path: Path, columns: Sequence[str], rows: list[Row], method: str | None) -> tuple[str, list[Row]]:
+def _select_method(path: Path, columns: Sequence[str], rows: list[Row], method: str | None) -> tuple[str, list[Row]]:
     """Returns the name of the method and its rows."""
     if "method" not in columns:
         if method is not None:
@@ -284,11 +284,11 @@ def _of_method(path: Path, columns: Sequence[str], rows: list[Row], method: str 
         raise ArtifactError(f"{path} holds scores by {', '.join(names)[:300]}; choose one, such as method={names[0]!r:.40}")
     chosen = names[0] if method is None else method
     if chosen not in names:
-        raise unknown(f"method in {path}", chosen, [name[:60] for name in names[:50]])
+        raise unknown_name_error(f"method in {path}", chosen, [name[:60] for name in names[:50]])
     return chosen, [(location, row) for location, row in rows if str(row.get("method")) == chosen]
 
 
-def _heads_of(rows: list[Row]) -> tuple[Head, ...]:
+def _parse_heads(rows: list[Row]) -> tuple[Head, ...]:
     locations: dict[Head, str] = {}
     for location, row in rows:
         try:
@@ -301,7 +301,7 @@ def _heads_of(rows: list[Row]) -> tuple[Head, ...]:
     return tuple(locations)
 
 
-def _numbers(rows: list[Row], column: str) -> tuple[float, ...]:
+def _parse_column(rows: list[Row], column: str) -> tuple[float, ...]:
     values = [parse_number(location, column, row.get(column)) for location, row in rows]
     if None in values:
         location = rows[values.index(None)][0]
@@ -309,18 +309,18 @@ def _numbers(rows: list[Row], column: str) -> tuple[float, ...]:
     return tuple(value for value in values if value is not None)
 
 
-def _errors(rows: list[Row]) -> tuple[float, ...]:
+def _parse_stderr(rows: list[Row]) -> tuple[float, ...]:
     """Returns the standard errors; empty if the table has none."""
     if all(parse_number(location, "stderr", row.get("stderr")) is None for location, row in rows):
         return ()
-    errors = _numbers(rows, "stderr")
+    errors = _parse_column(rows, "stderr")
     bad = next((i for i, value in enumerate(errors) if value < 0), None)
     if bad is not None:
         raise ArtifactError(f"{rows[bad][0]}: the stderr is {errors[bad]}; a standard error is 0 or more")
     return errors
 
 
-def _scaling(path: Path, rows: list[Row]) -> Scaling:
+def _parse_scaling(path: Path, rows: list[Row]) -> Scaling:
     """Returns the normalisation of a table's scores, by its column `normalise`."""
     names = {str(row.get("normalise") or "none") for _, row in rows} or {"none"}
     for scaling in SCALED:
@@ -331,11 +331,11 @@ def _scaling(path: Path, rows: list[Row]) -> Scaling:
     )
 
 
-def _direction(path: Path, columns: Sequence[str], rows: list[Row], values: Sequence[float]) -> bool:
+def _infer_higher_is_keep(path: Path, columns: Sequence[str], rows: list[Row], values: Sequence[float]) -> bool:
     """Returns whether more means keep: by the ranks in a table that a run wrote, else True."""
     if not RUN_COLUMNS.issubset(columns):
         return True
-    ranks = _numbers(rows, "rank")
+    ranks = _parse_column(rows, "rank")
     ordered = [value for _, value in sorted(zip(ranks, values, strict=True), key=lambda pair: pair[0])]
     if ordered == sorted(values, reverse=True):
         return True

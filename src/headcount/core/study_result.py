@@ -67,14 +67,30 @@ class Table:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Returns the table that `to_dict` described."""
-        columns = [Column(**{**column, "interval": _pair(column["interval"])}) for column in values["columns"]]
+        columns = [
+            Column(**{**column, "interval": None if column["interval"] is None else tuple(column["interval"])})
+            for column in values["columns"]
+        ]
         return cls(values["name"], tuple(columns), tuple(tuple(row) for row in values["rows"]), values["title"], values["is_printed"])
+
+    def list_shown_rows(self) -> list[list[Cell]]:
+        """Returns the rows as readers see them: numbers with an interval, and its ends, are 0 where they are rounding alone."""
+        position_of = {column.name: position for position, column in enumerate(self.columns)}
+        rows = [list(row) for row in self.rows]
+        for column in self.columns:
+            if column.interval is not None:
+                positions = [position_of[name] for name in (column.name, *column.interval)]
+                for row in rows:
+                    for position, cell in zip(positions, clear_rounding([row[position] for position in positions]), strict=True):
+                        row[position] = cell
+        return rows
 
     def format(self) -> FormattedTable:
         """Returns the table as text: the ends of an interval in parentheses behind their number, and a dash for what is not defined."""
         ends = {name for column in self.columns for name in column.interval or ()}
         columns = [column for column in self.columns if column.name not in ends]
-        records = self.records()
+        names = [column.name for column in self.columns]
+        records = [dict(zip(names, row, strict=True)) for row in self.list_shown_rows()]
         return FormattedTable(
             headings=[f"{column.name} ({column.unit})" if column.unit else column.name for column in columns],
             rows=[[_format_cell(column, record) for column in columns] for record in records],
@@ -102,10 +118,6 @@ def _format_cell(column: Column, record: Mapping[str, Cell]) -> str:
     return f"{text(column.name)} ({text(column.interval[0])} … {text(column.interval[1])})"
 
 
-def _pair(names: Sequence[str] | None) -> tuple[str, str] | None:
-    return None if names is None else (names[0], names[1])
-
-
 @dataclass(frozen=True, slots=True)
 class StudyResult:
     """What a study measured.
@@ -116,7 +128,7 @@ class StudyResult:
         sentence: The verdict in one sentence.
         notes: Conditions and reservations, one sentence each.
         measurements: Every number and the conditions under which it was measured, as plain data by name.
-        figures: The figures, described as data.
+        figures: The figures, described as data. One without any value is left out, and a note says so.
 
     Raises:
         ValueError: two tables or two figures have one name, or a figure names a table that does not exist.
@@ -130,6 +142,10 @@ class StudyResult:
     figures: tuple[Figure, ...] = ()
 
     def __post_init__(self) -> None:
+        empty = [figure for figure in self.figures if not figure.has_values]
+        notes = (f"The figure '{figure.name}' is not drawn: none of its values is defined." for figure in empty)
+        object.__setattr__(self, "notes", (*self.notes, *notes))
+        object.__setattr__(self, "figures", tuple(figure for figure in self.figures if figure.has_values))
         for names in ([table.name for table in self.tables], [figure.name for figure in self.figures]):
             if len(set(names)) < len(names):
                 raise ValueError(f"two tables or two figures of study '{self.study}' have one name: {', '.join(names)}")
@@ -176,7 +192,18 @@ class StudyResult:
         )
 
 
+ROUNDING, SMALLEST = 1e-12, 1e-15
+"""Below this share of the largest of a number and the ends of its interval, or below this size, one of them is rounding and shown as 0."""
+
+
+def clear_rounding(cells: Sequence[Cell]) -> list[Cell]:
+    """Returns a number and the ends of its interval, with 0 for what is rounding beside the largest of them, such as −5.6e-18."""
+    sizes = [abs(cell) for cell in cells if isinstance(cell, float)]
+    limit = max(ROUNDING * max(sizes, default=0.0), SMALLEST)
+    return [0.0 if isinstance(cell, float) and abs(cell) < limit else cell for cell in cells]
+
+
 def format_interval(value: float, low: float | None, high: float | None, format_spec: str = "+.3g") -> str:
     """Returns a number with its interval as text, such as `+0.12 (+0.05 … +0.19)`; without an interval, the number alone."""
-    ends = "" if low is None or high is None else f" ({format(low, format_spec)} … {format(high, format_spec)})"
-    return f"{format(value, format_spec)}{ends}"
+    number, *ends = [None if cell is None else format(cell, format_spec) for cell in clear_rounding([value, low, high])]
+    return f"{number}" if None in ends else f"{number} ({' … '.join(map(str, ends))})"

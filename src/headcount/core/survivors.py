@@ -68,7 +68,7 @@ class Survivors:
         remaining = tuple(head for head in everything if head not in removed_names)
         return cls(by_kind, by_block, remaining, tuple(head for head in everything if head in removed_names))
 
-    def list_layers(self) -> str:
+    def format_layers(self) -> str:
         """Returns the number of heads in every layer in one line: `4/3/0/1`, with the name of each stack where there are several."""
         by_stack: dict[str, list[str]] = {}
         for name, number in self.by_block.items():

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 
 from headcount.core.errors import ArtifactError
-from headcount.core.files import MAX_JSON, refuse_duplicates
+from headcount.core.files import MAX_JSON, fields_without_duplicates
 
 MAX_TENSORS = 100_000
 BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32,
@@ -16,7 +16,7 @@ BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "
 """Bits per element of the dtypes of safetensors."""
 
 
-def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
+def read_tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Returns the tensor shapes that a safetensors file declares; raises ArtifactError if it is truncated or its header is inconsistent."""
     try:
         if not path.is_file():
@@ -35,12 +35,14 @@ def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}. Check its permissions and links") from error
     try:
-        tensors = {name: entry for name, entry in json.loads(text, object_pairs_hook=refuse_duplicates).items() if name != "__metadata__"}
+        tensors = {
+            name: entry for name, entry in json.loads(text, object_pairs_hook=fields_without_duplicates).items() if name != "__metadata__"
+        }
         if len(tensors) > MAX_TENSORS:
             raise ArtifactError(f"{path} declares {len(tensors)} tensors; at most {MAX_TENSORS} are read. Split the model into shards")
         shapes = {name: tuple(int(n) for n in entry["shape"]) for name, entry in tensors.items()}
         ranges = sorted((int(entry["data_offsets"][0]), int(entry["data_offsets"][1]), name) for name, entry in tensors.items())
-        end = _end(path, ranges)
+        end = _end_of_tensors(path, ranges)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
         if isinstance(error, ArtifactError):
             raise
@@ -56,7 +58,7 @@ def check_safetensors(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _end(path: Path, ranges: list[tuple[int, int, str]]) -> int:
+def _end_of_tensors(path: Path, ranges: list[tuple[int, int, str]]) -> int:
     """Returns the byte after the last tensor; raises ArtifactError unless tensors follow each other without a gap."""
     last = 0
     for begin, end, name in ranges:

@@ -59,25 +59,34 @@ def draw_gates(training: LoggedTraining, heads: Sequence[str], *, name: str = "g
         rows=tuple(heads),
         columns=tuple(str(step.step) for step in steps),
         values=tuple(tuple(step.gates[number] for step in steps) for number in range(len(heads))),
-        value=Axis("gate"),
+        value=Axis("gate", limits=(0.0, 1.0)),
+        note="Gates above 1 are drawn as 1." if any(gate > 1 for step in steps for gate in step.gates) else "",
     )
 
 
-def draw_number(trainings: Sequence[LoggedTraining], column: str, *, name: str, table: str = "training") -> LineFigure | None:
+def draw_column(trainings: Sequence[LoggedTraining], column: str, *, name: str, table: str = "training") -> LineFigure | None:
     """Returns a number over the steps of the stage that chooses heads, a line for each training, as figure data; None where none has it."""
     lines = []
     for training in trainings:
         steps = [step for step in training.steps if step.stage == "choose" and column in step.numbers]
         if steps:
-            values = tuple(scale_number(column, step.numbers[column]) for step in steps)
+            values = tuple(scale_for_figure(column, step.numbers[column]) for step in steps)
             lines.append(Line(f"{training.label}, {training.n_kept} heads", tuple(float(step.step) for step in steps), values))
     if not lines:
         return None
     label = FIGURES[column]
     title = f"{label} during training"
-    return LineFigure(name=name, title=title, x=Axis("optimiser step"), y=Axis(label), table=table, n=None, lines=tuple(lines))
+    return LineFigure(
+        name=name,
+        title=title,
+        x=Axis("optimiser step", is_count=True),
+        y=Axis(label, is_count="heads" in label),
+        table=table,
+        n=None,
+        lines=tuple(lines),
+    )
 
 
-def scale_number(column: str, value: float) -> float:
+def scale_for_figure(column: str, value: float) -> float:
     """Returns a number of a column as figures and studies show it: the logarithm of the temperature, every other number as it is."""
     return log10(value) if column == "tau" else value

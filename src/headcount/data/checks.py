@@ -56,10 +56,10 @@ def n_positions(model: nn.Module, *, decoder: bool = False) -> int | None:
         name for name in (*side, "max_position_embeddings") if not isinstance(inspect.getattr_static(type(config), name, None), property)
     ]
     rows = next((n for name in names if (n := whole_number(config, name)) and n > 0), None)
-    return None if rows is None else rows - _first_position(unwrap(model))
+    return None if rows is None else rows - _count_unused_positions(unwrap(model))
 
 
-def _first_position(model: nn.Module) -> int:
+def _count_unused_positions(model: nn.Module) -> int:
     """Rows of the position table that no token uses: RoBERTa and its relatives count from the padding token's id on."""
     embeddings = getattr(getattr(model, "base_model", model), "embeddings", None)
     padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
@@ -78,7 +78,7 @@ def check_batch(model: nn.Module, batch: Batch, first: int | Sequence[int] = 0) 
     for name, mask in SEQUENCES:
         tokens = batch.get(name)
         if isinstance(tokens, Tensor):
-            _check_size(tokens, name, numbers)
+            _require_nonempty(tokens, name, numbers)
             _check_mask(tokens, batch, (name, mask), numbers)
             _check_length(model, tokens, batch.get(mask), name, numbers)
             if not tokens.is_floating_point():
@@ -91,19 +91,19 @@ def check_batch(model: nn.Module, batch: Batch, first: int | Sequence[int] = 0) 
         _check_labels(model, labels, numbers)
 
 
-def _row(bad: Tensor) -> int:
+def _first_bad_row(bad: Tensor) -> int:
     """The first row in which anything is true."""
     return int(bad.flatten(1).any(-1).int().argmax()) if bad.ndim > 1 else int(bad.int().argmax())
 
 
-def _check_size(tokens: Tensor, name: str, numbers: Sequence[int]) -> None:
+def _require_nonempty(tokens: Tensor, name: str, example_numbers: Sequence[int]) -> None:
     if not tokens.numel():
         raise DataError(
-            f"{name} of the batch that begins at example {numbers[0]} is empty: its shape is {tuple(tokens.shape)}; leave it out"
+            f"{name} of the batch that begins at example {example_numbers[0]} is empty: its shape is {tuple(tokens.shape)}; leave it out"
         )
 
 
-def _check_mask(tokens: Tensor, batch: Batch, names: tuple[str, str], numbers: Sequence[int]) -> None:
+def _check_mask(tokens: Tensor, batch: Batch, names: tuple[str, str], example_numbers: Sequence[int]) -> None:
     """A mask has one entry for each token; those of three and four axes have a row of them for each query."""
     mask = batch.get(names[1])
     if not isinstance(mask, Tensor) or batch.get("past_key_values") is not None:
@@ -112,67 +112,70 @@ def _check_mask(tokens: Tensor, batch: Batch, names: tuple[str, str], numbers: S
     fits = mask.shape == shape if mask.ndim <= len(shape) else mask.shape[0] in (1, shape[0]) and mask.shape[-1] == shape[-1]
     if not fits:
         raise DataError(
-            f"{names[1]} of the batch that begins at example {numbers[0]} has shape {tuple(mask.shape)}, but {names[0]} has {tuple(shape)}; "
+            f"{names[1]} of the batch that begins at example {example_numbers[0]} has shape {tuple(mask.shape)}, but {names[0]} has {tuple(shape)}; "
             "a mask has one entry for each token"
         )
     if mask.shape == shape and not mask.is_floating_point():
         hidden = ~(mask != 0).any(-1)
         if hidden.any():
             raise DataError(
-                f"example {numbers[_row(hidden)]}: its {names[1]} is all zeros, so no token can be seen; remove it from the data"
+                f"example {example_numbers[_first_bad_row(hidden)]}: its {names[1]} is all zeros, so no token can be seen; remove it from the data"
             )
 
 
-def _check_length(model: nn.Module, tokens: Tensor, mask: Any, name: str, numbers: Sequence[int]) -> None:
+def _check_length(model: nn.Module, tokens: Tensor, mask: Any, name: str, example_numbers: Sequence[int]) -> None:
     limit = n_positions(model, decoder=name in ("decoder_input_ids", "labels"))
     length = tokens.shape[1] if name == "inputs_embeds" else tokens.shape[-1]
     if limit is None or length <= limit:
         return
     row = int(mask.sum(-1).argmax()) if isinstance(mask, Tensor) and mask.ndim == 2 else 0
     raise DataError(
-        f"example {numbers[row]} has {length} tokens in {name}, but {type(unwrap(model)).__name__} has positions for {limit}; "
+        f"example {example_numbers[row]} has {length} tokens in {name}, but {type(unwrap(model)).__name__} has positions for {limit}; "
         f"shorten it, or truncate texts: max_length={limit}, truncate=True"
     )
 
 
-def _check_ids(model: nn.Module, batch: Batch, name: str, numbers: Sequence[int]) -> None:
+def _check_ids(model: nn.Module, batch: Batch, name: str, example_numbers: Sequence[int]) -> None:
     size = target_vocabulary_size(model) if name.startswith("decoder") else vocabulary_size(model)
     if size is None or any(modality in batch for modality in OTHER_MODALITIES):  # placeholders of images may lie beyond the vocabulary
         return
     bad = (batch[name] < 0) | (batch[name] >= size)
     if bad.any():
         raise DataError(
-            f"example {numbers[_row(bad)]}: token id {int(batch[name][bad][0])} in {name}, but the model's vocabulary ends at {size - 1}; "
-            "use the tokenizer that belongs to the model"
+            f"example {example_numbers[_first_bad_row(bad)]}: token id {int(batch[name][bad][0])} in {name}, but the model's vocabulary "
+            f"ends at {size - 1}; use the tokenizer that belongs to the model"
         )
 
 
-def _check_finite(batch: Batch, numbers: Sequence[int]) -> None:
+def _check_finite(batch: Batch, example_numbers: Sequence[int]) -> None:
     for name, value in batch.items():
         if isinstance(value, Tensor) and value.is_floating_point() and value.ndim and "mask" not in name:
             bad = ~torch.isfinite(value)
             if bad.any():
-                raise DataError(f"example {numbers[_row(bad)]}: {name} holds {value[bad][0].item()}; inputs must be finite numbers")
+                raise DataError(
+                    f"example {example_numbers[_first_bad_row(bad)]}: {name} holds {value[bad][0].item()}; inputs must be finite numbers"
+                )
 
 
-def _check_labels(model: nn.Module, labels: Tensor, numbers: Sequence[int]) -> None:
+def _check_labels(model: nn.Module, labels: Tensor, example_numbers: Sequence[int]) -> None:
     used = labels[:, 1:] if labels.ndim == 2 and shifts_labels(model) else labels
     ignored = used == IGNORED if labels.ndim == 1 else (used == IGNORED).flatten(1).all(-1)
     if ignored.any():
         note = " after the first, which nothing predicts" if used is not labels else ""
         raise DataError(
-            f"example {numbers[_row(ignored)]}: all its labels{note} are {IGNORED}, which means ignored, so it has no loss; remove it"
+            f"example {example_numbers[_first_bad_row(ignored)]}: all its labels{note} are {IGNORED}, which means ignored, so it "
+            "has no loss; remove it"
         )
-    size, names = _labels_of(model, labels)
+    size, names = _label_count_and_names(model, labels)
     bad = (used != IGNORED) & ((used < 0) | (used >= size)) if size is not None else torch.zeros(1, dtype=torch.bool)
     if bad.any():
         raise DataError(
-            f"example {numbers[_row(bad)]}: label {int(used[bad][0])} is none of the model's {size}{names}; correct it, or load the "
-            "model with more labels"
+            f"example {example_numbers[_first_bad_row(bad)]}: label {int(used[bad][0])} is none of the model's {size}{names}; correct "
+            "it, or load the model with more labels"
         )
 
 
-def _labels_of(model: nn.Module, labels: Tensor) -> tuple[int | None, str]:
+def _label_count_and_names(model: nn.Module, labels: Tensor) -> tuple[int | None, str]:
     """Returns how many labels there are, and their names for a message."""
     size = n_classes(model)
     if size is not None:

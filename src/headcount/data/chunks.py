@@ -38,9 +38,9 @@ class Chunk:
     _make: Callable[[list[int]], Batch]
     _lengths: tuple[int, ...]
 
-    def batch(self, numbers: list[int]) -> Batch:
+    def batch(self, example_numbers: list[int]) -> Batch:
         """Returns some examples of the chunk, by their numbers in it, as one batch."""
-        return self._make(numbers)
+        return self._make(example_numbers)
 
     def batches(self, size: int, start: int = 0) -> Iterator[tuple[list[int], Batch]]:
         """Yields batches of at most `size` examples of similar length, with the numbers of these in the chunk; skips the first `start`."""
@@ -58,7 +58,7 @@ def chunks(data: Data, *, split: Split = "calibration", limit: int | None = None
     """
     if limit is not None and limit < 1:
         raise DataError(f"limit must be 1 or more, got {limit}")
-    source = _examples(data, split, pad_id)
+    source = _examples_and_collate(data, split, pad_id)
     pieces = _chunk_examples(*source, limit, size) if source else _chunk_batches([data] if isinstance(data, Mapping) else data, limit)
     is_empty = True
     for chunk in pieces:
@@ -70,7 +70,7 @@ def chunks(data: Data, *, split: Split = "calibration", limit: int | None = None
 
 def batches(data: Data, *, split: Split = "calibration", limit: int | None = None, pad_id: int = 0) -> Iterator[Batch]:
     """Yields the examples of `data`, at most `limit`, in batches of the task's size; plain batches without a limit come unchanged."""
-    if limit is not None or _examples(data, split, pad_id) is not None:
+    if limit is not None or _examples_and_collate(data, split, pad_id) is not None:
         for chunk in chunks(data, split=split, limit=limit, pad_id=pad_id):
             yield from (batch for _, batch in chunk.batches(batch_size_of(data)))
         return
@@ -104,7 +104,7 @@ def n_rows(batch: Batch) -> int:
     return int(first.shape[0])
 
 
-def rows_of(batch: Batch, rows: slice | list[int]) -> dict[str, Any]:
+def select_rows(batch: Batch, rows: slice | list[int]) -> dict[str, Any]:
     """Returns a batch of some examples of a batch."""
     total = n_rows(batch)
     return {
@@ -113,7 +113,7 @@ def rows_of(batch: Batch, rows: slice | list[int]) -> dict[str, Any]:
     }
 
 
-def _examples(data: Any, split: Split, pad_id: int) -> tuple[Sequence[Example], Collate] | None:
+def _examples_and_collate(data: Any, split: Split, pad_id: int) -> tuple[Sequence[Example], Collate] | None:
     """Returns the examples of a task or dataset and how they become a batch; None for plain batches."""
     if isinstance(data, Task):
         return data.split(split), data.collate
@@ -132,13 +132,15 @@ def _examples(data: Any, split: Split, pad_id: int) -> tuple[Sequence[Example], 
     return data, lambda examples: pad(examples, pad_id)
 
 
-def _chunk_examples(examples: Sequence[Example], collate: Collate, limit: int | None, size: int) -> Iterator[Chunk]:
+def _chunk_examples(examples: Sequence[Example], collate: Collate, limit: int | None, chunk_size: int) -> Iterator[Chunk]:
     n_examples = len(examples) if limit is None else min(limit, len(examples))
-    for first in range(0, n_examples, size):
-        part = [examples[i] for i in range(first, min(first + size, n_examples))]
+    for first in range(0, n_examples, chunk_size):
+        part = [examples[i] for i in range(first, min(first + chunk_size, n_examples))]
         tokens = [example.get("input_ids", ()) for example in part]
         lengths = tuple(len(ids) if hasattr(ids, "__len__") else 0 for ids in tokens)
-        yield Chunk(first, len(part), b"".join(map(_digest, part)), lambda numbers, part=part: collate([part[i] for i in numbers]), lengths)
+        yield Chunk(
+            first, len(part), b"".join(map(_hash_example, part)), lambda numbers, part=part: collate([part[i] for i in numbers]), lengths
+        )
 
 
 def _chunk_batches(plain_batches: Iterable[Batch], limit: int | None) -> Iterator[Chunk]:
@@ -148,7 +150,7 @@ def _chunk_batches(plain_batches: Iterable[Batch], limit: int | None) -> Iterato
             return
         chunk = _chunk_batch(batch, first)
         if limit is not None and first + chunk.size > limit:
-            chunk = _chunk_batch(rows_of(batch, slice(0, limit - first)), first)
+            chunk = _chunk_batch(select_rows(batch, slice(0, limit - first)), first)
         yield chunk
         first += chunk.size
 
@@ -161,7 +163,9 @@ def _chunk_batch(batch: Batch, first: int) -> Chunk:
     has_lengths = isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[0] == size and not mask.is_floating_point()
     lengths = batch["attention_mask"].sum(-1).tolist() if has_lengths else [0] * size
     every = list(range(size))
-    return Chunk(first, size, _digest(batch), lambda numbers: batch if numbers == every else rows_of(batch, numbers), tuple(lengths))
+    return Chunk(
+        first, size, _hash_example(batch), lambda numbers: batch if numbers == every else select_rows(batch, numbers), tuple(lengths)
+    )
 
 
 def _check_mapping(batch: Batch) -> None:
@@ -169,7 +173,7 @@ def _check_mapping(batch: Batch) -> None:
         raise DataError(f"data must yield batches (mappings of tensors that model(**batch) takes), got {type(batch).__name__}")
 
 
-def _digest(example: Example) -> bytes:
+def _hash_example(example: Example) -> bytes:
     """Returns the SHA-256 of the names and values of an example."""
     digest = hashlib.sha256()
     for name in sorted(example):

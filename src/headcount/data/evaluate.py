@@ -15,7 +15,7 @@ from headcount.core.plan import Plan
 from headcount.core.progress import Progress, show_progress
 from headcount.data.checks import check_batch
 from headcount.data.chunks import CHUNK
-from headcount.data.losses import ExampleLosses, finite_losses
+from headcount.data.losses import ExampleLosses, require_finite_losses
 from headcount.data.mask import mask
 from headcount.data.metrics import Metric
 from headcount.data.nonfinite import explain_nonfinite
@@ -42,7 +42,7 @@ class _Measurement:
             check_batch(self.model, batch, numbers)
             with evaluating(self.model), explain_nonfinite(self.model, self.heads, batch):
                 output = forward(self.model, batch)
-                results: dict[str, Tensor] = {"losses": finite_losses(self.losses(output, batch), numbers)}
+                results: dict[str, Tensor] = {"losses": require_finite_losses(self.losses(output, batch), numbers)}
                 if self.metric is not None:
                     results["parts"] = self.metric.parts(self.model, output, batch)
             return results

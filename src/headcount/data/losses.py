@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headcount.core.errors import NonFinite, UnsupportedModel
-from headcount.models.modules import Batch, at_least_single, unwrap
+from headcount.models.modules import Batch, in_float32_or_float64, unwrap
 from headcount.models.padding import IGNORED
 
 Losses = Float[Tensor, "batch"]
@@ -27,7 +27,7 @@ Rule = Callable[[Any, Batch], tuple[Losses, Tensor] | None]
 
 def token_losses(logits: Float[Tensor, "batch token vocab"], labels: Tensor) -> Float[Tensor, "batch token"]:
     """Returns the cross-entropy at every position, 0 where the label is ignored."""
-    flat = F.cross_entropy(at_least_single(logits.flatten(0, 1)), labels.flatten(), ignore_index=IGNORED, reduction="none")
+    flat = F.cross_entropy(in_float32_or_float64(logits.flatten(0, 1)), labels.flatten(), ignore_index=IGNORED, reduction="none")
     return flat.view(labels.shape)
 
 
@@ -56,14 +56,14 @@ def _class_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     labels = labels.reshape(-1)
     if labels.shape[0] != logits.shape[0]:
         return None
-    return F.cross_entropy(at_least_single(logits), labels, reduction="none"), torch.ones_like(labels)
+    return F.cross_entropy(in_float32_or_float64(logits), labels, reduction="none"), torch.ones_like(labels)
 
 
 def _squared_errors(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or logits.shape[1] != 1 or labels.numel() != logits.shape[0]:
         return None
-    wide = at_least_single(logits[:, 0])
+    wide = in_float32_or_float64(logits[:, 0])
     return (wide - labels.reshape(-1).to(wide.dtype)) ** 2, torch.ones(logits.shape[0], device=logits.device)
 
 
@@ -71,7 +71,7 @@ def _multilabel_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | Non
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or labels.shape != logits.shape:
         return None
-    wide = at_least_single(logits)
+    wide = in_float32_or_float64(logits)
     return F.binary_cross_entropy_with_logits(wide, labels.to(wide.dtype), reduction="none").mean(-1), torch.ones_like(logits[:, 0])
 
 
@@ -94,7 +94,8 @@ def _span_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     if not isinstance(output, Mapping) or "start_logits" not in output or "start_positions" not in batch:
         return None
     ends = [
-        F.cross_entropy(at_least_single(output[f"{end}_logits"]), batch[f"{end}_positions"], reduction="none") for end in ("start", "end")
+        F.cross_entropy(in_float32_or_float64(output[f"{end}_logits"]), batch[f"{end}_positions"], reduction="none")
+        for end in ("start", "end")
     ]
     return (ends[0] + ends[1]) / 2, torch.ones_like(ends[0])
 
@@ -106,7 +107,7 @@ ROUNDING = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
 """How far a loss in half precision may be from the same in full, relative to it."""
 
 
-def _gap(rule: Rule, output: Any, batch: Batch) -> float:
+def _loss_gap(rule: Rule, output: Any, batch: Batch) -> float:
     """Returns the distance of a rule from the model's own loss, in units of rounding: up to 1 it fits; infinite where it does not apply."""
     result = rule(output, batch)
     if result is None:
@@ -119,7 +120,7 @@ def _gap(rule: Rule, output: Any, batch: Batch) -> float:
 
 def _find_rule(output: Any, batch: Batch) -> Rule | None:
     """Returns the rule that is closest to the model's own loss; None where none fits, or where half precision cannot tell two apart."""
-    gaps = sorted((_gap(rule, output, batch), number) for number, rule in enumerate(RULES))
+    gaps = sorted((_loss_gap(rule, output, batch), number) for number, rule in enumerate(RULES))
     fitting = [RULES[number] for gap, number in gaps if gap <= 1]
     if not fitting or (len(fitting) > 1 and output["loss"].dtype in ROUNDING):
         return None
@@ -159,14 +160,14 @@ class ExampleLosses:
             self._rule = _find_rule(output, batch)
             self.one_by_one = self._rule is None
         if self.one_by_one:
-            return self._single_loss(output, batch)
+            return self._loss_of_single_example(output, batch)
         assert self._rule is not None
         result = self._rule(output, batch)
         if result is None:
             raise UnsupportedModel("a later batch has other inputs or labels than the first one; score data of one kind at a time")
         return result[0]
 
-    def _single_loss(self, output: Any, batch: Batch) -> Losses:
+    def _loss_of_single_example(self, output: Any, batch: Batch) -> Losses:
         loss = _own_loss(output)
         first = next((value for value in batch.values() if isinstance(value, Tensor) and value.ndim), None)
         if first is not None and first.shape[0] == 1:
@@ -174,12 +175,14 @@ class ExampleLosses:
         raise OneByOne
 
 
-def finite_losses(losses: Losses, numbers: Sequence[int]) -> Losses:
+def require_finite_losses(losses: Losses, example_numbers: Sequence[int]) -> Losses:
     """Returns the losses if all are finite; else raises NonFinite, which names the example."""
     bad = (~torch.isfinite(losses)).nonzero()
     if len(bad):
         row = int(bad[0][0])
-        raise NonFinite(f"the loss of example {numbers[row]} is {losses[row].item()}; look at its labels and at the model's outputs there")
+        raise NonFinite(
+            f"the loss of example {example_numbers[row]} is {losses[row].item()}; look at its labels and at the model's outputs there"
+        )
     return losses
 
 

@@ -42,7 +42,7 @@ def _count_correct(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     return torch.stack([hit, torch.ones_like(hit)], dim=-1)
 
 
-def _match_tokens(model: nn.Module, output: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def _logits_and_predicted_labels(model: nn.Module, output: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """Returns logits and the labels that they predict, shifted by one token in causal language models."""
     if shifts_labels(model):
         return output.logits[:, -batch["labels"].shape[1] : -1], batch["labels"][:, 1:]
@@ -50,18 +50,18 @@ def _match_tokens(model: nn.Module, output: Any, batch: Batch) -> tuple[Tensor, 
 
 
 def _count_correct_tokens(model: nn.Module, output: Any, batch: Batch) -> Tensor:
-    logits, labels = _match_tokens(model, output, batch)
+    logits, labels = _logits_and_predicted_labels(model, output, batch)
     real = labels != IGNORED
     hit = (logits.argmax(-1) == labels) & real
     return torch.stack([hit.sum(-1), real.sum(-1)], dim=-1).double()
 
 
 def _sum_token_losses(model: nn.Module, output: Any, batch: Batch) -> Tensor:
-    logits, labels = _match_tokens(model, output, batch)
+    logits, labels = _logits_and_predicted_labels(model, output, batch)
     return torch.stack([token_losses(logits, labels).double().sum(-1), (labels != IGNORED).sum(-1).double()], dim=-1)
 
 
-def _confusion(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+def _confusion_cells(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     """One-hot [true, predicted], flattened."""
     labels, guess, classes = batch["labels"], output.logits.argmax(-1), output.logits.shape[-1]
     return torch.nn.functional.one_hot(labels * classes + guess, classes * classes).double()
@@ -72,7 +72,7 @@ def _example_moments(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     return torch.stack([torch.ones_like(x), x, y, x * x, y * y, x * y], dim=-1)
 
 
-def largest_share(labels: np.ndarray) -> float:
+def majority_accuracy(labels: np.ndarray) -> float:
     """The accuracy of always naming the most frequent label."""
     return float(np.unique(labels, return_counts=True)[1].max() / labels.size)
 
@@ -98,7 +98,7 @@ Texts = Callable[[nn.Module, Batch], tuple[list[str], list[str]]]
 """(model, batch) -> the generated text and the reference of each example."""
 
 
-def _of_texts(name: str, scorer: Any, texts: Texts) -> Metric:
+def _sacrebleu_metric(name: str, scorer: Any, texts: Texts) -> Metric:
     """A metric of sacrebleu, whose statistics of segments add up."""
 
     def parts(model: nn.Module, _output: Any, batch: Batch) -> Tensor:
@@ -112,21 +112,21 @@ def bleu(texts: Texts) -> Metric:
     """Corpus BLEU from 0 to 100, sacrebleu's own number for any set of examples."""
     from sacrebleu.metrics.bleu import BLEU
 
-    return _of_texts("BLEU", BLEU(force=True), texts)
+    return _sacrebleu_metric("BLEU", BLEU(force=True), texts)
 
 
 def chrf(texts: Texts) -> Metric:
     """Corpus chrF from 0 to 100, sacrebleu's own number for any set of examples."""
     from sacrebleu.metrics.chrf import CHRF
 
-    return _of_texts("chrF", CHRF(), texts)
+    return _sacrebleu_metric("chrF", CHRF(), texts)
 
 
-ACCURACY = Metric("accuracy", _count_correct, ratio, chance=largest_share)
-TOKEN_ACCURACY = Metric("token accuracy", _count_correct_tokens, ratio, chance=largest_share)
+ACCURACY = Metric("accuracy", _count_correct, ratio, chance=majority_accuracy)
+TOKEN_ACCURACY = Metric("token accuracy", _count_correct_tokens, ratio, chance=majority_accuracy)
 PERPLEXITY = Metric("perplexity", _sum_token_losses, perplexity, higher_is_better=False, chance=perplexity_of_labels)
-F1 = Metric("F1", _confusion, f1, chance=f1_of_labels)
-MATTHEWS = Metric("Matthews correlation", _confusion, matthews, chance=_zero_chance)
+F1 = Metric("F1", _confusion_cells, f1, chance=f1_of_labels)
+MATTHEWS = Metric("Matthews correlation", _confusion_cells, matthews, chance=_zero_chance)
 PEARSON = Metric("Pearson correlation", _example_moments, moments, chance=_zero_chance)
 
 BY_NAME: Mapping[str, Metric] = {"accuracy": ACCURACY, "f1": F1, "matthews": MATTHEWS, "pearson": PEARSON}

@@ -23,10 +23,10 @@ def explain_nonfinite(model: nn.Module, heads: HeadMap, batch: Batch) -> Iterato
     try:
         yield
     except NonFinite as error:
-        raise NonFinite(f"{error}; {_find_first(model, heads, batch)}") from error
+        raise NonFinite(f"{error}; {_locate_first_nonfinite(model, heads, batch)}") from error
 
 
-def _find_first(model: nn.Module, heads: HeadMap, batch: Batch) -> str:
+def _locate_first_nonfinite(model: nn.Module, heads: HeadMap, batch: Batch) -> str:
     """Runs a batch again and says where its first number that is not finite occurs, in the order of the forward pass."""
     positions: list[str] = []
     with torch.no_grad(), ExitStack() as stack:
@@ -41,22 +41,22 @@ def _find_first(model: nn.Module, heads: HeadMap, batch: Batch) -> str:
     return f"it came up first in {positions[0]}" if positions else f"all blocks give finite numbers on its {n_rows(batch)} examples"
 
 
-def _input_hook(block: AttentionBlock, positions: list[str]) -> Any:
+def _input_hook(block: AttentionBlock, findings: list[str]) -> Any:
     def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
         value = inputs[0] if inputs else None
-        if not positions and isinstance(value, Tensor) and value.shape[-1] == block.n_heads * block.value_dim:
+        if not findings and isinstance(value, Tensor) and value.shape[-1] == block.n_heads * block.value_dim:
             bad = ~torch.isfinite(value.unflatten(-1, (block.n_heads, block.value_dim))).all(-1)
             names = [str(block.heads[index]) for index in bad.flatten(0, -2).any(0).nonzero().flatten().tolist()]
             if names:
-                positions.append(", ".join(names) if len(names) < block.n_heads else f"{names[0].rpartition('H')[0]}, in all of its heads")
+                findings.append(", ".join(names) if len(names) < block.n_heads else f"{names[0].rpartition('H')[0]}, in all of its heads")
 
     return hook
 
 
-def _output_hook(block: AttentionBlock, positions: list[str]) -> Any:
+def _output_hook(block: AttentionBlock, findings: list[str]) -> Any:
     def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
         value = output[0] if isinstance(output, tuple) else output
-        if not positions and isinstance(value, Tensor) and not bool(torch.isfinite(value).all()) and block.n_heads:
-            positions.append(f"{str(block.heads[0]).rpartition('H')[0]}, in its output projection")
+        if not findings and isinstance(value, Tensor) and not bool(torch.isfinite(value).all()) and block.n_heads:
+            findings.append(f"{str(block.heads[0]).rpartition('H')[0]}, in its output projection")
 
     return hook

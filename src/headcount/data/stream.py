@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headcount.core.errors import HeadcountError, NothingLeft, OutOfMemory, memory_ran_out
+from headcount.core.errors import HeadcountError, NothingLeft, OutOfMemory, is_out_of_memory
 from headcount.core.progress import Progress
 from headcount.data.chunks import BATCH, CHUNK, Chunk, chunks, number_of_examples
 from headcount.data.losses import OneByOne
@@ -40,7 +40,7 @@ class Memory(Protocol):
     """Stores the results of chunks, so that a pass resumes where it stopped and several processes can share one."""
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether other processes may compute chunks of this pass."""
         ...
 
@@ -50,11 +50,11 @@ class Memory(Protocol):
         ...
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the leading process has stored the final result."""
         ...
 
-    def has(self, chunk: Chunk, /) -> bool:
+    def has_result(self, chunk: Chunk, /) -> bool:
         """Whether a chunk is finished."""
         ...
 
@@ -158,8 +158,8 @@ def stream(reading: Reading, measure: Measure) -> Iterator[Measured]:
     source = reading.chunks()
     while turn := list(islice(source, n_processes)):
         stored = broadcast_from_first([None if memory is None else memory.get(chunk) for chunk in turn])
-        measured = _try(reading, turn[rank], measure) if rank < len(turn) and stored[rank] is None else None
-        for chunk, before, result in zip(turn, stored, _gather(measured, n_processes), strict=False):
+        measured = _measure_or_error(reading, turn[rank], measure) if rank < len(turn) and stored[rank] is None else None
+        for chunk, before, result in zip(turn, stored, _gather_from_processes(measured, n_processes), strict=False):
             if isinstance(result, BaseException):
                 raise result
             if memory is not None and before is None:
@@ -170,8 +170,8 @@ def stream(reading: Reading, measure: Measure) -> Iterator[Measured]:
 
 def _stream_with_memory(reading: Reading, measure: Measure, memory: Memory) -> Iterator[Measured]:
     """Yields results from memory where a chunk is finished. If another process is computing one, the rest of the pass is shared with it."""
-    if memory.shared:
-        _share(reading, measure, memory)
+    if memory.is_shared:
+        _compute_shared_chunks(reading, measure, memory)
     for chunk in reading.chunks():
         stored = memory.get(chunk)
         result = None if stored is None else reading.restore(stored)
@@ -179,7 +179,7 @@ def _stream_with_memory(reading: Reading, measure: Measure, memory: Memory) -> I
             with memory.claim(chunk) as is_claimed:
                 result = _compute_or_restore(reading, chunk, measure, memory) if is_claimed else None
         if result is None:
-            _share(reading, measure, memory)
+            _compute_shared_chunks(reading, measure, memory)
             result = _compute_or_restore(reading, chunk, measure, memory)
         reading.add_chunk(chunk)
         yield result
@@ -191,7 +191,7 @@ def _compute_or_restore(reading: Reading, chunk: Chunk, measure: Measure, memory
     if stored is not None:
         return reading.restore(stored)
     start = time.monotonic()
-    measured = _measure(reading, chunk, measure)
+    measured = _measure_within_memory(reading, chunk, measure)
     if time.monotonic() - start > LONG or sum(values.nbytes for values in measured.values()) < SMALL:
         _store(reading, memory, chunk, measured)
     return measured
@@ -203,12 +203,12 @@ def _store(reading: Reading, memory: Memory, chunk: Chunk, measured: Measured) -
         memory.put(chunk, measured, reading.batch_size)
 
 
-def _share(reading: Reading, measure: Measure, memory: Memory) -> None:
+def _compute_shared_chunks(reading: Reading, measure: Measure, memory: Memory) -> None:
     """Computes chunks that no other process is computing, until all are finished; takes over those of a process that died."""
     total = number_of_examples(reading.data, reading.split, reading.limit)
     n_finished, unfinished = 0, []
     for chunk in reading.chunks():
-        if _finish(reading, chunk, measure, memory):
+        if _compute_unless_claimed(reading, chunk, measure, memory):
             n_finished += chunk.size
         else:
             unfinished.append(chunk)
@@ -216,34 +216,34 @@ def _share(reading: Reading, measure: Measure, memory: Memory) -> None:
             reading.progress(n_finished, total)
     while unfinished:
         time.sleep(0.1)
-        unfinished = [chunk for chunk in unfinished if not _finish(reading, chunk, measure, memory)]
+        unfinished = [chunk for chunk in unfinished if not _compute_unless_claimed(reading, chunk, measure, memory)]
     if not memory.leads:
         raise NothingLeft("there is nothing left to do")
 
 
-def _finish(reading: Reading, chunk: Chunk, measure: Measure, memory: Memory) -> bool:
+def _compute_unless_claimed(reading: Reading, chunk: Chunk, measure: Measure, memory: Memory) -> bool:
     """Computes and stores a chunk that is not finished; returns False if another process is computing it."""
-    if memory.over:
+    if memory.is_over:
         raise NothingLeft("there is nothing left to do")
-    if memory.has(chunk):
+    if memory.has_result(chunk):
         return True
     with memory.claim(chunk) as is_claimed:
-        if is_claimed and not memory.has(chunk) and not memory.over:  # chunks are removed once the final result is stored
-            _store(reading, memory, chunk, _measure(reading, chunk, measure))
+        if is_claimed and not memory.has_result(chunk) and not memory.is_over:  # chunks are removed once the final result is stored
+            _store(reading, memory, chunk, _measure_within_memory(reading, chunk, measure))
         return is_claimed
 
 
-def _try(reading: Reading, chunk: Chunk, measure: Measure) -> Measured | HeadcountError:
+def _measure_or_error(reading: Reading, chunk: Chunk, measure: Measure) -> Measured | HeadcountError:
     """Returns the results of a chunk; with several processes, an error is returned, so that all of them raise it instead of waiting."""
     try:
-        return _measure(reading, chunk, measure)
+        return _measure_within_memory(reading, chunk, measure)
     except HeadcountError as error:
         if rank_and_world_size()[1] == 1:
             raise
         return error
 
 
-def _gather(value: Any, n_processes: int) -> list[Any]:
+def _gather_from_processes(value: Any, n_processes: int) -> list[Any]:
     if n_processes == 1:
         return [value]
     from accelerate.utils import gather_object
@@ -251,7 +251,7 @@ def _gather(value: Any, n_processes: int) -> list[Any]:
     return gather_object([value])
 
 
-def _measure(reading: Reading, chunk: Chunk, measure: Measure) -> Measured:
+def _measure_within_memory(reading: Reading, chunk: Chunk, measure: Measure) -> Measured:
     """Returns the results of a chunk. When memory runs out, the batch size is halved and the pass continues with the batch that did not fit."""
     results: dict[str, np.ndarray] = {}
     n_measured, numbers = 0, []
@@ -259,12 +259,12 @@ def _measure(reading: Reading, chunk: Chunk, measure: Measure) -> Measured:
         size = reading.batch_size or min(BATCH, chunk.size)
         try:
             for numbers, batch in chunk.batches(size, n_measured):
-                _add(results, chunk, numbers, measure(batch, [chunk.first + number for number in numbers]))
+                _write_rows(results, chunk, numbers, measure(batch, [chunk.first + number for number in numbers]))
                 n_measured += len(numbers)
         except OneByOne:
             reading.batch_size = 1
         except (RuntimeError, MemoryError) as error:
-            if not memory_ran_out(error):
+            if not is_out_of_memory(error):
                 raise
             if len(numbers) > 1:
                 _check_longest(chunk, numbers[-1], measure)
@@ -274,12 +274,12 @@ def _measure(reading: Reading, chunk: Chunk, measure: Measure) -> Measured:
     return results
 
 
-def _check_longest(chunk: Chunk, number: int, measure: Measure) -> None:
+def _check_longest(chunk: Chunk, example: int, measure: Measure) -> None:
     """Raises OutOfMemory if an example does not fit alone, because no smaller batch helps then."""
     try:
-        measure(chunk.batch([number]), [chunk.first + number])
+        measure(chunk.batch([example]), [chunk.first + example])
     except (RuntimeError, MemoryError) as error:
-        if memory_ran_out(error):
+        if is_out_of_memory(error):
             raise _too_large(chunk, error) from error
         raise
 
@@ -293,14 +293,14 @@ def _too_large(chunk: Chunk, error: BaseException) -> OutOfMemory:
 
 def reraise_memory(error: Exception) -> None:
     """Raises an error again if it says that memory ran out, because a smaller batch may fit."""
-    if memory_ran_out(error):
+    if is_out_of_memory(error):
         raise error
 
 
-def _add(results: dict[str, np.ndarray], chunk: Chunk, numbers: list[int], measured: Mapping[str, Tensor]) -> None:
+def _write_rows(results: dict[str, np.ndarray], chunk: Chunk, example_numbers: list[int], measured: Mapping[str, Tensor]) -> None:
     """Writes the results of a batch into the rows of its examples."""
     for name, values in measured.items():
         array = values.detach().double().cpu().numpy()
         if name not in results:
             results[name] = np.full((chunk.size, *array.shape[1:]), np.nan)
-        results[name][numbers] = array
+        results[name][example_numbers] = array

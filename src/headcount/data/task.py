@@ -116,10 +116,10 @@ def pad(examples: Sequence[Example], pad_id: int = 0) -> dict[str, Any]:
     if odd is not None:
         raise DataError(f"example {odd} of a batch has {', '.join(rows[odd]) or 'nothing'}, but the first has {', '.join(rows[0])}")
     fill = {"input_ids": pad_id, "decoder_input_ids": pad_id, "labels": IGNORED}
-    return {name: _stack(name, [row[name] for row in rows], fill.get(name, 0)) for name in rows[0]}
+    return {name: _stack_padded(name, [row[name] for row in rows], fill.get(name, 0)) for name in rows[0]}
 
 
-def _stack(name: str, values: list[Tensor], fill: int) -> Tensor:
+def _stack_padded(name: str, values: list[Tensor], fill: int) -> Tensor:
     shapes = {tuple(value.shape) for value in values}
     if len(shapes) == 1:
         return torch.stack(values)
@@ -132,11 +132,11 @@ def task_key(data: Data) -> dict[str, Any]:
     """Returns what a task adds to its examples: its name, its metric, the code of its loss, and all options of its builder."""
     if not isinstance(data, Task):
         return {"task": ""}
-    key: dict[str, Any] = {"task": data.name, "metric": data.metric.name if data.metric else "", "loss": _code(data.loss)}
+    key: dict[str, Any] = {"task": data.name, "metric": data.metric.name if data.metric else "", "loss": _hash_code(data.loss)}
     return key | ({"options": dict(data.options)} if data.options else {})
 
 
-def _code(function: Any) -> str:
+def _hash_code(function: Any) -> str:
     """Returns the name of a function and the hash of its code."""
     if function is None:
         return ""

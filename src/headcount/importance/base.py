@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headcount.core.errors import unknown
+from headcount.core.errors import unknown_name_error
 from headcount.core.heads import AttentionBlock
 from headcount.core.normalisation import Normalise, Scaling
 from headcount.core.options import Configurable
@@ -68,7 +68,7 @@ class ImportanceInfo:
     def __post_init__(self) -> None:
         for need in self.needs:
             if need not in get_args(Need):
-                raise unknown("need of an importance", need, get_args(Need))
+                raise unknown_name_error("need of an importance", need, get_args(Need))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,11 @@ class Importance(Configurable):
     info: ClassVar[ImportanceInfo]
     reads_data: ClassVar[bool] = True
     """Whether the method needs examples, not weights alone."""
+
+    @property
+    def rule(self) -> str:
+        """The rule that figures and tables name, of a method whose default variant does not; empty for all others."""
+        return ""
 
     @staticmethod
     def parse(text: str | Importance) -> Importance:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headcount.core.errors import memory_ran_out
+from headcount.core.errors import is_out_of_memory
 from headcount.core.stats.totals import Totals
 from headcount.data.chunks import n_rows
 from headcount.data.stream import Reading, stream
@@ -25,12 +25,12 @@ GateOf = Callable[[int, int], float]
 """(number of the target head in its block, number of a head of that block) -> the gate of the latter."""
 
 
-def remove_only(target: int, head: int) -> float:
+def gate_removing_target(target: int, head: int) -> float:
     """Returns the gate of a head if only the target is removed from its block."""
     return 0.0 if head == target else 1.0
 
 
-def keep_only(target: int, head: int) -> float:
+def gate_keeping_target(target: int, head: int) -> float:
     """Returns the gate of a head if only the target stays in its block."""
     return 1.0 if head == target else 0.0
 
@@ -97,36 +97,36 @@ class InterventionEffects:
         batch = model_inputs(batch, self.context.model)
         if self.context.race is not None:
             return self._measure_some(batch, self.context.race.active)
-        base, changed = self._run(batch, self.interventions)
+        base, changed = self._run_interventions(batch, self.interventions)
         metric, metric_base = changed.get("parts"), base.get("parts")
         if self.context.generate and self.context.metric is not None and self.context.metric.generates:
-            metric_base, metric = self._generate(batch)
+            metric_base, metric = self._generate_metric_parts(batch)
         elif metric is not None:
             metric = metric.transpose(0, 1)
         return BatchMeasurement((changed["loss"] - base["loss"]).T, metric=metric, metric_base=metric_base)
 
     def _measure_some(self, batch: Batch, active: list[int]) -> BatchMeasurement:
-        base, changed = self._run(batch, [self.interventions[i] for i in active])
+        base, changed = self._run_interventions(batch, [self.interventions[i] for i in active])
         rises = (changed["loss"] - base["loss"]).T
         values = torch.zeros(rises.shape[0], len(self.interventions), dtype=rises.dtype, device=rises.device)
         weights = torch.zeros_like(values)
         values[:, active], weights[:, active] = rises, 1.0
         return BatchMeasurement(values, weights)
 
-    def _run(self, batch: Batch, chosen: list[Intervention]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _run_interventions(self, batch: Batch, chosen: list[Intervention]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Returns losses and metric parts without and under interventions; if memory runs out on stacked copies, fewer run at a time."""
-        ablator = self._prepare(batch)
+        ablator = self._make_ablator(batch)
         texts = [batch[name].numel() for name in ("input_ids", "decoder_input_ids") if isinstance(batch.get(name), Tensor)]
         n_tokens = max(texts, default=n_rows(batch))  # of one copy; for inputs other than text, examples
         while True:
             try:
-                return ablator.run(batch, chosen, self._read)
+                return ablator.run(batch, chosen, self._read_losses_and_parts)
             except (RuntimeError, MemoryError) as error:
-                if not memory_ran_out(error) or ablator.max_tokens <= n_tokens:
+                if not is_out_of_memory(error) or ablator.max_tokens <= n_tokens:
                     raise
                 ablator.max_tokens //= 2
 
-    def _prepare(self, batch: Batch) -> Ablator:
+    def _make_ablator(self, batch: Batch) -> Ablator:
         """Returns the ablator. Labels are withheld from models that need them only for a mean loss that nobody reads."""
         if self._ablator is None:
             model, losses = self.context.model, self.context.losses
@@ -138,14 +138,14 @@ class InterventionEffects:
             self._ablator = Ablator(model, how=self.how, means=self.means, withhold=withhold, max_tokens=limit)
         return self._ablator
 
-    def _read(self, output: Any, batch: Batch) -> dict[str, Tensor]:
+    def _read_losses_and_parts(self, output: Any, batch: Batch) -> dict[str, Tensor]:
         losses = self.context.losses(output, batch)
         metric = self.context.metric
         if metric is None or metric.generates:
             return {"loss": losses.double()}
         return {"loss": losses.double(), "parts": metric.parts(self.context.model, output, batch).double()}
 
-    def _generate(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _generate_metric_parts(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Returns the metric parts of generated text, without and under every intervention."""
         model, metric, heads = self.context.model, self.context.metric, self.context.heads
         assert metric is not None

@@ -38,18 +38,18 @@ class Race:
     @property
     def active(self) -> list[int]:
         """The positions of the heads that are still examined."""
-        return sorted(self._positions(self.open))
+        return sorted(self._head_positions(self.open))
 
     def decisions(self, heads: Sequence[Head]) -> dict[str, Any]:
         """Returns the heads that are among the lowest and those still undecided, with the confidence of all decisions together."""
         counts = {"adaptive": self.k, "confidence": self.level, "undecided": int(self.open.sum())}
-        names = {"lowest": self._positions(self.lowest), "open": self._positions(self.open)}
+        names = {"lowest": self._head_positions(self.lowest), "open": self._head_positions(self.open)}
         return {**counts, **{key: [str(heads[position]) for position in positions] for key, positions in names.items()}}
 
-    def _positions(self, mask: np.ndarray) -> list[int]:
+    def _head_positions(self, mask: np.ndarray) -> list[int]:
         return [position for unit, is_chosen in zip(self.units, mask, strict=True) if is_chosen for position in unit]
 
-    def look(self, samples: Samples) -> None:
+    def decide(self, samples: Samples) -> None:
         """Decides what can be decided from the rises of the loss so far."""
         self.looks += 1
         mean, half_width = self._intervals(samples)

@@ -257,7 +257,7 @@ class _ScoringPass:
         """Returns the scores of every method that did not fail."""
         if self.streamed:
             self._read_data()
-        scores = {label: self._summarise(label, method) for label, method in self.methods.items() if label not in self.failures}
+        scores = {label: self._scores_of_method(label, method) for label, method in self.methods.items() if label not in self.failures}
         self.failures |= {label: error for label, summary in scores.items() if (error := check_rounding(summary)) is not None}
         return {label: summary for label, summary in scores.items() if label not in self.failures}
 
@@ -267,26 +267,26 @@ class _ScoringPass:
             label: method.measure(self.context) for label, method in self.streamed.items() if isinstance(method, BatchImportance)
         }
         race, n_chunks = self.context.race, 0
-        for n_chunks, measured in enumerate(stream(self.context.reading, self._measure), 1):
+        for n_chunks, measured in enumerate(stream(self.context.reading, self._measure_batch), 1):
             self._fail_nonfinite(measured)
             self._add_chunk(measured)
             if len(self.failures) == len(self.streamed):
                 return
             if race is not None and n_chunks % LOOK == 0:
-                self._look(race)
+                self._update_race(race)
                 if not race.active:
                     return
         if race is not None and n_chunks % LOOK and self.context.reading.examples > 1:
-            self._look(race)
+            self._update_race(race)
 
-    def _look(self, race: Race) -> None:
+    def _update_race(self, race: Race) -> None:
         """Lets the race decide what the examples so far decide."""
         (totals,) = self.totals.values()
         samples = totals.samples()
         assert samples is not None
-        race.look(samples)
+        race.decide(samples)
 
-    def _measure(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
+    def _measure_batch(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
         """Returns the numbers of one batch as the arrays that are stored for a chunk."""
         arrays = self.shared(batch, numbers)
         for label, measure in self.measures.items():
@@ -334,14 +334,14 @@ class _ScoringPass:
             change = self.metrics.setdefault(label, MetricChange(self.context.metric, *changed.shape[1:]))
             change.update(changed, measured[f"{label}/metric_base"])
 
-    def _summarise(self, label: str, method: Importance) -> Scores:
+    def _scores_of_method(self, label: str, method: Importance) -> Scores:
         """Returns the scores of one method before they are normalised."""
         if isinstance(method, WeightImportance):
             values = method.of_model(self.context).double().cpu().numpy()
-            return self._scores(method, values, np.zeros_like(values))
+            return self._build_scores(method, values, np.zeros_like(values))
         totals = self.totals[label]
         values, stderr, samples = self._estimate(method, totals)
-        scores = self._scores(method, values, stderr, n_examples=totals.n, samples=samples)
+        scores = self._build_scores(method, values, stderr, n_examples=totals.n, samples=samples)
         columns: dict[str, tuple[float, ...]] = {}
         directions: dict[str, bool] = {}
         if label in self.metrics:
@@ -361,13 +361,13 @@ class _ScoringPass:
         if not isinstance(method, FeatureImportance):
             return totals.mean(), totals.stderr() if totals.n > 1 else np.array([]), samples
         assert samples is not None
-        combine = partial(self._combine, method)
+        combine = partial(self._combine_features, method)
         if totals.n < 2:
             return combine(samples.means()), np.array([]), None
         samples = pseudovalues(samples, combine)
         return samples.means(), samples.stderr(), samples
 
-    def _combine(self, method: FeatureImportance, features: np.ndarray) -> np.ndarray:
+    def _combine_features(self, method: FeatureImportance, features: np.ndarray) -> np.ndarray:
         """Turns mean features [..., heads, features] into scores [..., heads], block by block."""
         heads, parts = self.context.heads, []
         widest = max((block.value_dim for block in heads.blocks), default=1)
@@ -377,7 +377,7 @@ class _ScoringPass:
             parts.append(method.combine(block_features, self.context.model, block).numpy())
         return np.concatenate(parts, axis=-1)
 
-    def _scores(
+    def _build_scores(
         self, method: Importance, values: np.ndarray, stderr: np.ndarray, *, n_examples: int = 0, samples: Samples | None = None
     ) -> Scores:
         """Returns scores with everything that is known about their conditions."""

@@ -14,7 +14,7 @@ from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.data.checks import check_batch
 from headcount.data.chunks import n_rows
-from headcount.data.losses import OneByOne, accepts_argument, finite_losses
+from headcount.data.losses import OneByOne, accepts_argument, require_finite_losses
 from headcount.data.nonfinite import explain_nonfinite
 from headcount.importance.base import BlockImportance, Importance, ScoreContext
 from headcount.models.modules import Batch
@@ -50,7 +50,7 @@ class SharedPass:
         self.gradient = "gradient" in needs
         self.observer = Observer(
             context.model,
-            self._consume,
+            self._consume_observation,
             blocks=context.heads.blocks,
             attention="attention" in needs,
             outputs=True,
@@ -78,21 +78,23 @@ class SharedPass:
             output = self.observer.run(batch)
             if self.gradient:
                 with torch.enable_grad():
-                    losses = finite_losses(self.context.losses(output, batch), numbers)
+                    losses = require_finite_losses(self.context.losses(output, batch), numbers)
                 self.observer.backward(losses)
         return {key: value for label in self.methods for key, value in self._join_blocks(label).items()}
 
-    def _consume(self, observation: Observation) -> None:
+    def _consume_observation(self, observation: Observation) -> None:
         for label, method in self.methods.items():
             if ("gradient" in method.info.needs) == (observation.gradient is not None):
                 result = method.of_block(observation)
                 values, weights = result if isinstance(result, tuple) else (result, torch.ones(result.shape[0], 1, device=result.device))
-                self._add(label, observation.block, values.double(), weights.double())
+                self._add_values(label, observation.block, values.double(), weights.double())
 
-    def _add(self, label: str, block: AttentionBlock, values: Tensor, weights: Tensor) -> None:
+    def _add_values(self, label: str, block: AttentionBlock, values: Tensor, weights: Tensor) -> None:
         """Merges the numbers of one call of a block: rows of one example (windows) and several calls become one number."""
         sums_calls = self.methods[label].info.sums_calls
-        values, weights = sum_by_example(block, self._n_examples, values if sums_calls else values * _expand(weights, values), weights)
+        values, weights = sum_by_example(
+            block, self._n_examples, values if sums_calls else values * _expand_weights(weights, values), weights
+        )
         earlier = self._sums[label].get(block.path)
         if sums_calls:
             self._sums[label][block.path] = (values if earlier is None else earlier[0] + values, torch.ones_like(weights))
@@ -110,7 +112,7 @@ class SharedPass:
                     f"block '{block.path}' did not run on this batch, so {label} cannot judge its heads; give data that reach it"
                 )
             value, weight = self._sums[label][block.path]
-            values.append(value if method.info.sums_calls else value / _expand(weight, value).clamp(min=1e-300))
+            values.append(value if method.info.sums_calls else value / _expand_weights(weight, value).clamp(min=1e-300))
             weights.append(weight.expand(-1, block.n_heads))
         widest = max((value.shape[-1] for value in values if value.ndim == 3), default=0)
         padded = [nn.functional.pad(value, (0, widest - value.shape[-1])) if value.ndim == 3 else value for value in values]
@@ -130,7 +132,7 @@ def sum_by_example(block: AttentionBlock, n_examples: int, values: Tensor, weigh
     return values.unflatten(0, shape).sum(1), weights.unflatten(0, shape).sum(1)
 
 
-def _expand(weights: Tensor, values: Tensor) -> Tensor:
+def _expand_weights(weights: Tensor, values: Tensor) -> Tensor:
     """Appends axes to weights until they broadcast with values."""
     return weights.view(*weights.shape, *(1,) * (values.ndim - weights.ndim))
 
@@ -138,7 +140,7 @@ def _expand(weights: Tensor, values: Tensor) -> Tensor:
 @contextmanager
 def checkpoint_layers(model: nn.Module, blocks: tuple[AttentionBlock, ...]) -> Iterator[None]:
     """Inside, every layer with heads keeps only its inputs and computes the rest again in the backward pass."""
-    layers = {id(layer): layer for block in blocks if (layer := layer_of(model, block)) is not None}
+    layers = {id(layer): layer for block in blocks if (layer := transformer_layer_of(model, block)) is not None}
     with ExitStack() as stack:
         for layer in layers.values():
             own_forward = vars(layer).get("forward")  # None for the forward pass of its class
@@ -150,7 +152,7 @@ def checkpoint_layers(model: nn.Module, blocks: tuple[AttentionBlock, ...]) -> I
         yield
 
 
-def layer_of(model: nn.Module, block: AttentionBlock) -> nn.Module | None:
+def transformer_layer_of(model: nn.Module, block: AttentionBlock) -> nn.Module | None:
     """Returns the transformer layer around a block: the outermost member of a list of modules on its path."""
     parts = block.path.split(".")
     for end in range(1, len(parts)):

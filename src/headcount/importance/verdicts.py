@@ -41,7 +41,7 @@ class Verdict:
     safe: bool | None
 
 
-def quarter(scores: Scores) -> int:
+def quarter_of_units(scores: Scores) -> int:
     """Returns a quarter of the units, at least one: the default number of lowest units."""
     return max(1, len(scores.all_units()) // 4)
 
@@ -57,7 +57,7 @@ def verdicts(
 ) -> list[Verdict]:
     """Returns the verdict on every head in flat order; `k` units count as the lowest, by default a quarter of them."""
     check_lowest(k, len(scores.all_units()))
-    k = quarter(scores) if k is None else k
+    k = quarter_of_units(scores) if k is None else k
     ties = scores.ties()
     ranking = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, ties=ties)
     stderr = scores.stderr or (None,) * len(scores.heads)
@@ -90,14 +90,16 @@ def signed_samples(scores: Scores) -> Samples:
     return samples.orient(higher_is_keep=scores.higher_is_keep)
 
 
-def agreements(scores_of: Mapping[str, Scores], truth: str = "ablation", *, k: int | None = None, seed: int = 0) -> dict[str, Agreement]:
+def agreements(
+    scores_by_method: Mapping[str, Scores], truth: str = "ablation", *, k: int | None = None, seed: int = 0
+) -> dict[str, Agreement]:
     """Returns how well every other score predicts ablation, by method; nothing if ablation does not vary over examples or heads."""
-    reference = scores_of[truth]
+    reference = scores_by_method[truth]
     if reference.samples is None or reference.samples.n_groups < 2 or len(set(reference.values)) < 2:
         return {}
     k = max(1, len(reference.heads) // 4) if k is None else k
     by_method = {}
-    for name, scores in scores_of.items():
+    for name, scores in scores_by_method.items():
         if name == truth or len(set(scores.values)) < 2:
             continue
         same_groups = scores.samples is not None and scores.samples.n_groups == reference.samples.n_groups

@@ -35,7 +35,7 @@ Change = Callable[[AttentionBlock, Tensor, Tensor], Tensor | None]
 """(block, probabilities [batch, heads, q, k], visible keys of the same shape) -> other probabilities, or None to leave them."""
 
 
-def _configs(model: nn.Module) -> list[Any]:
+def _configs_of_modules(model: nn.Module) -> list[Any]:
     """Every configuration object that modules of the model read, once each."""
     configs: dict[int, Any] = {}
     for module in model.modules():
@@ -72,7 +72,7 @@ def _run_eager(config: Any, hold: Ownership) -> None:
         holds.append(hold)
 
 
-def _run_as_before(config: Any, hold: Ownership) -> None:
+def _stop_eager(config: Any, hold: Ownership) -> None:
     with _CLASSES:
         _EAGER[id(config)].remove(hold)
         if not _EAGER[id(config)]:
@@ -87,8 +87,8 @@ def eager(model: nn.Module) -> Iterator[Ownership]:
     A pass of another thread that is on its way keeps its own path: its mask was made for that one.
     """
     with holding(model, "a pass on its eager path") as hold, ExitStack() as stack:
-        for config in _configs(unwrap(model)):
-            stack.callback(_run_as_before, config, hold)
+        for config in _configs_of_modules(unwrap(model)):
+            stack.callback(_stop_eager, config, hold)
             _run_eager(config, hold)
         yield hold
 
@@ -117,7 +117,7 @@ class _Softmax(TorchFunctionMode):
         if func not in SOFTMAX:
             return result
         self.seen += 1
-        if not self._per_head(result):
+        if not self._has_head_axis(result):
             self.odd += 1
             return result
         scores = args[0] if args else (kwargs or {})["input"]
@@ -126,7 +126,7 @@ class _Softmax(TorchFunctionMode):
         changed = self.change(self.block, result.reshape(grid), visible)
         return result if changed is None else changed.reshape(result.shape).to(result.dtype)
 
-    def _per_head(self, result: Tensor) -> bool:
+    def _has_head_axis(self, result: Tensor) -> bool:
         """Whether the rows before [q, k] are heads: [batch, heads], [batch * heads], [batch, groups, heads of a group]."""
         heads = self.block.n_heads
         if result.ndim == 3:

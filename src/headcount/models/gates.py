@@ -33,7 +33,7 @@ Means = Mapping[str, Float[Tensor, "heads head_dim"]]
 """The mean output of every head, by block path."""
 
 
-def _stale_graphs() -> bool:
+def _has_stale_graphs() -> bool:
     """Returns whether anything was compiled that might have been traced without these hooks: compiled code does not look for new ones."""
     import sys
 
@@ -78,11 +78,11 @@ class HeadGates:
         self.heads = HeadMap.of(self.model) if heads is None else heads
         self.how = how
         self.means = means
-        self._check_how()
+        self._check_replacement()
         self.values = values if values is not None else torch.ones(len(self.heads))
         self._open: list[ExitStack] = []
 
-    def _check_how(self) -> None:
+    def _check_replacement(self) -> None:
         if self.how not in ("zero", "mean", "uniform"):
             raise GateError(f"how must be 'zero', 'mean' or 'uniform', got {self.how!r}")
         if (self.how == "mean") != (self.means is not None):
@@ -116,17 +116,17 @@ class HeadGates:
         blocks = [block for block in self.heads.blocks if block.n_heads]
         with ExitStack() as stack:
             stack.enter_context(feature_caches_bypassed(self.model))
-            if _stale_graphs():
+            if _has_stale_graphs():
                 torch.compiler.reset()
                 stack.callback(torch.compiler.reset)
             hold = stack.enter_context(holding(self.model, "gates on its heads"))
             if self.how == "uniform":
-                stack.enter_context(AttentionTap(self.model, blocks, self._towards_uniform))
-                stack.callback(self.model.register_forward_pre_hook(_gates_are_open).remove)
+                stack.enter_context(AttentionTap(self.model, blocks, self._mix_with_uniform))
+                stack.callback(self.model.register_forward_pre_hook(_open_gates_marker).remove)
             else:
                 for block in blocks:
                     for output in block.outputs:
-                        hook = self._hook(block, output.rows.size, hold)
+                        hook = self._gating_hook(block, output.rows.size, hold)
                         stack.callback(self.model.get_submodule(output.path).register_forward_pre_hook(hook).remove)
             self._open.append(stack.pop_all())
         return self
@@ -134,7 +134,7 @@ class HeadGates:
     def __exit__(self, *_: object) -> None:
         self._open.pop().close()
 
-    def _gate(self, span: slice, rows: int, like: Tensor) -> Tensor:
+    def _gates_of_block(self, span: slice, rows: int, like: Tensor) -> Tensor:
         """Returns the gates of one block as [heads] or [rows, heads], for `rows` leading entries."""
         gate = self._values[..., span].to(device=like.device, dtype=like.dtype)
         if gate.ndim == 1:
@@ -143,7 +143,7 @@ class HeadGates:
             raise GateError(f"gates for {gate.shape[0]} examples met a tensor with {rows} rows, which is no multiple of it")
         return gate if rows == gate.shape[0] else gate.repeat_interleave(rows // gate.shape[0], dim=0)
 
-    def _hook(
+    def _gating_hook(
         self, block: AttentionBlock, head_size: int, hold: Ownership
     ) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
         span, size = self.heads.positions(block), (block.n_heads, head_size)
@@ -154,7 +154,7 @@ class HeadGates:
             if hooks_suspended():
                 return None
             output = args[0]  # [batch, ..., heads * head_dim], or [token, batch, heads * head_dim]
-            gate = self._gate(span, output.shape[1 if block.time_first else 0], output)
+            gate = self._gates_of_block(span, output.shape[1 if block.time_first else 0], output)
             if gate.ndim == 2:
                 if output.ndim < 3:
                     raise GateError(f"block '{block.path}' flattens its batch, so it takes one gate per head, not one per example")
@@ -169,22 +169,22 @@ class HeadGates:
         gate_heads.headcount_gate = True  # pyright: ignore[reportFunctionMemberAccess]
         return gate_heads
 
-    def _towards_uniform(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> Tensor:
-        gate = self._gate(self.heads.positions(block), probabilities.shape[0], probabilities)
+    def _mix_with_uniform(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> Tensor:
+        gate = self._gates_of_block(self.heads.positions(block), probabilities.shape[0], probabilities)
         gate = gate.view(-1, block.n_heads, 1, 1)
         number = visible.sum(-1, keepdim=True)
         uniform = torch.where(number > 0, visible / number.clamp(min=1), probabilities).to(probabilities.dtype)
         return torch.where(gate == 1, probabilities, gate * probabilities + (1 - gate) * uniform)
 
 
-def _gates_are_open(*_: Any) -> None:
-    """Does nothing: a hook by which `gates_open` recognises gates that act on attention."""
+def _open_gates_marker(*_: Any) -> None:
+    """Does nothing: a hook by which `are_gates_open` recognises gates that act on attention."""
 
 
-_gates_are_open.headcount_gate = True  # pyright: ignore[reportFunctionMemberAccess]
+_open_gates_marker.headcount_gate = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def gates_open(model: nn.Module) -> bool:
+def are_gates_open(model: nn.Module) -> bool:
     """Returns whether gates act on a model now."""
     return any(getattr(hook, "headcount_gate", False) for module in model.modules() for hook in module._forward_pre_hooks.values())
 
@@ -209,7 +209,7 @@ def verify_gates(model: nn.Module, heads: HeadMap, inputs: Batch | None = None) 
     inner = unwrap(model)
     batch = dict(inputs) if inputs is not None else probe_inputs(inner)
     with evaluating(inner), reporting_inputs(inner, batch, dummy=inputs is None):
-        silent = _without_gradient(inner, heads, batch)
+        silent = _heads_without_gradient(inner, heads, batch)
         dead = [head for head in silent if not _has_effect(inner, heads, head, batch)]
     if dead:
         names = ", ".join(map(str, dead[:8])) + (f" and {len(dead) - 8} more" if len(dead) > 8 else "")
@@ -219,7 +219,7 @@ def verify_gates(model: nn.Module, heads: HeadMap, inputs: Batch | None = None) 
         )
 
 
-def _without_gradient(model: nn.Module, heads: HeadMap, batch: Batch) -> list[Head]:
+def _heads_without_gradient(model: nn.Module, heads: HeadMap, batch: Batch) -> list[Head]:
     values = torch.full((len(heads),), 0.9, dtype=torch.float64, requires_grad=True)
     try:
         with frozen(model), torch.enable_grad(), HeadGates(model, values, heads=heads):

@@ -68,7 +68,7 @@ def linear_size(module: nn.Module | None) -> tuple[int, int] | None:
     return linear_size(inner) if isinstance(inner, nn.Linear) else None
 
 
-def inner_path(module: nn.Module, path: str) -> str:
+def inner_layer_path(module: nn.Module, path: str) -> str:
     """The path of the layer that really holds the weight of a linear-like module."""
     return f"{path}.linear" if isinstance(getattr(module, "linear", None), nn.Linear) else path
 
@@ -102,13 +102,13 @@ def join_path(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
-def _names(code: CodeType) -> set[str]:
-    nested = (_names(const) for const in code.co_consts if isinstance(const, CodeType))
+def _names_in_code(code: CodeType) -> set[str]:
+    nested = (_names_in_code(const) for const in code.co_consts if isinstance(const, CodeType))
     return set(code.co_names).union(*nested)
 
 
 @lru_cache(maxsize=4096)
-def runtime_names(cls: type) -> frozenset[str]:
+def names_read_by_methods(cls: type) -> frozenset[str]:
     """Every attribute and global name that the methods of a class read, its constructor apart."""
     names: set[str] = set()
     for base in cls.__mro__:
@@ -118,7 +118,7 @@ def runtime_names(cls: type) -> frozenset[str]:
             function = getattr(member, "__wrapped__", member)
             code = getattr(getattr(function, "__func__", function), "__code__", None)
             if code is not None and name != "__init__":
-                names |= _names(code)
+                names |= _names_in_code(code)
     return frozenset(names)
 
 
@@ -130,6 +130,6 @@ def shifts_labels(model: nn.Module) -> bool:
     return "CausalLM" in name or "LMHead" in name or "ForConditionalGeneration" in name
 
 
-def at_least_single(values: Tensor) -> Tensor:
+def in_float32_or_float64(values: Tensor) -> Tensor:
     """Values in float32, float64 as it is: half precision is too coarse to sum up, and double would lose its digits."""
     return values if values.dtype == torch.float64 else values.float()

@@ -18,7 +18,7 @@ from headcount.models.attention import AttentionTap
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, device_of, is_transposed, unwrap
 from headcount.models.ownership import Ownership, SavedStates, holding, hooks_suspended
-from headcount.models.padding import with_positions
+from headcount.models.padding import with_position_ids
 from headcount.models.state import forward, preserve
 
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "decoder_start_token_id")
@@ -101,10 +101,10 @@ def on_device(batch: Batch, model: nn.Module) -> dict[str, Any]:
 
 def model_inputs(batch: Batch, model: nn.Module) -> dict[str, Any]:
     """Returns the batch on the model's device, with position ids where padding on the left would otherwise change what the model computes."""
-    return with_positions(model, on_device(batch, model))
+    return with_position_ids(model, on_device(batch, model))
 
 
-def _reads_decoder(model: nn.Module, block: AttentionBlock) -> bool:
+def _queries_are_decoder_tokens(model: nn.Module, block: AttentionBlock) -> bool:
     return bool(getattr(model.config, "is_encoder_decoder", False)) and block.kind != "encoder-self"
 
 
@@ -126,7 +126,7 @@ def query_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tenso
     """Returns the token ids that a block's queries stand for, if any; ignored labels stay -100."""
     if not reads_text(block):
         return None
-    if not _reads_decoder(model, block):
+    if not _queries_are_decoder_tokens(model, block):
         return batch.get("input_ids")
     tokens = batch.get("decoder_input_ids")
     return _shifted_labels(model, batch) if tokens is None else tokens
@@ -134,7 +134,7 @@ def query_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tenso
 
 def query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, rows: int, length: int) -> Bool[Tensor, "batch q"]:
     """Returns which query positions of a block are no padding; all of them where the batch does not say."""
-    if _reads_decoder(model, block):
+    if _queries_are_decoder_tokens(model, block):
         mask, labels = batch.get("decoder_attention_mask"), batch.get("labels")
         if mask is None and isinstance(labels, Tensor) and labels.ndim == 2:
             mask = labels != -100  # what predicts an ignored label is there only because another row is longer
@@ -150,7 +150,7 @@ def query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, rows: int,
     return torch.ones(rows, length, dtype=torch.bool, device=device_of(model))
 
 
-def _special(tokens: Tensor | None, ids: frozenset[int], shape: tuple[int, int]) -> Tensor | None:
+def _mark_special(tokens: Tensor | None, ids: frozenset[int], shape: tuple[int, int]) -> Tensor | None:
     if not ids or not isinstance(tokens, Tensor) or tuple(tokens.shape) != shape:
         return None
     return torch.isin(tokens, torch.tensor(sorted(ids), device=tokens.device, dtype=tokens.dtype))
@@ -226,10 +226,12 @@ class Observer:
             if self.gradient:
                 stack.enter_context(frozen(self.model))
             if self.attention:
-                stack.enter_context(AttentionTap(self.model, self.blocks, self._keep, several=False))
+                stack.enter_context(AttentionTap(self.model, self.blocks, self._keep_attention, several=False))
             for block in self.blocks:
                 if block.n_heads:
-                    stack.callback(self.model.get_submodule(block.o.path).register_forward_pre_hook(self._hook(block, hold)).remove)
+                    stack.callback(
+                        self.model.get_submodule(block.o.path).register_forward_pre_hook(self._output_projection_hook(block, hold)).remove
+                    )
             stack.callback(self._pending.clear)
             stack.callback(self._projections.clear)
             self._stack = stack.pop_all()
@@ -254,14 +256,16 @@ class Observer:
         self._forward = False  # what a checkpointed layer computes again is not new
         losses.backward(torch.ones_like(losses))
 
-    def _keep(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> None:
+    def _keep_attention(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> None:
         if not self._forward:
             return
         if block.sink:
             probabilities, visible = probabilities[..., :-1], visible[..., :-1]
         self._pending[block.path] = _Pending(probabilities.detach(), visible)
 
-    def _hook(self, block: AttentionBlock, hold: Ownership) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
+    def _output_projection_hook(
+        self, block: AttentionBlock, hold: Ownership
+    ) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
         def output_projection_runs(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             hold.check(module)
             if hooks_suspended():
@@ -270,15 +274,15 @@ class Observer:
             if self.gradient and not merged.requires_grad:
                 merged = merged.detach().requires_grad_(True)
             if self._forward:
-                observation = self._observation(block, merged.detach())
+                observation = self._make_observation(block, merged.detach())
                 if self.gradient:
-                    merged.register_hook(self._with_gradient(replace(observation, attention=None)))
+                    merged.register_hook(self._gradient_hook(replace(observation, attention=None)))
                 self.consume(observation)
             return (merged, *args[1:]) if self.gradient else None
 
         return output_projection_runs
 
-    def _with_gradient(self, observation: Observation) -> Callable[[Tensor], None]:
+    def _gradient_hook(self, observation: Observation) -> Callable[[Tensor], None]:
         block = observation.block
 
         def gradient_arrives(gradient: Tensor) -> None:
@@ -287,7 +291,7 @@ class Observer:
 
         return gradient_arrives
 
-    def _observation(self, block: AttentionBlock, merged: Tensor) -> Observation:
+    def _make_observation(self, block: AttentionBlock, merged: Tensor) -> Observation:
         pending = self._pending.pop(block.path, _Pending())
         merged = _rows_first(merged, block)
         rows, length = merged.shape[:2]
@@ -303,10 +307,10 @@ class Observer:
             outputs=merged.unflatten(-1, (block.n_heads, block.value_dim)) if self.outputs else None,
             queries=queries,
             keys=keys,
-            special=_special(query_tokens(self.model, block, self.batch), self.special_ids, (rows, length)),
+            special=_mark_special(query_tokens(self.model, block, self.batch), self.special_ids, (rows, length)),
             special_keys=None
             if pending.attention is None
-            else _special(key_tokens(self.model, block, self.batch), self.special_ids, (rows, pending.attention.shape[-1])),
+            else _mark_special(key_tokens(self.model, block, self.batch), self.special_ids, (rows, pending.attention.shape[-1])),
             visible=None if pending.visible is None else pending.visible.any(dim=1),
             projection=self._projections[block.path] if self.outputs else None,
         )

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from headcount.core.errors import HeadcountError, ModelInUse, OutOfMemory, memory_ran_out
+from headcount.core.errors import HeadcountError, ModelInUse, OutOfMemory, is_out_of_memory
 from headcount.models.modules import unwrap
 
 R = TypeVar("R")
@@ -34,7 +34,7 @@ _STATES = threading.RLock()
 """Held while a state is captured or restored, so that no thread captures what another one is about to put back."""
 
 
-def _task() -> asyncio.Task[Any] | None:
+def _current_task() -> asyncio.Task[Any] | None:
     """The asyncio task that runs in this thread, if any."""
     return asyncio.current_task() if asyncio._get_running_loop() is not None else None
 
@@ -56,7 +56,7 @@ class Ownership:
 
     def includes_caller(self) -> bool:
         """Whether the caller is the owner, or works for it."""
-        if self.thread is threading.current_thread() and self.task is _task():
+        if self.thread is threading.current_thread() and self.task is _current_task():
             return True
         return self in _MINE.get() or _is_autograd_thread()
 
@@ -100,19 +100,19 @@ def hooks_suspended() -> bool:
 def taking_turns(model: nn.Module) -> Iterator[None]:
     """Waits until no other thread is inside with the same model or a part of it, for those who share a model but change its mode in a pass."""
     with _LOCK:
-        turns = [_TURNS.setdefault(part, threading.RLock()) for part in _models_in(unwrap(model))]
+        turns = [_TURNS.setdefault(part, threading.RLock()) for part in _model_and_inner_models(unwrap(model))]
     with ExitStack() as stack:
         for turn in sorted(turns, key=id):  # one order for all, so that none waits for another that waits for it
             stack.enter_context(turn)
         yield
 
 
-def _models_in(model: nn.Module) -> list[nn.Module]:
+def _model_and_inner_models(model: nn.Module) -> list[nn.Module]:
     """The model and the models inside it, by which a whole model and a part of it are known to be the same."""
     return [model, *(module for module in model.modules() if isinstance(module, PreTrainedModel) and module is not model)]
 
 
-def for_owner(model: nn.Module, function: Callable[..., R], module: nn.Module | None = None) -> Callable[..., R]:
+def restrict_to_owner(model: nn.Module, function: Callable[..., R], module: nn.Module | None = None) -> Callable[..., R]:
     """A hook, or the forward pass that stands in for that of a `module`, for the present owner of a model; it refuses others.
 
     A hook does nothing while hooks are suspended.
@@ -134,8 +134,8 @@ def holding(model: nn.Module, purpose: str, *, exclusive: bool = True) -> Iterat
 
     Without `exclusive` only those are refused that put hooks on the model or change its mode, and they are refused meanwhile.
     """
-    models = _models_in(unwrap(model))
-    own = Ownership(purpose, exclusive, threading.current_thread(), _task())
+    models = _model_and_inner_models(unwrap(model))
+    own = Ownership(purpose, exclusive, threading.current_thread(), _current_task())
     try:
         with _LOCK:
             holds_on_it = [hold for part in models for hold in _OPEN.get(part, ()) if exclusive or hold.exclusive]
@@ -161,7 +161,7 @@ def _typed_memory_errors(purpose: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if isinstance(error, HeadcountError) or not memory_ran_out(error):
+        if isinstance(error, HeadcountError) or not is_out_of_memory(error):
             raise
         raise OutOfMemory(
             f"memory ran out during {purpose}: {error}. Give fewer or shorter examples, a smaller batch, bfloat16, or a machine with more memory"

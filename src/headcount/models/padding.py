@@ -31,7 +31,7 @@ IGNORED = -100
 _NEEDS: WeakKeyDictionary[nn.Module, Need] = WeakKeyDictionary()
 
 
-def with_positions(model: nn.Module, batch: Batch) -> dict[str, Any]:
+def with_position_ids(model: nn.Module, batch: Batch) -> dict[str, Any]:
     """The batch with `position_ids` where it is padded on the left and the model needs them; others as they are.
 
     Where position t is trained on the label at t + 1, the first token behind padding has its label ignored, as the first of a row has.
@@ -49,16 +49,16 @@ def with_positions(model: nn.Module, batch: Batch) -> dict[str, Any]:
             name: value[row : row + 1] if isinstance(value, Tensor) and value.ndim and len(value) == len(rows) else value
             for name, value in batch.items()
         }
-        _NEEDS[model] = _measure_need(model, single)
+        _NEEDS[model] = _padding_need(model, single)
     if _NEEDS[model] == "right padding":
         raise DataError(
             f"an example of the batch is padded on the left, which changes what {type(model).__name__} computes, and it "
             "takes no position_ids that would mend that; pad on the right (tokenizer.padding_side = 'right')"
         )
-    return {**batch, "position_ids": positions_of(batch["attention_mask"])} if _NEEDS[model] == "positions" else batch
+    return {**batch, "position_ids": position_ids_of(batch["attention_mask"])} if _NEEDS[model] == "positions" else batch
 
 
-def positions_of(mask: Tensor) -> Tensor:
+def position_ids_of(mask: Tensor) -> Tensor:
     """The position of each token among the real ones of its row, 0 for padding before them."""
     return (mask.long().cumsum(-1) - 1).clamp(min=0)
 
@@ -83,16 +83,16 @@ def _find_left_padding(batch: Batch) -> Tensor | None:
     return rows if rows is not None and bool(rows.any()) else None
 
 
-def _measure_need(model: nn.Module, padded: Batch) -> Need:
+def _padding_need(model: nn.Module, padded: Batch) -> Need:
     """What an example that is padded on the left needs in order to give what it gives without its padding."""
     tries: list[tuple[Need, dict[str, Any]]] = [("nothing", dict(padded))]
     if "attention_mask" in padded and "position_ids" in inspect.signature(model.forward).parameters:
-        tries.append(("positions", {**padded, "position_ids": positions_of(padded["attention_mask"])}))
+        tries.append(("positions", {**padded, "position_ids": position_ids_of(padded["attention_mask"])}))
     with preserve(model), suspending_hooks(), torch.no_grad():
         model.eval()
         expected = _first_output(model, _strip_padding(padded))
         for need, batch in tries:
-            if _agrees(_first_output(model, batch), expected):
+            if _equal_up_to_rounding(_first_output(model, batch), expected):
                 return need
     return "right padding"
 
@@ -122,7 +122,7 @@ def _first_output(model: nn.Module, batch: Batch) -> Tensor:
     return next(value for value in tensors if value.is_floating_point())
 
 
-def _agrees(padded: Tensor, expected: Tensor) -> bool:
+def _equal_up_to_rounding(padded: Tensor, expected: Tensor) -> bool:
     """Whether two outputs are equal up to rounding, the one with padding cut to the last tokens."""
     if padded.ndim > 2 and padded.shape[1] > expected.shape[1]:
         padded = padded[:, -expected.shape[1] :]

@@ -37,7 +37,7 @@ def _read_states(devices: Sequence[torch.device | int] | None) -> States:
     }
 
 
-def _restore(states: States) -> None:
+def _restore_states(states: States) -> None:
     for device, state in states.items():
         if device == "cpu":
             torch.set_rng_state(state)
@@ -59,7 +59,7 @@ def fork_rng(devices: Sequence[torch.device | int] | None = None) -> Iterator[St
             position = next(i for i, states_found in enumerate(_OPEN) if states_found is entry)
             del _OPEN[position]
             if position == len(_OPEN):
-                _restore(entry)
+                _restore_states(entry)
             else:
                 _OPEN[position].update(entry)  # the next one was opened later, so it may have found a state that this one had seeded
 
@@ -90,7 +90,7 @@ class _PassGate:
         with self.condition:
             is_outermost = caller not in self.inside
             if is_outermost:
-                self._wait(alone)
+                self._wait_for_turn(alone)
                 self.n_admissions += 1
             self.inside[caller] = self.inside.get(caller, 0) + 1
             admission = _Admission(is_outermost, len(self.inside) == 1, self.n_admissions)
@@ -108,7 +108,7 @@ class _PassGate:
         """Whether no other thread has been inside since an admission."""
         return admission.is_only_thread and admission.number == self.n_admissions
 
-    def _wait(self, alone: bool) -> None:
+    def _wait_for_turn(self, alone: bool) -> None:
         if not alone:
             self.condition.wait_for(lambda: not self.is_alone and not self.waiting)
             return

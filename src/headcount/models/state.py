@@ -62,12 +62,12 @@ class ModelState:
                 self.objects[id(attributes[name])] = (attributes[name], attributes[name].copy())
             for name in HOOKS & attributes.keys():
                 del attributes[name]
-            self._record(value for name, value in attributes.items() if name not in CONTAINERS)
+            self._record_contents(value for name, value in attributes.items() if name not in CONTAINERS)
         parameters = [parameter for module in modules for parameter in module._parameters.values() if parameter is not None]
         self.parameters = [(parameter, parameter.data) for parameter in parameters]
         self.buffers = _buffer_copies(modules)
 
-    def _record(self, values: Iterable[Any]) -> None:
+    def _record_contents(self, values: Iterable[Any]) -> None:
         """Copies the contents of every object with state that can be reached from the values."""
         pending = [value for value in values if _holds_state(value)]
         while pending:
@@ -154,7 +154,7 @@ def _feature_caches(model: nn.Module) -> list[tuple[nn.Module, list[Any]]]:
     return [(owner, [getattr(owner, name) for name in FEATURE_CACHES[type(owner).__name__]]) for owner in owners]
 
 
-def _clear(caches: Iterable[Any]) -> None:
+def _clear_caches(caches: Iterable[Any]) -> None:
     for features in caches:
         features.cache, features.current_load = OrderedDict(), 0
 
@@ -162,7 +162,7 @@ def _clear(caches: Iterable[Any]) -> None:
 def clear_feature_caches(model: nn.Module) -> None:
     """Empties what a model keeps of earlier passes; needed wherever weights or gates differ from those of that pass."""
     for _, caches in _feature_caches(model):
-        _clear(caches)
+        _clear_caches(caches)
 
 
 @contextmanager
@@ -172,8 +172,8 @@ def feature_caches_bypassed(model: nn.Module) -> Iterator[None]:
         for owner, caches in _feature_caches(model):
             for features in caches:
                 stack.callback(vars(features).update, dict(vars(features)))
-            _clear(caches)
-            stack.callback(owner.register_forward_pre_hook(lambda *_, caches=caches: _clear(caches)).remove)
+            _clear_caches(caches)
+            stack.callback(owner.register_forward_pre_hook(lambda *_, caches=caches: _clear_caches(caches)).remove)
         yield
 
 

@@ -157,8 +157,8 @@ def _measure_latency(model: nn.Module, heads: HeadMap, blocks: Sequence[Attentio
     models: dict[str, nn.Module] = {"dense": model}
     for number, members in enumerate(shapes.values()):
         for share in (0.5, 0.0):
-            models[f"{number} {share}"] = cut(model, Plan.removing(_heads_beyond_share(heads, members, share)))
-    models["least"] = cut(model, Plan.removing(_heads_beyond_share(heads, blocks, 0.0)))
+            models[f"{number} {share}"] = cut(model, Plan.removing(_heads_to_remove(heads, members, share)))
+    models["least"] = cut(model, Plan.removing(_heads_to_remove(heads, blocks, 0.0)))
     timings = {t.name: t.seconds for t in bench(models, batches=(budget.bench_batch,), lengths=(budget.bench_length,), rounds=7)}
     by_path: dict[str, list[float]] = {}
     for number, members in enumerate(shapes.values()):
@@ -174,10 +174,10 @@ def _measure_latency(model: nn.Module, heads: HeadMap, blocks: Sequence[Attentio
     return Costs(fixed, [[value * scale for value in by_path[block.path]] for block in blocks])
 
 
-def _heads_beyond_share(heads: HeadMap, blocks: Sequence[AttentionBlock], share: float) -> list[Head]:
+def _heads_to_remove(heads: HeadMap, blocks: Sequence[AttentionBlock], kept_share: float) -> list[Head]:
     """Returns the heads to remove so that a share of the units of every block stays, one at least."""
     removed = []
     for block in blocks:
         units = _units_of(block, heads)
-        removed += [head for unit in units[max(1, int(len(units) * share)) :] for head in unit]
+        removed += [head for unit in units[max(1, int(len(units) * kept_share)) :] for head in unit]
     return removed

@@ -15,9 +15,9 @@ import numpy as np
 from torch import nn
 
 from headcount.core.budget import Budget
-from headcount.core.errors import DataError, unknown
+from headcount.core.errors import DataError, unknown_name_error
 from headcount.core.heads import HeadIndex
-from headcount.core.options import Configurable, format_value, list_alternatives
+from headcount.core.options import Configurable, expand_alternatives, format_value
 from headcount.core.plan import Plan
 from headcount.core.registry import IMPORTANCES, PRUNERS
 from headcount.core.scores import Scores
@@ -136,18 +136,18 @@ class Pruner(Configurable):
             base = name.partition(":")[0].strip()
             if base not in PRUNERS.names():
                 if base not in IMPORTANCES.names():
-                    raise unknown("method of pruning", base, {*PRUNERS.names(), *IMPORTANCES.names()})
+                    raise unknown_name_error("method of pruning", base, {*PRUNERS.names(), *IMPORTANCES.names()})
                 method = f"rank(by={name.strip()};{options}" if parenthesis else f"rank(by={name})"
         return PRUNERS.parse(method, Pruner)
 
     @classmethod
     def parse_grid(cls, methods: Iterable[str | Pruner]) -> list[Pruner]:
         """Returns the pruners of several texts, each once; a text with alternatives, `dsp(tau=1|10;rate=0.1|0.5)`, stands for all combinations."""
-        texts = [text for method in methods for text in (list_alternatives(method) if isinstance(method, str) else [method])]
+        texts = [text for method in methods for text in (expand_alternatives(method) if isinstance(method, str) else [method])]
         return list(dict.fromkeys(map(cls.parse, texts)))
 
     @property
-    def sizes_itself(self) -> str:
+    def sizing_option(self) -> str:
         """The option by which the pruner itself decides how many heads stay, as `name=value`; empty where the budget decides."""
         value = getattr(self, self.info.size_option) if self.info.size_option else 0
         return f"{self.info.size_option}={format_value(value)}" if value else ""

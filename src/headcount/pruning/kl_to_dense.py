@@ -69,10 +69,10 @@ def _mean_by_example(distances: Tensor, batch: Batch, is_shifted: bool) -> Tenso
     return (distances * counts).flatten(1).sum(1) / counts.flatten(1).sum(1).clamp(min=1)
 
 
-def kl_to_dense(context: PruneContext, model: nn.Module, plan: Plan, limit: int = KL_EXAMPLES) -> float:
-    """Returns the mean distance from the dense model of a model without the heads that a plan removes."""
+def kl_to_dense(context: PruneContext, uncut_model: nn.Module, plan: Plan, limit: int = KL_EXAMPLES) -> float:
+    """Returns the mean distance from the dense model of this model cut, that is without the heads that a plan removes."""
     data = replace(context.data, metric=None) if isinstance(context.data, Task) else context.data
-    return evaluate(cut(model, plan), data, split="selection", limit=limit, loss=KLToDense(context.model)).loss
+    return evaluate(cut(uncut_model, plan), data, split="selection", limit=limit, loss=KLToDense(context.model)).loss
 
 
 def repair_if_closer(context: PruneContext, plan: Plan, source: nn.Module, repaired: Repaired) -> tuple[Repaired, dict[str, Any]]:

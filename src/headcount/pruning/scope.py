@@ -41,7 +41,7 @@ def keep_top_by_scope(context: PruneContext, scores: Scores, n_keep: int, scope:
         return Plan.keep_top(scores, budget)
     _check_groups(context.heads, groups, scope)
     removed: list[Head] = []
-    for group, n_group in zip(groups, _share_out([group_limits(context, group) for group in groups], n_keep), strict=True):
+    for group, n_group in zip(groups, _distribute_kept_heads([group_limits(context, group) for group in groups], n_keep), strict=True):
         if n_group == 0:
             removed += group
             continue
@@ -105,7 +105,7 @@ def group_limits(context: PruneContext, group: Sequence[Head]) -> GroupLimits:
     return GroupLimits(len(group), max(unit_sizes, default=1), min_heads)
 
 
-def _share_out(groups: list[GroupLimits], n_keep: int) -> list[int]:
+def _distribute_kept_heads(groups: list[GroupLimits], n_keep: int) -> list[int]:
     """Returns how many heads of each group stay: the same share of each as nearly as whole units and what must stay allow, `n_keep` in all."""
     n_heads = sum(group.n_heads for group in groups)
     exact = [n_keep * group.n_heads / n_heads for group in groups]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from headcount.core.budget import Budget
-from headcount.core.errors import OptionError, PlanError, unknown
+from headcount.core.errors import OptionError, PlanError, unknown_name_error
 from headcount.core.heads import Head, HeadIndex
 from headcount.core.options import format_value, option
 from headcount.core.plan import Plan
@@ -73,10 +73,10 @@ class PruneSpec:
             if not is_valid:
                 raise OptionError(f"{name} must be {rule}; got {getattr(self, name)!r}")
         if self.ablation not in get_args(Ablation):
-            raise _wrong_ablation(self.ablation)
+            raise _ablation_error(self.ablation)
 
     def _check_size(self) -> None:
-        size, option_text = self.limits.size, self.method.sizes_itself
+        size, option_text = self.limits.size, self.method.sizing_option
         if option_text and size is not None:
             raise PlanError(
                 f"{self.method} with {option_text} decides itself how many heads stay, so that {size[0]}={size[1]} cannot be promised; "
@@ -245,18 +245,18 @@ class PruneSpec:
             PlanError: the number of heads is no number of this model.
         """
         budget = self.limits
-        if self.method.sizes_itself:
+        if self.method.sizing_option:
             budget = budget.resized(len(heads))
         known = tuple(dict.fromkeys(block.kind for block in heads.blocks))
         for kind in self.kinds:
             if kind not in known:
-                raise unknown("kind of attention of this model", kind, known)
+                raise unknown_name_error("kind of attention of this model", kind, known)
         if not self.kinds:
             return budget
         free = [head for block in heads.blocks if block.kind in self.kinds for head in block.heads]
         other_kinds = frozenset(heads).difference(free)
         budget = replace(budget, protected=budget.protected | other_kinds)
-        if budget.limit is not None or self.method.sizes_itself:
+        if budget.limit is not None or self.method.sizing_option:
             return budget
         return budget.resized(budget.heads(len(free)) + len(other_kinds))
 
@@ -275,7 +275,7 @@ class PruneSpec:
         Plan.keep_top(Scores(heads.heads, (0.0,) * len(heads), units=heads.units()), budget)
 
 
-def _wrong_ablation(ablation: str) -> PlanError:
+def _ablation_error(ablation: str) -> PlanError:
     if ablation == "uniform":
         return PlanError(
             "uniform attention depends on the input, so that it cannot be cut: ablation is zero or mean here, and uniform a gate "

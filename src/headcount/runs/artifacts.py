@@ -27,8 +27,8 @@ from safetensors.numpy import load as read_tensors
 from safetensors.numpy import save as tensor_bytes
 
 from headcount.core.errors import ArtifactError, NonFinite
-from headcount.core.files import add_seal, canonical, seal
-from headcount.runs.schema import VERSION, other_version
+from headcount.core.files import add_seal, canonical_json, seal
+from headcount.runs.schema import VERSION, other_version_message
 
 MAX_LINE = 64 * 2**20
 SUFFIX = ".artifact"
@@ -68,7 +68,7 @@ class ArtifactKey:
     @cached_property
     def digest(self) -> str:
         """Hash of schema version, kind, name and inputs."""
-        return hashlib.sha256(canonical([VERSION, self.kind, self.name, self.inputs])).hexdigest()
+        return hashlib.sha256(canonical_json([VERSION, self.kind, self.name, self.inputs])).hexdigest()
 
     @property
     def weights(self) -> str | None:
@@ -117,41 +117,41 @@ class Artifact:
             "sha256": hashlib.sha256(payload).hexdigest(),
         }
         try:
-            line = _line(add_seal(head))
+            line = _head_line(add_seal(head))
         except ValueError as error:
             raise NonFinite(f"{self.key.kind} '{self.key.name}' has a number that is not finite; it is not written") from error
         return line + b"\n" + payload
 
     @classmethod
-    def unpack(cls, content: bytes, path: Path) -> Artifact:
-        """Returns the artifact in the bytes of the file at `path`; raises Damaged if they are not those that were written."""
+    def unpack(cls, content: bytes, source: Path) -> Artifact:
+        """Returns the artifact in the bytes of the file at `source`; raises Damaged if they are not those that were written."""
         line, newline, _ = content[:MAX_LINE].partition(b"\n")
         if not newline:
-            raise Damaged(f"{path} is truncated: it ends before its first line does")
-        head = _read_head(line, path)
+            raise Damaged(f"{source} is truncated: it ends before its first line does")
+        head = _read_head(line, source)
         try:
-            return cls._from_head(head, content[len(line) + 1 :], path)
+            return cls._from_head(head, content[len(line) + 1 :], source)
         except (KeyError, TypeError, AttributeError) as error:
-            raise Damaged(f"{path} is damaged: its record is not that of an artifact ({type(error).__name__}: {error})") from error
+            raise Damaged(f"{source} is damaged: its record is not that of an artifact ({type(error).__name__}: {error})") from error
 
     @classmethod
-    def _from_head(cls, head: ArtifactHead, payload: bytes, path: Path) -> Artifact:
+    def _from_head(cls, head: ArtifactHead, payload: bytes, source: Path) -> Artifact:
         if len(payload) != head["bytes"] or hashlib.sha256(payload).hexdigest() != head["sha256"]:
-            raise Damaged(f"{path} is damaged: its numbers are not those that were written")
+            raise Damaged(f"{source} is damaged: its numbers are not those that were written")
         key = ArtifactKey(head["kind"], head["name"], head["inputs"])
-        if key.digest != head["digest"] or key.path.name != path.name:
-            raise Foreign(f"{path} is under another artifact's name: it holds {key.kind} '{key.name}'")
+        if key.digest != head["digest"] or key.path.name != source.name:
+            raise Foreign(f"{source} is under another artifact's name: it holds {key.kind} '{key.name}'")
         try:
             arrays = read_tensors(payload) if payload else {}
         except SafetensorError as error:
-            raise Damaged(f"{path} is damaged: {error}") from error
+            raise Damaged(f"{source} is damaged: {error}") from error
         return cls(key, head["content"], arrays, head["provenance"])
 
 
 _END = re.compile(rb'"bytes": ([0-9]{1,18}), "sha256": "[0-9a-f]{64}", "seal": "[0-9a-f]{64}"}\n$')
 
 
-def read_artifact(path: Path) -> bytes:
+def read_artifact_bytes(path: Path) -> bytes:
     """Returns the bytes of an artifact's file, at most one more than its first line promises, so that a file that grew cannot fill the memory."""
     if path.exists() and not path.is_file():
         raise Damaged(f"{path} is damaged: it is no regular file")
@@ -162,21 +162,21 @@ def read_artifact(path: Path) -> bytes:
         return line + file.read(min(int(match[1]), size) + 1) if match else line
 
 
-def _line(head: Mapping[str, object]) -> bytes:
+def _head_line(head: Mapping[str, object]) -> bytes:
     return json.dumps(head, allow_nan=False).encode()
 
 
-def _read_head(line: bytes, path: Path) -> ArtifactHead:
+def _read_head(line: bytes, source: Path) -> ArtifactHead:
     try:
         head = json.loads(line)
         version = head["artifact"]
         is_sealed = head["seal"] == seal(head)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Damaged(f"{path} is damaged: it does not begin with the record of an artifact ({type(error).__name__})") from error
+        raise Damaged(f"{source} is damaged: it does not begin with the record of an artifact ({type(error).__name__})") from error
     if not is_sealed:
-        raise Damaged(f"{path} is damaged: its record is not the one that was written")
+        raise Damaged(f"{source} is damaged: its record is not the one that was written")
     if version != VERSION:
-        raise ArtifactError(other_version(path, version))
-    if line != _line(head):
-        raise Damaged(f"{path} is damaged: its record is not in the form in which it was written")
+        raise ArtifactError(other_version_message(source, version))
+    if line != _head_line(head):
+        raise Damaged(f"{source} is damaged: its record is not in the form in which it was written")
     return head

@@ -8,15 +8,15 @@ from pathlib import Path
 from headcount.core.errors import ArtifactError, HeadcountError
 from headcount.core.files import Problem, is_file, sha256
 from headcount.core.plan import Plan
-from headcount.runs.artifacts import SUFFIX, Artifact, Damaged, Foreign, read_artifact
-from headcount.runs.layout import ARTIFACTS, HEADS, MODELS, RESULT_KINDS, RUN, listed_path
-from headcount.runs.records import Kind, hash_of, read_record
+from headcount.runs.artifacts import SUFFIX, Artifact, Damaged, Foreign, read_artifact_bytes
+from headcount.runs.layout import ARTIFACTS, HEADS, MODELS, RESULT_KINDS, RUN, artifact_path_of_title
+from headcount.runs.records import Kind, hash_of_record, read_record
 from headcount.runs.results import PRUNED
 from headcount.runs.schema import HeadsRecord, RunRecord, TablesRecord
 from headcount.runs.scores import KIND as SCORES
 from headcount.runs.scores import unpack_scores
 from headcount.runs.store import Run
-from headcount.runs.tables import TABLES, same_table, table_files
+from headcount.runs.tables import TABLES, is_same_table, table_files
 
 BENCH, PLAN = "bench", ".plan.json"
 ModelCheck = Callable[[Path], Iterator[Problem]]
@@ -34,21 +34,21 @@ class RunCheck:
 
     def problems(self) -> Iterator[Problem]:
         """Yields every problem of the folder; raises ArtifactError only for a run of another schema version."""
-        record, problems = self._record(RUN, RunRecord)
+        record, problems = self._check_record(RUN, RunRecord)
         yield from problems
-        yield from self._heads(record)
-        yield from self._artifacts(record)
+        yield from self._check_heads(record)
+        yield from self._check_artifacts(record)
         if record is None:
             return
         for title in self.run.missing_results(record):
-            path = str(listed_path(title, record.results[title]))
+            path = str(artifact_path_of_title(title, record.results[title]))
             text = f"{self.folder / path} is missing, though {RUN} lists it as {title:.100}; run the command again: {record.command}"
             yield Problem("missing", path, text)
-        yield from self._tables(record)
-        yield from self._models(record)
-        yield from self._plans(record)
+        yield from self._check_tables(record)
+        yield from self._check_models(record)
+        yield from self._check_plans(record)
 
-    def _record(self, name: str, kind: type[Kind]) -> tuple[Kind | None, list[Problem]]:
+    def _check_record(self, name: str, kind: type[Kind]) -> tuple[Kind | None, list[Problem]]:
         path = self.folder / name
         if not is_file(path):
             return None, [Problem("missing", name, f"{path} is missing; copy the run folder again, or run its command again")]
@@ -56,25 +56,25 @@ class RunCheck:
         try:
             return read_record(path, kind), []
         except Damaged as error:
-            return None, [_problem(name, error)]
+            return None, [_problem_of_error(name, error)]
 
-    def _heads(self, record: RunRecord | None) -> Iterator[Problem]:
-        heads, problems = self._record(HEADS, HeadsRecord)
+    def _check_heads(self, record: RunRecord | None) -> Iterator[Problem]:
+        heads, problems = self._check_record(HEADS, HeadsRecord)
         yield from problems
-        if heads is not None and record is not None and hash_of(heads) != record.heads:
+        if heads is not None and record is not None and hash_of_record(heads) != record.heads:
             yield Problem("foreign", HEADS, f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}; restore it")
 
-    def _artifacts(self, record: RunRecord | None) -> Iterator[Problem]:
+    def _check_artifacts(self, record: RunRecord | None) -> Iterator[Problem]:
         benchmarks: list[tuple[str, Artifact]] = []
         for path in sorted((self.folder / ARTIFACTS).rglob(f"*{SUFFIX}")):
             self.checked += 1
             name = str(path.relative_to(self.folder))
             try:
-                artifact = Artifact.unpack(read_artifact(path), path)
+                artifact = Artifact.unpack(read_artifact_bytes(path), path)
                 if artifact.key.kind == SCORES:
                     unpack_scores(artifact)
             except (HeadcountError, OSError) as error:
-                yield _problem(name, error)
+                yield _problem_of_error(name, error)
                 continue
             self.digests.add(artifact.key.digest)
             if artifact.key.kind == PRUNED:
@@ -105,12 +105,12 @@ class RunCheck:
         except HeadcountError:  # a damaged or foreign artifact is reported by itself
             return None
 
-    def _tables(self, record: RunRecord) -> Iterator[Problem]:
+    def _check_tables(self, record: RunRecord) -> Iterator[Problem]:
         if not is_file(self.folder / TABLES):
             if record.results:
                 yield Problem("missing", TABLES, f"{self.folder / TABLES} is missing, though the run has results; run its command again")
             return
-        listing, problems = self._record(TABLES, TablesRecord)
+        listing, problems = self._check_record(TABLES, TablesRecord)
         yield from problems
         if listing is None:
             return
@@ -125,16 +125,16 @@ class RunCheck:
                 yield Problem(
                     "damaged", name, f"{path} is damaged or was edited: its hash is not the one in {TABLES}; run the command again"
                 )
-            elif fresh is not None and name not in listing.before and not (name in fresh and same_table(path, fresh[name])):
+            elif fresh is not None and name not in listing.before and not (name in fresh and is_same_table(path, fresh[name])):
                 yield Problem("foreign", name, f"{path} does not follow from the artifacts of this run; run the command of the run again")
 
-    def _models(self, record: RunRecord) -> Iterator[Problem]:
+    def _check_models(self, record: RunRecord) -> Iterator[Problem]:
         existing = [path.name for path in (self.folder / MODELS).glob("*") if path.is_dir() and not path.name.startswith(".")]
         for name in sorted({*record.models, *existing}):
             try:
                 problem = self.run.problem_of_model(name)
             except ArtifactError as error:
-                problem = _problem(f"{MODELS}/{name}/{HEADS}", error)
+                problem = _problem_of_error(f"{MODELS}/{name}/{HEADS}", error)
             if problem is not None:
                 yield problem
                 continue
@@ -142,7 +142,7 @@ class RunCheck:
                 yield problem._replace(path=f"{MODELS}/{name}/{problem.path}")
             self.checked += sum(path.is_file() for path in (self.folder / MODELS / name).iterdir())
 
-    def _plans(self, record: RunRecord) -> Iterator[Problem]:
+    def _check_plans(self, record: RunRecord) -> Iterator[Problem]:
         """Yields the plans beside models that are unsealed, for other weights, or that remove other heads than the artifact of the model."""
         for path in sorted((self.folder / MODELS).glob(f"*{PLAN}")):
             self.checked += 1
@@ -150,7 +150,7 @@ class RunCheck:
             try:
                 plan = Plan.read(path)
             except HeadcountError as error:
-                yield _problem(name, error)
+                yield _problem_of_error(name, error)
                 continue
             weights = plan.made_for.weights if plan.made_for is not None else ""
             if weights not in (record.model.weights, *record.compared) or sorted(map(str, plan.removed)) != sorted(
@@ -159,5 +159,5 @@ class RunCheck:
                 yield Problem("foreign", name, f"{path} is not the plan of a model of this run; run the command that pruned it again")
 
 
-def _problem(name: str, error: Exception) -> Problem:
+def _problem_of_error(name: str, error: Exception) -> Problem:
     return Problem("foreign" if isinstance(error, Foreign) else "damaged", name, str(error))

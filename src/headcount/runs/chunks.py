@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from headcount.core.files import canonical
+from headcount.core.files import canonical_json
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.store import Run
 
@@ -40,7 +40,7 @@ class Chunks:
         self._intact: set[str] = set()
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether other processes may compute chunks of this pass."""
         return not self.in_order and self.run.lock is not None and (self.run.lock.joined or self.run.expects_workers)
 
@@ -50,7 +50,7 @@ class Chunks:
         return self.run.leads
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the leading process has made the result already."""
         return not self.leads and all((self.run.folder / key.path).exists() for key in self.goal)
 
@@ -60,27 +60,27 @@ class Chunks:
         key = ArtifactKey(KIND, f"{self.name} {chunk.first}", inputs)
         return self._keys.setdefault(key.digest, key)
 
-    def has(self, block: Any) -> bool:
+    def has_result(self, chunk: Any) -> bool:
         """Whether a chunk is finished and undamaged."""
-        key = self.key_of(block)
+        key = self.key_of(chunk)
         if key.digest not in self._intact and self.run.find(key) is not None:
             self._intact.add(key.digest)
         return key.digest in self._intact
 
-    def get(self, block: Any) -> tuple[Mapping[str, np.ndarray], int | None] | None:
+    def get(self, chunk: Any) -> tuple[Mapping[str, np.ndarray], int | None] | None:
         """Returns the results of a chunk and the batch size that they were computed with; None if it is not finished."""
-        artifact = self.run.find(self.key_of(block))
+        artifact = self.run.find(self.key_of(chunk))
         return None if artifact is None else (artifact.arrays, artifact.content["batch_size"])
 
-    def put(self, block: Any, measured: Mapping[str, np.ndarray], batch_size: int | None) -> None:
+    def put(self, chunk: Any, measured: Mapping[str, np.ndarray], batch_size: int | None) -> None:
         """Keeps the results of a chunk."""
-        self.run.commit(self.key_of(block), {"batch_size": batch_size}, measured, provenance=self.provenance)
+        self.run.commit(self.key_of(chunk), {"batch_size": batch_size}, measured, provenance=self.provenance)
 
     @contextmanager
-    def claim(self, block: Any) -> Iterator[bool]:
+    def claim(self, chunk: Any) -> Iterator[bool]:
         """Yields whether this process may compute a chunk; no other process may while the context lasts."""
         assert self.run.lock is not None
-        digest = self.key_of(block).digest
+        digest = self.key_of(chunk).digest
         is_claimed = self.run.lock.claim(digest)
         try:
             yield is_claimed
@@ -100,7 +100,7 @@ class Chunks:
 
 def unfinished_passes(run: Run, is_wanted: Callable[[Inputs], bool]) -> list[Inputs]:
     """Returns the inputs of the passes that have finished chunks and satisfy `is_wanted`, the pass with the most chunks first."""
-    numbers = Counter(canonical(inputs) for artifact in run.iter_artifacts(KIND) if is_wanted(inputs := artifact.key.inputs["pass"]))
+    numbers = Counter(canonical_json(inputs) for artifact in run.iter_artifacts(KIND) if is_wanted(inputs := artifact.key.inputs["pass"]))
     return [json.loads(inputs) for inputs, _ in sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))]
 
 

@@ -5,26 +5,41 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from functools import partial
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
 from headcount.core.errors import MissingExtra
 from headcount.core.figure import Axis, BarFigure, Figure, HeatMap, Histogram, LineFigure, ScatterFigure
-from headcount.runs.report.plain import readable
+from headcount.runs.draw_lines import MARKERS, draw_lines, label_ends, ticks_at_points, to_array
+from headcount.runs.figure_layout import (
+    LETTERS,
+    LINE,
+    WIDTH,
+    column_lines,
+    columns_room,
+    count_legend_columns,
+    figure_height,
+    is_upright,
+    legend_labels,
+    row_height,
+    title_lines,
+    wrap_axis,
+    wrap_legend,
+    wrap_name,
+)
+from headcount.runs.report.plain import replace_control_characters
 
-WIDTH = 3.3
-"""Inches: a column of a paper with two columns."""
 FORMATS = ("svg", "pdf")
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours of Okabe and Ito, which every colour vision tells apart."""
-CONTROL = "#777777"
+MISSING = "#dddddd"
+"""Of cells without a value."""
 RAMP = ("#fffdf2", "#efe3a0", "#d0be67", "#9e9677", "#727374", "#48526b", "#00306f", "#00204d")
 """From low to high, after cividis."""
 DIVERGING = ("#7f3b08", "#e08214", "#fee0b6", "#f7f7f7", "#d8daeb", "#8073ac", "#2d004b")
 """From below 0 over 0 to above: orange to purple."""
-MARKERS, LINES, HATCHES = "osD^vP*X", ("-", "--", "-.", ":"), ("", "///", "...", "xx")
+HATCHES = "", "///", "...", "xx"
 SMALL = 7.0
 """Points: the smallest text."""
 STYLE: Any = {
@@ -48,10 +63,7 @@ STYLE: Any = {
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
 }
-LETTERS = 46
-"""Letters of small text in one line of the figure."""
 MOST_TICKS = 24
-FEW_COLUMNS = 6
 
 
 def draw_figure(figure: Figure, format: str) -> bytes:
@@ -75,125 +87,61 @@ def draw_canvas(figure: Figure) -> Any:
     """Returns a figure drawn by matplotlib, in the style that is set."""
     from matplotlib.figure import Figure as Canvas
 
-    canvas = Canvas(figsize=(WIDTH, _height(figure)), layout="constrained")
+    canvas = Canvas(figsize=(WIDTH, figure_height(figure)), layout="constrained")
+    canvas.suptitle("\n".join(title_lines(figure)), fontsize=SMALL + 0.5, x=0.01, ha="left", ma="left")
     DRAWINGS[type(figure)](canvas, canvas.subplots(), figure)
-    count = "" if figure.n is None else f"\nn = {figure.n:,} {readable(figure.n_unit)}"
-    canvas.suptitle("\n".join(wrap(readable(figure.title), LETTERS)) + count, fontsize=SMALL + 0.5, x=0.01, ha="left", ma="left")
     return canvas
-
-
-def _height(figure: Figure) -> float:
-    """Returns the height in inches: room for the title, for the legend below, and for the rows of heat maps and lying bars."""
-    lines = len(wrap(figure.title, LETTERS)) + (figure.n is not None)
-    height = 0.25 + 0.13 * lines + 0.14 * _count_legend_lines(_labels(figure))
-    if isinstance(figure, HeatMap):
-        names = 0.13 * max((len(_wrap_name(row)) for row in figure.rows), default=1)
-        letters = max((len(line) for lines in _column_lines(figure.columns) for line in lines), default=0)
-        return height + 0.9 + max(0.16, names) * len(figure.rows) + 0.06 * letters * _is_upright(figure.columns)
-    if isinstance(figure, BarFigure) and figure.is_horizontal:
-        names = 0.13 * max((len(_wrap_name(name)) for name in figure.categories), default=1)
-        beside = 1 if figure.is_stacked else len(figure.bars)
-        return height + 0.5 + max(0.17, 0.09 * beside + 0.06, names) * len(figure.categories)
-    if isinstance(figure, BarFigure):
-        return height + 2.0 + 0.05 * max(map(len, figure.categories), default=0) * _is_upright(figure.categories)
-    return height + 2.2
-
-
-def _labels(figure: Figure) -> list[str]:
-    """Returns the labels of the legend; none where there is a single series without controls."""
-    if isinstance(figure, LineFigure):
-        return [*(line.label for line in figure.lines), *(reference.label for reference in figure.references)]
-    parts = figure.bars if isinstance(figure, BarFigure) else figure.groups if isinstance(figure, ScatterFigure | Histogram) else ()
-    labels = [part.label for part in parts]
-    if isinstance(figure, HeatMap) and figure.marks:
-        labels = [figure.mark_label]
-    return labels if len(labels) > 1 or isinstance(figure, HeatMap) else []
-
-
-def _count_legend_lines(labels: Sequence[str]) -> int:
-    """Returns how many lines of text the legend takes below the figure."""
-    if labels and (columns := _legend_columns(labels)) > 1:
-        return -(-len(labels) // columns)
-    return sum(len(wrap(readable(label), LETTERS - 6)) for label in labels)
-
-
-def _legend_columns(labels: Sequence[str]) -> int:
-    widest = max(map(len, labels))
-    return next((number for number in (4, 3, 2) if number <= len(labels) and number * (widest + 6) <= LETTERS + 6), 1)
 
 
 def _add_legend(canvas: Any, panel: Any) -> None:
     handles, labels = panel.get_legend_handles_labels()
-    texts = ["\n".join(wrap(readable(label), LETTERS - 6)) for label in labels]
-    canvas.legend(handles, texts, loc="outside lower left", ncols=_legend_columns(labels), handlelength=2.2, columnspacing=1.2)
+    texts = [wrap_legend(label) for label in labels]
+    canvas.legend(handles, texts, loc="outside lower left", ncols=count_legend_columns(labels), handlelength=2.2, columnspacing=1.2)
 
 
-def _numbers(values: Sequence[float | None]) -> np.ndarray:
-    return np.array([np.nan if value is None else value for value in values], dtype=float)
-
-
-def _is_upright(names: Sequence[str]) -> bool:
-    """Whether the names of categories must stand upright to fit side by side."""
-    return sum(len(name) + 2 for name in names) > LETTERS - 8
-
-
-def _column_lines(columns: Sequence[str]) -> list[list[str]]:
-    """Returns the lines of the names of columns; of many columns, whose names have room for a single line, one."""
-    return [_wrap_name(column) if len(columns) <= FEW_COLUMNS else [readable(column)] for column in columns]
-
-
-def _wrap_name(name: str) -> list[str]:
-    return wrap(readable(name), 22) or [""]
-
-
-def _set_axis(axis: Any, description: Axis, set_label: Callable[..., Any]) -> None:
-    """Sets the label and the ticks of an axis; of many named ticks only some keep their name."""
+def _set_axis(axis: Any, description: Axis, set_label: Callable[..., Any], positions: Sequence[float] = ()) -> None:
+    """Sets the label and the ticks of an axis, at `positions` if there are any; of many named ticks only some keep their name."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    set_label("\n".join(wrap(readable(description.title), LETTERS - 8)))
+    set_label(wrap_axis(description))
     if description.ticks:
         step = -(-len(description.ticks) // MOST_TICKS)
         ticks = description.ticks[::step]
-        names = [readable(name) for _, name in ticks]
-        axis.set_ticks([value for value, _ in ticks], names, rotation=90 if axis.axis_name == "x" and _is_upright(names) else 0)
+        names = [replace_control_characters(name) for _, name in ticks]
+        is_turned = axis.axis_name == "x" and is_upright([[name] for name in names], LETTERS - 8)
+        axis.set_ticks([value for value, _ in ticks], names, rotation=90 if is_turned else 0)
+    elif positions:
+        axis.set_ticks(positions, [f"{position:g}" for position in positions])
     else:
-        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+        steps = [1, 2, 5, 10] if description.is_count else [1, 2, 2.5, 5, 10]
+        axis.set_major_locator(MaxNLocator(6, steps=steps, integer=description.is_count))
     if description.is_share:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %".replace("-", "−")))
+    if description.limits:
+        (axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim)(*description.limits)
 
 
-def _set_axes(panel: Any, x: Axis, y: Axis) -> None:
-    _set_axis(panel.xaxis, x, panel.set_xlabel)
+def _set_axes(panel: Any, x: Axis, y: Axis, positions: Sequence[float] = ()) -> None:
+    _set_axis(panel.xaxis, x, panel.set_xlabel, positions)
     _set_axis(panel.yaxis, y, panel.set_ylabel)
 
 
 def _draw_lines(canvas: Any, panel: Any, figure: LineFigure) -> None:
-    n_shown = 0
-    for line in figure.lines:
-        colour = CONTROL if line.is_control else PALETTE[n_shown % len(PALETTE)]
-        look = ":" if line.is_control else LINES[n_shown // len(PALETTE) % len(LINES)]
-        x, y = np.array(line.x, dtype=float), _numbers(line.y)
-        panel.plot(x, y, color=colour, linestyle=look, marker="" if line.is_control else MARKERS[n_shown % len(MARKERS)], label=line.label)
-        if line.low:
-            low, high = _numbers(line.low), _numbers(line.high)
-            if len(x) == 1:
-                panel.vlines(x, low, high, color=colour, linewidth=0.8)
-            else:
-                panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-        n_shown += not line.is_control
-    for number, reference in enumerate(figure.references):
-        panel.axhline(reference.y, color="black", linewidth=0.7, linestyle=LINES[(1 + number) % len(LINES)], label=reference.label)
-    _set_axes(panel, figure.x, figure.y)
-    _add_legend(canvas, panel)
+    ends = draw_lines(panel, figure, PALETTE)
+    _set_axes(panel, figure.x, figure.y, ticks_at_points(figure))
+    if ends:
+        label_ends(canvas, panel, ends)
+    else:
+        _add_legend(canvas, panel)
 
 
 def _draw_bars(canvas: Any, panel: Any, figure: BarFigure) -> None:
     positions, bottoms = np.arange(len(figure.categories)), np.zeros(len(figure.categories))
     thickness = 0.8 if figure.is_stacked else 0.8 / len(figure.bars)
     for number, series in enumerate(figure.bars):
-        values = _numbers(series.values)
+        values = to_array(series.values)
         shift = 0.0 if figure.is_stacked else thickness * (number - (len(figure.bars) - 1) / 2)
-        errors = np.abs(np.stack([values - _numbers(series.low), _numbers(series.high) - values])) if series.low else None
+        errors = np.abs(np.stack([values - to_array(series.low), to_array(series.high) - values])) if series.low else None
         draw = partial(
             panel.barh if figure.is_horizontal else panel.bar,
             positions + shift,
@@ -211,50 +159,63 @@ def _draw_bars(canvas: Any, panel: Any, figure: BarFigure) -> None:
         else:
             draw(bottom=bottoms if figure.is_stacked else 0, yerr=errors)
         bottoms = bottoms + np.nan_to_num(values)
-    names = ["\n".join(_wrap_name(name)) for name in figure.categories]
+    lines = [wrap_name(name) for name in figure.categories]
+    names = ["\n".join(of_name) for of_name in lines]
     if figure.is_horizontal:
         panel.set_yticks(positions, names)
-        panel.invert_yaxis()
+        panel.set_ylim(len(figure.categories) - 0.5, -0.5)
         panel.axvline(0, color="black", linewidth=0.6)
         _set_axis(panel.xaxis, figure.y, panel.set_xlabel)
-        panel.set_ylabel(readable(figure.x.title))
+        panel.set_ylabel(replace_control_characters(figure.x.title))
     else:
         panel.axhline(0, color="black", linewidth=0.6)
         _set_axis(panel.yaxis, figure.y, panel.set_ylabel)
-        panel.set_xlabel(readable(figure.x.title))
-        panel.set_xticks(positions, names, rotation=90 if _is_upright(figure.categories) else 0)
+        panel.set_xlabel(replace_control_characters(figure.x.title))
+        panel.set_xticks(positions, names, rotation=90 if is_upright(lines, LETTERS - 8) else 0)
     if len(figure.bars) > 1:
         _add_legend(canvas, panel)
 
 
 def _draw_heat_map(canvas: Any, panel: Any, figure: HeatMap) -> None:
     from matplotlib.colors import LinearSegmentedColormap
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    grid = np.array([_numbers(row) for row in figure.values]).reshape(len(figure.rows), len(figure.columns))
+    grid = np.array([to_array(row) for row in figure.values]).reshape(len(figure.rows), len(figure.columns))
     known = grid[np.isfinite(grid)]
-    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    low, high = figure.value.limits or ((float(known.min()), float(known.max())) if known.size else (0.0, 1.0))
     if figure.is_diverging:
         high = max(abs(low), abs(high)) or 1.0
         low = -high
     colours = LinearSegmentedColormap.from_list("headcount", DIVERGING if figure.is_diverging else RAMP)
-    colours.set_bad("#dddddd")
+    colours.set_bad(MISSING)
     image = panel.imshow(np.ma.masked_invalid(grid), cmap=colours, vmin=low, vmax=high, aspect="auto")
-    panel.set_yticks(range(len(figure.rows)), ["\n".join(_wrap_name(row)) for row in figure.rows])
-    names = ["\n".join(lines) for lines in _column_lines(figure.columns)]
-    step = -(-len(names) // (2 * MOST_TICKS))
-    panel.set_xticks(range(0, len(names), step), names[::step], rotation=90 if _is_upright(figure.columns) else 0)
-    panel.set(xlabel=readable(figure.x.title), ylabel=readable(figure.y.title))
+    rows, height = [wrap_name(row) for row in figure.rows], row_height(figure)
+    is_thin = height < LINE * max(map(len, rows), default=1)
+    step = -(-LINE // height) if is_thin else 1  # of rows that are thinner than a line, every so many has its name
+    named_rows = range(0, len(rows), int(step))
+    panel.set_yticks(
+        named_rows, [replace_control_characters(figure.rows[number]) if is_thin else "\n".join(rows[number]) for number in named_rows]
+    )
+    lines = column_lines(figure)
+    step = -(-len(lines) // (2 * MOST_TICKS))
+    is_turned = is_upright(lines[::step], columns_room(figure))
+    panel.set_xticks(range(0, len(lines), step), ["\n".join(of_name) for of_name in lines[::step]], rotation=90 if is_turned else 0)
+    panel.set(xlabel=replace_control_characters(figure.x.title), ylabel=replace_control_characters(figure.y.title))
     for spine in panel.spines.values():
         spine.set_visible(False)
     bar = canvas.colorbar(image, ax=panel, shrink=0.95, pad=0.02)
-    bar.set_label("\n".join(wrap(readable(figure.value.title), 30)))
+    bar.set_label(wrap_axis(figure.value, 30))
     bar.outline.set_linewidth(0.4)
+    if figure.value.is_count:
+        bar.locator = MaxNLocator(5, integer=True)
     if figure.value.is_share:
         bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %".replace("-", "−")))
     if figure.marks:
         ys, xs = np.nonzero(np.array(figure.marks).reshape(grid.shape))
         panel.scatter(xs, ys, s=7, color="white", edgecolor="black", linewidth=0.5, label=figure.mark_label)
+    if known.size < grid.size:
+        panel.fill([], [], color=MISSING, label=figure.missing_label)
+    if legend_labels(figure):
         _add_legend(canvas, panel)
 
 
@@ -263,8 +224,6 @@ def _draw_scatter(canvas: Any, panel: Any, figure: ScatterFigure) -> None:
         look = {"color": PALETTE[number % len(PALETTE)], "marker": MARKERS[number % len(MARKERS)], "edgecolor": "white", "linewidth": 0.3}
         panel.scatter(group.x, group.y, s=12, label=group.label, **look)
     _set_axes(panel, figure.x, figure.y)
-    if figure.note:
-        panel.set_title("\n".join(wrap(readable(figure.note), LETTERS - 8)), loc="left")
     if len(figure.groups) > 1:
         _add_legend(canvas, panel)
 

@@ -24,14 +24,14 @@ def prepare_folder(folder: Path) -> bool:
     try:
         is_new = not folder.exists()
         if not is_run(folder):
-            _check_fresh(folder)
+            _check_new_run_folder(folder)
     except OSError as error:
         raise ArtifactError(f"{folder} cannot hold a run: {error}") from error
     make_folder(folder)
     return is_new
 
 
-def _check_fresh(folder: Path) -> None:
+def _check_new_run_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ArtifactError(f"{folder} is a file; name a folder for the run")
     check_writable(folder)
@@ -39,7 +39,7 @@ def _check_fresh(folder: Path) -> None:
         raise ArtifactError(f"{folder} is not empty and holds no run; name another folder")
 
 
-def listed_path(title: str, digest: str) -> Path:
+def artifact_path_of_title(title: str, digest: str) -> Path:
     """Returns the path of the artifact that run.json lists under the title `kind/name`."""
     kind, _, name = title.partition("/")
     return Path(ARTIFACTS) / safe_name(kind) / f"{safe_name(name)}.{digest[:24]}{SUFFIX}"

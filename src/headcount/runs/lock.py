@@ -38,12 +38,12 @@ class RunLock:
             raise Busy(f"{folder} is in use by this process already; close that run first")
         self.joined = join
         self._kernel = kernel_locks()
-        self._file = self._open()
+        self._file = self._open_lock_file()
         try:
             self._acquire()
             while not self._is_current():
                 os.close(self._file)
-                self._file = self._open()
+                self._file = self._open_lock_file()
                 self._acquire()
             if not join:
                 since = datetime.now(UTC).isoformat(timespec="seconds")
@@ -57,7 +57,7 @@ class RunLock:
             raise
         self._locked_folders.add(self.folder)
 
-    def _open(self) -> int:
+    def _open_lock_file(self) -> int:
         try:
             files.before("lock", self.folder / LOCK)
             return os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -67,7 +67,7 @@ class RunLock:
     def _acquire(self) -> None:
         if self.joined:
             self._lock(WORKERS, self._kernel.LOCK_SH)
-        elif not self._try(LEADER):
+        elif not self._try_lock(LEADER):
             raise Busy(_busy_message(self.folder))
 
     def _is_current(self) -> bool:
@@ -80,7 +80,7 @@ class RunLock:
     @contextmanager
     def exclude_workers(self) -> Iterator[bool]:
         """Yields whether no worker has joined; then none can while the context lasts."""
-        is_alone = self._try(WORKERS)
+        is_alone = self._try_lock(WORKERS)
         try:
             yield is_alone
         finally:
@@ -98,11 +98,11 @@ class RunLock:
 
     def claim(self, digest: str) -> bool:
         """Claims an artifact for this process; returns False if another process computes it."""
-        return self._try(_byte_of(digest))
+        return self._try_lock(_lock_byte_of(digest))
 
     def release(self, digest: str) -> None:
         """Releases a claimed artifact."""
-        self._unlock(_byte_of(digest))
+        self._unlock(_lock_byte_of(digest))
 
     def close(self, *, remove_empty: bool = False) -> None:
         """Releases all locks; `remove_empty` also removes the folder if nothing was written to it."""
@@ -132,7 +132,7 @@ class RunLock:
     def _lock(self, byte: int, mode: int) -> None:
         self._kernel.lockf(self._file, mode, 1, byte)
 
-    def _try(self, byte: int) -> bool:
+    def _try_lock(self, byte: int) -> bool:
         try:
             self._lock(byte, self._kernel.LOCK_EX | self._kernel.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -152,7 +152,7 @@ def kernel_locks() -> ModuleType:
     return fcntl
 
 
-def _byte_of(digest: str) -> int:
+def _lock_byte_of(digest: str) -> int:
     return ARTIFACTS + int(digest[:15], 16)
 
 

@@ -10,7 +10,7 @@ from headcount.core.errors import MissingExtra
 from headcount.core.files import make_folder, write_atomic
 from headcount.core.study_result import StudyResult, Table
 from headcount.runs.artifacts import safe_name
-from headcount.runs.study_files import figure_file, write_study_files
+from headcount.runs.study_files import figure_file_name, write_study_files
 
 PAPERS = "papers"
 """The folder of a run that holds the files of papers, each in a folder of its own."""
@@ -73,7 +73,7 @@ def format_summary(page: PaperPage) -> str:
             continue
         lines += [entry.result.sentence, ""]
         for figure in entry.result.figures:
-            lines += [f"![{_escape(figure.title)}]({safe_name(entry.id)}/{figure_file(figure, 'svg')})", ""]
+            lines += [f"![{_escape_cell(figure.title)}]({safe_name(entry.id)}/{figure_file_name(figure, 'svg')})", ""]
         for table in entry.result.tables:
             lines += _format_table(table) if table.is_printed else []
         if entry.published is not None:
@@ -86,9 +86,9 @@ def _format_table(table: Table) -> list[str]:
     formatted = table.format()
     alignment = ["---:" if is_number else "---" for is_number in formatted.are_numbers]
     rows = [formatted.headings, alignment, *formatted.rows]
-    lines = [f"| {' | '.join(map(_escape, row))} |" for row in rows]
+    lines = [f"| {' | '.join(map(_escape_cell, row))} |" for row in rows]
     return [*([f"{table.title}:", ""] if table.title else []), *lines, ""]
 
 
-def _escape(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return text.replace("|", r"\|").replace("\n", " ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from headcount.core.files import canonical
+from headcount.core.files import canonical_json
 from headcount.core.study_result import StudyResult, Table
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.paper_files import PaperEntry, PaperPage
@@ -25,7 +25,7 @@ def commit_paper_page(run: Run, page: PaperPage, digests: Mapping[str, str], *, 
         entries.append({**texts, "published": published, "digest": digests.get(entry.id, "")})
     texts = {name: getattr(page, name) for name in ("name", "title", "bibtex", "command")}
     content = {**texts, "conditions": list(page.conditions), "entries": entries}
-    key = ArtifactKey(PAGE, page.name, {"content": hashlib.sha256(canonical(content)).hexdigest()})
+    key = ArtifactKey(PAGE, page.name, {"content": hashlib.sha256(canonical_json(content)).hexdigest()})
     run.present(run.commit(key, content, provenance=provenance))
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from headcount.core.errors import ArtifactError
 from headcount.core.files import add_seal, json_bytes, read_json, seal, write_atomic
 from headcount.runs.artifacts import Damaged
-from headcount.runs.schema import VERSION, Record, other_version
+from headcount.runs.schema import VERSION, Record, other_version_message
 
 Kind = TypeVar("Kind", bound=Record)
 
@@ -22,7 +22,7 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
     if type(version) is not int:
         raise Damaged(f"{path} is damaged: it holds another file of a run")
     if version != VERSION:
-        raise ArtifactError(other_version(path, version))
+        raise ArtifactError(other_version_message(path, version))
     try:
         record = kind.model_validate({name: value for name, value in content.items() if name != "seal"})
     except ValidationError as error:
@@ -59,6 +59,6 @@ def write_record(path: Path, record: Record) -> None:
     write_atomic(path, _to_bytes(record))
 
 
-def hash_of(record: Record) -> str:
+def hash_of_record(record: Record) -> str:
     """Returns the hash of a record's content, by which another record refers to it."""
     return seal(record.model_dump())

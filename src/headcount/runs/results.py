@@ -66,6 +66,7 @@ class PrunedRecord:
         whole_cost: What the dense model costs.
         trained: Whether weights were trained, by the method or in a recovery.
         changed_weights: Whether weights changed, so that plan and gates alone do not give the model again.
+        within_rounding: Heads whose score, which the choice was made by, is moved by rounding alone by more than its standard error.
     """
 
     spec: Mapping[str, Any]
@@ -86,18 +87,22 @@ class PrunedRecord:
     whole_cost: CostRecord
     trained: bool
     changed_weights: bool = False
+    within_rounding: Sequence[str] = ()
 
     @classmethod
     def of(cls, artifact: Artifact) -> PrunedRecord:
         """Returns the content of the artifact of a pruned model."""
         content = artifact.content
-        names = [field.name for field in fields(cls) if field.name not in ("gates", "changed_weights")]
-        return cls(**{name: content[name] for name in names}, gates=content.get("gates"), changed_weights="gates" not in content)
+        optional = {"gates": content.get("gates"), "changed_weights": "gates" not in content}
+        optional["within_rounding"] = content.get("within_rounding", ())
+        return cls(**{field.name: content[field.name] for field in fields(cls) if field.name not in optional}, **optional)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the content as it is stored; `gates` is there if the weights did not change."""
+        """Returns the content as it is stored; `gates` is there if the weights did not change, `within_rounding` if it names a head."""
         stored = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "changed_weights"}
-        return {name: value for name, value in stored.items() if name != "gates" or not self.changed_weights}
+        absent = {"gates"} if self.changed_weights else set()
+        absent |= set() if self.within_rounding else {"within_rounding"}
+        return {name: value for name, value in stored.items() if name not in absent}
 
     @property
     def budget(self) -> Mapping[str, Any]:
@@ -126,6 +131,8 @@ class PrunedRow:
     """The first digits of the artifact's key."""
     survivors: Survivors = field(default_factory=Survivors)
     """The heads that stay, of all kinds of attention."""
+    within_rounding: tuple[str, ...] = ()
+    """Heads whose score, which the choice was made by, is moved by rounding alone by more than its standard error."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the row as plain data, one key for every number (`loss difference`, `metric p`, …), and the survivors under their own."""
@@ -163,6 +170,7 @@ def compare_pruned(dense: Evaluation, artifacts: Sequence[Artifact], total: Tota
                 changes=compare_with(dense, unpack_pruned(artifact), total),
                 parameters=record.cost["parameters"],
                 survivors=Survivors.of(blocks, record.removed),
+                within_rounding=tuple(record.within_rounding),
             )
         )
     return rows

@@ -32,7 +32,7 @@ class Record(BaseModel):
     schema_version: Literal[3] = VERSION
 
 
-def other_version(path: Path, version: Any) -> str:
+def other_version_message(path: Path, version: Any) -> str:
     """Returns the error message for a file of another schema version, with the release that opens it."""
     if isinstance(version, int) and version > VERSION:
         remedy = "Install a newer one to open this run."

@@ -33,11 +33,22 @@ from headcount.core.files import (
 )
 from headcount.core.folders import finish_replacement
 from headcount.core.heads import HeadIndex
-from headcount.runs.artifacts import SUFFIX, Artifact, ArtifactKey, Damaged, Foreign, read_artifact, safe_name
+from headcount.runs.artifacts import SUFFIX, Artifact, ArtifactKey, Damaged, Foreign, read_artifact_bytes, safe_name
 from headcount.runs.describe import describe_heads, timestamp, versions
-from headcount.runs.layout import ARTIFACTS, HEADS, LOG, MODELS, QUARANTINE, RESULT_KINDS, RUN, is_run, listed_path, prepare_folder
+from headcount.runs.layout import (
+    ARTIFACTS,
+    HEADS,
+    LOG,
+    MODELS,
+    QUARANTINE,
+    RESULT_KINDS,
+    RUN,
+    artifact_path_of_title,
+    is_run,
+    prepare_folder,
+)
 from headcount.runs.lock import RunLock, kernel_locks
-from headcount.runs.records import Kind, hash_of, read_record, write_record
+from headcount.runs.records import Kind, hash_of_record, read_record, write_record
 from headcount.runs.schema import HeadsRecord, ModelRecord, RunRecord
 
 Computed = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
@@ -107,26 +118,26 @@ class Run:
         """Sets run.json and heads.json, to be written with the first artifact; raises ArtifactError for another model than the run's."""
         before = self.read_intact_record(RUN, RunRecord)
         if before is not None:
-            self._check_model(before, record)
+            self._check_same_model(before, record)
             unchanged = {name: getattr(before, name) for name in ("created", "data", "models", "compared")}
-            record = record.model_copy(update={**unchanged, "results": self._present_results(before)})
+            record = record.model_copy(update={**unchanged, "results": self._existing_results(before)})
         known = self.read_intact_record(HEADS, HeadsRecord)
-        if known is not None and before is not None and hash_of(known) != before.heads and self.leads:
-            self.quarantine(self.folder / HEADS, Foreign(self._foreign_heads()))
+        if known is not None and before is not None and hash_of_record(known) != before.heads and self.leads:
+            self.quarantine(self.folder / HEADS, Foreign(self._foreign_heads_message()))
         heads_record = describe_heads(heads)
-        self._pending = (record.model_copy(update={"heads": hash_of(heads_record)}), heads_record) if self.leads else None
+        self._pending = (record.model_copy(update={"heads": hash_of_record(heads_record)}), heads_record) if self.leads else None
 
     def describe_like(self, other: Run, *, command: str, seed: int) -> None:
         """Describes the run as one of the model of another run; raises ArtifactError if it is a run of another model already."""
         theirs, before = other.record(), self.read_intact_record(RUN, RunRecord)
         if before is not None:
-            self._check_model(before, theirs)
+            self._check_same_model(before, theirs)
         elif self.leads:
             changes = {"command": command, "created": timestamp(), "updated": timestamp(), "seed": seed, "versions": versions()}
             nothing = {"data": {}, "models": {}, "compared": (), "results": {}}
             self._pending = theirs.model_copy(update={**changes, **nothing}), other.heads()
 
-    def _present_results(self, record: RunRecord) -> dict[str, str]:
+    def _existing_results(self, record: RunRecord) -> dict[str, str]:
         """Returns the results that run.json lists and whose artifacts exist; the leading process warns about the missing ones."""
         missing = self.missing_results(record)
         if missing and self.leads:
@@ -139,9 +150,11 @@ class Run:
 
     def missing_results(self, record: RunRecord) -> list[str]:
         """Returns the results (`kind/name`) that run.json lists and whose artifacts are missing."""
-        return [title for title, digest in record.results.items() if not os.path.lexists(self.folder / listed_path(title, digest))]
+        return [
+            title for title, digest in record.results.items() if not os.path.lexists(self.folder / artifact_path_of_title(title, digest))
+        ]
 
-    def _foreign_heads(self) -> str:
+    def _foreign_heads_message(self) -> str:
         return f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}"
 
     def check_complete(self) -> None:
@@ -155,12 +168,12 @@ class Run:
                 f"{self.folder / RUN} lists {number} whose artifacts are missing (first: {missing[0]:.100}): the folder was "
                 f"copied in part, or {RUN} is another run's. Copy it again with all its artifacts, or run its command again: {record.command}"
             )
-        is_foreign = self._foreign_test()
+        is_foreign = self._make_foreign_test()
         for path in self.find_unlisted(record):
             if _mentions_other_weights(path, record.model.weights) and (artifact := self._read_intact(path)) is not None:
                 is_foreign(artifact)
 
-    def _write_pending(self) -> None:
+    def _write_pending_records(self) -> None:
         """Writes the records that `describe` set, once."""
         if self._pending is not None:
             (record, heads), self._pending = self._pending, None
@@ -172,9 +185,9 @@ class Run:
         """Raises ArtifactError for another model than the run's, before any work is done for it."""
         before = self.read_intact_record(RUN, RunRecord)
         if before is not None:
-            self._check_model(before, before.model_copy(update={"model": model}))
+            self._check_same_model(before, before.model_copy(update={"model": model}))
 
-    def _check_model(self, before: RunRecord, now: RunRecord) -> None:
+    def _check_same_model(self, before: RunRecord, now: RunRecord) -> None:
         if before.model.weights != now.model.weights:
             raise ArtifactError(
                 f"{self.folder} is a run of another model ({before.model.name}, weights {before.model.weights[:12]}; this one has "
@@ -188,17 +201,17 @@ class Run:
     def is_described_as(self, name: str) -> bool:
         """Whether the run is described already, as one of the model of that name."""
         is_described = self._pending is not None or is_file(self.folder / RUN)
-        return is_described and self._current().model.name == name
+        return is_described and self._current_record().model.name == name
 
-    def _current(self) -> RunRecord:
+    def _current_record(self) -> RunRecord:
         """Returns the content of run.json, or the pending one."""
         return self.record() if self._pending is None else self._pending[0]
 
     def heads(self) -> HeadsRecord:
         """Returns the content of heads.json; raises Foreign if its hash is not the one in run.json."""
         heads = read_record(self.folder / HEADS, HeadsRecord)
-        if hash_of(heads) != self.record().heads:
-            raise Foreign(f"{self._foreign_heads()}. Run the command of the run again, or restore it")
+        if hash_of_record(heads) != self.record().heads:
+            raise Foreign(f"{self._foreign_heads_message()}. Run the command of the run again, or restore it")
         return heads
 
     def read_intact_record(self, name: str, kind: type[Kind]) -> Kind | None:
@@ -225,7 +238,7 @@ class Run:
             return _read_artifact(path)
         except Damaged as error:
             if self.lock is None:
-                raise Damaged(f"{error}. Run the command that made it again: {self._command()}") from error
+                raise Damaged(f"{error}. Run the command that made it again: {self._command_of_run()}") from error
         with self.lock.lock_quarantine():  # another process may have moved the file and computed it again meanwhile
             try:
                 return _read_artifact(path)
@@ -245,7 +258,7 @@ class Run:
         artifact = Artifact(key, content, arrays or {}, provenance)
         path = self.folder / key.path
         artifact_bytes = artifact.pack()
-        self._write_pending()
+        self._write_pending_records()
         make_folder(path.parent)
         write_atomic(path, artifact_bytes)
         return artifact
@@ -260,7 +273,7 @@ class Run:
 
     def iter_artifacts(self, kind: str) -> Iterator[Artifact]:
         """Yields the artifacts of a kind one by one, so that only one is in memory."""
-        is_foreign = self._foreign_test() if kind in RESULT_KINDS and is_file(self.folder / RUN) else None
+        is_foreign = self._make_foreign_test() if kind in RESULT_KINDS and is_file(self.folder / RUN) else None
         for path in sorted((self.folder / ARTIFACTS / safe_name(kind)).glob(f"*{SUFFIX}")):
             artifact = self._read_intact(path)
             if artifact is not None and not (is_foreign is not None and is_foreign(artifact)):
@@ -268,18 +281,18 @@ class Run:
 
     def find_unlisted(self, record: RunRecord) -> Iterator[Path]:
         """Yields the files of results that run.json does not list: of a command that was stopped, or of another run."""
-        listed = {listed_path(title, digest) for title, digest in record.results.items()}
+        listed = {artifact_path_of_title(title, digest) for title, digest in record.results.items()}
         for kind in RESULT_KINDS:
             for path in sorted((self.folder / ARTIFACTS / kind).glob(f"*{SUFFIX}")):
                 if path.relative_to(self.folder) not in listed:
                     yield path
 
-    def _foreign_test(self) -> Callable[[Artifact], bool]:
+    def _make_foreign_test(self) -> Callable[[Artifact], bool]:
         """Returns a function that tells whether an unlisted artifact is of another model; for a reader it raises Foreign, else it warns.
 
         Artifacts of models that the run compares with its own are left out without a warning.
         """
-        record = self._current()
+        record = self._current_record()
         listed = set(record.results.values())
 
         def is_foreign(artifact: Artifact) -> bool:
@@ -311,7 +324,7 @@ class Run:
             return
         from headcount.runs.tables import write_tables
 
-        self._write_pending()
+        self._write_pending_records()
         record = self.record()
         titles = {f"{artifact.key.kind}/{artifact.key.name}": artifact.key.digest for artifact in artifacts}
         changes = {"results": {**record.results, **titles}, "data": {**record.data, **(data or {})}, "updated": timestamp()}
@@ -334,7 +347,7 @@ class Run:
     def admit(self, weights: str) -> None:
         """Notes in run.json that the run compares its model with one of these weights, so that artifacts of it belong here."""
         if self.leads:
-            self._write_pending()
+            self._write_pending_records()
             record = self.record()
             if weights not in (record.model.weights, *record.compared):
                 write_record(self.folder / RUN, record.model_copy(update={"compared": (*record.compared, weights), "updated": timestamp()}))
@@ -342,7 +355,7 @@ class Run:
     def list_model(self, folder: Path) -> None:
         """Notes the seal of a model in models/ in run.json, so that another one in its place, or none, is noticed."""
         if self.leads:
-            self._write_pending()
+            self._write_pending_records()
             record = self.record()
             changes = {"models": {**record.models, folder.name: _seal_of(folder)}, "updated": timestamp()}
             write_record(self.folder / RUN, record.model_copy(update=changes))
@@ -350,7 +363,7 @@ class Run:
     def problem_of_model(self, name: str) -> Problem | None:
         """Returns the problem of a folder in models/: not listed in run.json, missing, or another model; its weights are not read."""
         path, is_described = self.folder / MODELS / name, self._pending is not None or is_file(self.folder / RUN)
-        listed = self._current().models.get(name) if is_described else None
+        listed = self._current_record().models.get(name) if is_described else None
         finish_replacement(path)
         if listed is None:
             text = (
@@ -359,10 +372,10 @@ class Run:
             return Problem("foreign", f"{MODELS}/{name}", text)
         if not is_file(path / HEADS):
             return Problem(
-                "missing", f"{MODELS}/{name}", f"{path} is missing, though {RUN} lists it; run the command again: {self._command()}"
+                "missing", f"{MODELS}/{name}", f"{path} is missing, though {RUN} lists it; run the command again: {self._command_of_run()}"
             )
         if _seal_of(path) != listed:
-            text = f"{path} is another model than the one that {RUN} lists; run the command again: {self._command()}"
+            text = f"{path} is another model than the one that {RUN} lists; run the command again: {self._command_of_run()}"
             return Problem("foreign", f"{MODELS}/{name}", text)
         return None
 
@@ -424,7 +437,7 @@ class Run:
         """Warns the user about a file that was damaged, missing or another run's."""
         warnings.warn(text, stacklevel=3)
 
-    def _command(self) -> str:
+    def _command_of_run(self) -> str:
         try:
             return self.record().command
         except ArtifactError:
@@ -457,7 +470,7 @@ def _seal_of(folder: Path) -> str:
 
 def _read_artifact(path: Path) -> Artifact | None:
     try:
-        return Artifact.unpack(read_artifact(path), path)
+        return Artifact.unpack(read_artifact_bytes(path), path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

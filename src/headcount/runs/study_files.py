@@ -106,7 +106,7 @@ def write_study_files(result: StudyResult, folder: Path) -> list[Path]:
     return paths
 
 
-def figure_file(figure: Figure, format: str) -> str:
+def figure_file_name(figure: Figure, format: str) -> str:
     """Returns the name of the file of a figure."""
     return f"{file_stem(figure.name)}.{format}"
 
@@ -118,7 +118,7 @@ def _contents_by_name(result: StudyResult) -> dict[str, Callable[[], bytes]]:
         contents[f"{file_stem(table.name)}.csv"] = partial(lambda table: table_to_csv(table).encode(), table)
         contents[f"{file_stem(table.name)}.tex"] = partial(lambda table: table_to_latex(table).encode(), table)
     for figure in result.figures:
-        contents |= {figure_file(figure, format): partial(draw_figure, figure, format) for format in FORMATS}
+        contents |= {figure_file_name(figure, format): partial(draw_figure, figure, format) for format in FORMATS}
     return {**contents, RESULT: lambda: json_bytes(result.to_dict())}
 
 

@@ -19,7 +19,7 @@ from headcount.core.survivors import Survivors
 from headcount.runs.artifacts import Artifact, Damaged
 from headcount.runs.latency import LATENCY, unpack_latency
 from headcount.runs.records import write_record
-from headcount.runs.report.commands import plain_number
+from headcount.runs.report.commands import format_number
 from headcount.runs.results import COMPARISON, PRUNED, PrunedRecord, method_label
 from headcount.runs.schema import BlockRecord, TablesRecord
 from headcount.runs.scores import all_scores
@@ -35,7 +35,7 @@ DIFFERENCE_COLUMNS = ("keep", "method", "other", "difference", "low", "high", "p
 Maker = Callable[[Run], "pandas.DataFrame | None"]
 
 
-def _scores(run: Run) -> Any:
+def _score_table(run: Run) -> Any:
     import pandas
 
     by_method = all_scores(run)
@@ -50,31 +50,36 @@ def _scores(run: Run) -> Any:
     return table[["method", *[column for column in table.columns if column != "method"]]]
 
 
-def _roles(run: Run) -> Any:
+def _role_table(run: Run) -> Any:
     import pandas
 
     artifacts = run.results("roles")
     return pandas.DataFrame([row for artifact in artifacts.values() for row in artifact.content["rows"]]) if artifacts else None
 
 
-def _outcomes(run: Run) -> Any:
+def _outcome_table(run: Run) -> Any:
     import pandas
 
     frames = [
         pandas.DataFrame(
-            {"evaluation": name, "example": range(len(artifact.arrays["losses"])), "loss": artifact.arrays["losses"], **_parts(artifact)}
+            {
+                "evaluation": name,
+                "example": range(len(artifact.arrays["losses"])),
+                "loss": artifact.arrays["losses"],
+                **_metric_part_columns(artifact),
+            }
         )
         for name, artifact in run.results("evaluation").items()
     ]
     return pandas.concat(frames, ignore_index=True) if frames else None
 
 
-def _parts(artifact: Any) -> dict[str, Any]:
+def _metric_part_columns(artifact: Any) -> dict[str, Any]:
     parts = artifact.arrays.get("parts")
     return {} if parts is None else {f"part {number}": parts[:, number] for number in range(parts.shape[1])}
 
 
-def _curves(run: Run) -> Any:
+def _curve_table(run: Run) -> Any:
     import pandas
 
     artifacts = run.results(PRUNED)
@@ -89,7 +94,7 @@ def _curve_row(artifact: Artifact, blocks: Sequence[BlockRecord]) -> dict[str, A
     record = PrunedRecord.of(artifact)
     survivors = Survivors.of(blocks, record.removed)
     spec, budget = record.spec, record.budget
-    limits = [f"{name}={plain_number(budget[name])}" for name in LIMITS if budget.get(name) is not None]
+    limits = [f"{name}={format_number(budget[name])}" for name in LIMITS if budget.get(name) is not None]
     return {
         "method": spec["method"]["name"],
         "label": record.label,
@@ -111,7 +116,7 @@ def _curve_row(artifact: Artifact, blocks: Sequence[BlockRecord]) -> dict[str, A
     }
 
 
-def _plans(run: Run) -> Any:
+def _plan_table(run: Run) -> Any:
     import pandas
 
     rows = []
@@ -133,14 +138,14 @@ def _read_comparison(run: Run, name: str) -> Any:
     return pandas.DataFrame(rows, columns=columns) if tables else None
 
 
-def _latency(run: Run) -> Any:
+def _latency_table(run: Run) -> Any:
     import pandas
 
     rows = [{"of": name, **row.to_dict()} for name, artifact in run.results(LATENCY).items() for row in unpack_latency(artifact)]
     return pandas.DataFrame(rows) if rows else None
 
 
-def _bench(run: Run) -> Any:
+def _bench_table(run: Run) -> Any:
     import pandas
 
     rows = [{"of": name, **row} for name, artifact in run.results("bench").items() for row in artifact.content["rows"]]
@@ -148,22 +153,22 @@ def _bench(run: Run) -> Any:
 
 
 MAKERS: dict[str, Maker] = {
-    "scores": _scores,
-    "roles": _roles,
-    "outcomes": _outcomes,
-    "curves": _curves,
-    "plans": _plans,
+    "scores": _score_table,
+    "roles": _role_table,
+    "outcomes": _outcome_table,
+    "curves": _curve_table,
+    "plans": _plan_table,
     "methods": lambda run: _read_comparison(run, "methods"),
     "differences": lambda run: _read_comparison(run, "differences"),
     "role_changes": lambda run: _read_comparison(run, "role_changes"),
-    "latency": _latency,
+    "latency": _latency_table,
     "training": training_table,
     "gates": gate_table,
-    "bench": _bench,
+    "bench": _bench_table,
 }
 
 
-def _tables(run: Run) -> Iterator[tuple[str, Any]]:
+def _named_tables(run: Run) -> Iterator[tuple[str, Any]]:
     """Yields every table by name; each study has its own."""
     import pandas
 
@@ -174,7 +179,7 @@ def _tables(run: Run) -> Iterator[tuple[str, Any]]:
 
 def table_files(run: Run) -> Iterator[tuple[str, bytes]]:
     """Yields file name and bytes of every table of a run."""
-    for name, table in _tables(run):
+    for name, table in _named_tables(run):
         if table is not None:
             packed = io.BytesIO()
             table.to_parquet(packed, index=False)
@@ -198,7 +203,7 @@ def write_tables(run: Run) -> None:
             write_atomic(run.folder / name, content)
 
 
-def same_table(path: Path, content: bytes) -> bool:
+def is_same_table(path: Path, content: bytes) -> bool:
     """Whether a file holds the table whose bytes are `content`; another release of pandas may have written it in other bytes."""
     import pandas
 

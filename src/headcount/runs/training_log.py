@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headcount.core.figure import Figure
-from headcount.core.training_log import FIGURES, LoggedStep, LoggedTraining, draw_gates, draw_number
+from headcount.core.training_log import FIGURES, LoggedStep, LoggedTraining, draw_column, draw_gates
 from headcount.runs.artifacts import Artifact
 from headcount.runs.results import PRUNED, PrunedRecord
 from headcount.runs.store import Run
@@ -58,7 +58,7 @@ def training_table(run: Run) -> pandas.DataFrame | None:
         for step in training.steps:
             length = {"stage": step.stage, "step": step.step, "steps": training.n_steps.get(step.stage)}
             gates = {"sum_of_gates": sum(step.gates)} if step.gates else {}
-            rows.append({**_name_training(training), **length, **step.numbers, **gates})
+            rows.append({**_training_columns(training), **length, **step.numbers, **gates})
     columns = ["method", "label", "keep", "seed", "stage", "step", "steps", *COLUMNS.values(), "sum_of_gates"]
     return pandas.DataFrame(rows, columns=columns) if rows else None
 
@@ -73,7 +73,7 @@ def gate_table(run: Run) -> pandas.DataFrame | None:
     trainings = read_trainings(run)
     heads = run.heads().names if trainings else ()
     rows = [
-        {**_name_training(training), "step": step.step, "head": head, "gate": gate}
+        {**_training_columns(training), "step": step.step, "head": head, "gate": gate}
         for training in trainings
         for step in training.steps
         if step.gates and len(step.gates) == len(heads)
@@ -82,7 +82,7 @@ def gate_table(run: Run) -> pandas.DataFrame | None:
     return pandas.DataFrame(rows) if rows else None
 
 
-def _name_training(training: LoggedTraining) -> dict[str, str | int]:
+def _training_columns(training: LoggedTraining) -> dict[str, str | int]:
     return {"method": training.method, "label": training.label, "keep": training.n_kept, "seed": training.seed}
 
 
@@ -99,5 +99,5 @@ def training_figures(run: Run) -> list[Figure]:
         for training in first.values()
         if any(len(step.gates) == len(heads) for step in training.steps)
     ]
-    lines = [draw_number(list(first.values()), column, name=f"training {column}") for column in FIGURES]
+    lines = [draw_column(list(first.values()), column, name=f"training {column}") for column in FIGURES]
     return [*maps, *(figure for figure in lines if figure is not None)]

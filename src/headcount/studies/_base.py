@@ -105,7 +105,8 @@ class Sources(Protocol):
     ) -> Task:
         """Returns the task of the caller, or the named one, for a model.
 
-        `options` are further options of the task; `file` holds its data in place of those that the caller named.
+        `options` are further options of the task; `file` holds its data in place of those that the caller named. A name that is a file stands for
+        the task of the caller on the data in it.
         """
         ...
 
@@ -119,7 +120,7 @@ class Sources(Protocol):
         ...
 
     @property
-    def text_key(self) -> str:
+    def text_fingerprint(self) -> str:
         """What identifies the content of the text that the caller named; empty if it named none."""
         ...
 
@@ -128,7 +129,7 @@ class Sources(Protocol):
         ...
 
 
-def without_progress(description: str, unit: str = "examples") -> AbstractContextManager[Progress]:
+def silent_progress(description: str, unit: str = "examples") -> AbstractContextManager[Progress]:
     """Stands in for the progress of a caller that shows none."""
     return nullcontext(lambda n_finished, total: None)
 
@@ -159,7 +160,7 @@ class StudyContext:
     batch_size: int | None = None
     new_head: bool = False
     command: str = ""
-    progress: Callable[..., AbstractContextManager[Progress]] = without_progress
+    progress: Callable[..., AbstractContextManager[Progress]] = silent_progress
     note: Callable[[str], None] = field(default=lambda sentence: None)
     note_training: Callable[[TrainingEstimate], None] = field(default=lambda estimate: None)
 
@@ -258,13 +259,13 @@ class Study(Configurable):
         return STUDIES.parse(study, Study)
 
 
-def role_family(roles: Iterable[str]) -> str:
+def family_of_roles(roles: Iterable[str]) -> str:
     """Returns the family of a head with these roles, the part of a role before its colon: `no role`, or `several` for roles of more than one."""
     families = sorted({role.partition(":")[0] for role in roles})
     return families[0] if len(families) == 1 else "several" if families else "no role"
 
 
-def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+def parse_name_value_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     """Returns the values of texts of the form NAME=VALUE by name; raises OptionError for any other text."""
     values = {}
     for text in texts:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,20 +14,16 @@ from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
+from headcount.core.stats.seed_parts import match_seeds
 from headcount.core.stats.significance import Difference, paired_bootstrap, paired_t
 from headcount.data.chunks import batches
-from headcount.data.metrics import IGNORED
 from headcount.data.task import Split, Task
 from headcount.models.gates import HeadGates, Replacement
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import shifts_labels
 from headcount.models.observe import mean_outputs
 from headcount.models.provenance import weight_hash
 from headcount.runs.store import Run
 from headcount.workflows.evaluate import evaluate_into
-
-CHANCE_P = 0.001
-"""The largest p-value of being above chance at which a share of the score is defined: with 2,000 resamples, none is at chance or below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,107 +46,13 @@ class Drop:
         return numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The share of the dense model's score above chance that remains, with its bootstrap interval.
-
-    `remaining` is None where it is not defined, because the dense model is not above chance or chance is unknown; `reason` says which.
-    """
-
-    chance: float | None
-    remaining: Difference | None
-    reason: str = ""
-
-    @property
-    def interval(self) -> tuple[float | None, float | None, float | None]:
-        """The share that remains and the ends of its interval; None where it is not defined."""
-        return (None, None, None) if self.remaining is None else self.remaining.interval
-
-    @property
-    def interval_lost(self) -> tuple[float | None, float | None, float | None]:
-        """The share that is lost and the ends of its interval; None where it is not defined."""
-        return (
-            (None, None, None)
-            if self.remaining is None
-            else (1 - self.remaining.difference, 1 - self.remaining.high, 1 - self.remaining.low)
-        )
-
-    def to_dict(self) -> dict[str, float | str | None]:
-        """Returns the numbers by name, as plain data."""
-        names = ("remaining", "remaining low", "remaining high")
-        return {"chance": self.chance, **dict(zip(names, self.interval, strict=True)), "reason": self.reason}
-
-
 def measure_drop(dense: Evaluation, pruned: Evaluation, task: Task, *, seed: int = 0) -> Drop:
     """Returns the change from `dense` to `pruned` on the same examples: paired t for the loss, paired bootstrap for the metric."""
     loss = paired_t(pruned.losses - dense.losses)
     if task.metric is None or dense.parts is None or pruned.parts is None:
         return Drop(loss, None)
-    return Drop(loss, paired_bootstrap(dense.parts, pruned.parts, task.metric.total, seed=seed))
-
-
-def chance_of(model: nn.Module, task: Task, limit: int | None = None) -> float | None:
-    """Returns the metric of the best constant answer to the labels of the report split; None where the task's metric defines none."""
-    if task.metric is None or task.metric.chance is None:
-        return None
-    by_batch = []
-    for batch in batches(task, split="report", limit=limit):
-        labels = np.asarray(batch["labels"])
-        by_batch.append((labels[:, 1:] if labels.ndim > 1 and shifts_labels(model) else labels).ravel())
-    labels = np.concatenate(by_batch)
-    return task.metric.chance(labels[labels != IGNORED])
-
-
-def share_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float | None, *, seed: int = 0) -> Share:
-    """Returns the share of the score above chance that remains, (pruned − chance) / (dense − chance); of perplexities, their logarithms.
-
-    It is not defined unless the dense model is above chance in each of 2,000 resamples of the examples.
-    """
-    if chance is None or task.metric is None or dense.parts is None or pruned.parts is None:
-        return Share(None, None, f"chance is not known for {dense.metric or 'a task without a metric'}")
-    total, floor, width = task.metric.total, scale_metric(task, chance), dense.parts.shape[1]
-    flag = np.ones((len(dense.parts), 1))
-    against_chance = paired_bootstrap(
-        np.hstack([dense.parts, 0 * flag]),
-        np.hstack([dense.parts, flag]),
-        lambda sums: np.where(sums[..., -1] > 0, scale_metric(task, total(sums[..., :-1])), floor),
-        seed=seed,
-    )
-    score = f"{dense.metric} {dense.score:.4g}"
-    if against_chance.difference <= 0:
-        return Share(chance, None, f"{score} is not better than chance, {chance:.4g}")
-    if against_chance.p > CHANCE_P:
-        return Share(chance, None, f"{score} is not surely better than chance, {chance:.4g} (p {against_chance.p:.2g})")
-
-    def share(sums: np.ndarray) -> np.ndarray:
-        before, after = (scale_metric(task, total(part)) - floor for part in (sums[..., :width], sums[..., width:]))
-        return after / before
-
-    lost = paired_bootstrap(np.hstack([dense.parts] * 2), np.hstack([dense.parts, pruned.parts]), share, seed=seed)
-    return Share(chance, Difference(1 + lost.difference, 1 + lost.low, 1 + lost.high, lost.p))
-
-
-def scale_metric(task: Task, value: Any) -> Any:
-    """Returns a metric on a scale where more is better and differences compare: unchanged, or − ln of a perplexity."""
-    return value if task.metric is None or task.metric.higher_is_better else -np.log(value)
-
-
-def relative_gap(
-    first: tuple[Evaluation, Evaluation], second: tuple[Evaluation, Evaluation], task: Task, chance: float, *, seed: int = 0
-) -> Difference:
-    """Returns the share of the score above chance that the first model loses minus that which the second loses, by paired bootstrap.
-
-    Each model is a pair (dense, pruned) on the same examples; both shares must be defined.
-    """
-    assert task.metric is not None
-    total, floor = task.metric.total, scale_metric(task, chance)
-
-    def lost_share(sums: np.ndarray) -> np.ndarray:
-        dense, pruned = (scale_metric(task, total(part)) - floor for part in np.split(sums, 2, axis=-1))
-        return 1 - pruned / dense
-
-    both = [np.hstack([model.parts for model in pair if model.parts is not None]) for pair in (second, first)]
-    return paired_bootstrap(both[0], both[1], lost_share, seed=seed)
+    (before, after), total = match_seeds((dense.parts, pruned.parts), task.metric.total)
+    return Drop(loss, paired_bootstrap(before, after, total, seed=seed))
 
 
 def admit_model(run: Run | None, model: nn.Module) -> None:

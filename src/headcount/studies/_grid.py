@@ -30,12 +30,12 @@ def make_pruning(context: StudyContext, task: Task | None = None) -> Pruning:
 def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec], *, keep_models: bool = False) -> Grid:
     """Makes and evaluates every request, those that the run holds already not again. Requests that differ in their seed alone are one point.
 
-    With `keep_models` the run also keeps the models whose weights were trained, so that `Pruning.make` need not train them again.
+    With `keep_models` the run also keeps the models whose weights were trained, so that `Pruning.make_model` need not train them again.
 
     Raises:
         HeadcountError: a request is refused, before any work, or one of them fails.
     """
-    specs = [train_new_head(spec) for spec in specs] if context.new_head else specs
+    specs = [with_new_head_training(spec) for spec in specs] if context.new_head else specs
     check_requests(pruning, specs)
     note_training(context, pruning, specs)
     with context.progress("pruning", "models") as advance:
@@ -45,7 +45,7 @@ def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]
     return Grid.of(pruning, evaluate_dense(context, pruning, specs) if context.new_head else dense, artifacts)
 
 
-def train_new_head(spec: PruneSpec) -> PruneSpec:
+def with_new_head_training(spec: PruneSpec) -> PruneSpec:
     """Returns a request that trains the head of the model: where nothing else does, by as long a recovery as methods that train have."""
     if spec.method.info.trains == "weights" or spec.recover is not None or spec.scratch is not None:
         return spec
@@ -78,7 +78,7 @@ def estimate_requests(context: StudyContext, specs: Sequence[PruneSpec], *, subj
     has_models = not subject and (context.required_run.folder / ARTIFACTS / PRUNED).is_dir()
     pruning = make_pruning(context) if has_models else None
     for spec in specs:
-        request = (train_new_head(spec) if context.new_head else spec).resolve_share(context.loaded.heads)
+        request = (with_new_head_training(spec) if context.new_head else spec).resolve_share(context.loaded.heads)
         if pruning is not None and pruning.is_finished(request):
             continue
         n_steps = request.n_steps(n_train)

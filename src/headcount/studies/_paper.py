@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from headcount.core.errors import unknown
+from headcount.core.errors import unknown_name_error
 from headcount.core.options import Configurable, option
 from headcount.core.registry import PAPERS
 from headcount.core.study_result import StudyResult, Table
@@ -121,5 +121,5 @@ def choose_items(items: Sequence[Item], only: Sequence[str]) -> tuple[Item, ...]
     wanted_names = [name.lower().replace(" ", "") for name in only]
     for name, text in zip(wanted_names, only, strict=True):
         if name not in names:
-            raise unknown("item of this paper", text, [item.id for item in items])
+            raise unknown_name_error("item of this paper", text, [item.id for item in items])
     return tuple(item for item in items if not only or {item.id.lower(), item.part.lower().replace(" ", "")}.intersection(wanted_names))

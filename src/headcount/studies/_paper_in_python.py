@@ -13,8 +13,8 @@ from torch import nn
 from headcount.core.progress import Progress
 from headcount.data.task import Task
 from headcount.studies._paper import Item, Paper, PaperResult, choose_items
-from headcount.studies._run_paper import check_items, keep_page, list_items, run_paper, write_files
-from headcount.studies._run_study import PythonSources, format_call, name_model, open_context
+from headcount.studies._run_paper import check_items, commit_page, list_items, run_paper, write_files
+from headcount.studies._run_study import PythonSources, format_call, name_of_model, open_context
 
 
 def paper(
@@ -69,13 +69,13 @@ def paper(
     chosen = replace(chosen, quick=True) if quick else chosen
     sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
     arguments = {"text": text, "out": out, "seed": seed, "limit": limit, "batch_size": batch_size, "new_head": new_head}
-    call = format_call("paper", [str(chosen), name_model(model), sources.task_name], arguments)
+    call = format_call("paper", [str(chosen), name_of_model(model), sources.task_name], arguments)
     with open_context(sources, model, out=out, new_head=new_head, progress=progress, call=call) as context:
         all_items = list_items(chosen, context)
         items = choose_items(all_items, only)
         check_items(items, context, describe_lack)
         result = run_paper(chosen, items, context)
-        keep_page(chosen, all_items, context, result.failures, describe_lack)
+        commit_page(chosen, all_items, context, result.failures, describe_lack)
         if result.failures:
             reasons = "; ".join(f"{name}: {message}" for name, message in result.failures.items())
             warnings.warn(f"{len(result.failures)} of {len(items)} items failed: {reasons}", stacklevel=2)

@@ -17,14 +17,14 @@ class Part(NamedTuple):
     sentence: str
 
 
-def join_parts(parts: Mapping[str, Part], show: str) -> Part:
-    """Returns the part that `show` names, or all of them together for `all`; tables that parts share occur once."""
-    chosen = list(parts.values()) if show == "all" else [parts[show]]
+def join_parts(parts: Mapping[str, Part], part_name: str) -> Part:
+    """Returns the part that `part_name` names, or all of them together for `all`; tables that parts share occur once."""
+    chosen = list(parts.values()) if part_name == "all" else [parts[part_name]]
     tables = {table.name: table for part in chosen for table in part.tables}
     figures = {figure.name: figure for part in chosen for figure in part.figures}
     return Part(tuple(tables.values()), tuple(figures.values()), " ".join(part.sentence for part in chosen))
 
 
-def layer_of(address: object) -> str:
+def layer_of_address(address: object) -> str:
     """Returns the layer of a head's address: `cross.L3` of `cross.L3H7`."""
     return str(address).rpartition("H")[0]

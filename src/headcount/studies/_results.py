@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 
 from headcount.core.errors import MissingExtra
-from headcount.core.files import canonical
+from headcount.core.files import canonical_json
 from headcount.core.study_result import StudyResult
 from headcount.models.provenance import machine_of, model_record, provenance
 from headcount.runs.artifacts import ArtifactKey, safe_name
@@ -54,7 +54,7 @@ def run_study(study: Study, context: StudyContext) -> StudyResult:
     if run is None or not run.leads:
         return result
     request = {"model": context.model_name, "task": context.sources.task_name, "seed": context.seed, "limit": context.limit}
-    measurements = hashlib.sha256(canonical(result.to_dict())).hexdigest()  # names alone do not tell data and models apart
+    measurements = hashlib.sha256(canonical_json(result.to_dict())).hexdigest()  # names alone do not tell data and models apart
     key = ArtifactKey(STUDY, study.name, {"study": study.to_dict(), **request, "result": measurements})
     content = {"result": result.to_dict(), "rows": result.rows(), "command": context.command}
     run.present(run.commit(key, content, provenance=provenance()))

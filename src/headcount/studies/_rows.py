@@ -107,11 +107,11 @@ def kind_columns(kinds: Sequence[str]) -> tuple[Column, ...]:
     return tuple(Column(f"{kind} heads", format=".3g") for kind in kinds)
 
 
-def describe_dense(dense: Evaluation) -> dict[str, object]:
+def dense_numbers(dense: Evaluation) -> dict[str, object]:
     """Returns the loss and the metric of the dense model as plain data."""
     return {"loss": dense.loss, "metric": dense.metric, "value": dense.value}
 
 
-def note_dense(dense: Evaluation, condition: str = "") -> str:
+def dense_sentence(dense: Evaluation, condition: str = "") -> str:
     """Returns the sentence about the score of the dense model."""
     return f"Dense model{condition}: {dense.metric or 'loss'} {dense.score:.4g} on {dense.n_examples} examples."

@@ -25,7 +25,7 @@ from headcount.studies._base import STEP_BATCH, Effort, Study, StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, Subject
 from headcount.studies._results import describe_study_run
 
-REVISION = 1
+REVISION = 2
 """Raised where a study gives another result than before for the same request, so that a run does not take an older one for it."""
 TIMED = 16
 """Examples of the report split that are timed for the estimate."""
@@ -57,7 +57,7 @@ def check_items(items: Sequence[Item], context: StudyContext, describe: Callable
         reasons = "; ".join(f"{item.id}: {describe(item)}" for item in items)
         raise OptionError(f"none of these items can run with {context.model_name} and task {context.task.name}: {reasons}")
     describe_study_run(context, context.loaded, {})
-    if context.sources.text_key and any(study.info.uses("text") for study in studies):
+    if context.sources.text_fingerprint and any(study.info.uses("text") for study in studies):
         context.sources.open_corpus(context.loaded, context.task)
     for study in dict.fromkeys(studies):
         study.check_inputs(context)
@@ -82,7 +82,7 @@ def estimate_seconds(items: Iterable[Item], context: StudyContext) -> float:
 def sum_efforts(items: Iterable[Item], context: StudyContext) -> Effort:
     """Returns the work of all items that are not finished: equal studies, and what studies share, once."""
     studies = dict.fromkeys(item.study for item in items if item.study is not None)
-    unfinished = [study for study in studies if context.required_run.find(_key(study, context)) is None]
+    unfinished = [study for study in studies if context.required_run.find(_result_key(study, context)) is None]
     return sum((study.effort(context) for study in unfinished), Effort()).total()
 
 
@@ -108,15 +108,15 @@ def run_paper(
         if item.study is None:
             continue
         try:
-            results[item.id] = _measure(item.study, context)
+            results[item.id] = _measure_or_read(item.study, context)
         except HeadcountError as error:
             failures[item.id] = str(error)
         finished(item, results.get(item.id), failures.get(item.id, ""))
     return PaperResult(paper, tuple(items), results, failures)
 
 
-def _measure(study: Study, context: StudyContext) -> StudyResult:
-    key = _key(study, context)
+def _measure_or_read(study: Study, context: StudyContext) -> StudyResult:
+    key = _result_key(study, context)
     artifact = context.required_run.find(key)
     if artifact is None:
         result = study.measure(context)
@@ -125,7 +125,7 @@ def _measure(study: Study, context: StudyContext) -> StudyResult:
     return StudyResult.from_dict(artifact.content)
 
 
-def _key(study: Study, context: StudyContext) -> ArtifactKey:
+def _result_key(study: Study, context: StudyContext) -> ArtifactKey:
     """Returns the key of a result: the study with all options, model, data, text, and the content of every file that an option names."""
     model, task = context.loaded.model, context.task
     inputs = {
@@ -134,7 +134,7 @@ def _key(study: Study, context: StudyContext) -> ArtifactKey:
         **{split: fingerprint_of(model, task, split) for split in SPLITS},
         "study": study.to_dict(),
         "files": hash_named_files(study),
-        "text": context.sources.text_key if study.info.uses("text") else "",
+        "text": context.sources.text_fingerprint if study.info.uses("text") else "",
         "seed": context.seed,
         "limit": context.limit,
         "revision": REVISION,
@@ -162,7 +162,7 @@ def build_page(paper: Paper, context: StudyContext, entries: Sequence[PaperEntry
     return PaperPage(paper.name, paper.info.title, paper.info.bibtex(paper.name), context.command, conditions, entries)
 
 
-def keep_page(
+def commit_page(
     paper: Paper,
     items: Iterable[Item],
     context: StudyContext,
@@ -176,7 +176,7 @@ def keep_page(
     """
     entries, digests = [], {}
     for item in items:
-        artifact = None if item.study is None else context.required_run.find(_key(item.study, context))
+        artifact = None if item.study is None else context.required_run.find(_result_key(item.study, context))
         reason = ""
         if artifact is not None:
             digests[item.id] = artifact.key.digest

@@ -14,11 +14,11 @@ from torch import nn
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.core.errors import OptionError
-from headcount.core.files import hash_path, opened_model, reopened_model
+from headcount.core.files import hash_path, model_to_reopen, opened_model_entry
 from headcount.core.progress import Progress, watch_work
 from headcount.core.study_result import StudyResult
 from headcount.data.open_task import default_task, open_task, read_classes
-from headcount.data.readers.processor import reader_of
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Task
 from headcount.data.task_builder import TaskBuilder
 from headcount.models.head_map import HeadMap
@@ -73,10 +73,10 @@ def study(
     _check_inputs(chosen, {"model": model, "task": data, "text": text, "run folder": out})
     if model is None and "comparison" in chosen.info.needs and out is not None:
         record = Run.open(out).record()
-        model = reopened_model(record.model.name, record.config)
+        model = model_to_reopen(record.model.name, record.config)
     sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
     arguments = {"text": text, "out": out, "seed": seed, "limit": limit, "batch_size": batch_size, "new_head": new_head}
-    call = format_call("study", [str(chosen), name_model(model), sources.task_name], arguments)
+    call = format_call("study", [str(chosen), name_of_model(model), sources.task_name], arguments)
     with open_context(sources, model, out=out, new_head=new_head, progress=progress, call=call) as context:
         return run_study(chosen, context)
 
@@ -101,7 +101,7 @@ def open_context(
             raise OptionError(f"{name} must be 1 or more; got {number}")
     if new_head and not (isinstance(sources.data, str) and isinstance(model, str | Path)):
         raise OptionError("new_head reads the classes of a named task and loads a named model; name both")
-    name = name_model(model)
+    name = name_of_model(model)
     opened = LoadedModel(name, model) if isinstance(model, nn.Module) else name or None
     with watch_work(progress) as begin, ExitStack() as stack:
         run = None if out is None else stack.enter_context(Run.lead(Path(out)))
@@ -118,7 +118,7 @@ def open_context(
         )
 
 
-def name_model(model: nn.Module | str | Path | None) -> str:
+def name_of_model(model: nn.Module | str | Path | None) -> str:
     """Returns the name of a model: its path or id, that of its configuration or else its class; empty if there is no model."""
     if not isinstance(model, nn.Module):
         return "" if model is None else str(model)
@@ -190,7 +190,7 @@ class PythonSources:
         """Returns the tokenizer of the caller, or that of the folder of the model."""
         if self.tokenizer is not None or loaded.folder is None:
             return self.tokenizer
-        return reader_of(loaded.model, loaded.folder)
+        return tokenizer_or_image_processor(loaded.model, loaded.folder)
 
     def read_classes(self) -> tuple[str, ...]:
         """Returns the classes in the data of the caller's task."""
@@ -201,7 +201,9 @@ class PythonSources:
     def open_task(
         self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None, *, file: Path | None = None
     ) -> Task:
-        """Returns the task of the caller, or the named one, for a model; a file is divided in three splits."""
+        """Returns the task of the caller, or the named one, for a model; a file, also one named in place of a task, is divided in three splits."""
+        if name and (named := Path(name)).is_file():
+            return replace(self.open_task(loaded, None, options, file=named), name=named.stem)
         if isinstance(self.data, Task) and name is None and file is None:
             return self.data if self.batch_size is None else replace(self.data, batch_size=self.batch_size)
         chosen = name or (self.data if isinstance(self.data, str) else default_task(loaded.model))
@@ -215,7 +217,7 @@ class PythonSources:
         return None if text is None else read_corpus(loaded.model, text, self.read_tokenizer(loaded), limit=self.limit)
 
     @property
-    def text_key(self) -> str:
+    def text_fingerprint(self) -> str:
         """The hash of a file, or of the texts themselves."""
         if isinstance(self.text, str | Path) and Path(self.text).exists():
             return hash_path(Path(self.text))
@@ -224,4 +226,4 @@ class PythonSources:
     def opening_record(self, name: str) -> dict[str, Any]:
         """Returns where the model of that name and the task are opened again."""
         task = {"task": self.task_name} if isinstance(self.data, str) else {}
-        return {**task, **opened_model(name)}
+        return {**task, **opened_model_entry(name)}

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Cell, Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._parts import Part, join_parts
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import PairedDifference
@@ -26,6 +27,9 @@ class AllButOne(Study):
 
     _: KW_ONLY
     how: Ablation = option("zero", "What stands in for the other heads: nothing, their mean output, or uniform attention")
+    show: Literal["all", "layers", "splits", "everywhere"] = option(
+        "all", "What the result says: layers one by one, both splits side by side, or one head everywhere"
+    )
     info = StudyInfo(paper="Michel et al. 2019, section 3.3", needs=frozenset({"model", "task"}))
 
     def effort(self, context: StudyContext) -> Effort:
@@ -39,11 +43,18 @@ class AllButOne(Study):
         task = context.task
         rows = _measure.all_but_one.reduce_layers(context, self.how)
         metric = task.metric.name if task.metric else ""
+        layers, figures = _table(rows, metric), (_metric_figure(rows, metric),) if metric else ()
+        parts = {
+            "layers": Part((layers, _kind_table(rows, metric)), (_figure(rows), *figures), _layer_sentence(rows, metric)),
+            "splits": Part((layers,), figures or (_figure(rows),), _split_sentence(rows, metric)),
+            "everywhere": Part((layers,), figures or (_figure(rows),), _everywhere_sentence(rows, metric)),
+        }
+        part = join_parts(parts, self.show)
         return StudyResult(
             study=str(self),
-            tables=(_table(rows, metric), _kind_table(rows, metric)),
-            sentence=_verdict(rows),
-            figures=(_figure(rows), *([_metric_figure(rows, metric)] if metric else [])),
+            tables=part.tables,
+            sentence=part.sentence,
+            figures=part.figures,
             measurements={"model": context.model_name, "task": task.name, "how": self.how, "layers": [asdict(row) for row in rows]},
         )
 
@@ -66,7 +77,11 @@ def _table(rows: Sequence[LayerRow], metric: str) -> Table:
             row.rise.low,
             row.rise.high,
             row.q,
-            *([row.metric, *_ends(row.chosen_change), *_ends(row.metric_change), row.metric_q] if metric else []),
+            *(
+                [row.metric, *_difference_and_ends(row.chosen_change), *_difference_and_ends(row.metric_change), row.metric_q]
+                if metric
+                else []
+            ),
         )
         for row in rows
     ]
@@ -82,7 +97,7 @@ def _metric_columns(metric: str) -> tuple[Column, ...]:
     return Column(metric, format=".4g"), *chosen, *reported, Column("q of the change", format=".2g")
 
 
-def _ends(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
+def _difference_and_ends(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
     return (None, None, None) if change is None else (change.difference, change.low, change.high)
 
 
@@ -98,14 +113,18 @@ def _kind_table(rows: Sequence[LayerRow], metric: str) -> Table:
         numbers: list[Cell] = []
         for kind in kinds:
             row = blocks.get((layer, kind))
-            numbers += [None] * 4 if row is None else [*_reported(row), row.metric_q if metric else row.q]
+            if row is None:
+                numbers += [None] * 4
+                continue
+            numbers += [*_report_change(row), row.metric_q if metric else row.q]
         cells.append((layer, *numbers))
     title = f"Change of {metric or 'the loss'} on the report split when one layer is reduced to its best head, by kind of attention"
     return Table("kinds", tuple(columns), tuple(cells), title)
 
 
-def _reported(row: LayerRow) -> tuple[float | None, float | None, float | None]:
-    return _ends(row.metric_change) if row.metric_change is not None else row.rise.interval
+def _report_change(row: LayerRow) -> tuple[float | None, float | None, float | None]:
+    """Returns the change of the metric on the report split, or of the loss where there is none."""
+    return row.rise.interval if row.metric_change is None else _difference_and_ends(row.metric_change)
 
 
 def _figure(rows: Sequence[LayerRow]) -> BarFigure:
@@ -126,7 +145,7 @@ def _figure(rows: Sequence[LayerRow]) -> BarFigure:
 
 def _metric_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
     chosen, reported = (
-        zip(*(_ends(change) for change in changes), strict=True)
+        zip(*(_difference_and_ends(change) for change in changes), strict=True)
         for changes in ([row.chosen_change for row in rows], [row.metric_change for row in rows])
     )
     return BarFigure(
@@ -142,11 +161,45 @@ def _metric_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
     )
 
 
-def _verdict(rows: Sequence[LayerRow]) -> str:
-    *layers, everywhere = rows
+def _layer_sentence(rows: Sequence[LayerRow], metric: str) -> str:
+    layers = rows[:-1]
     unharmed = sum(row.q > SIGNIFICANT or row.rise.difference <= 0 for row in layers)
-    change = format_interval(everywhere.rise.difference, everywhere.rise.low, everywhere.rise.high)
+    worst = max(layers, key=lambda row: row.rise.difference)
+    change = f"{metric or 'the loss'} changes by {format_interval(*_defined_ends(_report_change(worst)))}"
     return (
         f"{unharmed} of {len(layers)} layers can be reduced to one head without a significant rise of the loss (q ≤ {SIGNIFICANT}); "
-        f"one head in every layer changes the loss by {change}."
+        f"it rises most in {worst.block}, where {change}."
     )
+
+
+def _split_sentence(rows: Sequence[LayerRow], metric: str) -> str:
+    """Returns how much better a layer looks on the split that its head was chosen on."""
+    layers = rows[:-1]
+
+    def gap(row: LayerRow) -> float:
+        return row.rise.difference - row.chosen_rise
+
+    widest = max(layers, key=lambda row: abs(gap(row)))
+    n_better = sum(gap(row) > 0 for row in layers)
+    changes = ""
+    if metric and widest.chosen_change is not None:
+        chosen, reported = (
+            format_interval(*_defined_ends(ends)) for ends in (_difference_and_ends(widest.chosen_change), _report_change(widest))
+        )
+        changes = f", where {metric} changes by {chosen} and {reported}"
+    return (
+        f"In {n_better} of {len(layers)} layers the loss rises more on the report split than on the split that chose the head; the splits "
+        f"differ most in {widest.block}: {widest.chosen_rise:+.3g} where it was chosen, {widest.rise.difference:+.3g} on the report split{changes}."
+    )
+
+
+def _everywhere_sentence(rows: Sequence[LayerRow], metric: str) -> str:
+    everywhere = rows[-1]
+    rise = format_interval(everywhere.rise.difference, everywhere.rise.low, everywhere.rise.high)
+    change = f" and {metric} by {format_interval(*_defined_ends(_report_change(everywhere)))}" if metric else ""
+    return f"One head in every layer at once changes the loss by {rise}{change} on the report split."
+
+
+def _defined_ends(interval: tuple[float | None, float | None, float | None]) -> tuple[float, float | None, float | None]:
+    value, low, high = interval
+    return 0.0 if value is None else value, low, high

@@ -40,7 +40,7 @@ class AttentionMaps(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(heads), _weight_table(heads)),
-            sentence=_verdict(heads),
+            sentence=_summary_sentence(heads),
             notes=(
                 _measure.role_tables.describe_text(table),
                 "One sentence is an example, and no evidence: the accuracy is that over all sentences.",
@@ -105,6 +105,6 @@ def _figure(head: TypicalHead) -> HeatMap:
     )
 
 
-def _verdict(heads: Sequence[TypicalHead]) -> str:
+def _summary_sentence(heads: Sequence[TypicalHead]) -> str:
     texts = [f"{head.family} {head.head} ({head.role}, {head.accuracy:.0%} of tokens)" for head in heads]
     return f"Typical heads: {', '.join(texts)}." if texts else "No role of the definition could be tested on this text."

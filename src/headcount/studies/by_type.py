@@ -36,7 +36,7 @@ class ByType(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(rows, by, metric),),
-            sentence=_verdict(rows),
+            sentence=_summary_sentence(rows),
             notes=(
                 f"Changes of the loss on the report split when heads are removed.{dense}",
                 f"Means and shares are those of raw scores; the lower half is that of {ranking.label}.",
@@ -84,7 +84,7 @@ def _figure(rows: Sequence[TypeRow]) -> BarFigure:
     )
 
 
-def _verdict(rows: Sequence[TypeRow]) -> str:
+def _summary_sentence(rows: Sequence[TypeRow]) -> str:
     ordered = sorted(rows, key=lambda row: -row.without_all.difference)
     changes = [
         f"{format_interval(row.without_all.difference, row.without_all.low, row.without_all.high)} without {row.kind} attention"

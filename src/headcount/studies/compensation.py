@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from headcount.studies._measure.compensation import ChangeRow, Evenness, QualityRow
 
 
+FEW_HEADS = 3
+"""Up to so many heads in a layer an interval is so wide that it does not decide how far the axis goes."""
+
+
 @dataclass(frozen=True)
 class Compensation(Study):
     """Do the heads that stay make up for those that went? Their change in the fine-tuning after pruning, against that of the dense model.
@@ -57,7 +61,7 @@ class Compensation(Study):
         return StudyResult(
             study=str(self),
             tables=(_change_table(changes.rows), _evenness_table(changes.evenness), _quality_table(changes.quality, changes.metric)),
-            sentence=f"{_quality_verdict(changes.quality, changes.metric)} {_verdict(changes.rows)}",
+            sentence=f"{_quality_verdict(changes.quality, changes.metric)} {_summary_sentence(changes.rows)}",
             notes=(f"{self.seeds} trainings of each model; quality is measured on {changes.n_examples} examples.",),
             figures=(
                 _figure(changes.rows, "weights", ("q", "k", "v", "o"), "relative change of weights"),
@@ -142,20 +146,34 @@ def _figure(rows: Sequence[ChangeRow], name: str, parts: Sequence[str], quantity
         values = [(of_part[layer].difference, of_part[layer].low, of_part[layer].high) for layer in layers]
         differences, low, high = zip(*values, strict=True)
         lines.append(Line(part, tuple(map(float, range(len(layers)))), differences, low, high))
+    limits = _limit_axis([row for row in rows if row.part in parts and row.layer != "all"])
     return LineFigure(
         name=name,
         title="Change of the heads that stay in the fine-tuning after pruning, beyond that in the dense model",
         x=Axis("layer", ticks=tuple((float(number), layer) for number, layer in enumerate(layers))),
-        y=Axis(f"difference in {quantity}"),
+        y=Axis(f"difference in {quantity}", limits=limits),
         table="changes",
         n=next(row.heads for row in rows if row.layer == "all"),
         n_unit="heads",
+        note="Intervals of layers with few heads go beyond the axis; the table has them." if limits else "",
         lines=tuple(lines),
         references=(Reference("as in the dense model", 0.0),),
     )
 
 
-def _verdict(rows: Sequence[ChangeRow]) -> str:
+def _limit_axis(rows: Sequence[ChangeRow]) -> tuple[float, float] | tuple[()]:
+    """Returns the limits of the axis if a layer of so few heads has so wide an interval that the others could not be read, else nothing."""
+    points = [0.0, *(row.difference for row in rows if row.difference is not None)]
+    ends = [end for row in rows for end in (row.low, row.high) if end is not None]
+    usual = [end for row in rows if row.heads > FEW_HEADS for end in (row.low, row.high) if end is not None]
+    low, high = min([*points, *usual]), max([*points, *usual])
+    margin = 0.08 * (high - low)
+    if not ends or high == low or max(max(ends) - high, low - min(ends)) <= high - low:
+        return ()
+    return low - margin, high + margin
+
+
+def _summary_sentence(rows: Sequence[ChangeRow]) -> str:
     significant = [row for row in rows if row.layer == "all" and row.q is not None and row.q <= SIGNIFICANT]
     parts = [f"{row.part} {row.difference:+.3g} (q = {row.q:.2g})" for row in significant]
     if not parts:

@@ -72,7 +72,7 @@ class Dynamics(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(curves, self.hold),),
-            sentence=_verdict(curves.checkpoints, self.hold),
+            sentence=_summary_sentence(curves.checkpoints, self.hold),
             notes=(*_notes(curves.checkpoints), f"Heads are ranked by {curves.by}, scores {curves.normalise_label}."),
             figures=(_figure(curves, self.hold),),
             measurements={
@@ -107,7 +107,9 @@ def _figure(curves: CheckpointCurves, hold: float) -> LineFigure:
     for summary in curves.checkpoints:
         rows = sorted((row for row in curves.rows if row.checkpoint == summary.checkpoint), key=lambda row: row.removed)
         remaining, low, high = zip(*(row.share.interval for row in rows), strict=True)
-        lines.append(Line(summary.checkpoint.label, tuple(row.removed for row in rows), remaining, low, high))
+        x = tuple(row.removed for row in rows)
+        if any(share is not None for share in remaining):  # a note says why a checkpoint has no share to lose
+            lines.append(Line(summary.checkpoint.label, x, remaining, low, high, start=(0.0, 1.0)))
     return LineFigure(
         name="curves",
         title="Share of each checkpoint's own score above chance that remains when heads are removed",
@@ -128,7 +130,7 @@ def _notes(checkpoints: Sequence[CheckpointSummary]) -> list[str]:
     return notes
 
 
-def _verdict(checkpoints: Sequence[CheckpointSummary], hold: float) -> str:
+def _summary_sentence(checkpoints: Sequence[CheckpointSummary], hold: float) -> str:
     parts = [f"{summary.removable:.0%} at {summary.checkpoint.label}" for summary in checkpoints if summary.removable is not None]
     if not parts:
         return "No checkpoint is better than chance, so that none has a score to lose."

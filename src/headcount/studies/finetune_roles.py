@@ -11,7 +11,7 @@ from headcount.core.study_result import Column, StudyResult, Table, interval_col
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads
-from headcount.studies._parts import Part, join_parts, layer_of
+from headcount.studies._parts import Part, join_parts, layer_of_address
 
 if TYPE_CHECKING:
     from headcount.studies._measure.finetune_roles import HeadRoleChange, Trend
@@ -52,7 +52,7 @@ class FinetuneRoles(Study):
         layers = _layer_table(changes)
         tables = (_change_table(significant[:MOST_ROWS]), layers, _role_table(changes), _trend_table(trends))
         parts = {
-            "layers": Part(tables, (_figure(changes),) if changes else (), _verdict(changes, significant, layers, trends)),
+            "layers": Part(tables, (_figure(changes),) if changes else (), _summary_sentence(changes, significant, layers, trends)),
             "families": _families_part(changes, Definition.parse(self.definition)),
         }
         part = join_parts(parts, self.show)
@@ -92,7 +92,7 @@ def _change_table(changes: Sequence[HeadRoleChange]) -> Table:
 def _layer_table(changes: Sequence[HeadRoleChange]) -> Table:
     by_layer: dict[str, list[HeadRoleChange]] = {}
     for change in changes:
-        by_layer.setdefault(layer_of(change.head), []).append(change)
+        by_layer.setdefault(layer_of_address(change.head), []).append(change)
     columns = (Column("layer"), Column("mean |change|", format=".3f"), Column("roles lost"), Column("roles gained"))
     rows = [
         (
@@ -109,7 +109,7 @@ def _layer_table(changes: Sequence[HeadRoleChange]) -> Table:
 def _by_role_and_layer(changes: Sequence[HeadRoleChange]) -> dict[tuple[str, str], list[HeadRoleChange]]:
     groups: dict[tuple[str, str], list[HeadRoleChange]] = {}
     for change in changes:
-        groups.setdefault((change.role, layer_of(change.head)), []).append(change)
+        groups.setdefault((change.role, layer_of_address(change.head)), []).append(change)
     return groups
 
 
@@ -134,7 +134,7 @@ def _role_table(changes: Sequence[HeadRoleChange]) -> Table:
         lost, gained = sum(change.had and not change.has for change in group), sum(change.has and not change.had for change in group)
         had, have = sum(change.had for change in group), sum(change.has for change in group)
         rows.append((role, layer, len(group), *means, n_changed, had, have, lost, gained))
-    return Table("roles", columns, tuple(rows), "Sieve bias before and after fine-tuning by role and layer", is_printed=False)
+    return Table("roles", columns, tuple(rows), "Sieve bias and heads with the role before and after fine-tuning, by role and layer")
 
 
 def _figure(changes: Sequence[HeadRoleChange]) -> HeatMap:
@@ -222,7 +222,9 @@ def _families_part(changes: Sequence[HeadRoleChange], definition: Definition) ->
     return Part((table,), (figure,), f"Mean sieve bias by family: {', '.join(words)}.")
 
 
-def _verdict(changes: Sequence[HeadRoleChange], significant: Sequence[HeadRoleChange], layers: Table, trends: Sequence[Trend]) -> str:
+def _summary_sentence(
+    changes: Sequence[HeadRoleChange], significant: Sequence[HeadRoleChange], layers: Table, trends: Sequence[Trend]
+) -> str:
     most = max(layers.records(), key=lambda row: float(row["mean |change|"] or 0), default=None)
     largest = "" if most is None else f"; changes are largest in {most['layer']}"
     overall = next((row for row in trends if row.family == "all roles"), None)

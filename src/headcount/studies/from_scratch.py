@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
@@ -10,12 +10,14 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows, note_dense
+from headcount.studies._rows import dense_numbers, dense_sentence, difference_cells, kind_columns, list_kinds_of_rows
 
 if TYPE_CHECKING:
     from headcount.studies._measure.from_scratch import ControlPair, ControlRow, ScratchResult
 
 DENSE = "dense model"
+LEARNT = 0.25
+"""Below this share of the dense model's score above chance a control counts as hardly trained."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class FromScratch(Study):
     Voita et al. 2019 (Table 2): a model pruned from a trained one beats the same configuration trained from scratch. The control draws the weights
     of the smaller model anew and trains them by a recipe of its own (`scratch`, `scratch_rate`). With `gates` there is a second control: L0 gates
     that train together with weights drawn anew, for as many steps and at the same rate, and so choose heads of a model that was never trained.
-    Seeds are averaged example by example.
+    Differences are those of means over seeds.
     """
 
     method: str = option("l0", "The pruner of the trained model")
@@ -61,20 +63,36 @@ class FromScratch(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(measured, metric), _pair_table(measured.pairs, metric)),
-            sentence=_verdict(measured.pairs, metric),
+            sentence=_summary_sentence(measured.pairs, metric),
             notes=(
-                note_dense(measured.dense),
+                dense_sentence(measured.dense),
                 f"From scratch: {self.scratch if isinstance(self.scratch, str) else f'{self.scratch:g} epochs'} at rate {self.scratch_rate:g}.",
+                *_untrained_notes(measured, metric),
             ),
             figures=(_figure(measured, metric),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": describe_dense(measured.dense),
+                "dense": dense_numbers(measured.dense),
                 "rows": [row.to_dict() for row in measured.rows],
                 "pairs": [pair.to_dict() for pair in measured.pairs],
             },
         )
+
+
+def _untrained_notes(measured: ScratchResult, metric: str) -> Iterator[str]:
+    """Yields a sentence about every control that has hardly learnt the task."""
+    dense, floor = measured.dense.score, measured.floor
+    if floor is None or dense <= floor:
+        return
+    for row in measured.rows:
+        share = (row.scores.mean - floor) / (dense - floor)
+        if row.model != measured.models[0] and share < LEARNT:
+            above = f" above {floor:.4g}, the best constant answer," if floor else ""
+            yield (
+                f"{row.model}, {row.n_kept} heads: {metric} {row.scores.mean:.4g} is {max(share, 0.0):.0%} of the dense model's{above} after "
+                f"{row.scores.steps} steps: it has hardly learnt the task, so that the difference says nothing about its heads."
+            )
 
 
 def _table(measured: ScratchResult, metric: str) -> Table:
@@ -118,11 +136,11 @@ def _pair_table(pairs: Sequence[ControlPair], metric: str) -> Table:
 
 
 def _figure(measured: ScratchResult, metric: str) -> LineFigure:
-    lines = [_line(name, [row for row in measured.rows if row.model == name], measured) for name in measured.models]
+    lines = [_curve_line(name, [row for row in measured.rows if row.model == name], measured) for name in measured.models]
     return LineFigure(
         name="controls",
         title=f"{metric} by the heads that stay, pruned and from scratch; 95 % over examples, paired with the dense model",
-        x=Axis("heads that stay"),
+        x=Axis("heads that stay", is_count=True),
         y=Axis(metric),
         table="models",
         n=measured.dense.n_examples,
@@ -131,13 +149,13 @@ def _figure(measured: ScratchResult, metric: str) -> LineFigure:
     )
 
 
-def _line(name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
+def _curve_line(name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
     ordered = sorted(rows, key=lambda row: row.n_kept)
     low, high = zip(*(shift_interval(measured.dense, row.change) for row in ordered), strict=True)
     return Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high)
 
 
-def _verdict(pairs: Sequence[ControlPair], metric: str) -> str:
+def _summary_sentence(pairs: Sequence[ControlPair], metric: str) -> str:
     texts = []
     for pair in pairs:
         significance = "" if pair.q is None or pair.q > SIGNIFICANT else ", significant"

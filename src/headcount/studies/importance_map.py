@@ -2,13 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
 
-from headcount.core.figure import Axis, HeatMap
+from headcount.core.figure import Axis, BarFigure, Bars, HeatMap
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
+from headcount.studies._parts import Part, join_parts
 
 if TYPE_CHECKING:
     from headcount.studies._measure.importance_map import BlockParameters, HeadDistances, MappedScores
@@ -28,38 +30,69 @@ class ImportanceMap(Study):
     _: KW_ONLY
     examples: int = option(512, "The most examples that scores are measured on", minimum=2)
     distances: bool = option(False, "Also measure the distance between the attention of every two heads")
+    show: Literal["all", "scores", "parameters"] = option(
+        "all", "What the result holds: scores with distances, the parameters of a head, or both"
+    )
     info = StudyInfo(paper="Michel et al. 2019, section 4; Voita et al. 2019, section 4", needs=frozenset({"model", "task"}))
 
     def effort(self, context: StudyContext) -> Effort:
-        """Returns a forward and backward pass over the examples for every importance."""
+        """Returns a forward and backward pass over the examples for every importance; parameters are only counted."""
+        if self.show == "parameters":
+            return Effort(seconds=0.1)
         return Effort(passes=3.0 * len(self.by) * min(self.examples, len(context.task.calibration), context.limit or self.examples))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the scores of all heads by every importance, the parameters of a head by layer, and the distances if they are asked for."""
-        maps = _measure.importance_map.score_heads(context, self)
-        parameters = _measure.importance_map.count_parameters(context.loaded.model)
-        distances = _measure.importance_map.measure_distances(context) if self.distances else []
-        tables = [
-            _score_table(maps),
-            _parameter_table(parameters),
-            *([_layer_distance_table(distances), _distance_table(distances)] if distances else []),
-        ]
+        maps = [] if self.show == "parameters" else _measure.importance_map.score_heads(context, self)
+        parts = {"scores": self._score_part(context, maps)} if maps else {}
+        if self.show != "scores":
+            parts["parameters"] = _parameter_part(_measure.importance_map.count_parameters(context.loaded.model))
+        part = join_parts(parts, self.show)
         return StudyResult(
             study=str(self),
-            tables=tuple(tables),
-            sentence=_verdict(maps),
-            notes=tuple(f"{scores.method}: {scores.label}; {scores.n_examples} examples." for scores in maps),
-            figures=(*(figure for scores in maps for figure in _maps(scores)), *map(_distance_map, distances)),
+            tables=part.tables,
+            sentence=part.sentence,
+            notes=tuple(f"{scores.title}: {scores.label}; {scores.n_examples} examples." for scores in maps),
+            figures=part.figures,
             measurements={"model": context.model_name, "task": context.task.name, "rows": _score_table(maps).records()},
         )
+
+    def _score_part(self, context: StudyContext, maps: Sequence[MappedScores]) -> Part:
+        figures = [figure for scores in maps for figure in _score_maps(scores)]
+        if not self.distances:
+            return Part((_score_table(maps),), tuple(figures), _score_sentence(maps))
+        distances = _measure.importance_map.measure_distances(context)
+        tables = _score_table(maps), _layer_distance_table(distances), _distance_table(distances)
+        sentence = f"{_score_sentence(maps)} {_distance_sentence(distances)}"
+        return Part(tables, (*figures, *map(_distance_map, distances)), sentence)
 
 
 def _score_table(maps: Sequence[MappedScores]) -> Table:
     columns = (Column("importance"), Column("kind"), Column("layer"), Column("head"), *interval_columns("score", ".4g"), Column("rank"))
     cells = [
-        (scores.method, row.kind, row.layer, row.head, row.value, row.low, row.high, row.rank) for scores in maps for row in scores.rows
+        (scores.title, row.kind, row.layer, row.head, row.value, row.low, row.high, row.rank) for scores in maps for row in scores.rows
     ]
     return Table("scores", columns, tuple(cells), "Scores of every head; rank 1 is kept longest", is_printed=False)
+
+
+def _parameter_part(rows: Sequence[BlockParameters]) -> Part:
+    sizes = sorted({row.per_head for row in rows})
+    n_all, share = sum(row.all_heads for row in rows), sum(row.share for row in rows)
+    of_one = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    sentence = f"A head has {of_one} parameters; the {sum(row.n_heads for row in rows)} heads have {n_all}, {share:.1%} of the model."
+    figure = BarFigure(
+        name="parameters",
+        title="Parameters that go with one head, by layer",
+        x=Axis("layer"),
+        y=Axis("parameters of a head"),
+        table="parameters",
+        n=sum(row.n_heads for row in rows),
+        n_unit="heads",
+        categories=tuple(row.block for row in rows),
+        bars=(Bars("parameters of a head", tuple(float(row.per_head) for row in rows)),),
+        is_horizontal=True,
+    )
+    return Part((_parameter_table(rows),), (figure,), sentence)
 
 
 def _parameter_table(rows: Sequence[BlockParameters]) -> Table:
@@ -86,7 +119,7 @@ def _distance_table(distances: Sequence[HeadDistances]) -> Table:
     return Table("distances", columns, tuple(cells), "Mean Jensen–Shannon distance of the attention of two heads, 0 to 1", is_printed=False)
 
 
-def _maps(scores: MappedScores) -> list[HeatMap]:
+def _score_maps(scores: MappedScores) -> list[HeatMap]:
     kinds = list(dict.fromkeys(row.kind for row in scores.rows))
     maps = []
     for kind in kinds:
@@ -104,7 +137,7 @@ def _maps(scores: MappedScores) -> list[HeatMap]:
                 rows=tuple(map(str, layers)),
                 columns=tuple(map(str, indices)),
                 values=tuple(tuple(values.get((layer, index)) for index in indices) for layer in layers),
-                value=Axis(scores.method, scores.unit),
+                value=Axis(scores.title, scores.unit),
                 is_diverging=min(values.values()) < 0 < max(values.values()),
             )
         )
@@ -135,9 +168,34 @@ def _distance_map(distances: HeadDistances) -> HeatMap:
     )
 
 
-def _verdict(maps: Sequence[MappedScores]) -> str:
+READINGS = {
+    "confidence": "the mean of the largest attention weight",
+    "lrp": "the share of a layer's relevance",
+    "gradient": "the gradient importance",
+    "entropy": "the entropy of the attention",
+    "distance": "the mean distance to what is attended to",
+}
+"""What the scores are, for sentences."""
+
+
+def _score_sentence(maps: Sequence[MappedScores]) -> str:
     parts = []
     for scores in maps:
         order = sorted(scores.rows, key=lambda row: row.rank)
-        parts.append(f"by {scores.method} from {order[0].head} ({order[0].value:.3g}) to {order[-1].head} ({order[-1].value:.3g})")
-    return f"Heads rank {', '.join(parts)}."
+        reading = READINGS.get(scores.method, "the score")
+        unit = f" {scores.unit}" if scores.unit else ""
+        parts.append(
+            f"{reading} ({scores.title}) from {order[0].value:.3g}{unit} in {order[0].head} to {order[-1].value:.3g}{unit} in {order[-1].head}"
+        )
+    return f"Heads rank by {', by '.join(parts)}."
+
+
+def _distance_sentence(distances: Sequence[HeadDistances]) -> str:
+    parts = []
+    for matrix in distances:
+        means = matrix.between_layers()
+        within = [value for (layer, neighbour), value in means.items() if layer == neighbour and value is not None]
+        between = [value for (layer, neighbour), value in means.items() if layer != neighbour and value is not None]
+        texts = [f"{fmean(values):.2f} {scope}" for values, scope in ((within, "within a layer"), (between, "between layers")) if values]
+        parts.append(f"{matrix.kind} {' and '.join(texts)}")
+    return f"Mean distance between the attention of two heads, from 0 to 1: {'; '.join(parts)}."

@@ -46,7 +46,7 @@ class ImportanceOrRandom(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(choices.rows, metric),),
-            sentence=_verdict(choices, self.by),
+            sentence=_summary_sentence(choices, self.by),
             notes=_notes(choices, metric),
             figures=tuple(_figure(choices, size, metric) for size in dict.fromkeys(row.n_kept for row in choices.rows)),
             measurements={
@@ -90,7 +90,7 @@ def _figure(choices: Choices, size: int, metric: str) -> BarFigure:
     )
 
 
-def _verdict(choices: Choices, by: str) -> str:
+def _summary_sentence(choices: Choices, by: str) -> str:
     parts = [
         f"{row.stage} {format_interval(row.against_random.difference, row.against_random.low, row.against_random.high)}, q = {row.q:.2g}"
         for row in choices.rows

@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import difference_cells, note_dense, seed_cells, seed_columns
+from headcount.studies._rows import dense_sentence, difference_cells, seed_cells, seed_columns
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation
@@ -36,11 +36,11 @@ class Interventions(Study):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from headcount.core.errors import unknown
+        from headcount.core.errors import unknown_name_error
 
         for name in self.interventions:
             if name not in KNOWN:
-                raise unknown("intervention", name, KNOWN)
+                raise unknown_name_error("intervention", name, KNOWN)
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations under all interventions."""
@@ -53,8 +53,8 @@ class Interventions(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric),),
-            sentence=_verdict(rows),
-            notes=(f"{note_dense(dense)} Heads are gated, chosen by {self.method}.",),
+            sentence=_summary_sentence(rows),
+            notes=(f"{dense_sentence(dense)} Heads are gated, chosen by {self.method}.",),
             figures=(_figure(rows, dense, metric),),
             measurements={
                 "model": context.model_name,
@@ -97,7 +97,7 @@ def _figure(rows: Sequence[InterventionRow], dense: Evaluation, metric: str) -> 
     for intervention in dict.fromkeys(row.intervention for row in rows):
         points = sorted((row for row in rows if row.intervention == intervention), key=lambda row: row.share_removed)
         y, low, high = (tuple(getattr(row.change, end) for row in points) for end in ("difference", "low", "high"))
-        lines.append(Line(intervention, tuple(row.share_removed for row in points), y, low, high))
+        lines.append(Line(intervention, tuple(row.share_removed for row in points), y, low, high, start=(0.0, 0.0)))
     return LineFigure(
         name="interventions",
         title=f"Change of {metric} from the dense model by what stands in for removed heads",
@@ -110,7 +110,7 @@ def _figure(rows: Sequence[InterventionRow], dense: Evaluation, metric: str) -> 
     )
 
 
-def _verdict(rows: Sequence[InterventionRow]) -> str:
+def _summary_sentence(rows: Sequence[InterventionRow]) -> str:
     parts = []
     for intervention in dict.fromkeys(row.intervention for row in rows if row.q is not None):
         own = [row for row in rows if row.intervention == intervention]

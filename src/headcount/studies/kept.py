@@ -8,6 +8,7 @@ from headcount.core.figure import Axis, HeatMap, Line, LineFigure
 from headcount.core.study_result import Cell, Column, StudyResult, Table
 from headcount.studies import _measure
 from headcount.studies._base import Effort, StudyContext, StudyInfo
+from headcount.studies._labels import shorten_labels
 from headcount.studies._pruned_models import PrunedModels
 
 if TYPE_CHECKING:
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 class Kept(PrunedModels):
     """Where do the survivors sit? The heads that stay by kind of attention and by layer, against the number of heads removed.
 
-    Voita et al. 2019 (Fig. 8: encoder-self attention goes first, cross-attention last) and Li et al. 2021. The models are those of `pruning-curve`
-    with the same options. Counts are means over seeds; random heads show what chance alone leaves.
+    Voita et al. 2019 (Fig. 9 and 10: encoder-self attention goes first, cross-attention last) and Li et al. 2021. The models are those of
+    `pruning-curve` with the same options. Counts are means over seeds; random heads show what chance alone leaves.
     """
 
-    info = StudyInfo(paper="Voita et al. 2019, Fig. 8; Li et al. 2021", needs=frozenset({"model", "task", "run"}))
+    info = StudyInfo(paper="Voita et al. 2019, Fig. 9 and 10; Li et al. 2021", needs=frozenset({"model", "task", "run"}))
 
     def effort(self, context: StudyContext) -> Effort:
         """Returns the evaluations and trainings of all models."""
@@ -32,7 +33,8 @@ class Kept(PrunedModels):
         """Returns the heads that stay by kind and by layer, for every method and number of heads."""
         kept = _measure.kept.count_kept(self, context)
         methods = list(dict.fromkeys(row.method for row in kept.rows))
-        figures = [figure for method in methods for figure in _figures(kept, method, names_method=len(methods) > 1)]
+        labels, note = shorten_labels(methods)
+        figures = [figure for method in methods for figure in _figures(kept, method, labels[method], note, names_method=len(methods) > 1)]
         return StudyResult(
             study=str(self),
             tables=(
@@ -40,7 +42,7 @@ class Kept(PrunedModels):
                 _table("layers", kept.rows, kept.by_layer, "Heads that stay by layer", by_layer=True),
                 _head_table(kept.rows),
             ),
-            sentence=_verdict(kept),
+            sentence=_summary_sentence(kept),
             notes=("Counts are means over seeds.",),
             figures=tuple(figures),
             measurements={
@@ -76,30 +78,32 @@ def _head_table(rows: Sequence[KeptRow]) -> Table:
     return Table("survivors", columns, cells, "The heads that stay in every model", is_printed=False)
 
 
-def _figures(kept: KeptHeads, method: str, *, names_method: bool) -> list[LineFigure | HeatMap]:
+def _figures(kept: KeptHeads, method: str, label: str, note: str, *, names_method: bool) -> list[LineFigure | HeatMap]:
     rows = sorted((row for row in kept.rows if row.method == method), key=lambda row: row.n_removed)
-    suffix = f" by {method}" if names_method else ""
+    suffix = f" by {label}" if names_method else ""
     removed = tuple(float(row.n_removed) for row in rows)
-    lines = [Line(kind, removed, tuple(row.by_kind[kind] for row in rows)) for kind in kept.by_kind]
+    lines = [Line(kind, removed, tuple(row.by_kind[kind] for row in rows), start=(0.0, number)) for kind, number in kept.by_kind.items()]
     n_seeds = len(rows[0].survivors)
     by_kind = LineFigure(
         name=f"kinds{suffix}",
-        title=f"Heads that stay in each kind of attention, pruned by {method}",
-        x=Axis("heads removed"),
-        y=Axis("heads that stay"),
+        title=f"Heads that stay in each kind of attention, pruned by {label}",
+        x=Axis("heads removed", is_count=True),
+        y=Axis("heads that stay", is_count=True),
         table="kinds",
         n=n_seeds,
         n_unit="seeds" if n_seeds > 1 else "seed",
+        note=note,
         lines=tuple(lines),
     )
     by_layer = HeatMap(
         name=f"layers{suffix}",
-        title=f"Heads that stay in each layer, pruned by {method}",
+        title=f"Heads that stay in each layer, pruned by {label}",
         x=Axis("heads that stay in the model"),
         y=Axis("layer"),
         table="layers",
         n=n_seeds,
         n_unit="seeds" if n_seeds > 1 else "seed",
+        note=note,
         rows=tuple(kept.by_layer),
         columns=tuple(str(row.n_kept) for row in rows),
         values=tuple(tuple(row.by_layer[layer] for row in rows) for layer in kept.by_layer),
@@ -108,7 +112,7 @@ def _figures(kept: KeptHeads, method: str, *, names_method: bool) -> list[LineFi
     return [by_kind, by_layer]
 
 
-def _verdict(kept: KeptHeads) -> str:
+def _summary_sentence(kept: KeptHeads) -> str:
     parts = []
     for method in dict.fromkeys(row.method for row in kept.rows):
         row = min((row for row in kept.rows if row.method == method), key=lambda row: row.n_kept)

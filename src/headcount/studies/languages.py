@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, asdict, astuple, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import Literal
 
 from headcount.core.errors import OptionError
-from headcount.core.figure import Axis, HeatMap
 from headcount.core.options import option
-from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.core.study_result import StudyResult
 from headcount.studies import _measure
-from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_pairs
-
-if TYPE_CHECKING:
-    from headcount.studies._measure.language_groups import FamilyContrast, SizeTrend
-    from headcount.studies._measure.languages import LanguageGap, LanguageLosses, LossRow, ModelGap
+from headcount.studies._base import Effort, Study, StudyContext, StudyInfo, parse_name_value_pairs
+from headcount.studies._language_parts import build_parts, note_dense_models
+from headcount.studies._parts import join_parts
 
 
 @dataclass(frozen=True)
@@ -23,8 +19,9 @@ class Languages(Study):
     Budhraja et al. 2021 on multilingual BERT: fine-tune on one language, prune, evaluate on each. Heads are chosen on the first language alone;
     blocks of layers are gated away. Drops are paired with the dense model on the same examples; against a monolingual model the relative drops are
     compared on the examples that both read. With `fine_tune` the models are trained on the first language before (zero-shot transfer to the others).
-    With `recover` they are pruned first and then trained, the dense model too. A file of groups adds contrasts between language families and the
-    rank correlation with the size of the pre-training corpus.
+    With `recover` they are pruned first and then trained, the dense model too, and no layers are removed. A file of groups adds contrasts between
+    language families and the rank correlation with the size of the pre-training corpus. With `other_tasks` the two models are also compared on
+    further tasks, each pruned by its own data.
     """
 
     _: KW_ONLY
@@ -33,6 +30,9 @@ class Languages(Study):
     groups: str = option("", "A csv file with the columns language, family and size, for contrasts between groups of languages")
     against: str | None = option(None, "A monolingual model, for the tasks that it can read")
     shared: tuple[str, ...] = option((), "The tasks that the other model reads; by default the first")
+    other_tasks: tuple[str, ...] = option(
+        (), "Further tasks that both models are compared on: TASK, or MODEL=OTHER=TASK for two other models"
+    )
     method: str = option("gradient", "A pruner with its options, or an importance to rank by")
     keep: tuple[int | float | str, ...] = option((), "How many heads stay: numbers or shares; by default 75%, 50%, 25%")
     seeds: int = option(
@@ -47,6 +47,7 @@ class Languages(Study):
     labels: tuple[str, ...] = option((), "The classes of a new head, for a model that has none for the task")
     rate: float = option(5e-5, "The learning rate of trainings", minimum=0)
     train_batch: int = option(32, "Examples per training step", minimum=1)
+    show: Literal["all", "models", "transfer", "layers", "families", "sizes", "trained"] = option("all", "What the result holds")
     info = StudyInfo(paper="Budhraja et al. 2021", needs=frozenset({"model", "run"}), optional=frozenset({"task"}))
 
     def __post_init__(self) -> None:
@@ -55,15 +56,26 @@ class Languages(Study):
         if bool(self.tasks) == bool(self.languages):
             raise OptionError("name the task in one language or more: either tasks, or languages as NAME=FILE")
         names = self.names  # raises for a language that is not NAME=FILE
+        if self.other_tasks and self.against is None:
+            raise OptionError("other_tasks compares two models, so it goes with against; name the other model")
         if self.shared and self.against is None:
             raise OptionError("shared names the tasks of the other model, so it goes with against; name that model or leave shared out")
+        if self.show == "models" and self.against is None:
+            raise OptionError("show=models compares two models; name the other one with against")
+        if self.show in ("families", "sizes") and not self.groups:
+            raise OptionError(f"show={self.show} needs the languages' groups; name a csv file with groups")
+        if self.show == "trained" and self.recover is None:
+            raise OptionError("show=trained needs a training after pruning; say how long with recover")
+        if self.show == "layers" and self.recover is not None:
+            raise OptionError("layers are removed from models that are not trained after pruning; leave recover out")
         if self.shared and (self.shared[0] != names[0] or not set(self.shared) <= set(names)):
             raise OptionError(f"shared must name some of tasks, the first of them included; got {', '.join(self.shared)}")
 
     @property
     def files(self) -> dict[str, str]:
         """The files of the languages by name; empty where tasks are named."""
-        return parse_pairs(self.languages, "a language")
+        parse_name_value_pairs(self.languages, "a language")  # raises for a text that is none
+        return {name: file for name, _, file in (text.partition("=") for text in self.languages)}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,22 +98,14 @@ class Languages(Study):
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns what every model loses in every language without layers or heads, compared between languages and between models."""
         losses = _measure.languages.measure_languages(self, context)
-        tables = [_loss_table(losses)]
-        if losses.between:
-            tables.append(_between_table(losses.between, f"Rise of the loss beyond that in {self.names[0]}, {losses.models[0]}"))
-        if losses.gaps:
-            title = f"Share above chance that {losses.models[0]} loses minus that of {losses.models[1]}, on the same examples"
-            tables.append(_gap_table(losses.gaps, title))
-        if losses.contrasts:
-            tables.append(_contrast_table(losses.contrasts))
-        if losses.trends:
-            tables.append(_trend_table(losses.trends))
+        parts = build_parts(losses, self.names[0], is_trained=self.recover is not None)
+        part = join_parts(parts, self.show)
         return StudyResult(
             study=str(self),
-            tables=tuple(tables),
-            sentence=_verdict(losses),
-            notes=tuple(_notes(losses)),
-            figures=(_figure(losses),),
+            tables=part.tables,
+            sentence=part.sentence,
+            notes=tuple(note_dense_models(losses)),
+            figures=part.figures,
             measurements={
                 **losses.request,
                 "rows": [row.to_dict() for row in losses.rows],
@@ -111,108 +115,3 @@ class Languages(Study):
                 "sizes": [asdict(row) for row in losses.trends],
             },
         )
-
-
-def _loss_table(losses: LanguageLosses) -> Table:
-    row_of = {(row.model, row.language, row.without): row for row in losses.rows}
-    headings = [Column("without")]
-    for model, language in losses.columns:
-        headings += interval_columns(f"{model}: {language}", ".1%")
-    cells = []
-    for without in dict.fromkeys(row.without for row in losses.rows):
-        shares: list[float | None] = []
-        for model, language in losses.columns:
-            row = row_of.get((model, language, without))
-            shares += (None, None, None) if row is None else row.share.interval_lost
-        cells.append((without, *shares))
-    return Table("lost", tuple(headings), tuple(cells), "Share of its own score above chance that each model loses in each language")
-
-
-def _figure(losses: LanguageLosses) -> HeatMap:
-    row_of = {(row.model, row.language, row.without): row for row in losses.rows}
-    removals = tuple(dict.fromkeys(row.without for row in losses.rows))
-    cells = [[row_of.get((model, language, without)) for model, language in losses.columns] for without in removals]
-    sizes = {row.n_examples for row in losses.rows}
-    return HeatMap(
-        name="lost",
-        title="Share of its own score above chance that each model loses in each language",
-        x=Axis("language"),
-        y=Axis("without"),
-        table="lost",
-        n=min(sizes) if len(sizes) == 1 else None,
-        n_unit="examples in each language",
-        rows=removals,
-        columns=tuple(language if len(losses.models) == 1 else f"{model}: {language}" for model, language in losses.columns),
-        values=tuple(tuple(None if row is None else row.share.interval_lost[0] for row in cells_of_row) for cells_of_row in cells),
-        value=Axis("share of the score above chance that is lost", is_share=True),
-        marks=tuple(tuple(row is not None and row.q <= SIGNIFICANT for row in cells_of_row) for cells_of_row in cells),
-        mark_label=f"a change of the score with q ≤ {SIGNIFICANT}",
-    )
-
-
-def _notes(losses: LanguageLosses) -> Iterator[str]:
-    row_of = {(row.model, row.language): row for row in losses.rows}
-    for model, language in losses.columns:
-        row = row_of[model, language]
-        chance = "unknown" if row.share.chance is None else f"{row.share.chance:.4g}"
-        yield f"{model}, {language}: score of the dense model {row.dense:.4g}, of the best constant answer {chance}."
-        if row.share.reason:
-            yield f"{model}, {language}: no share is defined: {row.share.reason}."
-
-
-def _between_table(rows: Sequence[LanguageGap], title: str) -> Table:
-    columns = (Column("language"), Column("without"), *interval_columns("difference", "+.3g"), Column("q", format=".2g"))
-    cells = tuple((row.language, row.without, row.difference, row.low, row.high, row.q) for row in rows)
-    return Table("between languages", columns, cells, title)
-
-
-def _gap_table(rows: Sequence[ModelGap], title: str) -> Table:
-    columns = (
-        Column("language"),
-        Column("without"),
-        Column("one", format=".1%"),
-        Column("other", format=".1%"),
-        *interval_columns("difference", "+.1%"),
-        Column("q", format=".2g"),
-    )
-    cells = tuple((row.language, row.without, row.lost, row.lost_by_other, row.difference, row.low, row.high, row.q) for row in rows)
-    return Table("against", columns, cells, title)
-
-
-def _contrast_table(rows: Sequence[FamilyContrast]) -> Table:
-    columns = (
-        Column("without"),
-        Column("family"),
-        Column("languages"),
-        Column("other languages"),
-        Column("lost", format=".1%"),
-        Column("lost by others", format=".1%"),
-        *interval_columns("difference", "+.1%"),
-        Column("p", format=".2g"),
-        Column("q", format=".2g"),
-    )
-    title = "Share above chance that the languages of a family lose, against all others; Welch's t over languages"
-    return Table("families", columns, tuple(astuple(row) for row in rows), title)
-
-
-def _trend_table(rows: Sequence[SizeTrend]) -> Table:
-    columns = (
-        Column("without"),
-        Column("languages"),
-        *interval_columns("rank correlation", "+.2f"),
-        Column("p", format=".2g"),
-        Column("q", format=".2g"),
-    )
-    title = (
-        "Rank correlation over languages of the share lost with the size of the corpus; interval by resampling examples, p by permutation"
-    )
-    return Table("sizes", columns, tuple(astuple(row) for row in rows), title)
-
-
-def _verdict(losses: LanguageLosses) -> str:
-    def count(tests: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
-        return f"{sum(row.q <= SIGNIFICANT for row in tests)} of {len(tests)}"
-
-    text = f"{count(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT})"
-    text += f", {count(losses.between)} differ between languages" if losses.between else ""
-    return f"{text}, and {count(losses.gaps)} differ between the models." if losses.gaps else f"{text}."

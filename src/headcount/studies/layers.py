@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
-from headcount.studies._rows import describe_dense, note_dense
+from headcount.studies._rows import dense_numbers, dense_sentence
 
 if TYPE_CHECKING:
     from headcount.studies._measure.layers import GroupRow, LayerPairRow
@@ -34,14 +34,14 @@ class Layers(Study):
         return StudyResult(
             study=str(self),
             tables=(_group_table(rows, metric), *([_pair_table(pairs)] if pairs else [])),
-            sentence=_verdict(rows, metric),
-            notes=(note_dense(dense),),
+            sentence=_summary_sentence(rows, metric),
+            notes=(dense_sentence(dense),),
             figures=(_group_figure(rows, metric, dense.n_examples), *([_pair_figure(pairs, dense.n_examples)] if pairs else [])),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
                 "how": self.how,
-                "dense": describe_dense(dense),
+                "dense": dense_numbers(dense),
                 "rows": [row.to_dict() for row in rows],
                 "pairs": [asdict(pair) for pair in pairs],
             },
@@ -118,7 +118,7 @@ def _pair_figure(pairs: Sequence[LayerPairRow], n_examples: int) -> BarFigure:
     )
 
 
-def _verdict(rows: Sequence[GroupRow], metric: str) -> str:
+def _summary_sentence(rows: Sequence[GroupRow], metric: str) -> str:
     n_significant = sum(row.q <= SIGNIFICANT for row in rows)
     largest = max(rows, key=lambda row: abs(row.drop.score.difference))
     return (

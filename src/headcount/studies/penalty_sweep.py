@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import describe_dense, difference_cells, kind_columns, list_kinds_of_rows
+from headcount.studies._rows import dense_numbers, difference_cells, kind_columns, list_kinds_of_rows
 
 if TYPE_CHECKING:
     from headcount.studies._measure.penalty_sweep import PenaltyRow, Sweep
@@ -53,7 +53,7 @@ class PenaltySweep(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(sweep, metric), *([_pair_table(sweep, metric)] if self.exact else [])),
-            sentence=_verdict(sweep, metric),
+            sentence=_summary_sentence(sweep, metric),
             notes=(
                 f"Dense model: {metric} {sweep.dense.score:.4g} on {sweep.dense.n_examples} examples, {sweep.n_free} heads with a gate.",
                 "Numbers of heads are means over seeds.",
@@ -62,7 +62,7 @@ class PenaltySweep(Study):
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": describe_dense(sweep.dense),
+                "dense": dense_numbers(sweep.dense),
                 "rows": [row.to_dict() for row in sweep.rows],
                 "exact": [row.to_dict() for row in sweep.exact],
             },
@@ -88,7 +88,7 @@ def _table(sweep: Sweep, metric: str) -> Table:
     for row in sweep.rows:
         counts = [row.kept_by_kind.get(kind) for kind in kinds]
         seeds = (len(row.kept), row.steps, row.mean_kept, min(row.kept), max(row.kept))
-        cells.append((row.penalty, *seeds, *counts, row.score, *_band(row, sweep), *difference_cells(row.change), row.p, row.q))
+        cells.append((row.penalty, *seeds, *counts, row.score, *_score_ends(row, sweep), *difference_cells(row.change), row.p, row.q))
     return Table("penalties", columns, tuple(cells), f"Heads left by λ, and {metric} with its paired interval over examples")
 
 
@@ -121,7 +121,7 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
         name="heads",
         title=f"Heads left by λ; the band is from the fewest to the most of {n_seeds} seeds" if n_seeds > 1 else "Heads left by λ",
         x=Axis("λ, logarithmic", ticks=ticks),
-        y=Axis("heads left"),
+        y=Axis("heads left", is_count=True),
         table="penalties",
         n=n_seeds,
         n_unit=seeds,
@@ -129,7 +129,7 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
         references=(Reference("all heads", float(sweep.n_free)),),
     )
     ordered = sorted((row for row in rows if row.change is not None), key=lambda row: row.mean_kept)
-    bands = [_band(row, sweep) for row in ordered]
+    bands = [_score_ends(row, sweep) for row in ordered]
     line = Line(
         "L0 gates, by λ",
         tuple(row.mean_kept for row in ordered),
@@ -140,7 +140,7 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
     scores = LineFigure(
         name="metric",
         title=f"{metric} by the heads that λ leaves; intervals of 95 % over examples, paired with the dense model",
-        x=Axis("heads left"),
+        x=Axis("heads left", is_count=True),
         y=Axis(metric),
         table="penalties",
         n=sweep.dense.n_examples,
@@ -156,7 +156,7 @@ def _exact_figure(sweep: Sweep, metric: str, exact: str) -> LineFigure:
     return LineFigure(
         name="exact",
         title=f"{metric} by the number of heads: {exact} with exactly K, and L0 gates with λ",
-        x=Axis("heads left"),
+        x=Axis("heads left", is_count=True),
         y=Axis(metric),
         table="exact",
         n=sweep.dense.n_examples,
@@ -168,12 +168,12 @@ def _exact_figure(sweep: Sweep, metric: str, exact: str) -> LineFigure:
     )
 
 
-def _band(row: PenaltyRow, sweep: Sweep) -> tuple[float, float] | tuple[None, None]:
+def _score_ends(row: PenaltyRow, sweep: Sweep) -> tuple[float, float] | tuple[None, None]:
     """Returns the score of the dense model plus the interval of the change; None where λ left no model."""
     return (None, None) if row.change is None else shift_interval(sweep.dense, row.change)
 
 
-def _verdict(sweep: Sweep, metric: str) -> str:
+def _summary_sentence(sweep: Sweep, metric: str) -> str:
     first, last = sweep.rows[0], sweep.rows[-1]
     score = "no model" if last.score is None else f"{metric} {last.score:.4g}"
     return (

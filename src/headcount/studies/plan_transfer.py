@@ -10,7 +10,7 @@ from headcount.core.study_result import Column, StudyResult, Table, format_inter
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads
-from headcount.studies._rows import difference_cells, note_dense, seed_cells, seed_columns
+from headcount.studies._rows import dense_sentence, difference_cells, seed_cells, seed_columns
 
 if TYPE_CHECKING:
     from headcount.studies._measure.plan_transfer import Transfer, TransferRow, TransferTest
@@ -57,8 +57,8 @@ class PlanTransfer(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(transfer, metric), _test_table(transfer.tests, metric)),
-            sentence=_verdict(transfer),
-            notes=(note_dense(transfer.dense),),
+            sentence=_summary_sentence(transfer),
+            notes=(dense_sentence(transfer.dense),),
             figures=(_figure(transfer, metric),),
             measurements={
                 "model": context.model_name,
@@ -140,7 +140,7 @@ def _figure(transfer: Transfer, metric: str) -> BarFigure:
     )
 
 
-def _verdict(transfer: Transfer) -> str:
+def _summary_sentence(transfer: Transfer) -> str:
     size = min(test.n_kept for test in transfer.tests)
     parts = [
         f"{format_interval(test.change.difference, test.change.low, test.change.high)} against {test.control} (q = {test.q:.2g})"

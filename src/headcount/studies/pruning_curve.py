@@ -9,22 +9,21 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, StudyContext, StudyInfo
+from headcount.studies._labels import ShortLabels, shorten_labels
 from headcount.studies._pruned_models import PrunedModels
 
 if TYPE_CHECKING:
     from headcount.workflows.grid import MethodDifference, MethodRow
-
-WITHOUT_REPAIR = " without repair"
 
 
 @dataclass(frozen=True)
 class PruningCurve(PrunedModels):
     """How much does the model lose as heads go? Every method at every number of heads, over seeds, in pairs with random heads and with each other.
 
-    Michel et al. 2019 (Fig. 3 and 4) and Li et al. 2021 (Fig. 2, 3). Seeds are averaged example by example; a difference is paired over the examples
+    Michel et al. 2019 (Fig. 3 and 4) and Li et al. 2021 (Fig. 2, 3). The metric is the mean over seeds; a difference is paired over the examples
     of the report split, by Tango's score method where every example is right or wrong, else by a bootstrap. The interval of a mean over seeds is
     Student's t, from three seeds on. With `each_kind` one kind of attention at a time loses heads, and shares are those of its heads; with
-    `other_tasks` the curves of several tasks stand in one figure, also relative to each dense model.
+    `other_tasks` the curves of several tasks stand in one figure, and in another the share that is left of each dense model's score above chance.
     """
 
     _: KW_ONLY
@@ -54,11 +53,12 @@ class PruningCurve(PrunedModels):
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric), *([_pair_table(measured.pairs, metric)] if measured.pairs else [])),
-            sentence=_verdict(rows),
+            sentence=_summary_sentence(rows),
             notes=tuple(
                 f"Dense model: {dense.metric or 'loss'} {dense.score:.4g} on {dense.n_examples} examples{f' of {task}' if len(tasks) > 1 else ''}."
                 for task, dense in measured.dense.items()
-            ),
+            )
+            + tuple(_undefined_share_notes(rows)),
             figures=tuple(figures),
             measurements={
                 "model": context.model_name,
@@ -83,7 +83,7 @@ def _table(rows: Sequence[MethodRow], metric: str) -> Table:
         Column("seeds"),
         Column("steps"),
         *interval_columns(metric, ".4g"),
-        *(interval_columns("of the dense model", ".1%") if has_tasks else ()),
+        *(interval_columns("share left", ".1%") if has_tasks else ()),
         *interval_columns("mean over seeds", ".4g"),
         Column("sd", format=".2g"),
         *interval_columns("against the dense model", "+.3g", metric),
@@ -102,7 +102,7 @@ def _table(rows: Sequence[MethodRow], metric: str) -> Table:
             row.steps,
             row.mean,
             *row.band,
-            *(row.relative if has_tasks else ()),
+            *(_share_interval(row) if has_tasks else ()),
             row.mean,
             *row.interval,
             row.deviation,
@@ -141,28 +141,38 @@ def _pair_table(pairs: Sequence[MethodDifference], metric: str) -> Table:
     )
 
 
-def _series(rows: Sequence[MethodRow]) -> dict[str, list[MethodRow]]:
-    """Returns the rows of every line by its label, those with most heads first; of several random controls, which all look alike, none."""
+def _rows_by_line(rows: Sequence[MethodRow]) -> dict[tuple[str, str], list[MethodRow]]:
+    """Returns the rows of every line by task and method, those with most heads first."""
     by_line: dict[tuple[str, str], list[MethodRow]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.share_removed):
         by_line.setdefault((row.task, row.method), []).append(row)
-    controls = [line for line in by_line if line[1].startswith("random")]
-    lines = [line for line in by_line if len(controls) < 2 or line not in controls]
-    common = WITHOUT_REPAIR if all(method.endswith(WITHOUT_REPAIR) for _, method in lines) else ""
-    has_tasks = len({task for task, _ in lines}) > 1
-    return {
-        (f"{task}, " if has_tasks else "") + method.removesuffix(common): sorted(by_line[task, method], key=lambda row: row.share_removed)
-        for task, method in lines
-    }
+    return {line: by_line[line] for line in dict.fromkeys((row.task, row.method) for row in rows)}
 
 
-def _lines(rows: Sequence[MethodRow], read: Callable[[MethodRow], tuple[float, float, float]]) -> tuple[Line, ...]:
-    """Returns a line for every method; `read` takes a number and the ends of its interval from a row."""
-    lines = []
-    for label, points in _series(rows).items():
-        y, low, high = zip(*map(read, points), strict=True)
-        x = tuple(row.share_removed for row in points)
-        lines.append(Line(label, x, y, low, high, is_control=points[0].method.startswith("random")))
+def _labels(rows: Sequence[MethodRow]) -> ShortLabels:
+    """Returns the short labels of methods; of one method on several tasks the note has all, and lines bear the names of tasks."""
+    methods = dict.fromkeys(method for _, method in _rows_by_line(rows))
+    if len(methods) == 1 and len({row.task for row in rows}) > 1:
+        return ShortLabels(dict.fromkeys(methods, ""), f"Pruned by {next(iter(methods))}.")
+    return shorten_labels(methods)
+
+
+def _curve_lines(
+    rows: Sequence[MethodRow],
+    value_and_ends: Callable[[MethodRow], tuple[float | None, float | None, float | None]],
+    dense_value: Callable[[MethodRow], float],
+) -> tuple[Line, ...]:
+    """Returns a line for every method, from the dense model on.
+
+    `value_and_ends` takes a number and the ends of its interval from a row, None where they are undefined, `dense_value` that of its dense model.
+    """
+    lines, labels = [], _labels(rows).by_method
+    has_tasks = len({row.task for row in rows}) > 1
+    for (task, method), points in _rows_by_line(rows).items():
+        y, low, high = zip(*map(value_and_ends, points), strict=True)
+        x, start = tuple(row.share_removed for row in points), (0.0, dense_value(points[0]))
+        label = labels[method] if not has_tasks else task if len(labels) == 1 else f"{task}, {labels[method]}"
+        lines.append(Line(label, x, y, low, high, is_control=method.startswith("random"), start=start))
     return tuple(lines)
 
 
@@ -175,7 +185,8 @@ def _figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
         y=Axis(metric),
         table="curve",
         n=n,
-        lines=_lines(rows, lambda row: (row.mean, *row.band)),
+        note=_labels(rows).note,
+        lines=_curve_lines(rows, lambda row: (row.mean, *row.band), lambda row: row.dense),
         references=tuple(Reference(f"dense model, {task}" if len(tasks) > 1 else "dense model", score) for task, score in tasks.items()),
     )
 
@@ -189,7 +200,8 @@ def _difference_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> Lin
         y=Axis(f"difference of {metric}"),
         table="curve",
         n=n,
-        lines=_lines(rows, lambda row: (row.change.difference, row.change.low, row.change.high)),
+        note=_labels(rows).note,
+        lines=_curve_lines(rows, lambda row: (row.change.difference, row.change.low, row.change.high), lambda row: 0.0),
         references=(Reference("dense model", 0.0),),
     )
 
@@ -197,17 +209,28 @@ def _difference_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> Lin
 def _relative_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
     return LineFigure(
         name="relative",
-        title=f"{metric} as a share of each dense model's, by the share of heads removed",
+        title=f"Share that is left of each dense model's {metric} above chance, by the share of heads removed",
         x=Axis("heads removed", is_share=True),
-        y=Axis(f"{metric} of the dense model", is_share=True),
+        y=Axis(f"share left of {metric} above chance", is_share=True),
         table="curve",
         n=n,
-        lines=_lines(rows, lambda row: row.relative),
+        note=_labels(rows).note,
+        lines=_curve_lines(rows, _share_interval, lambda row: 1.0),
         references=(Reference("dense model", 1.0),),
     )
 
 
-def _verdict(rows: Sequence[MethodRow]) -> str:
+def _share_interval(row: MethodRow) -> tuple[float | None, float | None, float | None]:
+    return (None, None, None) if row.share is None else row.share.interval
+
+
+def _undefined_share_notes(rows: Sequence[MethodRow]) -> list[str]:
+    """Returns a sentence for every task whose dense model has no score above chance of which a share could be left."""
+    reasons = {row.task: row.share.reason for row in rows if row.share is not None and row.share.reason}
+    return [f"No share of the dense model's score is defined for {task}: {reason}." for task, reason in reasons.items()]
+
+
+def _summary_sentence(rows: Sequence[MethodRow]) -> str:
     tested = [row for row in rows if row.q is not None]
     if not tested:
         return "Random heads alone were removed, so that no method is compared with them."

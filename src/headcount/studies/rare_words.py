@@ -8,7 +8,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._parts import layer_of
+from headcount.studies._parts import layer_of_address
 
 if TYPE_CHECKING:
     from headcount.studies._measure.rare_words import RareWordResult
@@ -82,7 +82,7 @@ def _best_table(measured: RareWordResult) -> Table:
 
 def _rank_table(measured: RareWordResult) -> Table:
     columns = (Column("head"), Column("layer"), *(Column(f"rank {name}", format=".3f") for name in _rank_names(measured)))
-    rows = [(str(head), layer_of(head), *shares) for head, shares in measured.shares.items()]
+    rows = [(str(head), layer_of_address(head), *shares) for head, shares in measured.shares.items()]
     rows.append(("random key", "", *measured.chance))
     return Table("ranks", columns, tuple(rows), "Share of the queries by frequency rank of their strongest key", is_printed=False)
 
@@ -97,14 +97,14 @@ def _rank_figure(measured: RareWordResult) -> BarFigure:
         table="ranks",
         n=next(iter(measured.best.values())).n_sentences + next(iter(measured.best.values())).n_choosing,
         n_unit="sentences",
-        categories=_rank_names(measured),
+        categories=tuple(name.replace(" or more", "+") for name in _rank_names(measured)),
         bars=(Bars(str(head), measured.shares[head]), Bars("random key", measured.chance)),
     )
 
 
 def _head_figure(measured: RareWordResult) -> HeatMap:
-    layers = tuple(dict.fromkeys(layer_of(head) for head in measured.shares))
-    by_layer = [[head for head in measured.shares if layer_of(head) == layer] for layer in layers]
+    layers = tuple(dict.fromkeys(layer_of_address(head) for head in measured.shares))
+    by_layer = [[head for head in measured.shares if layer_of_address(head) == layer] for layer in layers]
     n_columns = max(map(len, by_layer))
     rows = [[measured.shares[head][0] for head in heads] + [None] * (n_columns - len(heads)) for heads in by_layer]
     best = next(iter(measured.best.values()))

@@ -9,6 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
 from headcount.studies import _measure
 from headcount.studies._base import Effort, StudyContext, StudyInfo
+from headcount.studies._labels import shorten_labels
 from headcount.studies._pruned_models import PrunedModels
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class RemainingRoles(PrunedModels):
         return StudyResult(
             study=str(self),
             tables=(_family_table(measured), _change_table(measured.changes), _head_table(measured)),
-            sentence=_verdict(measured),
+            sentence=_summary_sentence(measured),
             notes=(
                 _measure.role_tables.describe_text(measured.dense),
                 "Counts are means over seeds; a head of several families counts once as such.",
@@ -93,24 +94,29 @@ def _head_table(measured: RemainingFamilies) -> Table:
 
 
 def _figure(measured: RemainingFamilies, method: str, *, names_method: bool) -> BarFigure:
-    levels, label = [level for level in measured.levels if level.method == method], method.replace(" without repair", "")
+    levels, labels = (
+        [level for level in measured.levels if level.method == method],
+        shorten_labels(level.method for level in measured.levels),
+    )
+    label = labels.by_method[method]
     counts = [measured.dense_counts, *(level.counts for level in levels)]
     n_seeds = levels[0].n_seeds
     return BarFigure(
         name=f"families by {label}" if names_method else "families",
         title=f"Roles of the heads that remain, pruned by {label}{'; mean over seeds' if n_seeds > 1 else ''}",
-        x=Axis("heads that remain"),
-        y=Axis("heads"),
+        x=Axis("heads that remain", is_count=True),
+        y=Axis("heads", is_count=True),
         table="families",
         n=n_seeds,
         n_unit="seeds" if n_seeds > 1 else "seed",
+        note=labels.note,
         categories=(str(measured.n_heads), *(str(level.n_kept) for level in levels)),
         bars=tuple(Bars(name, tuple(float(of_level[name]) for of_level in counts)) for name in measured.groups),
         is_stacked=True,
     )
 
 
-def _verdict(measured: RemainingFamilies) -> str:
+def _summary_sentence(measured: RemainingFamilies) -> str:
     parts = []
     for method in dict.fromkeys(level.method for level in measured.levels):
         last = min((level for level in measured.levels if level.method == method), key=lambda level: level.n_kept)

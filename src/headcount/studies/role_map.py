@@ -5,12 +5,13 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Literal
 
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
-from headcount.core.figure import Axis, BarFigure, Bars, Counts, HeatMap, Histogram
+from headcount.core.figure import Axis, Counts, HeatMap, Histogram
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._parts import Part, join_parts, layer_of
+from headcount.studies._parts import Part, join_parts, layer_of_address
+from headcount.studies._role_labels import build_labels_part, build_role_table, choose_roles, reads_bias
 
 if TYPE_CHECKING:
     from headcount.core.heads import Head
@@ -49,21 +50,22 @@ class RoleMap(Study):
         rows = sorted(
             (row for row in table.rows if definition.family_of(row.role)), key=lambda row: order.index(definition.family_of(row.role) or "")
         )
-        roles, heads = _role_table(rows, definition), _head_table(rows, families, definition)
+        roles, heads = build_role_table(rows, definition), _head_table(rows, families, definition)
         n = int(table.conditions.get("n_examples", 0)) or None
-        labels = _labels_part(roles, heads, definition, table)
+        labels = build_labels_part(roles, heads, definition, table)
         parts = {
-            "bias": Part((roles, heads), (_bias_figure(rows, n),), _bias_sentence(rows)),
+            "bias": Part((roles, heads), (_sieve_bias_figure(rows, n),), _bias_sentence(rows)),
             "labels": labels,
             "p-values": _p_part(rows, definition),
             "map": _map_part(table, families, rows, n),
         }
         part = join_parts(parts, self.show)
+        untested = [f"Not tested: {role}: {reason}." for role, reason in table.untested.items() if ":" not in role]
         return StudyResult(
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(_measure.role_tables.describe_text(table), *_untested_notes(table)),
+            notes=(_measure.role_tables.describe_text(table), *untested),
             figures=part.figures,
             measurements={
                 "model": context.model_name,
@@ -74,36 +76,10 @@ class RoleMap(Study):
         )
 
 
-def _untested_notes(table: RoleTable) -> list[str]:
-    return [f"Not tested: {role}: {reason}." for role, reason in table.untested.items() if ":" not in role]
-
-
-def _p_of(row: RoleScore, definition: Definition) -> float:
+def _p_before_correction(row: RoleScore, definition: Definition) -> float:
     """Returns the p-value that the definition corrects: of the plain t-test where it is the published one."""
     is_plain = getattr(definition, "is_published", False) and row.p_t is not None
     return float(row.p_t if is_plain and row.p_t is not None else row.p)
-
-
-def _role_table(rows: Sequence[RoleScore], definition: Definition) -> Table:
-    columns = (
-        Column("role"),
-        Column("family"),
-        Column("heads tested"),
-        Column("sentences"),
-        Column("strongest head"),
-        *interval_columns("its bias", ".2f"),
-        Column("largest possible", "bias", ".2f"),
-        Column("heads with bias above τ"),
-        Column("heads with the role"),
-    )
-    cells = []
-    for role in dict.fromkeys(row.role for row in rows):
-        of_role = [row for row in rows if row.role == role]
-        top = max(of_role, key=lambda row: row.bias)
-        n_above = sum(row.bias > definition.threshold for row in of_role)
-        numbers = (top.bias, top.low, top.high, top.maximum, n_above, sum(row.has_role for row in of_role))
-        cells.append((role, definition.family_of(role), len(of_role), top.n_sentences, str(top.head), *numbers))
-    return Table("roles", columns, tuple(cells), f"Roles by {definition}; intervals of 95 % over sentences")
 
 
 def _head_table(rows: Sequence[RoleScore], families: Families, definition: Definition) -> Table:
@@ -115,7 +91,8 @@ def _head_table(rows: Sequence[RoleScore], families: Families, definition: Defin
         *interval_columns("bias", ".3f"),
         Column("p", format=".3g"),
         Column("q", format=".3g"),
-        Column("accuracy", format=".3f"),
+        *interval_columns("accuracy", ".3f"),
+        Column("accuracy needed", format=".3f"),
         Column("has the role"),
         Column("families of the head"),
     )
@@ -129,9 +106,12 @@ def _head_table(rows: Sequence[RoleScore], families: Families, definition: Defin
             row.bias,
             row.low,
             row.high,
-            _p_of(row, definition),
+            _p_before_correction(row, definition),
             row.q,
             row.accuracy,
+            row.accuracy_low,
+            row.accuracy_high,
+            definition.accuracy_threshold(row),
             row.has_role,
             families.count(row.head),
         )
@@ -140,11 +120,15 @@ def _head_table(rows: Sequence[RoleScore], families: Families, definition: Defin
     return Table("heads", columns, tuple(cells), "Bias, test and label of every head and role", is_printed=False)
 
 
-def _bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
-    roles, layers = tuple(dict.fromkeys(row.role for row in rows)), tuple(dict.fromkeys(layer_of(row.head) for row in rows))
+def _sieve_bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
+    largest_of_role: dict[str, float] = {}
+    for row in rows:
+        largest_of_role[row.role] = max(row.bias, largest_of_role.get(row.role, row.bias))
+    roles, note = choose_roles(largest_of_role, "largest bias")
+    layers = tuple(dict.fromkeys(layer_of_address(row.head) for row in rows))
     largest: dict[tuple[str, str], RoleScore] = {}
     for row in rows:
-        key = row.role, layer_of(row.head)
+        key = row.role, layer_of_address(row.head)
         if key not in largest or row.bias > largest[key].bias:
             largest[key] = row
     cells = [[largest.get((role, layer)) for layer in layers] for role in roles]
@@ -156,6 +140,7 @@ def _bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
         table="heads",
         n=n,
         n_unit="sentences",
+        note=note,
         rows=roles,
         columns=layers,
         values=tuple(tuple(None if row is None else row.bias for row in cells_of_role) for cells_of_role in cells),
@@ -172,29 +157,11 @@ def _bias_sentence(rows: Sequence[RoleScore]) -> str:
     return f"Nearest to its largest possible bias is {top.head} with {top.role}: {top.bias:.2f} of at most {top.maximum:.2f}."
 
 
-def _labels_part(roles: Table, heads: Table, definition: Definition, table: RoleTable) -> Part:
-    records = roles.records()
-    names = ("heads with bias above τ", "heads with the role")
-    bars = tuple(Bars(name, tuple(float(record[name] or 0) for record in records)) for name in names)
-    figure = BarFigure(
-        name="labels",
-        title=f"Heads that have each role, by {definition}",
-        x=Axis("role"),
-        y=Axis("heads"),
-        table="roles",
-        n=len(table.heads),
-        n_unit="heads",
-        categories=tuple(str(record["role"]) for record in records),
-        bars=bars,
-        is_horizontal=True,
-    )
-    n_labelled = sum(any(definition.family_of(role) for role in labels) for labels in table.labels().values())
-    return Part((roles, heads), (figure,), f"{n_labelled} of {len(table.heads)} heads have a role of {definition}.")
-
-
 def _p_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
     by_family = {family: [row for row in rows if definition.family_of(row.role) == family] for family in definition.info.families}
-    p_values = {family: [_p_of(row, definition) for row in of_family] for family, of_family in by_family.items() if of_family}
+    p_values = {
+        family: [_p_before_correction(row, definition) for row in of_family] for family, of_family in by_family.items() if of_family
+    }
     columns = (
         Column("family"),
         Column("tests"),
@@ -219,7 +186,7 @@ def _p_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
         name="p-values",
         title="p-values of the test of every head and role, by family",
         x=Axis("p-value"),
-        y=Axis("heads × roles"),
+        y=Axis("heads × roles", is_count=True),
         table="p-values",
         n=len(everything),
         n_unit="tests",
@@ -233,25 +200,32 @@ def _p_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
 
 def _map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n: int | None) -> Part:
     labels, definition = table.labels(), Definition.parse(table.definition)
-    nearness = {family: _nearness_by_head([row for row in rows if definition.family_of(row.role) == family]) for family in families.members}
+    is_of_bias = reads_bias(rows, definition)
+    rows_of = {family: [row for row in rows if definition.family_of(row.role) == family] for family in families.members}
+    nearness = {family: _nearness_by_head(of_family) if is_of_bias else _keys_by_head(of_family) for family, of_family in rows_of.items()}
+    value = "nearness" if is_of_bias else "strongest keys"
     columns = (
         Column("head"),
         Column("layer"),
         Column("families"),
         Column("number of families"),
         Column("roles"),
-        *(Column(f"nearness, {family}", format=".3f") for family in nearness),
+        *(Column(f"{value}, {family}", format=".3f") for family in nearness),
     )
     cells = []
     for head in table.heads:
         names = [family for family, members in families.members.items() if head in members]
         numbers = [of_family.get(head) for of_family in nearness.values()]
-        cells.append((str(head), layer_of(head), ", ".join(names), len(names), ", ".join(labels[head]), *numbers))
+        cells.append((str(head), layer_of_address(head), ", ".join(names), len(names), ", ".join(labels[head]), *numbers))
     counts = {head: families.count(head) for head in table.heads}
-    figures = [_draw_map("map", "Number of families that each head belongs to", "families", table, counts, n)]
+    figures = [_head_map("map", "Number of families that each head belongs to", "families", table, counts, n)]
     for family, members in families.members.items():
-        title = f"Nearness of every head to a perfect {family} head: 0 for uniform attention, 1 at the largest possible bias"
-        figures.append(_draw_map(f"map-{family.replace(' ', '-')}", title, "nearness", table, nearness[family], n, members))
+        title = (
+            f"Nearness of every head to a perfect {family} head: 0 for uniform attention, 1 at the largest possible bias"
+            if is_of_bias
+            else f"Largest share of tokens whose strongest key shows a {family} role, by head"
+        )
+        figures.append(_head_map(f"map-{family.replace(' ', '-')}", title, value, table, nearness[family], n, members))
     sizes = ", ".join(f"{family} {len(members)}" for family, members in families.members.items())
     map_table = Table("map", columns, tuple(cells), "Families and roles of every head", is_printed=False)
     return Part((map_table,), tuple(figures), f"Heads by family: {sizes}, of {len(table.heads)}.")
@@ -265,7 +239,15 @@ def _nearness_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
     return nearness
 
 
-def _draw_map(
+def _keys_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
+    """Returns the largest share of tokens whose strongest key shows a role, for the roles that can be labels, or else for all."""
+    shares: dict[Head, float] = {}
+    for row in [row for row in rows if not row.note] or rows:
+        shares[row.head] = max(shares.get(row.head, 0.0), row.accuracy)
+    return shares
+
+
+def _head_map(
     name: str,
     title: str,
     value: str,
@@ -274,8 +256,8 @@ def _draw_map(
     n: int | None,
     members: frozenset[Head] = frozenset(),
 ) -> HeatMap:
-    layers = tuple(dict.fromkeys(layer_of(head) for head in table.heads))
-    by_layer = {layer: [head for head in table.heads if layer_of(head) == layer] for layer in layers}
+    layers = tuple(dict.fromkeys(layer_of_address(head) for head in table.heads))
+    by_layer = {layer: [head for head in table.heads if layer_of_address(head) == layer] for layer in layers}
     n_columns = max(map(len, by_layer.values()))
 
     def row_of(layer: str) -> list[Head | None]:
@@ -294,7 +276,7 @@ def _draw_map(
         rows=layers,
         columns=tuple(str(number) for number in range(n_columns)),
         values=tuple(tuple(None if head is None or head not in values else float(values[head]) for head in heads) for heads in grid),
-        value=Axis(value),
+        value=Axis(value, is_count=value == "families"),
         marks=tuple(tuple(head in members for head in heads) for heads in grid) if members else (),
         mark_label="has a role of the family" if members else "",
     )

@@ -9,8 +9,8 @@ from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
-from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_pairs
-from headcount.studies._rows import describe_dense, note_dense
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_name_value_pairs
+from headcount.studies._rows import dense_numbers, dense_sentence
 
 if TYPE_CHECKING:
     from headcount.studies._measure.role_pruning import RoleLevel
@@ -21,7 +21,7 @@ class RolePruning(Study):
     """Are the heads of a role needed? Prune them first, or spare them longest, at several numbers of heads, beside as many random ones.
 
     Budhraja et al. 2020 (section 5): after fine-tuning, no role was worth sparing. Pruned, spared and random heads are compared at the same number of
-    heads; seeds are averaged example by example, and every difference is paired over examples. Without recovery or repair the study measures what the
+    heads; the metric is the mean over seeds, and every difference is paired over examples. Without recovery or repair the study measures what the
     heads contribute now.
     """
 
@@ -42,7 +42,7 @@ class RolePruning(Study):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [*self.role, *parse_pairs(self.groups, "groups")]
+        names = [*self.role, *parse_name_value_pairs(self.groups, "groups")]
         if not names:
             raise OptionError("name the roles whose heads are pruned with role, such as offset:-1, or with groups")
         if len(set(names)) < len(names):
@@ -51,7 +51,7 @@ class RolePruning(Study):
     @property
     def roles_by_name(self) -> dict[str, tuple[str, ...]]:
         """The roles of every role and group, by its name."""
-        groups = {name: tuple(filter(None, text.split(","))) for name, text in parse_pairs(self.groups, "groups").items()}
+        groups = {name: tuple(filter(None, text.split(","))) for name, text in parse_name_value_pairs(self.groups, "groups").items()}
         return {role: (role,) for role in dict.fromkeys(self.role)} | groups
 
     def effort(self, context: StudyContext) -> Effort:
@@ -71,13 +71,13 @@ class RolePruning(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric),),
-            sentence=_verdict(rows),
-            notes=(note_dense(dense), *measured.left_out),
-            figures=(_figure(rows, metric, dense.n_examples),),
+            sentence=_summary_sentence(rows),
+            notes=(dense_sentence(dense), *measured.left_out),
+            figures=(_figure(rows, metric, dense.n_examples, len(context.loaded.heads)),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": describe_dense(dense),
+                "dense": dense_numbers(dense),
                 "heads": {role: list(map(str, heads)) for role, heads in measured.heads_by_role.items()},
                 "rows": [row.to_dict() for row in rows],
             },
@@ -116,17 +116,18 @@ def _table(rows: Sequence[RoleLevel], metric: str) -> Table:
     return Table("rows", columns, tuple(cells))
 
 
-def _figure(rows: Sequence[RoleLevel], metric: str, n_examples: int) -> LineFigure:
+def _figure(rows: Sequence[RoleLevel], metric: str, n_examples: int, n_heads: int) -> LineFigure:
     lines = []
     for role, variant in dict.fromkeys((row.choice.role, row.choice.variant) for row in rows):
         of_line = sorted((row for row in rows if (row.choice.role, row.choice.variant) == (role, variant)), key=lambda row: row.choice.keep)
         label = {"prune": f"{role}: pruned first", "spare": f"{role}: pruned last", "random": "random heads"}[variant]
         changes, low, high = zip(*(row.against["dense"].score.interval for row in of_line), strict=True)
-        lines.append(Line(label, tuple(float(row.choice.keep) for row in of_line), changes, low, high, is_control=not role))
+        x = tuple(float(row.choice.keep) for row in of_line)
+        lines.append(Line(label, x, changes, low, high, is_control=not role, start=(float(n_heads), 0.0)))
     return LineFigure(
         name="roles",
         title=f"Change of {metric} when the heads of a role go first or last",
-        x=Axis("heads that stay"),
+        x=Axis("heads that stay", is_count=True),
         y=Axis(f"change of {metric} from the dense model"),
         table="rows",
         n=n_examples,
@@ -135,7 +136,7 @@ def _figure(rows: Sequence[RoleLevel], metric: str, n_examples: int) -> LineFigu
     )
 
 
-def _verdict(rows: Sequence[RoleLevel]) -> str:
+def _summary_sentence(rows: Sequence[RoleLevel]) -> str:
     parts = []
     for variant, words in (("prune", "pruning the heads of a role first"), ("spare", "sparing them longest")):
         tests = [row for row in rows if row.choice.variant == variant]

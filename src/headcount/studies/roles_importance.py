@@ -9,7 +9,7 @@ from headcount.core.figure import Axis, BarFigure, Bars, Counts, Histogram, Poin
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
-from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Study, StudyContext, StudyInfo
+from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
     from headcount.core.role_table import RoleTable
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from headcount.studies._measure.roles_importance import RoleRow
 
 
-OTHER = "other roles"
 N_BINS = 20
 """Bins of the histogram of scores."""
 
@@ -28,23 +27,34 @@ class RolesImportance(Study):
 
     Voita et al. 2019: the most important and the most confident heads are those with a role. For every role the mean rank of its heads (1 = most
     important) is set against that of the others, by permuting heads within their layers; the interval holds the shifts that this
-    test does not reject.
+    test does not reject. The roles are those of the families of the definition; any role is one of these.
     """
 
     _: KW_ONLY
     by: tuple[str, ...] = option(("gradient", "confidence"), "The importances to compare with roles")
     definition: str = option(DEFAULT_DEFINITION, "When a head has a role, of `headcount ls definitions`; its families colour the heads")
+    sentences: int | None = option(None, "How many sentences are read at most, drawn by a hash of their tokens", minimum=2)
+    examples: int | None = option(None, "The most examples that scores are measured on; by default all of the calibration split", minimum=2)
     info = StudyInfo(paper="Voita et al. 2019", needs=frozenset({"model", "task"}), optional=frozenset({"text"}))
+
+    def effort(self, context: StudyContext) -> Effort:
+        """Returns a pass over the text, and a forward and backward pass over the examples for every importance."""
+        n_examples = len(context.task.calibration)
+        limits = [n_examples, self.examples or n_examples, context.limit or n_examples]
+        return Effort(passes=(self.sentences or context.limit or 500) + 3.0 * len(self.by) * min(limits))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every role that some heads have and some lack, against every importance."""
-        table, scores = _measure.roles_importance.measure_roles_and_scores(context, self.by, self.definition)
+        table, scores = _measure.roles_importance.measure_roles_and_scores(self, context)
         rows = sorted(_measure.roles_importance.rank_roles(table, scores, seed=context.seed), key=lambda row: (row.method, row.p))
         return StudyResult(
             study=str(self),
             tables=(_table(rows), _head_table(table, scores)),
-            sentence=_verdict(rows),
-            notes=("Rank 1 is the head to keep first: a negative difference means that heads with the role matter more.",),
+            sentence=_summary_sentence(rows),
+            notes=(
+                "Rank 1 is the head to keep first: a negative difference means that heads with the role matter more.",
+                _measure.role_tables.describe_text(table),
+            ),
             figures=(_head_figure(table, scores), *([_rank_figure(rows)] if rows else [])),
             measurements={"model": context.model_name, "task": context.task.name, "rows": [asdict(row) for row in rows]},
         )
@@ -70,21 +80,21 @@ def _head_table(table: RoleTable, scores: Mapping[str, Scores]) -> Table:
     rows = []
     for index, head in enumerate(table.heads):
         values = [of_method.values[index] for of_method in scores.values()]
-        rows.append((str(head), _name_family(table, labels[head]), ", ".join(labels[head]), *values))
+        rows.append((str(head), _family_label(table, labels[head]), ", ".join(labels[head]), *values))
     return Table("heads", columns, tuple(rows), "Roles and scores of every head", is_printed=False)
 
 
-def _name_family(table: RoleTable, roles: Sequence[str]) -> str:
-    """Returns the family of a head with these roles by the definition of the table, `several`, `other roles` or `no role`."""
+def _family_label(table: RoleTable, roles: Sequence[str]) -> str:
+    """Returns the family of a head with these roles by the definition of the table, `several` or `no role`."""
     families = Definition.parse(table.definition).families_of(roles)
-    return families[0] if len(families) == 1 else "several" if families else OTHER if roles else "no role"
+    return families[0] if len(families) == 1 else "several" if families else "no role"
 
 
 def _head_figure(table: RoleTable, scores: Mapping[str, Scores]) -> ScatterFigure | Histogram:
     """Returns every head by its first two scores, coloured by the family of its roles; a histogram if there is one score."""
     labels = table.labels()
-    family_of = [_name_family(table, labels[head]) for head in table.heads]
-    families = sorted(set(family_of), key=lambda family: (family == "no role", family == OTHER, family == "several", family))
+    family_of = [_family_label(table, labels[head]) for head in table.heads]
+    families = sorted(set(family_of), key=lambda family: (family == "no role", family == "several", family))
     members = {family: [index for index, of_head in enumerate(family_of) if of_head == family] for family in families}
     first, *further = scores.values()
     about_heads = {"name": "heads", "table": "heads", "n": len(table.heads), "n_unit": "heads"}
@@ -98,7 +108,7 @@ def _head_figure(table: RoleTable, scores: Mapping[str, Scores]) -> ScatterFigur
         }
         groups = tuple(Counts(family, numbers) for family, numbers in counts.items())
         title = f"Heads by {first.method}, with the family of their roles"
-        return Histogram(title=title, x=Axis(first.label), y=Axis("heads"), edges=edges, groups=groups, **about_heads)
+        return Histogram(title=title, x=Axis(first.label), y=Axis("heads", is_count=True), edges=edges, groups=groups, **about_heads)
     second = further[0]
     points = tuple(
         Points(
@@ -133,7 +143,7 @@ def _rank_figure(rows: Sequence[RoleRow]) -> BarFigure:
     )
 
 
-def _verdict(rows: Sequence[RoleRow]) -> str:
+def _summary_sentence(rows: Sequence[RoleRow]) -> str:
     n_significant = sum(row.q <= SIGNIFICANT for row in rows)
     text = f"{n_significant} of {len(rows)} differences between heads with and without a role are significant (q ≤ {SIGNIFICANT})"
     of_any = [f"{row.difference:+.1f} by {row.method} (q = {row.q:.2g})" for row in rows if row.role == ANY_ROLE]

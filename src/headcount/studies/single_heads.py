@@ -2,14 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, Literal
 
 from headcount.core.figure import Axis, Counts, HeatMap, Histogram
 from headcount.core.options import option
 from headcount.core.study_result import Cell, Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import note_dense
+from headcount.studies._parts import Part, join_parts
+from headcount.studies._rows import dense_sentence
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation
@@ -29,6 +31,7 @@ class SingleHeads(Study):
 
     _: KW_ONLY
     how: Ablation = option("zero", "What stands in for the removed head: nothing, its mean output, or uniform attention")
+    show: Literal["all", "histogram", "heads"] = option("all", "What the result holds: the histogram of scores, every head, or both")
     info = StudyInfo(paper="Michel et al. 2019, section 3.2", needs=frozenset({"model", "task"}))
 
     def effort(self, context: StudyContext) -> Effort:
@@ -40,15 +43,23 @@ class SingleHeads(Study):
         """Returns a row for every head, their histogram, and a map of the changes."""
         dense, rows = _measure.single_heads.remove_each_head(context, self.name, self.how)
         metric, task = dense.metric or "loss", context.task
-        notes = [note_dense(dense)]
+        notes = [dense_sentence(dense)]
         if task.metric is not None and task.metric.generates:
             notes.append(f"{metric} is that of generated text: {len(rows) + 1} times {dense.n_examples} texts were generated.")
+        heads = _head_table(rows, metric, is_printed=self.show != "histogram")
+        parts = {
+            "histogram": Part((heads,), (_histogram(rows, dense, metric),), _score_sentence(rows, dense, metric)),
+            "heads": Part(
+                (_matrix_table(rows, metric), heads), tuple(_difference_maps(rows, dense, metric)), _summary_sentence(rows, dense, metric)
+            ),
+        }
+        part = join_parts(parts, self.show)
         return StudyResult(
             study=str(self),
-            tables=(_matrix(rows, metric), _head_table(rows, metric)),
-            sentence=_verdict(rows, dense, metric),
+            tables=part.tables,
+            sentence=part.sentence,
             notes=tuple(notes),
-            figures=(_histogram(rows, dense, metric), *_maps(rows, dense, metric)),
+            figures=part.figures,
             measurements={
                 "model": context.model_name,
                 "task": task.name,
@@ -59,7 +70,7 @@ class SingleHeads(Study):
         )
 
 
-def _head_table(rows: Sequence[HeadRow], metric: str) -> Table:
+def _head_table(rows: Sequence[HeadRow], metric: str, *, is_printed: bool) -> Table:
     columns = (
         Column("head"),
         Column("kind"),
@@ -87,21 +98,21 @@ def _head_table(rows: Sequence[HeadRow], metric: str) -> Table:
         )
         for row in rows
     )
-    return Table("heads", columns, cells, f"Change of {metric} without each head alone; q corrects over all heads", is_printed=False)
+    return Table("heads", columns, cells, f"Change of {metric} without each head alone; q corrects over all heads", is_printed)
 
 
-def _by_block(rows: Sequence[HeadRow]) -> dict[str, dict[int, HeadRow]]:
+def _rows_by_block(rows: Sequence[HeadRow]) -> dict[str, dict[int, HeadRow]]:
     blocks: dict[str, dict[int, HeadRow]] = {}
     for row in rows:
         blocks.setdefault(row.block, {})[row.index] = row
     return blocks
 
 
-def _matrix(rows: Sequence[HeadRow], metric: str) -> Table:
+def _matrix_table(rows: Sequence[HeadRow], metric: str) -> Table:
     indices = sorted({row.index for row in rows})
     columns = (Column("layer"), *(Column(f"H{index}", format="+.2g") for index in indices), Column(f"q ≤ {SIGNIFICANT}"))
     cells: list[tuple[Cell, ...]] = []
-    for block, heads in _by_block(rows).items():
+    for block, heads in _rows_by_block(rows).items():
         significant = [f"H{index}" for index, row in heads.items() if row.q is not None and row.q <= SIGNIFICANT]
         changes = [heads[index].change.difference if index in heads else None for index in indices]
         cells.append((block, *changes, " ".join(significant)))
@@ -125,7 +136,7 @@ def _histogram(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> Histo
         name="histogram",
         title=f"{metric} without one head (dense model: {dense.score:.4g})",
         x=Axis(f"{metric} without one head"),
-        y=Axis("heads"),
+        y=Axis("heads", is_count=True),
         table="heads",
         n=dense.n_examples,
         edges=tuple(edges),
@@ -133,11 +144,11 @@ def _histogram(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> Histo
     )
 
 
-def _maps(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> list[HeatMap]:
+def _difference_maps(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> list[HeatMap]:
     kinds = list(dict.fromkeys(row.kind for row in rows))
     maps = []
     for kind in kinds:
-        blocks = _by_block([row for row in rows if row.kind == kind])
+        blocks = _rows_by_block([row for row in rows if row.kind == kind])
         indices = sorted({index for heads in blocks.values() for index in heads})
         values = tuple(tuple(heads[i].change.difference if i in heads else None for i in indices) for heads in blocks.values())
         marks = tuple(tuple(i in heads and (heads[i].q or 0) <= SIGNIFICANT for i in indices) for heads in blocks.values())
@@ -161,7 +172,16 @@ def _maps(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> list[HeatM
     return maps
 
 
-def _verdict(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> str:
+def _score_sentence(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> str:
+    scores = [row.score for row in rows]
+    n_lower = sum(score < dense.score for score in scores)
+    return (
+        f"Without one head {metric} is between {min(scores):.4g} and {max(scores):.4g}, the median {median(scores):.4g} (dense model: "
+        f"{dense.score:.4g}); {n_lower} of {len(rows)} heads lower it."
+    )
+
+
+def _summary_sentence(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> str:
     significant = [row for row in rows if row.q is not None and row.q <= SIGNIFICANT]
     better = sum((row.change.difference > 0) == dense.higher_is_better for row in significant) if dense.value is not None else 0
     changes = [row.change.difference for row in rows]

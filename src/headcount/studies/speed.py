@@ -44,7 +44,7 @@ class Speed(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(rows),),
-            sentence=_verdict(rows),
+            sentence=_summary_sentence(rows),
             notes=(
                 f"Measured on {rows[0].device} with {rows[0].length} tokens in {rows[0].n_rounds} rounds; other machines give other times.",
             ),
@@ -91,7 +91,7 @@ def _figure_by_batch(rows: Sequence[SpeedRow]) -> LineFigure:
     for n_kept in dict.fromkeys(row.n_kept for row in rows):
         points = sorted((row for row in rows if row.n_kept == n_kept), key=lambda row: row.batch)
         positions = tuple(float(number) for number in range(len(points)))
-        lines.append(_line(f"{n_kept} heads stay", positions, points))
+        lines.append(_curve_line(f"{n_kept} heads stay", positions, points))
     batches = sorted({row.batch for row in rows})
     return LineFigure(
         name="batches",
@@ -110,7 +110,7 @@ def _figure_by_size(rows: Sequence[SpeedRow]) -> LineFigure:
     lines = []
     for batch in dict.fromkeys(row.batch for row in rows):
         points = sorted((row for row in rows if row.batch == batch), key=lambda row: row.share_removed)
-        lines.append(_line(f"batch {batch}", tuple(row.share_removed for row in points), points))
+        lines.append(_curve_line(f"batch {batch}", tuple(row.share_removed for row in points), points))
     return LineFigure(
         name="sizes",
         title="Speed-up of the cut model by the share of heads removed",
@@ -124,12 +124,12 @@ def _figure_by_size(rows: Sequence[SpeedRow]) -> LineFigure:
     )
 
 
-def _line(label: str, x: tuple[float, ...], points: Sequence[SpeedRow]) -> Line:
+def _curve_line(label: str, x: tuple[float, ...], points: Sequence[SpeedRow]) -> Line:
     low, high = tuple(row.low for row in points), tuple(row.high for row in points)
     return Line(label, x, tuple(row.speedup for row in points), low, high)
 
 
-def _verdict(rows: Sequence[SpeedRow]) -> str:
+def _summary_sentence(rows: Sequence[SpeedRow]) -> str:
     best = max(rows, key=lambda row: row.speedup)
     return (
         f"With {best.share_removed:.0%} of the heads removed the model runs {format_interval(best.speedup, best.low, best.high, '.2f')} times as "

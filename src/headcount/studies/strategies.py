@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import controlled_cells, controlled_columns, difference_cells, note_dense
+from headcount.studies._rows import controlled_cells, controlled_columns, dense_sentence, difference_cells
 
 if TYPE_CHECKING:
     from headcount.studies._measure.strategies import StrategyPair, StrategyResult, StrategyRow
@@ -24,7 +24,7 @@ class Strategies(Study):
 
     Budhraja et al. 2020: after fine-tuning, large random fractions go with limited loss. Every model is trained by one recipe with its mask fixed,
     the dense model too, and differences are from that. A pre-trained model gets an untrained head first, is pruned and then fine-tuned
-    (`pretrained`, or a new head for the model itself). Seeds are averaged example by example; differences are paired over the examples of the
+    (`pretrained`, or a new head for the model itself). The metric is the mean over seeds; differences are paired over the examples of the
     report split, and the interval of a mean over seeds is Student's t, from three seeds on.
     """
 
@@ -66,7 +66,7 @@ class Strategies(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(measured.rows, metric), *([_pair_table(measured.pairs, metric)] if measured.pairs else [])),
-            sentence=_verdict(measured.rows),
+            sentence=_summary_sentence(measured.rows),
             notes=_notes(measured),
             figures=tuple(_figure(measured, kind, metric) for kind in dict.fromkeys(row.kind for row in measured.rows)),
             measurements={
@@ -81,7 +81,7 @@ class Strategies(Study):
 
 def _notes(measured: StrategyResult) -> tuple[str, ...]:
     training = " after the same training, mean over seeds" if measured.is_dense_trained else " as it is"
-    return (note_dense(measured.dense, training), *([ONE_KIND] if measured.has_one_kind else []))
+    return (dense_sentence(measured.dense, training), *([ONE_KIND] if measured.has_one_kind else []))
 
 
 def _table(rows: Sequence[StrategyRow], metric: str) -> Table:
@@ -117,7 +117,8 @@ def _figure(measured: StrategyResult, kind: str, metric: str) -> LineFigure:
     for strategy in dict.fromkeys(row.strategy for row in of_kind):
         points = sorted((row for row in of_kind if row.strategy == strategy), key=lambda row: row.share_removed)
         y, low, high = (tuple(getattr(row.change, end) for row in points) for end in ("difference", "low", "high"))
-        lines.append(Line(strategy, tuple(row.share_removed for row in points), y, low, high, is_control=strategy == "random"))
+        x = tuple(row.share_removed for row in points)
+        lines.append(Line(strategy, x, y, low, high, is_control=strategy == "random", start=(0.0, 0.0)))
     name = "strategies" if kind == "all" else f"strategies-{kind}"
     attention = "" if kind == "all" else f" of {kind} attention"
     return LineFigure(
@@ -132,7 +133,7 @@ def _figure(measured: StrategyResult, kind: str, metric: str) -> LineFigure:
     )
 
 
-def _verdict(rows: Sequence[StrategyRow]) -> str:
+def _summary_sentence(rows: Sequence[StrategyRow]) -> str:
     tested = [row for row in rows if row.q is not None]
     if not tested:
         return "Random heads alone were removed, so that no strategy is compared with them."

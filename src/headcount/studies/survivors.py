@@ -11,7 +11,7 @@ from headcount.studies import _measure
 from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.survivors import FamilyCount, Level, Survival
+    from headcount.studies._measure.survivors import FamilySurvivors, Level, Survival
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Survivors(Study):
         return StudyResult(
             study=str(self),
             tables=(_survival_table(shown_survival), _level_table(shown_levels), _family_table(families)),
-            sentence=_verdict(survival),
+            sentence=_summary_sentence(survival),
             notes=tuple(notes),
             figures=(*_family_figures(families, len(table.heads)), *_share_figures(levels)),
             measurements={
@@ -111,13 +111,13 @@ def _level_table(rows: Sequence[Level]) -> Table:
     return Table("levels", columns, cells, "Share of the survivors that have a role, by level")
 
 
-def _family_table(families: Sequence[FamilyCount]) -> Table:
+def _family_table(families: Sequence[FamilySurvivors]) -> Table:
     columns = (Column("method"), Column("heads"), Column("seeds"), Column("family"), Column("survivors", format=".1f"))
     title = "Heads that stay by the family of their roles, mean over seeds"
     return Table("families", columns, tuple(astuple(row) for row in families), title, is_printed=False)
 
 
-def _family_figures(families: Sequence[FamilyCount], n_heads: int) -> list[BarFigure]:
+def _family_figures(families: Sequence[FamilySurvivors], n_heads: int) -> list[BarFigure]:
     """Returns, by method, the heads that stay at every level, stacked by the family of their roles."""
     figures = []
     names = sorted({row.family for row in families}, key=lambda family: (family == "no role", family == "several", family))
@@ -128,7 +128,7 @@ def _family_figures(families: Sequence[FamilyCount], n_heads: int) -> list[BarFi
             BarFigure(
                 name=f"families {number}",
                 title=f"Families of roles among the heads that stay under {method}",
-                x=Axis("heads that stay"),
+                x=Axis("heads that stay", is_count=True),
                 y=Axis("heads", "mean over seeds"),
                 table="families",
                 n=n_heads,
@@ -161,7 +161,7 @@ def _share_figures(levels: Sequence[Level]) -> list[LineFigure]:
         LineFigure(
             name="share",
             title="Share of the heads that stay with a role",
-            x=Axis("heads that stay"),
+            x=Axis("heads that stay", is_count=True),
             y=Axis("heads with a role", is_share=True),
             table="levels",
             n=rows[0].heads_tested,
@@ -172,7 +172,7 @@ def _share_figures(levels: Sequence[Level]) -> list[LineFigure]:
     ]
 
 
-def _verdict(survival: Sequence[Survival]) -> str:
+def _summary_sentence(survival: Sequence[Survival]) -> str:
     parts = [
         f"under {row.method}, heads with a role survive {row.survive_with:.0%} of the levels "
         f"and the others {row.survive_without:.0%} (q = {row.q:.2g})"

@@ -50,7 +50,7 @@ class TaskTransfer(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(rows), _head_table(tasks)),
-            sentence=_verdict(rows),
+            sentence=_summary_sentence(rows),
             notes=tuple(f"{row.other}, {row.quantity}: {row.reason}." for row in rows if row.reason),
             figures=tuple(
                 _figure(tasks[0], other, row, number)
@@ -105,6 +105,7 @@ def _figure(first: Changes, other: Changes, row: TransferRow, number: int) -> Sc
     is_loss = row.quantity == "loss"
     x, y = (changes.rises if is_loss else changes.metric_changes for changes in (first, other))
     labels = [f"{'rise of the loss' if is_loss else f'change of {changes.metric}'} on {changes.task}" for changes in (first, other)]
+    n_examples = " and ".join(f"{changes.samples[row.quantity].n:,}" for changes in (first, other))
     note = "Pearson is not defined"
     if row.pearson is not None:
         note = f"Pearson r {format_interval(row.pearson.value, row.pearson.low, row.pearson.high, '.2f')}, 95 % over examples"
@@ -115,13 +116,13 @@ def _figure(first: Changes, other: Changes, row: TransferRow, number: int) -> Sc
         y=Axis(labels[1]),
         table="heads",
         n=len(first.heads),
-        n_unit="heads",
+        n_unit=f"heads, on {n_examples} examples",
         groups=(Points("heads", x, y, first.heads),),
         note=note,
     )
 
 
-def _verdict(rows: Sequence[TransferRow]) -> str:
+def _summary_sentence(rows: Sequence[TransferRow]) -> str:
     parts = [
         f"{format_interval(row.pearson.value, row.pearson.low, row.pearson.high, '.2f')} for the {row.quantity} on {row.other}"
         for row in rows

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
-from headcount.core.training_log import FEW_STEPS, FIGURES, LoggedTraining, draw_gates, draw_number, scale_number
+from headcount.core.training_log import FEW_STEPS, FIGURES, LoggedTraining, draw_column, draw_gates, scale_for_figure
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 
@@ -41,11 +41,11 @@ class TrainingLog(Study):
         heads = tuple(map(str, context.loaded.heads))
         columns = [column for column in FIGURES if any(column in step.numbers for step in training.steps)]
         log = _log_table(training, columns)
-        numbers = [draw_number([training], column, name=FIGURES[column], table=log.name) for column in columns]
+        numbers = [draw_column([training], column, name=FIGURES[column], table=log.name) for column in columns]
         return StudyResult(
             study=str(self),
             tables=(log, _gate_table(training, heads)),
-            sentence=_verdict(training, len(heads)),
+            sentence=_summary_sentence(training, len(heads)),
             figures=(draw_gates(training, heads), *(figure for figure in numbers if figure is not None)),
             measurements={"model": context.model_name, "method": self.method, "rows": log.records()},
         )
@@ -55,7 +55,7 @@ def _log_table(training: LoggedTraining, numbers: Sequence[str]) -> Table:
     columns = (Column("step"), Column("sum of gates", format=".4g"), *(Column(FIGURES[name], format=".4g") for name in numbers))
     cells = []
     for step in training.steps:
-        values = (None if name not in step.numbers else scale_number(name, step.numbers[name]) for name in numbers)
+        values = (None if name not in step.numbers else scale_for_figure(name, step.numbers[name]) for name in numbers)
         cells.append((step.step, sum(step.gates), *values))
     return Table("log", columns, tuple(cells), f"The log of the training: {training.label}, {training.n_kept} heads stay")
 
@@ -66,7 +66,7 @@ def _gate_table(training: LoggedTraining, heads: Sequence[str]) -> Table:
     return Table("gates", columns, cells, "The gate of every head at every entry of the log", is_printed=False)
 
 
-def _verdict(training: LoggedTraining, n_heads: int) -> str:
+def _summary_sentence(training: LoggedTraining, n_heads: int) -> str:
     first, last = training.steps[0], training.steps[-1]
     n_first, n_last = (sum(0.05 < gate < 0.95 for gate in step.gates) for step in (first, last))
     n_open = sum(gate >= 0.95 for gate in last.gates)

@@ -40,7 +40,7 @@ class Transfer(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(pairs), _head_table(by_method)),
-            sentence=_verdict(pairs),
+            sentence=_summary_sentence(pairs),
             notes=tuple(notes),
             measurements={"pairs": [asdict(pair) for pair in pairs]},
             figures=tuple(_figure(number, pair, by_method[pair.method]) for number, pair in enumerate(pairs, 1)),
@@ -101,7 +101,7 @@ def _figure(number: int, pair: ScoreAgreement, by_run: Mapping[str, Scores]) -> 
     )
 
 
-def _verdict(pairs: Sequence[ScoreAgreement]) -> str:
+def _summary_sentence(pairs: Sequence[ScoreAgreement]) -> str:
     values = [pair.spearman.value for pair in pairs]
     n_significant = sum(pair.spearman.p <= SIGNIFICANT for pair in pairs)
     span = f"{min(values):.2f}" if len(values) == 1 else f"{min(values):.2f} to {max(values):.2f}"

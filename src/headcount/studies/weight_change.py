@@ -40,7 +40,7 @@ class WeightChange(Study):
         return StudyResult(
             study=str(self),
             tables=(_layer_table(layers), _trend_table(trends)),
-            sentence=_verdict(layers, trends),
+            sentence=_summary_sentence(layers, trends),
             figures=(_figure(layers),),
             measurements={
                 "before": context.model_name,
@@ -82,7 +82,7 @@ def _figure(rows: Sequence[LayerChange]) -> LineFigure:
     )
 
 
-def _verdict(rows: Sequence[LayerChange], trends: Sequence[DepthTrend]) -> str:
+def _summary_sentence(rows: Sequence[LayerChange], trends: Sequence[DepthTrend]) -> str:
     largest = max(rows, key=lambda row: row.mean)
     rising = [
         f"{trend.part}{f' of {trend.stack}' if trend.stack else ''} ({trend.correlation:+.2f})"

@@ -113,10 +113,10 @@ def bench(
 
 def time_rounds(models: Mapping[str, nn.Module], batch: int, length: int, rounds: int) -> dict[str, list[float]]:
     """Returns the seconds of one pass of every model in every round; each round times all models, after one that warms up."""
-    return _time_rounds({name: _Candidate.of(model) for name, model in models.items()}, batch, length, rounds)
+    return _time_candidates({name: _Candidate.of(model) for name, model in models.items()}, batch, length, rounds)
 
 
-def _time_rounds(candidates: Mapping[str, _Candidate], batch: int, length: int, rounds: int) -> dict[str, list[float]]:
+def _time_candidates(candidates: Mapping[str, _Candidate], batch: int, length: int, rounds: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(rounds + 1):
         for name, candidate in candidates.items():
@@ -127,7 +127,7 @@ def _time_rounds(candidates: Mapping[str, _Candidate], batch: int, length: int, 
 
 
 def _time_case(candidates: Mapping[str, _Candidate], batch: int, length: int, rounds: int) -> list[Timing]:
-    times = _time_rounds(candidates, batch, length, rounds)
+    times = _time_candidates(candidates, batch, length, rounds)
     base = median(next(iter(times.values())))
     timings = []
     for name, seconds in times.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 
 from headcount.surgery.manifest import Manifest
 
@@ -22,12 +23,12 @@ def inline_code(value: str) -> str:
     return f"`{html.escape(printable.replace('`', chr(39)), quote=False) or ' '}`"
 
 
-def table_code(value: str) -> str:
+def inline_code_in_table(value: str) -> str:
     """The same for a cell of a table, which a bar would end."""
     return inline_code(value).replace("|", "\\|")
 
 
-def _costs(cost: dict[str, dict[str, float]]) -> list[str]:
+def _cost_lines(cost: dict[str, dict[str, float]]) -> list[str]:
     rows = ["| | before | after |", "|---|---:|---:|"]
     labels = {**LABELS, "flops": f"FLOPs of a pass over {cost['before']['tokens']:.0f} tokens"} if "tokens" in cost["before"] else LABELS
     rows += [
@@ -36,8 +37,8 @@ def _costs(cost: dict[str, dict[str, float]]) -> list[str]:
     return [*rows, ""]
 
 
-def write_card(manifest: Manifest, plain: bool) -> str:
-    """The text of README.md for a saved model; `plain` says that it loads without headcount."""
+def write_card(manifest: Manifest, plain: bool, state_keys: Sequence[str] = ()) -> str:
+    """The text of README.md for a saved model; `plain` says that it loads without headcount, `state_keys` what that may not restore."""
     front = {"library_name": "transformers", "tags": ["headcount", "pruned", "attention-heads"]}
     lines = [
         "---",
@@ -55,12 +56,19 @@ def write_card(manifest: Manifest, plain: bool) -> str:
     ]
     lines += [*(f"- {inline_code(sentence)}" for sentence in manifest.notes), ""] if manifest.notes else []
     if manifest.cost:
-        lines += _costs(manifest.cost)
+        lines += _cost_lines(manifest.cost)
     lines += ["| block | heads kept | of |", "|---|---|---:|"]
-    lines += [f"| {table_code(b.block)} | {', '.join(map(str, b.heads)) or 'none'} | {b.of} |" for b in manifest.blocks]
+    lines += [f"| {inline_code_in_table(b.block)} | {', '.join(map(str, b.heads)) or 'none'} | {b.of} |" for b in manifest.blocks]
     lines += ["", "## How to load it", "", "```python", "import headcount as hc", 'model = hc.load("path/to/this/folder")', "```", ""]
     if plain:
         lines += ["The head counts are uniform, so plain `from_pretrained` of transformers loads it too.", ""]
+        if state_keys:
+            others = f" and {len(state_keys) - 1} more" if len(state_keys) > 1 else ""
+            lines += [
+                f"It does not read `heads.state` ({inline_code(state_keys[0])}{others}) and may compute these tensors anew or set them to zero; "
+                "after `headcount.register()` it reads them.",
+                "",
+            ]
     else:
         lines += [
             "Plain `from_pretrained` of transformers refuses these head counts; after `headcount.register()` it accepts them. "

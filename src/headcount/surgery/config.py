@@ -41,7 +41,7 @@ def base_config(config: Any) -> Any:
     return getattr(config, "headcount_base", config)
 
 
-def head_counts(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[str], list[str]]:
+def head_count_names(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[str], list[str]]:
     """Returns the names under which a configuration holds the number of heads, and of KV heads."""
 
     counts = ((names.HEAD_COUNTS, n_heads), (names.KV_COUNTS, n_kv_heads))
@@ -54,7 +54,7 @@ def set_block_counts(module: nn.Module, old: tuple[int, int], new: tuple[int, in
     config = getattr(module, "config", None)
     if config is None:
         return
-    heads, kv_heads = head_counts(config, *old)
+    heads, kv_heads = head_count_names(config, *old)
     base = base_config(config)
     own = {name: value for name, value in getattr(config, "__dict__", {}).items() if name != "headcount_base"} if base is not config else {}
     overrides = {**own, **dict.fromkeys(heads, new[0]), **dict.fromkeys(kv_heads, new[1])}
@@ -70,16 +70,16 @@ def set_owner_counts(owner: nn.Module, block: AttentionBlock, n_heads: int) -> N
     setattr(owner, "config", ConfigView(base_config(owner.config), sizes))  # noqa: B010
 
 
-def _scalars(module: nn.Module) -> dict[str, Any]:
+def _scalar_attributes(module: nn.Module) -> dict[str, Any]:
     simple = (int, float, str, type(None))
     return {name: value for name, value in vars(module).items() if isinstance(value, simple) and name != "training" and name[0] != "_"}
 
 
-def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+def _parameter_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
 
-def built_heads(model: nn.Module) -> HeadMap | None:
+def heads_as_configured(model: nn.Module) -> HeadMap | None:
     """Returns the heads of the model that the configuration builds, without the record of a cut; None where it builds none."""
     config = copy.deepcopy(model.config)
     vars(config).pop(KEY, None)  # pyright: ignore[reportArgumentType]
@@ -90,7 +90,7 @@ def built_heads(model: nn.Module) -> HeadMap | None:
         return None
 
 
-def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
+def builds_same_model(model: nn.Module, config: Any, heads: HeadMap) -> bool:
     """Returns whether building the model from the saved `config` gives every tensor shape and every scalar of its attention that the model has."""
     try:
         config = type(config).from_dict(json.loads(config.to_json_string()))  # a class may compute attributes anew on reading, as head_dim
@@ -100,9 +100,11 @@ def builds_same(model: nn.Module, config: Any, heads: HeadMap) -> bool:
             built = type(model)(config)
     except Exception:  # a configuration that its class rejects, in whatever way, does not describe the cut
         return False
-    if _shapes(model) != _shapes(built):
+    if _parameter_shapes(model) != _parameter_shapes(built):
         return False
-    return all(_scalars(model.get_submodule(block.path)) == _scalars(built.get_submodule(block.path)) for block in heads.blocks)
+    return all(
+        _scalar_attributes(model.get_submodule(block.path)) == _scalar_attributes(built.get_submodule(block.path)) for block in heads.blocks
+    )
 
 
 def _group_by_config(model: nn.Module, heads: HeadMap) -> list[tuple[Any, list[AttentionBlock]]]:
@@ -113,9 +115,9 @@ def _group_by_config(model: nn.Module, heads: HeadMap) -> list[tuple[Any, list[A
     return list(blocks_by_config.values())
 
 
-def _change(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict[str, int]:
+def _uniform_change(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict[str, int]:
     """Returns the attributes that describe a uniform cut; empty if the configuration has no name for the number of heads."""
-    heads = {*head_counts(config, *before)[0], *head_counts(config, block.n_original, 0)[0]}
+    heads = {*head_count_names(config, *before)[0], *head_count_names(config, block.n_original, 0)[0]}
     kv_heads = [name for name in names.KV_COUNTS if whole_number(config, name) is not None]
     if not heads:
         return {}
@@ -131,7 +133,7 @@ def _name_in(config: Any, model_config: Any) -> str:
     return next((name for name, value in vars(model_config).items() if value is config), "")
 
 
-def _part(model_config: Any, name: str) -> Any:
+def _config_part(model_config: Any, name: str) -> Any:
     return getattr(model_config, name) if name else model_config
 
 
@@ -142,7 +144,7 @@ def _uniform_changes(model: nn.Module, heads: HeadMap, before: dict[str, tuple[i
         if all(before[block.path] == (block.n_heads, block.n_kv_heads) and block.n_heads == block.n_original for block in blocks):
             continue  # another tower, which the cut does not touch
         same = len({(block.n_heads, block.n_kv_heads) for block in blocks}) == 1 and blocks[0].n_heads
-        change = _change(config, before[blocks[0].path], blocks[0]) if same else {}
+        change = _uniform_change(config, before[blocks[0].path], blocks[0]) if same else {}
         if not change:
             return None
         changes.append((config, change))
@@ -160,14 +162,16 @@ def write_uniform_cut(model: nn.Module, heads: HeadMap, before: dict[str, tuple[
     trial = copy.deepcopy(model.config)
     vars(trial).pop(KEY, None)
     for config, change in changes:
-        assign_values(_part(trial, _name_in(config, model.config)), change)
-    if not builds_same(model, trial, heads):
+        assign_values(_config_part(trial, _name_in(config, model.config)), change)
+    if not builds_same_model(model, trial, heads):
         return False
     named = [(_name_in(config, model.config), config, change) for config, change in changes]
-    values = {f"{name}.{key}" if name else key: whole_number(_part(model.config, name), key) for name, _, change in named for key in change}
+    values = {
+        f"{name}.{key}" if name else key: whole_number(_config_part(model.config, name), key) for name, _, change in named for key in change
+    }
     for name, config, change in named:
         assign_values(config, change)
-        assign_values(_part(model.config, name), change)
+        assign_values(_config_part(model.config, name), change)
     record.write_cut_record(model, record.read_cut_record(model), values)
     for block in heads.blocks:
         module = model.get_submodule(block.path)
@@ -178,7 +182,7 @@ def write_uniform_cut(model: nn.Module, heads: HeadMap, before: dict[str, tuple[
 
 def undo_uniform_cut(model: nn.Module, heads: HeadMap) -> None:
     """Undoes `write_uniform_cut` before another cut: the configuration gets its old values, blocks keep their own counts."""
-    values = record.replaced_values(model)
+    values = record.values_before_uniform_cut(model)
     if not values:
         return
     for config, blocks in _group_by_config(model, heads):
@@ -199,7 +203,7 @@ def assign_values(config: Any, change: Mapping[str, int | None]) -> None:
     """Sets attributes of a configuration, by dotted name; None removes one."""
     for dotted, value in change.items():
         part, _, name = dotted.rpartition(".")
-        owner = _part(config, part)
+        owner = _config_part(config, part)
         if value is None:
             owner.__dict__.pop(name, None)
         else:

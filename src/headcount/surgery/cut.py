@@ -13,7 +13,7 @@ from torch import nn
 from headcount.core.errors import PlanError, VerificationError
 from headcount.core.plan import Plan
 from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
-from headcount.models.gates import gates_open
+from headcount.models.gates import are_gates_open
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, unwrap
 from headcount.models.ownership import holds
@@ -22,7 +22,7 @@ from headcount.surgery.caches import keep_caches_apart, requiring_separate_cache
 from headcount.surgery.config import undo_uniform_cut, write_uniform_cut
 from headcount.surgery.named_heads import follow_cut, original_fields
 from headcount.surgery.reshape import Cut, cuts_of, n_head_elements, n_kept_elements, n_removed_from_tables, reshape
-from headcount.surgery.verify import HALF, check_equal, copy_in_float32, every_block_runs, float_dtype, forward_outputs, run_gated
+from headcount.surgery.verify import HALF, check_equal, copy_in_float32, float_dtype, forward_outputs, require_every_block_runs, run_gated
 
 NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs",
           "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")  # fmt: skip
@@ -31,7 +31,7 @@ NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre
 def removed_parameters(heads: HeadMap, plan: Plan) -> int:
     """Returns how many parameters a cut removes, by arithmetic on shapes."""
     cuts = _plan_cuts(heads, plan)
-    return n_removed_from_tables(cuts) + sum(n_head_elements(cut.block) - n_kept_elements(cut) for cut in cuts if not cut.unchanged)
+    return n_removed_from_tables(cuts) + sum(n_head_elements(cut.block) - n_kept_elements(cut) for cut in cuts if not cut.is_unchanged)
 
 
 def _plan_cuts(heads: HeadMap, plan: Plan) -> list[Cut]:
@@ -100,7 +100,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
     source = unwrap(model)
     heads = HeadMap.of(source)
     plan.check(heads)
-    if gates_open(source):
+    if are_gates_open(source):
         raise PlanError("the model has gates on it; leave their context (with mask(...), with HeadGates(...)) before cutting")
     _check_tied(source, heads, plan)
     if next(source.parameters()).is_meta:
@@ -108,7 +108,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
     batch = dict(inputs) if inputs is not None else probe_inputs(source)
     affected = [block for block in heads.blocks if len(plan.kept_positions(block)) < block.n_heads]
     with (
-        every_block_runs(source, affected),
+        require_every_block_runs(source, affected),
         requiring_separate_caches(source, heads),
         reporting_inputs(source, batch, dummy=inputs is None),
     ):
@@ -117,7 +117,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
     reference = copy_in_float32(source, batch) if dtype in HALF else None
     target = source if in_place else copy_model(source)
     with _undo_on_error(target):
-        _carry_out(target, heads, plan)
+        _cut_in_place(target, heads, plan)
         try:
             check_equal(expected, forward_outputs(target, batch), dtype, "the cut model")
         except VerificationError:
@@ -138,7 +138,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
     return target
 
 
-def _carry_out(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
+def _cut_in_place(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
     lists = original_fields(model, heads)
     undo_uniform_cut(model, heads)
     before = {block.path: (block.n_heads, block.n_kv_heads) for block in heads.blocks}

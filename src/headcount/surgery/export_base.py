@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +33,11 @@ class Exported:
     """An export that was written and found equal to its model."""
 
     path: Path
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Returns sentences on what was not compared, or does not hold everywhere; `export` warns with them."""
+        return ()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as plain data."""
@@ -89,6 +95,8 @@ def export(
 ) -> Path:
     """Writes a model for tools that know nothing of headcount, after comparing the result with the model.
 
+    Warns with what the comparison leaves open: inputs that had one value only, tensors that plain loading of a portable folder changes.
+
     Args:
         model: A transformers model, cut or not.
         path: The folder (portable) or file (onnx) to write.
@@ -114,4 +122,7 @@ def export(
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"export takes a transformers model; got {type(model).__name__}")
     target.check_path(destination, overwrite=overwrite)
-    return target.write(model, destination, tokenizer=tokenizer, inputs=inputs, overwrite=overwrite).path
+    exported = target.write(model, destination, tokenizer=tokenizer, inputs=inputs, overwrite=overwrite)
+    for caveat in exported.caveats:
+        warnings.warn(caveat, stacklevel=2)
+    return exported.path

@@ -14,7 +14,7 @@ from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import HeadArgument
 
 
-def _caller() -> int:
+def _thread_key() -> int:
     """Returns the thread that runs the block, so that calls of several threads do not mix; 0 in compiled code."""
     return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
@@ -47,24 +47,26 @@ class ArgumentSlicer:
     def install(self, module: nn.Module) -> None:
         """Puts the hooks on a block, and on its own bias table if it has one."""
         self.order = list(inspect.signature(type(module).forward).parameters)[1:]
-        module.register_forward_pre_hook(self.before, with_kwargs=True)
+        module.register_forward_pre_hook(self.slice_arguments, with_kwargs=True)
         if any(argument.returned for argument in self.arguments):
-            module.register_forward_hook(self.after)
+            module.register_forward_hook(self.restore_whole_bias)
             table = getattr(module, "relative_attention_bias", None)
             if table is not None:
-                table.register_forward_hook(self.table_read)
+                table.register_forward_hook(self.slice_table_output)
 
-    def before(self, _module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> tuple[tuple[Any, ...], dict[str, object]]:
+    def slice_arguments(
+        self, _module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, object]
+    ) -> tuple[tuple[Any, ...], dict[str, object]]:
         """Slices the arguments of a call."""
         values, named = list(args), dict(kwargs)
-        self._forget()
+        self._forget_call()
         for argument in self.arguments:
             index = self.order.index(argument.name)
             value = named.get(argument.name, values[index] if index < len(values) else None)
             if not isinstance(value, Tensor):
                 continue
             if argument.returned:
-                self.received[_caller()] = value
+                self.received[_thread_key()] = value
             part = take_heads(value, self.positions, self.n_heads)
             if argument.name in named:
                 named[argument.name] = part
@@ -72,14 +74,14 @@ class ArgumentSlicer:
                 values[index] = part
         return tuple(values), named
 
-    def table_read(self, _table: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
+    def slice_table_output(self, _table: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor:
         """Keeps the bias [q, k, heads] of all heads for later layers and returns that of the block's own heads."""
-        self.computed[_caller()] = output.permute(2, 0, 1).unsqueeze(0)
+        self.computed[_thread_key()] = output.permute(2, 0, 1).unsqueeze(0)
         return output[..., self.positions]
 
-    def after(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
+    def restore_whole_bias(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
         """Puts the bias of all heads in place of the part that the block returns."""
-        part, caller = output[1], _caller()
+        part, caller = output[1], _thread_key()
         if caller in self.received:
             full_bias = self.received[caller]
         elif caller in self.computed:
@@ -88,12 +90,12 @@ class ArgumentSlicer:
             full_bias = bias + mask
         else:
             full_bias = part[:, :1].expand(-1, self.n_heads, -1, -1)  # no table: the same for all heads
-        self._forget()
+        self._forget_call()
         return (output[0], full_bias, *output[2:])
 
-    def _forget(self) -> None:
-        self.received.pop(_caller(), None)
-        self.computed.pop(_caller(), None)
+    def _forget_call(self) -> None:
+        self.received.pop(_thread_key(), None)
+        self.computed.pop(_thread_key(), None)
 
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks")

@@ -16,7 +16,7 @@ from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
 from headcount.surgery.load import load_blocks, loading_options
 from headcount.surgery.sizes import MAX_RATIO, bounded_build, check_counts
-from headcount.surgery.source import build_from_config, check_weight_files, class_of, local_folder, read_config
+from headcount.surgery.source import build_from_config, check_weight_files, local_folder, model_class_of, read_config
 
 FIELD = "pruned_heads"
 
@@ -96,7 +96,7 @@ def load_legacy(
     options = loading_options(dtype)
     sizes = check_weight_files(path, allow_pickle, config, options)
     check_counts(path / "config.json", config, sizes)
-    cls = class_of(path, config, auto)
+    cls = model_class_of(path, config, auto)
     options |= {} if allow_pickle else {"use_safetensors": True}
     most_pruned = {"": record.KeptHeads((0,), MAX_RATIO)}  # what is left of each layer is known only when the dense model is built
     with bounded_build(path / "config.json", config, sizes, most_pruned), torch.device("meta"):

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.core.errors import ArtifactError, HeadcountError, OptionError, unknown
+from headcount.core.errors import ArtifactError, HeadcountError, OptionError, unknown_name_error
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
-from headcount.surgery import manifest
+from headcount.models.randomness import fork_rng
+from headcount.surgery import manifest, state
 from headcount.surgery.caches import keep_caches_apart
 from headcount.surgery.reshape import cuts_of, reshape
 from headcount.surgery.sizes import BUILD_LOCK, bounded_build, check_counts
-from headcount.surgery.source import check_weight_files, class_of, local_folder, read_config
+from headcount.surgery.source import check_weight_files, local_folder, model_class_of, read_config
 from headcount.surgery.state import restore_state
 
 Blocks = Mapping[str, record.KeptHeads]
@@ -30,7 +31,7 @@ LOCATION_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_f
 
 def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
-    values, lists = record.replaced_values(model), record.read_named(model)
+    values, lists = record.values_before_uniform_cut(model), record.read_original_head_lists(model)
     setattr(model.config, record.KEY, None)
     heads = HeadMap.of(model)
     by_path = {record.relative_path(model, block.path): block for block in heads.blocks}
@@ -61,7 +62,7 @@ def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     keep_caches_apart(model, heads)
     record.write_cut_record(model, record.read_cut_record(model) | built_small, values)
     if lists:
-        record.write_named(model, lists)
+        record.write_original_head_lists(model, lists)
 
 
 def cut_class(cls: type, blocks: Blocks) -> type:
@@ -197,7 +198,7 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
         warnings.warn(f"{path} has no {manifest.NAME}: its files cannot be checked for damage", stacklevel=2)
     sizes = check_weight_files(path, allow_pickle, config, options)
     check_counts(path / "config.json", config, sizes)
-    cls, blocks = class_of(path, config, auto), record.parse(config.get(record.KEY))
+    cls, blocks = model_class_of(path, config, auto), record.parse_cut_record(config.get(record.KEY))
     options |= ({} if allow_pickle else {"use_safetensors": True}) | ({"trust_remote_code": True} if trust_remote_code else {})
     with bounded_build(path / "config.json", config, sizes, blocks):
         model = load_blocks(path, cls, blocks, options, new_layers=new_layers)
@@ -215,7 +216,7 @@ def loading_options(
 ) -> dict[str, object]:
     """Returns arguments of from_pretrained; raises OptionError if `model_kwargs` holds an argument of `load`, or proxies, which have no effect."""
     if isinstance(dtype, str) and dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise unknown("dtype", dtype, ("auto", "float64", "float32", "bfloat16", "float16"))
+        raise unknown_name_error("dtype", dtype, ("auto", "float64", "float32", "bfloat16", "float16"))
     if not isinstance(dtype, str | torch.dtype):
         raise OptionError(f"dtype is a torch.dtype, its name, or 'auto'; got {dtype!r}")
     own = sorted(set(model_kwargs or {}) & set(inspect.signature(load).parameters))
@@ -228,7 +229,22 @@ def loading_options(
 
 
 def load_blocks(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, object], *, new_layers: bool = False) -> nn.Module:
-    """Returns a model of a class with the blocks of a record, its weights checked; `options` are arguments of from_pretrained."""
+    """Returns a model of a class with the blocks of a record, bit for bit as saved; `options` are arguments of from_pretrained."""
+    model = _load_checked(folder, cls, blocks, options, new_layers=new_layers)
+    _restore(model, folder, options["dtype"])
+    return model
+
+
+def load_plainly(model: nn.Module, folder: Path) -> nn.Module:
+    """Returns what plain from_pretrained gives of a folder, with the kernels and on the device of `model`, which was saved there."""
+    kernels = {name: getattr(model.config, f"_{name}", None) for name in ("attn_implementation", "experts_implementation")}
+    with fork_rng(()):  # models are built with random weights first
+        plain = _load_checked(folder, type(model), {}, {name: value for name, value in kernels.items() if value is not None})
+    return plain.to(next(model.parameters()).device)
+
+
+def _load_checked(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, object], *, new_layers: bool = False) -> nn.Module:
+    """Returns what transformers loads into a class with the blocks of a record; raises ArtifactError unless all weights are right."""
     original = _original_from_pretrained()
 
     def load_class(loaded_class: type) -> Any:
@@ -247,11 +263,29 @@ def load_blocks(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, o
             f"{folder} cannot be loaded as {cls.__name__}: {reason}. Use config.json and weights that were saved together"
         ) from error
     _check_loaded(model, loading_info, folder, new_layers)
-    restore_state(model, folder, options["dtype"])
+    return model
+
+
+def _restore(model: nn.Module, folder: Path, dtype: Any) -> None:
+    """Puts back what transformers did not restore from a folder, and moves tensors to addresses at which kernels round alike."""
+    restore_state(model, folder, dtype)
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type == "cpu" and tensor.data_ptr() % 64:  # kernels round differently across cache lines, as files map tensors
             tensor.data = tensor.data.clone()
-    return model
+
+
+def _state_folder(name: str, location: Mapping[str, Any]) -> Path | None:
+    """Returns the folder or hub snapshot with the heads.state of a model; None if it has none."""
+    folder = Path(name) / location.get("subfolder", "")
+    if Path(name).is_dir():
+        return folder if (folder / state.NAME).is_file() else None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(name, state.NAME, **{key: value for key, value in location.items() if key != "proxies"})).parent
+    except EntryNotFoundError:
+        return None
 
 
 def _original_from_pretrained() -> Callable[..., Any]:
@@ -262,9 +296,9 @@ def _original_from_pretrained() -> Callable[..., Any]:
 
 
 def register() -> None:
-    """Lets plain `from_pretrained` of transformers, and with it `pipeline`, load folders of cut models for the rest of this process.
+    """Lets plain `from_pretrained` of transformers, and with it `pipeline`, load cut models, and all that `save` wrote, bit for bit.
 
-    Calling it twice does no harm; `unregister` takes it back.
+    It holds for the rest of this process. Calling it twice does no harm; `unregister` takes it back.
 
     Example:
         >>> hc.register()
@@ -277,13 +311,19 @@ def register() -> None:
     @functools.wraps(original)
     def with_heads(cls: type, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("config")
+        location = {name: kwargs[name] for name in LOCATION_OPTIONS if name in kwargs}
+        dtype = kwargs.get("dtype", kwargs.get("torch_dtype"))
         if config is None and pretrained_model_name_or_path is not None and hasattr(cls, "config_class"):
-            location = {name: kwargs[name] for name in LOCATION_OPTIONS if name in kwargs}
             config = cls.config_class.from_pretrained(pretrained_model_name_or_path, **location)
-        blocks = record.parse(getattr(config, record.KEY, None))
+        blocks = record.parse_cut_record(getattr(config, record.KEY, None))
         if not blocks or getattr(cls, "_headcount_cut", False):
-            return original(cls, pretrained_model_name_or_path, *args, **kwargs)
-        return load_cut(cls, blocks, lambda loaded_class: original(loaded_class, pretrained_model_name_or_path, *args, **kwargs))
+            result = original(cls, pretrained_model_name_or_path, *args, **kwargs)
+        else:
+            result = load_cut(cls, blocks, lambda loaded_class: original(loaded_class, pretrained_model_name_or_path, *args, **kwargs))
+        folder = None if pretrained_model_name_or_path is None else _state_folder(str(pretrained_model_name_or_path), location)
+        if folder is not None:
+            _restore(result[0] if isinstance(result, tuple) else result, folder, dtype)
+        return result
 
     with_heads.headcount_original = original  # pyright: ignore[reportAttributeAccessIssue]
     PreTrainedModel.from_pretrained = classmethod(with_heads)  # pyright: ignore[reportAttributeAccessIssue]

@@ -59,14 +59,14 @@ class Manifest(BaseModel):
     files: dict[str, FileEntry]
 
 
-def blocks_of(heads: HeadMap) -> list[BlockEntry]:
+def block_entries(heads: HeadMap) -> list[BlockEntry]:
     """The entries of a live model's blocks."""
     return [
         BlockEntry(block=b.name, path=b.path, kind=b.kind, heads=[head.index for head in b.heads], of=b.n_original) for b in heads.blocks
     ]
 
 
-def removed_of(heads: HeadMap) -> list[str]:
+def removed_addresses(heads: HeadMap) -> list[str]:
     """The addresses of the heads that are gone from a model."""
     return [f"{b.name}H{index}" for b in heads.blocks for index in range(b.n_original) if index not in {head.index for head in b.heads}]
 
@@ -79,10 +79,10 @@ def hash_files(folder: Path) -> dict[str, FileEntry]:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes heads.json with its seal."""
-    write_atomic(folder / NAME, _pack(manifest))
+    write_atomic(folder / NAME, _manifest_bytes(manifest))
 
 
-def _pack(manifest: Manifest) -> bytes:
+def _manifest_bytes(manifest: Manifest) -> bytes:
     return json_bytes(add_seal(manifest.model_dump()))
 
 
@@ -110,7 +110,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     except ValidationError as error:
         first = error.errors()[0]
         raise ArtifactError(f"{path} is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}; save the model again") from error
-    if read_bounded(path, MAX_JSON) != _pack(manifest):
+    if read_bounded(path, MAX_JSON) != _manifest_bytes(manifest):
         raise ArtifactError(f"{path} is damaged or was edited: it is not written as save writes it; restore it, or save the model again")
     return manifest
 
@@ -161,9 +161,9 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 def check_heads(folder: Path, manifest: Manifest, heads: HeadMap) -> None:
     """Raises ArtifactError unless a loaded model has just the heads that its manifest lists."""
     listed = {entry.block: (entry.heads, entry.of) for entry in manifest.blocks}
-    there = {entry.block: (entry.heads, entry.of) for entry in blocks_of(heads)}
+    there = {entry.block: (entry.heads, entry.of) for entry in block_entries(heads)}
     different = [name for name in {**listed, **there} if listed.get(name) != there.get(name)]
-    if different or removed_of(heads) != manifest.removed:
+    if different or removed_addresses(heads) != manifest.removed:
         raise ArtifactError(
             f"{folder / NAME} lists other heads than the model has (block {different[0] if different else 'removed'}); save the model again"
         )

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from headcount.core.heads import AttentionBlock, Slice
 from headcount.models.archs import cut_record as record
 from headcount.models.archs import names
-from headcount.models.archs.dependents import is_shared
+from headcount.models.archs.dependents import is_shared_by_heads
 from headcount.models.archs.geometry import family_of
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import is_transposed, runtime_names
+from headcount.models.modules import is_transposed, names_read_by_methods
 from headcount.surgery.config import set_block_counts, set_owner_counts
 from headcount.surgery.empty_block import GhostInput, GhostOutput
 from headcount.surgery.head_arguments import ArgumentSlicer, uninstall
@@ -34,35 +34,35 @@ class Cut:
     kv_heads: tuple[int, ...]
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no head is left."""
         return not self.heads
 
     @property
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether everything stays."""
         return len(self.heads) == self.block.n_heads and len(self.kv_heads) == self.block.n_kv_heads
 
     @property
-    def counts(self) -> tuple[int, int]:
+    def running_counts(self) -> tuple[int, int]:
         """Heads and KV heads that the block's code runs with; an empty block has one idle head for every KV head that others read."""
         idle = max(1, len(self.kv_heads))
-        return (idle, idle) if self.empty else (len(self.heads), len(self.kv_heads))
+        return (idle, idle) if self.is_empty else (len(self.heads), len(self.kv_heads))
 
     @property
     def live_slices(self) -> list[Slice]:
         """The tensors that keep some of their units; those of an empty block's own heads go as a whole."""
-        return [s for s in self.block.slices if s.extra or not self.empty or (s.unit == "kv_head" and self.kv_heads)]
+        return [s for s in self.block.slices if s.extra or not self.is_empty or (s.unit == "kv_head" and self.kv_heads)]
 
-    def units(self, slice_: Slice) -> tuple[int, ...]:
+    def kept_units(self, slice_: Slice) -> tuple[int, ...]:
         """The units of a tensor that stay; per-head tensors of an empty block keep the first one, for the idle head."""
         units = self.heads if slice_.unit == "head" else self.kv_heads
-        return (0,) if self.empty and slice_.extra else units
+        return (0,) if self.is_empty and slice_.extra else units
 
 
 def n_kept_elements(cut: Cut) -> int:
     """Returns how many elements the tensors of a block hold after the cut, by arithmetic on shapes."""
-    return sum(len(cut.units(s)) * s.unit_numel for s in cut.block.slices)
+    return sum(len(cut.kept_units(s)) * s.unit_numel for s in cut.block.slices)
 
 
 def n_head_elements(block: AttentionBlock) -> int:
@@ -74,19 +74,19 @@ def n_removed_from_tables(cuts: Iterable[Cut]) -> int:
     """Returns how many elements leave bias tables that layers share: all blocks of a stack must keep the same heads for that."""
     removed = 0
     for members in _group_by_stack(list(cuts)):
-        indices = _same_heads(members)
+        indices = _common_kept_heads(members)
         for cut in members if indices else ():
             removed += sum(a.table[0] * (a.table[1] - len(indices)) for a in cut.block.arguments if a.table and len(indices) < a.table[1])
     return removed
 
 
-def _same_heads(members: list[Cut]) -> tuple[int, ...]:
+def _common_kept_heads(members: list[Cut]) -> tuple[int, ...]:
     """Returns the heads that every block of a stack keeps, if they are the same in each and come from a table that the blocks share."""
     shared = all(argument.returned for cut in members for argument in cut.block.arguments)
     return _kept_indices(members[0]) if shared and len({_kept_indices(cut) for cut in members}) == 1 else ()
 
 
-def _replace(model: nn.Module, name: str, tensor: Tensor) -> None:
+def _replace_parameter(model: nn.Module, name: str, tensor: Tensor) -> None:
     path, _, leaf = name.rpartition(".")
     owner = model.get_submodule(path)
     old = owner._parameters[leaf]
@@ -99,13 +99,13 @@ def _slice_tensors(model: nn.Module, cut: Cut, slices: Iterable[Slice]) -> None:
     for s in slices:
         by_tensor[s.tensor].append(s)
     for name, parts in by_tensor.items():
-        entries = sorted(entry for s in parts for entry in s.rows.keep(cut.units(s)))
+        entries = sorted(entry for s in parts for entry in s.rows.keep(cut.kept_units(s)))
         old = model.get_parameter(name).data
-        _replace(model, name, old.index_select(parts[0].axis, torch.tensor(entries, dtype=torch.long, device=old.device)))
-        _fit_layer(model.get_submodule(name.rpartition(".")[0]))
+        _replace_parameter(model, name, old.index_select(parts[0].axis, torch.tensor(entries, dtype=torch.long, device=old.device)))
+        _fit_size_attributes(model.get_submodule(name.rpartition(".")[0]))
 
 
-def _fit_layer(layer: nn.Module) -> None:
+def _fit_size_attributes(layer: nn.Module) -> None:
     """Makes a layer's size attributes follow its weight."""
     weight = layer._parameters.get("weight")
     if weight is not None and isinstance(layer, nn.modules.conv._ConvNd) and layer.groups == layer.out_channels:  # one filter per head
@@ -124,7 +124,7 @@ def _install_ghosts(model: nn.Module, cut: Cut) -> None:
     own = (block.q,) if cut.kv_heads or block.kv_source else (block.q, block.k, block.v)
     inputs = (*own, *(twin for twin in block.twins if twin.role != "o"))
     for path, rows in dict.fromkeys((projection.path, projection.rows) for projection in inputs):
-        widths[path] += rows.size * cut.counts[0]
+        widths[path] += rows.size * cut.running_counts[0]
     for path, width in widths.items():
         layer = model.get_submodule(path)
         if isinstance(layer, GhostInput):
@@ -137,7 +137,7 @@ def _install_ghosts(model: nn.Module, cut: Cut) -> None:
             model.set_submodule(output.path, GhostOutput(layer, output.rows.size))
 
 
-def _attributes(block: AttentionBlock, heads: int, kv_heads: int) -> dict[str, dict[int, int]]:
+def _attribute_changes(block: AttentionBlock, heads: int, kv_heads: int) -> dict[str, dict[int, int]]:
     """Returns, for every attribute name, the new value of each old one."""
     table: dict[str, dict[int, int]] = {name: {block.n_heads: heads} for name in names.HEAD_COUNTS}
     table |= {name: {block.n_kv_heads: kv_heads} for name in names.KV_COUNTS}
@@ -148,14 +148,14 @@ def _attributes(block: AttentionBlock, heads: int, kv_heads: int) -> dict[str, d
 
 
 def _fit_attributes(module: nn.Module, block: AttentionBlock, heads: int, kv_heads: int) -> None:
-    table = _attributes(block, heads, kv_heads)
+    table = _attribute_changes(block, heads, kv_heads)
     if family_of(module).input_width:
         table = {name: change for name, change in table.items() if name not in names.RUNTIME_WIDTHS}
         fit_width(module, block, heads)
     for path, part in module.named_modules():
-        if is_shared(path):
+        if is_shared_by_heads(path):
             continue
-        reads = runtime_names(type(part))
+        reads = names_read_by_methods(type(part))
         for name, change in table.items():
             value = vars(part).get(name)
             if type(value) is not int or value not in change or (name in names.RUNTIME_WIDTHS and name not in reads):
@@ -171,11 +171,11 @@ def reshape(model: nn.Module, cuts: Iterable[Cut], columns: Columns | None = Non
     cuts = list(cuts)
     for cut in cuts:
         block, module = cut.block, model.get_submodule(cut.block.path)
-        if cut.unchanged:
+        if cut.is_unchanged:
             continue
-        heads, kv_heads = cut.counts
+        heads, kv_heads = cut.running_counts
         _slice_tensors(model, cut, cut.live_slices)
-        if cut.empty:
+        if cut.is_empty:
             _install_ghosts(model, cut)
         _fit_attributes(module, block, heads, kv_heads)
         set_block_counts(module, (block.n_heads, block.n_kv_heads), (heads, kv_heads))
@@ -209,7 +209,7 @@ def _slice_arguments(model: nn.Module, members: list[Cut], columns: Columns) -> 
     recorded = (blocks.get(record.relative_path(model, cut.block.path)) for cut in members)
     now = next((entry.columns for entry in recorded if entry and entry.columns), tuple(range(members[0].block.n_original)))
     fixed = next((columns[cut.block.path] for cut in members if cut.block.path in columns), ())
-    target = fixed or _same_heads(members) or now
+    target = fixed or _common_kept_heads(members) or now
     if target != now:
         _slice_tables(model, members, [now.index(head) for head in target])
     for cut in members:

@@ -41,13 +41,17 @@ def sample_batches(
             raise DataError(f"inputs must be one batch, or several with the same names; got {', '.join(odd) or 'none'}")
         first_row = {name: value[:1] for name, value in samples[0].items()}
         return [*samples, first_row] if len(next(iter(samples[0].values()))) > 1 else samples
-    probes = [_probe(model, batch=2, length=9, seed=0), _probe(model, batch=3, length=6, seed=1), _probe(model, batch=2, length=9, seed=2)]
-    real = [_select_inputs(model, batch) for batch in _texts(model, tokenizer, probes[0])]
-    real += [_select_inputs(model, batch) for batch in _of_data(model, data)]
+    probes = [
+        _probe_batch(model, batch=2, length=9, seed=0),
+        _probe_batch(model, batch=3, length=6, seed=1),
+        _probe_batch(model, batch=2, length=9, seed=2),
+    ]
+    real = [_select_inputs(model, batch) for batch in _text_batches(model, tokenizer, probes[0])]
+    real += [_select_inputs(model, batch) for batch in _data_batches(model, data)]
     names = dict.fromkeys(name for batch in (probes[0], *real) for name in batch)
     if real and not any("token_type_ids" in batch for batch in real):
         names.pop("token_type_ids", None)  # who feeds the file has only what the tokenizer gives
-    return [_complete(model, batch, names) for batch in (*probes, *real)]
+    return [_complete_batch(model, batch, names) for batch in (*probes, *real)]
 
 
 def varying_inputs(samples: Sequence[TensorBatch]) -> list[str]:
@@ -55,7 +59,7 @@ def varying_inputs(samples: Sequence[TensorBatch]) -> list[str]:
     return [name for name in samples[0] if len(torch.cat([batch[name].flatten() for batch in samples]).unique()) > 1]
 
 
-def _probe(model: nn.Module, *, batch: int, length: int, seed: int) -> TensorBatch:
+def _probe_batch(model: nn.Module, *, batch: int, length: int, seed: int) -> TensorBatch:
     """A probe batch, with two segments in every row where the model tells segments apart."""
     probe = _select_inputs(model, probe_inputs(model, batch=batch, length=length, seed=seed))
     segments = getattr(text_config(model), "type_vocab_size", 0) or 0
@@ -74,7 +78,7 @@ def _select_inputs(model: nn.Module, batch: RawBatch) -> TensorBatch:
     }
 
 
-def _texts(model: nn.Module, tokenizer: Any, probe: TensorBatch) -> Iterator[RawBatch]:
+def _text_batches(model: nn.Module, tokenizer: Any, probe: TensorBatch) -> Iterator[RawBatch]:
     """Texts of the tokenizer's vocabulary as it encodes them: of several lengths, padded together where it can pad, and pairs of them."""
     if not callable(getattr(tokenizer, "convert_ids_to_tokens", None)) or not set(probe) <= set(TEXT):
         return
@@ -95,7 +99,7 @@ def _texts(model: nn.Module, tokenizer: Any, probe: TensorBatch) -> Iterator[Raw
     yield tokenizer(firsts, seconds, padding=True, **options)
 
 
-def _of_data(model: nn.Module, data: Data) -> Iterator[RawBatch]:
+def _data_batches(model: nn.Module, data: Data) -> Iterator[RawBatch]:
     """The first batches of the report split; decoders read what their labels make of it."""
     if data is None:
         return
@@ -107,7 +111,7 @@ def _of_data(model: nn.Module, data: Data) -> Iterator[RawBatch]:
         yield some
 
 
-def _complete(model: nn.Module, batch: TensorBatch, names: Mapping[str, None]) -> TensorBatch:
+def _complete_batch(model: nn.Module, batch: TensorBatch, names: Mapping[str, None]) -> TensorBatch:
     """The batch with all of `names`: masks of ones, one segment, and what else is missing from a probe of its shape."""
     tokens = batch.get("input_ids")
     complete = dict(batch)
@@ -115,5 +119,5 @@ def _complete(model: nn.Module, batch: TensorBatch, names: Mapping[str, None]) -
         complete = {"attention_mask": torch.ones_like(tokens), "token_type_ids": torch.zeros_like(tokens), **batch}
     if not names.keys() <= complete.keys():
         rows, length = tokens.shape if tokens is not None else (len(next(iter(batch.values()))), 9)
-        complete = {**_probe(model, batch=rows, length=length, seed=0), **complete}
+        complete = {**_probe_batch(model, batch=rows, length=length, seed=0), **complete}
     return {name: complete[name] for name in names}

@@ -18,7 +18,7 @@ from headcount.models.ownership import holds
 from headcount.models.state import preserve
 from headcount.surgery import manifest
 from headcount.surgery.card import write_card
-from headcount.surgery.config import builds_same, built_heads
+from headcount.surgery.config import builds_same_model, heads_as_configured
 from headcount.surgery.cost import Cost
 from headcount.surgery.named_heads import original_fields
 from headcount.surgery.state import write_state
@@ -34,11 +34,11 @@ def _copy_companions(source: Path, target: Path) -> None:
     for pattern in COMPANIONS:
         for path in sorted(source.glob(pattern)):
             if path.is_file() and not (target / path.name).exists():
-                _check_inside(path)
+                _check_link_stays_inside(path)
                 shutil.copyfile(path, target / path.name)
 
 
-def _check_inside(path: Path) -> None:
+def _check_link_stays_inside(path: Path) -> None:
     """Refuses a link that leads out of a model folder: what it points to would be copied, and published with the model."""
     folder = path.parent.resolve()
     blobs = folder.parent.parent / "blobs"  # hub snapshots link to their blobs
@@ -88,42 +88,38 @@ def save(  # noqa: PLR0913 - two arguments, the rest by name
         >>> hc.save(small, "smaller", tokenizer=tokenizer, notes=["Fine-tuned on SST-2."])
         >>> small = hc.load("smaller")
     """
-    if hasattr(model, "peft_config"):
-        raise UnsupportedModel("the model has an adapter that is not merged; merge it first (model.merge_and_unload()), then save")
-    if not hasattr(model, "save_pretrained"):
-        raise UnsupportedModel(f"{type(model).__name__} is no transformers model; pass the model inside the wrapper")
+    check_savable(model, tokenizer)
     if push_to_hub is not None and not isinstance(push_to_hub, str):
         raise UnsupportedModel(f"push_to_hub names the repository that receives the folder, such as 'me/model'; got {push_to_hub!r}")
     if isinstance(notes, str):
         raise ArtifactError(f"notes is a list of sentences; got a text, {notes!r:.40}. Write notes=[…]")
-    if tokenizer is not None and not isinstance(tokenizer, str | Path) and not hasattr(tokenizer, "save_pretrained"):
-        raise ArtifactError(f"tokenizer is a tokenizer, a processor or the folder of one; got {type(tokenizer).__name__}")
-    heads = HeadMap.of(model)
-    _check_recorded(model, heads)
+    _check_recorded(model, HeadMap.of(model))
     target = Path(folder)
     with (
         new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh,
         preserve(model),
     ):  # transformers writes into configurations
-        _write_weights(model, fresh, max_shard_size)
-        if isinstance(tokenizer, str | Path):
-            _copy_companions(Path(tokenizer), fresh)
-        elif tokenizer is not None:
-            tokenizer.save_pretrained(fresh)
-        listing = _manifest(model, heads, command, cost)
-        listing.notes = list(notes)
-        (fresh / "README.md").write_text(write_card(listing, plain=builds_same(model, model.config, heads)), encoding="utf-8")
-        listing.files = manifest.hash_files(fresh)
-        manifest.write_manifest(fresh, listing)
+        state_keys = write_weights(model, fresh, max_shard_size)
+        write_description(model, fresh, tokenizer=tokenizer, notes=notes, command=command, cost=cost, state_keys=state_keys)
     if push_to_hub is not None:
-        _push(target, push_to_hub)
+        _push_to_hub(target, push_to_hub)
     return target
+
+
+def check_savable(model: nn.Module, tokenizer: Any) -> None:
+    """Raises UnsupportedModel for an adapter or a model that is not of transformers, ArtifactError for a tokenizer that is none."""
+    if hasattr(model, "peft_config"):
+        raise UnsupportedModel("the model has an adapter that is not merged; merge it first (model.merge_and_unload()), then save")
+    if not hasattr(model, "save_pretrained"):
+        raise UnsupportedModel(f"{type(model).__name__} is no transformers model; pass the model inside the wrapper")
+    if tokenizer is not None and not isinstance(tokenizer, str | Path) and not hasattr(tokenizer, "save_pretrained"):
+        raise ArtifactError(f"tokenizer is a tokenizer, a processor or the folder of one; got {type(tokenizer).__name__}")
 
 
 def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
     """Refuses a part of a cut model: its configuration builds other head counts, and the record of the cut belongs to the whole."""
     recorded = record.read_cut_record(model)
-    dense = built_heads(model)
+    dense = heads_as_configured(model)
     counts = {block.path: block.n_heads for block in dense.blocks} if dense else {}
     for block in heads.blocks:
         if record.relative_path(model, block.path) not in recorded and counts.get(block.path, block.n_heads) != block.n_heads:
@@ -133,8 +129,8 @@ def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
             )
 
 
-def _write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> None:
-    """Writes weights and configuration, and what transformers would not restore of them."""
+def write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> list[str]:
+    """Writes weights and configuration, and what transformers may not restore of them; returns the names of the latter."""
     try:
         model.save_pretrained(folder, max_shard_size=max_shard_size)  # pyright: ignore[reportCallIssue]
     except RuntimeError as error:  # conversions to the layout of the first release count on the dense number of heads
@@ -142,10 +138,34 @@ def _write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) ->
             f"transformers cannot write this {type(model).__name__}: {' '.join(str(error).split())[:300]}. It converts the weights to the layout "
             "of their first release on saving, which a cut of uneven head counts does not have; keep the dense model and the plan"
         ) from error
-    write_state(model, folder)
+    return write_state(model, folder)
 
 
-def _manifest(model: nn.Module, heads: HeadMap, command: str | None, cost: tuple[Cost, Cost] | None) -> manifest.Manifest:
+def write_description(
+    model: nn.Module,
+    folder: Path,
+    *,
+    tokenizer: Any,
+    notes: Sequence[str],
+    command: str | None,
+    state_keys: Sequence[str],
+    cost: tuple[Cost, Cost] | None = None,
+) -> None:
+    """Writes tokenizer files, the model card and, last, heads.json with the hashes of all files."""
+    if isinstance(tokenizer, str | Path):
+        _copy_companions(Path(tokenizer), folder)
+    elif tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    heads = HeadMap.of(model)
+    listing = _build_manifest(model, heads, command, cost)
+    listing.notes = list(notes)
+    card = write_card(listing, builds_same_model(model, model.config, heads), state_keys)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    listing.files = manifest.hash_files(folder)
+    manifest.write_manifest(folder, listing)
+
+
+def _build_manifest(model: nn.Module, heads: HeadMap, command: str | None, cost: tuple[Cost, Cost] | None) -> manifest.Manifest:
     import transformers
 
     return manifest.Manifest(
@@ -155,15 +175,15 @@ def _manifest(model: nn.Module, heads: HeadMap, command: str | None, cost: tuple
         model_class=type(model).__name__,
         model_type=heads.model_type,
         command=command,
-        removed=manifest.removed_of(heads),
-        blocks=manifest.blocks_of(heads),
+        removed=manifest.removed_addresses(heads),
+        blocks=manifest.block_entries(heads),
         named_heads=original_fields(model, heads),
         cost={"before": cost[0].to_dict(), "after": cost[1].to_dict()} if cost else None,
         files={},
     )
 
 
-def _push(folder: Path, repository: str) -> None:
+def _push_to_hub(folder: Path, repository: str) -> None:
     """Uploads a saved folder, model card included, to a hub repository, which is created if need be."""
     from huggingface_hub import HfApi
 

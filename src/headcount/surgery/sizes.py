@@ -98,7 +98,7 @@ def bounded_build(path: Path, config: Mapping[str, object], weights: WeightSizes
         counted[id(owner), name] = tensor.numel()
         if total > limit:
             shape = tuple(tensor.shape)
-            declared = [f"{title} {value}" for title, value in _numbers(config) if value in shape]
+            declared = [f"{title} {value}" for title, value in _config_numbers(config) if value in shape]
             cause = f" ({', '.join(declared[:4])})" if declared else ""
             raise ArtifactError(
                 f"{path} declares a model of more than {limit:,} elements, but its weights hold {weights.elements:,}: '{name}' of "
@@ -114,10 +114,10 @@ def bounded_build(path: Path, config: Mapping[str, object], weights: WeightSizes
                 hook.remove()
 
 
-def _numbers(config: Mapping[str, object], part: str = "") -> Iterator[tuple[str, int]]:
+def _config_numbers(config: Mapping[str, object], part: str = "") -> Iterator[tuple[str, int]]:
     """Every whole number of a configuration by its name."""
     for name, value in config.items():
         if isinstance(value, dict) and name.endswith("config"):
-            yield from _numbers(value, f"{part}{name}.")
+            yield from _config_numbers(value, f"{part}{name}.")
         elif type(value) is int:
             yield f"{part}{name}", value

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headcount.core.errors import ArtifactError, HeadcountError, UnsupportedModel, unknown
-from headcount.core.files import read_json
+from headcount.core.errors import ArtifactError, HeadcountError, UnsupportedModel, unknown_name_error
+from headcount.core.files import is_file, read_json
 from headcount.core.folders import finish_replacement
-from headcount.core.tensor_files import check_safetensors
+from headcount.core.tensor_files import read_tensor_shapes
 from headcount.surgery.sizes import WeightSizes, check_counts
 
 Built = TypeVar("Built")
@@ -19,14 +19,19 @@ EMBEDDED = Path(__file__).parents[1] / "data" / "embedded" / "models"
 """The models that come with the package."""
 
 
+def _embedded_names() -> list[str]:
+    """Returns the names of the embedded models, such as `demo/encoder`."""
+    return sorted(f"demo/{path.parent.name}" for path in EMBEDDED.glob("*/config.json"))
+
+
 def embedded_folder(name: str | Path) -> Path | None:
     """Returns the folder of an embedded model, which `demo/NAME` names; None for other names."""
     owner, _, model = str(name).partition("/")
-    if owner != "demo" or not EMBEDDED.is_dir():
+    known = _embedded_names()
+    if owner != "demo" or not known:
         return None
-    known = sorted(path.name for path in EMBEDDED.iterdir() if (path / "config.json").is_file())
-    if model not in known:
-        raise unknown("embedded model", str(name), [f"demo/{model_name}" for model_name in known])
+    if str(name) not in known:
+        raise unknown_name_error("embedded model", str(name), known)
     return EMBEDDED / model
 
 
@@ -39,11 +44,14 @@ def local_folder(
     force_download: bool = False,
     local_files_only: bool = False,
 ) -> Path:
-    """Returns the folder of a model: a path, an embedded model, or the downloaded snapshot of a hub id (no pickles, no code)."""
+    """Returns the folder of a model: a path, an embedded model, or the downloaded snapshot of a hub id (no pickles, no code).
+
+    `demo/NAME` is the embedded model, unless a folder of that name holds a model: `demo` may be a folder of results.
+    """
     path = Path(name)
     finish_replacement(path)
     try:
-        if path.is_dir():
+        if path.is_dir() and (str(name) not in _embedded_names() or is_file(path / "config.json")):
             return path
         exists = path.exists()
     except (OSError, ValueError):  # longer than a file system takes, or no text
@@ -83,15 +91,15 @@ def check_weight_files(folder: Path, allow_pickle: bool, config: Mapping[str, ob
 
     `options` are the arguments of from_pretrained that choose files (variant, use_safetensors, target_lang).
     """
-    shapes = {f"{path.name} {name}": shape for path in sorted(folder.glob(f"*{SAFE}")) for name, shape in check_safetensors(path).items()}
-    shards = {path.name: _check_index(path) for path in sorted(folder.glob("*.index.json"))}
+    shapes = {f"{path.name} {name}": shape for path in sorted(folder.glob(f"*{SAFE}")) for name, shape in read_tensor_shapes(path).items()}
+    shards = {path.name: _list_index_shards(path) for path in sorted(folder.glob("*.index.json"))}
     if (folder / "adapter_config.json").exists():  # transformers would go where that file says
         raise ArtifactError(
             f"{folder} holds an adapter (adapter_config.json), not a model; merge it (model.merge_and_unload()) and save that"
         )
     _check_generation(folder)
     pickles = sorted({path for pattern in PICKLES for path in folder.glob(pattern)})
-    read, why = _choose_file(folder, config, options)
+    read, why = _choose_weight_file(folder, config, options)
     if read is None and not pickles:
         raise ArtifactError(f"{folder} holds no weights: no {SAFE} file{why}; put them there, or name another folder")
     shards_read = shards.get(read, []) if read is not None else []
@@ -108,7 +116,7 @@ def check_weight_files(folder: Path, allow_pickle: bool, config: Mapping[str, ob
     return WeightSizes.of(shapes, sum(path.stat().st_size for path in pickles) if unsafe is not None else 0)
 
 
-def _choose_file(folder: Path, config: Mapping[str, object], options: Mapping[str, object]) -> tuple[str | None, str]:
+def _choose_weight_file(folder: Path, config: Mapping[str, object], options: Mapping[str, object]) -> tuple[str | None, str]:
     """Returns the file that transformers would read, None if that is a pickle or there is none; and why, for a message."""
     distributed = sorted(folder.glob(DISTRIBUTED))
     if distributed:  # read before anything else, by way of a pickled index
@@ -134,7 +142,7 @@ def _choose_file(folder: Path, config: Mapping[str, object], options: Mapping[st
     return None, f"{why}, only {others[0]}" if others else ""
 
 
-def _check_index(path: Path) -> list[str]:
+def _list_index_shards(path: Path) -> list[str]:
     """Returns the shards of an index; raises ArtifactError if it names files outside its folder, or missing ones."""
     content = read_json(path)
     shards = content.get("weight_map") if isinstance(content, dict) else None
@@ -197,7 +205,7 @@ def _auto_class(auto: Any) -> Any:
 
     known = [name for name in dir(transformers) if name.startswith("AutoModel")]
     if isinstance(auto, str) and auto not in known:
-        raise unknown("Auto class of transformers", auto, known)
+        raise unknown_name_error("Auto class of transformers", auto, known)
     auto_class = getattr(transformers, auto) if isinstance(auto, str) else auto
     if not hasattr(auto_class, "_model_mapping"):
         raise UnsupportedModel(f"auto must be an Auto class of transformers, or its name, such as 'AutoModelForCausalLM'; got {auto!r}")
@@ -225,7 +233,7 @@ def build_from_config(folder: Path, name: str, build: Callable[[], Built]) -> Bu
         raise ArtifactError(f"{folder / 'config.json'} builds no {name}: {type(error).__name__}: {reason}. Correct it") from error
 
 
-def _inner_class(model_type: Any, name: str) -> type | None:
+def _unexported_class(model_type: Any, name: str) -> type | None:
     """Returns a class that transformers has but does not export, such as the decoder of a sequence-to-sequence model."""
     from transformers import CONFIG_MAPPING, PreTrainedModel
 
@@ -240,7 +248,7 @@ def _inner_class(model_type: Any, name: str) -> type | None:
     return None
 
 
-def class_of(folder: Path, config: Mapping[str, object], auto: Any = None) -> type:
+def model_class_of(folder: Path, config: Mapping[str, object], auto: Any = None) -> type:
     """Returns the transformers class that a folder's model has, or that an Auto class gives it."""
     import transformers
 
@@ -255,7 +263,7 @@ def class_of(folder: Path, config: Mapping[str, object], auto: Any = None) -> ty
         return classes[0] if isinstance(classes, tuple | list) else classes
     architectures = config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else architectures
-    cls = getattr(transformers, name, None) or _inner_class(config.get("model_type"), name) if isinstance(name, str) else None
+    cls = getattr(transformers, name, None) or _unexported_class(config.get("model_type"), name) if isinstance(name, str) else None
     if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
         raise UnsupportedModel(
             f"{folder / 'config.json'} names the architecture {name!r:.80}, which transformers "

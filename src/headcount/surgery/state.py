@@ -34,7 +34,7 @@ def _floating_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
                 yield f"{path}.{name}" if path else name, module, name
 
 
-def _checkpoint_tensors(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
+def _floating_checkpoint_tensors(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
     """(path, owner, name in it, tensor) of every floating-point tensor of a checkpoint, tied ones once."""
     ids: set[int] = set()
     for path, module in model.named_modules():
@@ -65,8 +65,12 @@ def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def write_state(model: nn.Module, folder: Path) -> None:
-    """Writes what transformers would not restore of a model, if there is any, in the format of safetensors; equal tensors are written once."""
+def write_state(model: nn.Module, folder: Path) -> list[str]:
+    """Writes what transformers may not restore of a model, if there is any, in the format of safetensors; equal tensors are written once.
+
+    Returns:
+        The names of the tensors, each with its kind.
+    """
     tensors: dict[str, Tensor] = {}
     same_as: dict[str, str] = {}
     written: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -86,11 +90,12 @@ def write_state(model: nn.Module, folder: Path) -> None:
             same_as[key] = written[digest]
         else:
             written[digest], tensors[key] = key, plain
-    dtypes = {relative_path(model, path): _dtype_name(tensor) for path, _, _, tensor in _checkpoint_tensors(model)}
+    dtypes = {relative_path(model, path): _dtype_name(tensor) for path, _, _, tensor in _floating_checkpoint_tensors(model)}
     usual = Counter(dtypes.values()).most_common(1)[0][0] if dtypes else ""
     unusual = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
     if tensors or unusual or DTYPES.get(usual) != torch.float32:  # some tensors come back in float32, whatever the file holds
         save_file(tensors, folder / NAME, metadata={"same_as": json.dumps(same_as), "dtype": usual, "other_dtypes": json.dumps(unusual)})
+    return list(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ class _State:
     other_dtypes: dict[str, torch.dtype]
 
 
-def _read(path: Path) -> _State:
+def _read_state(path: Path) -> _State:
     """The content of the file, checked."""
     try:
         with safe_open(path, "pt") as file:
@@ -116,16 +121,16 @@ def _read(path: Path) -> _State:
 
 
 def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
-    """Puts back what `write_state` wrote, if the folder has it; a `dtype` that was asked for is left in force."""
+    """Puts back what `write_state` wrote, if the folder has it; another `dtype` that was asked for is left in force."""
     path = folder / NAME
     if not path.is_file():
         return
-    state = _read(path)
-    if dtype in ("auto", None):
-        for name, owner, leaf, tensor in list(_checkpoint_tensors(model)):
+    state = _read_state(path)
+    if dtype in ("auto", None) or str(dtype).removeprefix("torch.") == str(state.dtype).removeprefix("torch."):
+        for name, owner, leaf, tensor in list(_floating_checkpoint_tensors(model)):
             saved = state.other_dtypes.get(relative_path(model, name), state.dtype)
             if saved is not None and tensor.dtype != saved and leaf in owner._parameters:
-                tensor.data = _file_tensor(folder, name, tensor.data) if saved == torch.float64 else tensor.data.to(saved)
+                tensor.data = _tensor_in_file_dtype(folder, name, tensor.data) if saved == torch.float64 else tensor.data.to(saved)
             elif saved is not None and tensor.dtype != saved:
                 owner._buffers[leaf] = tensor.to(saved)
         for name, owner, leaf in _floating_buffers(model):
@@ -146,7 +151,7 @@ def restore_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
             parameter.data.copy_(value)
 
 
-def _file_tensor(folder: Path, name: str, loaded: Tensor) -> Tensor:
+def _tensor_in_file_dtype(folder: Path, name: str, loaded: Tensor) -> Tensor:
     """The tensor of a checkpoint in the dtype of its file, for one that the class makes in float32 and so was loaded with fewer digits."""
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:

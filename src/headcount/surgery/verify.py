@@ -50,7 +50,7 @@ def run_gated(model: nn.Module, plan: Plan, batch: Batch, heads: HeadMap | None 
         return forward_outputs(model, batch)
 
 
-def difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+def largest_relative_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     """Returns the largest difference of two lists of outputs, relative to the largest entry (or one); infinite where shapes or finiteness differ."""
     if len(ours) != len(theirs) or any(a.shape != b.shape for a, b in zip(ours, theirs, strict=True)):
         return float("inf")
@@ -72,7 +72,7 @@ def copy_in_float32(model: nn.Module, batch: Batch) -> tuple[nn.Module, dict[str
 
 
 @contextmanager
-def every_block_runs(model: nn.Module, blocks: Iterable[AttentionBlock]) -> Iterator[None]:
+def require_every_block_runs(model: nn.Module, blocks: Iterable[AttentionBlock]) -> Iterator[None]:
     """Raises VerificationError unless the output projection of each block runs inside: what does not run proves nothing."""
     silent = {block.path for block in blocks}
     with ExitStack() as stack:
@@ -104,7 +104,7 @@ def check_equal(
     """
     if not any(bool(tensor.isfinite().any()) for tensor in expected):
         raise VerificationError("the model gives no finite number on the inputs, so nothing is proven. Pass inputs= on which it works.")
-    gap, allowed = difference(outputs, expected), TOLERANCE[dtype]
+    gap, allowed = largest_relative_difference(outputs, expected), TOLERANCE[dtype]
     if not gap <= allowed:
         rounding = dtype == torch.float64 and gap <= TOLERANCE[torch.float32]
         hint = (

@@ -26,10 +26,10 @@ class FitReshapes(TorchFunctionMode):
         if func in RESHAPES and not kwargs:
             tensor, *shape = args
             sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else tuple(shape)
-            args = (tensor, self.fit(tensor.numel(), sizes)) if sizes and not isinstance(sizes[0], torch.dtype) else args
+            args = (tensor, self.fit_sizes(tensor.numel(), sizes)) if sizes and not isinstance(sizes[0], torch.dtype) else args
         return func(*args, **(kwargs or {}))
 
-    def fit(self, numel: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    def fit_sizes(self, numel: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
         """Sizes that hold `numel` numbers, the last one replaced if that is what it takes; else those given."""
         if -1 in sizes or math.prod(sizes) == numel:
             return sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,9 +13,11 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
+from headcount.behaviour.base import Corpus, make_sequence
+from headcount.behaviour.roles import roles
 from headcount.core.errors import HeadcountError
 from headcount.core.plan import Plan
-from headcount.data.chunks import rows_of
+from headcount.data.chunks import select_rows
 from headcount.data.evaluate import evaluate
 from headcount.data.mask import mask
 from headcount.data.task import Task
@@ -23,6 +26,7 @@ from headcount.models.gates import HeadGates, Replacement, output_tensors
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
 from headcount.models.observe import observe
+from headcount.pruning.prune import prune
 from headcount.pruning.repair.repair import repair
 from headcount.surgery.cost import cost
 from headcount.surgery.cut import cut
@@ -50,11 +54,27 @@ def probe_task(batch: Batch) -> Task:
     """A task whose examples are the rows of a batch."""
     tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
     rows = next(iter(tensors.values())).shape[0]
-    examples = [rows_of(tensors, slice(row, row + 1)) for row in range(rows)]
+    examples = [select_rows(tensors, slice(row, row + 1)) for row in range(rows)]
     return Task("probe", examples, examples, examples, join_rows, loss=outputs_loss)
 
 
-def calls_on(model: nn.Module, heads: HeadMap, batch: Batch, plan: Plan | None, folder: Path) -> dict[str, Call]:
+def costly_calls_on(model: nn.Module, batch: Batch) -> dict[str, Call]:
+    """By name, the longer public calls: pruning, roles, relevance and entropy, which the law makes for a few families."""
+    task = probe_task(batch)
+    token_ids = batch.get("input_ids")
+    calls: dict[str, Call] = {
+        "prune by ranking": lambda: prune(model, task, "gradient", 0.5, repair=False, progress=False),
+        "prune by surgeon": lambda: prune(model, task, "surgeon", 0.5, repair=False, progress=False),
+        "score by lrp": lambda: score(model, task, "lrp", progress=False),
+        "score by entropy": lambda: score(model, task, "entropy", progress=False),
+    }
+    if isinstance(token_ids, Tensor):
+        corpus = Corpus(tuple(make_sequence(row) for row in token_ids.tolist()))
+        calls["roles"] = lambda: roles(model, corpus, only=["local", "same"], progress=False)
+    return calls
+
+
+def public_calls_on(model: nn.Module, heads: HeadMap, batch: Batch, plan: Plan | None, folder: Path) -> dict[str, Call]:
     """By name, the public calls that run or read a model; `plan` is None for models that cannot be cut."""
     task = probe_task(batch)
 
@@ -97,8 +117,11 @@ def _interrupted_at(model: nn.Module, path: str, error: type[BaseException]) -> 
         handle.remove()
 
 
-def require_calls_change_nothing(model: nn.Module, batch: Batch, plan: Plan | None) -> str:
-    """Makes every public call, each also interrupted in its last block by an error and by Ctrl-C; raises ModelChanged naming what changed."""
+def require_calls_change_nothing(model: nn.Module, batch: Batch, plan: Plan | None, *, costly: bool = False) -> str:
+    """Makes every public call, each also interrupted in its last block by an error and by Ctrl-C; raises ModelChanged naming what changed.
+
+    `costly` makes those of `costly_calls_on` instead.
+    """
     modes = [module.training for module in model.modules()]
     for number, module in enumerate(model.modules()):
         module.training = number % 2 == 0  # no call may leave one mode for all
@@ -107,7 +130,9 @@ def require_calls_change_nothing(model: nn.Module, batch: Batch, plan: Plan | No
     completed: list[str] = []
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            for name, call in calls_on(model, heads, batch, plan, Path(scratch)).items():
+            folder = Path(scratch)
+            calls = costly_calls_on(model, batch) if costly else public_calls_on(model, heads, batch, plan, folder)
+            for name, call in calls.items():
                 with require_unchanged(model, name):
                     completed += [name] if _succeeds(call) else []
                 for error in (RuntimeError, KeyboardInterrupt):
@@ -116,13 +141,15 @@ def require_calls_change_nothing(model: nn.Module, batch: Batch, plan: Plan | No
     finally:
         for module, mode in zip(model.modules(), modes, strict=True):
             module.training = mode
-    return f"{len(completed)} calls, each also interrupted twice"
+    return f"{len(completed)} calls, each also interrupted twice: {', '.join(completed)}"
 
 
 def _succeeds(call: Call) -> bool:
     """Whether a call ends without an error; refusals by name and interruptions are as good, if they change nothing."""
     try:
-        call()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what was not compared; this law is about the model alone
+            call()
     except (HeadcountError, RuntimeError, KeyboardInterrupt):
         return False
     return True

@@ -33,7 +33,7 @@ from headcount.models.tiny.build import ShrinkError, build_model, tiny_config
 from headcount.models.tiny.build import model_class as natural_class
 from headcount.models.tiny.float64 import Float64
 from headcount.surgery.cut import cut
-from headcount.surgery.verify import difference, forward_outputs, gates_of, run_gated
+from headcount.surgery.verify import forward_outputs, gates_of, largest_relative_difference, run_gated
 from headcount.testing.laws import (
     DoesNotApply,
     LawBroken,
@@ -88,19 +88,19 @@ class CensusRow:
         try:
             result = prove()
         except DoesNotApply as error:
-            self._enter(stage, "", error)
+            self._enter_verdict(stage, "", error)
         except LawBroken as error:
-            self._enter(stage, "wrong", error)
+            self._enter_verdict(stage, "wrong", error)
         except HeadcountError as error:
-            self._enter(stage, "refused", error)
+            self._enter_verdict(stage, "refused", error)
         except Exception as error:  # what the census looks for: any error that is not headcount's own
-            self._enter(stage, "raw", error)
+            self._enter_verdict(stage, "raw", error)
         else:
             self.stages[stage] = "yes"
             return result
         return None
 
-    def _enter(self, stage: str, verdict: str, error: Exception) -> None:
+    def _enter_verdict(self, stage: str, verdict: str, error: Exception) -> None:
         self.stages[stage] = verdict
         if str(error) in _USUAL:
             return
@@ -116,7 +116,7 @@ class CensusRow:
 
 def examine_model(model: nn.Module, row: CensusRow) -> CensusRow:
     """The row, filled in by proofs on a model in eval mode; public functions are called as a user would, without inputs."""
-    before = dict(_settings(model))
+    before = dict(_invariant_settings(model))
     heads = row.attempt("found", lambda: HeadMap.of(model))
     if heads is None:
         if "no attention modules" in " ".join(row.notes):
@@ -211,10 +211,12 @@ def _cut_and_compare(subject: Subject, plan: Plan) -> nn.Module:
                 small = cut(subject.model, plan)
         except HeadcountError:
             raise error from None
-    gap = difference(forward_outputs(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
+    gap = largest_relative_difference(forward_outputs(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
     if not gap <= subject.tolerance:
         with Float64():
-            gap = difference(forward_outputs(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
+            gap = largest_relative_difference(
+                forward_outputs(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads)
+            )
     if not gap <= subject.tolerance:
         raise LawBroken(f"the cut differs from the gates by {gap:.3g} on inputs that it was not verified on")
     return small
@@ -256,10 +258,10 @@ def _compare_attentions(subject: Subject, plan: Plan, small: nn.Module) -> None:
     kept_positions = [(block.n_heads, list(plan.kept_positions(block))) for block in subject.heads.blocks]
     pairs = _pair_maps(gated, _observe_attentions(small, subject.batch), {n_heads for n_heads, _ in kept_positions})
     for dense_map, cut_map in pairs:
-        if subject.heads.refused and difference([dense_map], [cut_map]) <= subject.tolerance:
+        if subject.heads.refused and largest_relative_difference([dense_map], [cut_map]) <= subject.tolerance:
             continue  # the map of a module that was not taken in, so it was not cut either
         gaps = [
-            difference([dense_map[:, positions]], [cut_map])
+            largest_relative_difference([dense_map[:, positions]], [cut_map])
             for n_heads, positions in kept_positions
             if n_heads == dense_map.shape[1] and len(positions) == cut_map.shape[1]
         ]
@@ -279,7 +281,7 @@ def _pair_maps(gated: list[Tensor], small: list[Tensor], counts: set[int]) -> li
     return pairs
 
 
-def _settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def _invariant_settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Everything about a model that a forward pass may not change: plain attributes of modules and configurations, modes, tensors' identities."""
     for path, module in model.named_modules():
         for name, value in vars(module).items():
@@ -298,7 +300,7 @@ def _settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _require_unchanged(model: nn.Module, before: Mapping[str, object]) -> None:
-    after = dict(_settings(model))
+    after = dict(_invariant_settings(model))
     changed = sorted(
         name
         for name in before.keys() | after.keys()

@@ -36,11 +36,11 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
             elif "hook" in name:
                 entries[key_path] = [id(hook) for hook in value.values()] if isinstance(value, Mapping) else id(value)
             else:
-                entries |= _describe(key_path, value, {id(module)})
+                entries |= _describe_value(key_path, value, {id(module)})
     return entries
 
 
-def differences(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+def differing_paths(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
     """The paths whose entries differ, appeared or vanished."""
     return [path for path in {**before, **after} if path not in before or path not in after or before[path] != after[path]]
 
@@ -52,7 +52,7 @@ def require_unchanged(model: nn.Module, call: str, *, random_numbers: bool = Tru
     try:
         yield
     finally:
-        changed = differences(before, describe_model(model))
+        changed = differing_paths(before, describe_model(model))
         if changed:
             raise ModelChanged(f"{call} changed {', '.join(changed[:4])}{f' and {len(changed) - 4} more' if len(changed) > 4 else ''}")
         if random_numbers and not torch.equal(random, torch.get_rng_state()):
@@ -73,7 +73,7 @@ def _describe_parameter(parameter: Tensor | None) -> Any:
     return (id(parameter), parameter.requires_grad, parameter.grad is None, *_describe_tensor(parameter))
 
 
-def _describe(path: str, value: Any, above: set[int]) -> dict[str, Any]:
+def _describe_value(path: str, value: Any, above: set[int]) -> dict[str, Any]:
     """The entries of a value and of all that it holds; `above` are the ids of the objects around it."""
     if isinstance(value, Tensor):
         return {path: _describe_tensor(value)}
@@ -93,5 +93,5 @@ def _describe(path: str, value: Any, above: set[int]) -> dict[str, Any]:
         return {path: id(value)}
     entries: dict[str, Any] = {path: (type(value), list(parts))}
     for part_path, part in parts.items():
-        entries |= _describe(part_path, part, above | {id(value)})
+        entries |= _describe_value(part_path, part, above | {id(value)})
     return entries

@@ -24,7 +24,7 @@ import headcount as hc
 from headcount.core.errors import HeadcountError
 from headcount.core.options import Configurable, options_of
 from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES, Registry
-from headcount.data.chunks import rows_of
+from headcount.data.chunks import select_rows
 from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.task import Task
 from headcount.models.tiny.build import tiny_model
@@ -109,7 +109,7 @@ def _make_task(model: nn.Module) -> Task:
     tokens = torch.randint(5, int(model.config.vocab_size), (N_EXAMPLES, 7), generator=generator)  # pyright: ignore
     labels = torch.arange(N_EXAMPLES) % 2
     batch = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": labels}
-    examples = [rows_of(batch, slice(row, row + 1)) for row in range(N_EXAMPLES)]
+    examples = [select_rows(batch, slice(row, row + 1)) for row in range(N_EXAMPLES)]
     return Task("random tokens", examples, examples, examples, join_rows)
 
 
@@ -164,7 +164,7 @@ def check_importance(importance: str | Configurable) -> None:
         checks.require(scores.ranking()[-1] == silent, law, f"{scores.ranking()[-1]} ranks last; is higher_is_keep right?")
 
 
-def _read_text(attention: str) -> tuple[nn.Module, Any, Any]:
+def _open_role_text(attention: str) -> tuple[nn.Module, Any, Any]:
     """Returns a model, text or images, and a tokenizer on which roles of an attention can be tested."""
     if attention == "image":
         model = tiny_model("vit").eval()
@@ -212,7 +212,7 @@ def check_role(role: str | Configurable, text: Any = None) -> None:
     checks.require(callable(getattr(method, "sieve", None)), "it has a sieve", "write sieve(self, view)")
     attentions = getattr(type(method).info, "attention", frozenset({"self"}))  # pyright: ignore[reportAttributeAccessIssue]
     attention = next(name for name in ("self", "cross", "image") if name in attentions)
-    model, embedded_text, tokenizer = _read_text(attention)
+    model, embedded_text, tokenizer = _open_role_text(attention)
 
     def check_sieve(view: Any, sieve: Any) -> None:
         law = "its sieve is a boolean tensor [batch, q, k]"
@@ -249,7 +249,7 @@ def check_pruner(pruner: str | Configurable) -> None:
     method, checks = _check_declaration(pruner, PRUNERS)
     model = _make_model()
     heads, task = hc.HeadMap.of(model), _make_task(model)
-    size = None if getattr(method, "sizes_itself", "") else len(heads) // 2
+    size = None if getattr(method, "sizing_option", "") else len(heads) // 2
 
     def prune(*protected: hc.Head) -> Any:
         with (

@@ -31,7 +31,7 @@ from headcount.surgery.config import base_config
 from headcount.surgery.cut import cut, removed_parameters
 from headcount.surgery.load import load
 from headcount.surgery.save import save
-from headcount.surgery.verify import TOLERANCE, difference, float_dtype, forward_outputs, gates_of, run_gated
+from headcount.surgery.verify import TOLERANCE, float_dtype, forward_outputs, gates_of, largest_relative_difference, run_gated
 
 
 class LawBroken(HeadcountError, AssertionError):
@@ -44,6 +44,10 @@ class DoesNotApply(HeadcountError):
 
 class _Interruption(Exception):
     """Raised inside a context to leave it the hard way."""
+
+
+MeasuredDetail = str
+"""What was measured where a law holds; a broken law raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +127,13 @@ def thinning_plan(blocks: Sequence[AttentionBlock]) -> Plan | None:
     return Plan.removing([group[-1] for group in block.groups()]) if block else None
 
 
-def every_gate_acts(subject: Subject) -> str:
+def every_gate_acts(subject: Subject) -> MeasuredDetail:
     """The gate of every head changes the output."""
     verify_gates(subject.model, subject.heads, subject.batch)
     return f"{len(subject.heads)} gates"
 
 
-def gate_one_is_identity(subject: Subject) -> str:
+def gate_one_is_identity(subject: Subject) -> MeasuredDetail:
     """Gates of one change no bit."""
     plain = forward_outputs(subject.model, subject.batch)
     with HeadGates(subject.model, torch.ones(len(subject.heads), dtype=torch.float64), heads=subject.heads):
@@ -137,16 +141,16 @@ def gate_one_is_identity(subject: Subject) -> str:
     return "bit-identical"
 
 
-def _state(model: nn.Module) -> tuple[Any, ...]:
+def _state_of_model(model: nn.Module) -> tuple[Any, ...]:
     hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks), m.training) for m in model.modules()]
     gradients = [(p.requires_grad, p.grad is None) for p in model.parameters()]
     return hooks, gradients, getattr(model.config, "_attn_implementation", None)
 
 
-def leaving_restores(subject: Subject) -> str:
+def leaving_restores(subject: Subject) -> MeasuredDetail:
     """Leaving a context, also by an exception, leaves hooks, gradients, modes, random state and attention implementation as they were."""
     model, batch = subject.model, subject.batch
-    before, plain = _state(model), forward_outputs(model, batch)
+    before, plain = _state_of_model(model), forward_outputs(model, batch)
     seed = torch.get_rng_state()
     with HeadGates(model, torch.zeros(len(subject.heads)), heads=subject.heads):
         pass
@@ -161,12 +165,12 @@ def leaving_restores(subject: Subject) -> str:
         except UnsupportedModel:
             if intervention == "zero":
                 raise
-    _require(_state(model) == before, "the model was not left as it was found")
+    _require(_state_of_model(model) == before, "the model was not left as it was found")
     _require(_equal(plain, forward_outputs(model, batch)), "the output changed after leaving")
     return "hooks, gradients, modes, random state, attention implementation"
 
 
-def gate_zero_is_no_attention(subject: Subject) -> str:
+def gate_zero_is_no_attention(subject: Subject) -> MeasuredDetail:
     """A gate of zero equals attention probabilities of zero: the old head_mask, by an independent way."""
     for block in subject.heads.blocks:
         reason = family_of(subject.model.get_submodule(block.path)).beside_attention
@@ -185,27 +189,29 @@ def gate_zero_is_no_attention(subject: Subject) -> str:
             masked = forward_outputs(subject.model, subject.batch)
     except UnsupportedModel as error:
         raise DoesNotApply(f"attention probabilities cannot be replaced: {error}") from error
-    gap = difference(gated, masked)
+    gap = largest_relative_difference(gated, masked)
     _require(gap <= subject.tolerance, f"gating and zeroing probabilities differ by {gap:.3g}")
     return f"difference {gap:.1e}"
 
 
-def _plans(subject: Subject) -> dict[str, Plan]:
+def _test_plans(subject: Subject) -> dict[str, Plan]:
     blocks = subject.cuttable
     plans = {"uneven": uneven_plan(blocks), "first block empty": emptying_plan(blocks[0]), "last block empty": emptying_plan(blocks[-1])}
     thin = thinning_plan(blocks)
     return plans | ({"thinner groups": thin} if thin else {})
 
 
-def cut_equals_gate(subject: Subject) -> str:
+def cut_equals_gate(subject: Subject) -> MeasuredDetail:
     """A cut gives what the gates give: uneven counts, an empty block at either end, thinner KV groups."""
     worst = 0.0
-    for name, plan in _plans(subject).items():
+    for name, plan in _test_plans(subject).items():
         small = cut(subject.model, plan, inputs=subject.batch)
-        gap = difference(forward_outputs(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads))
+        gap = largest_relative_difference(
+            forward_outputs(small, subject.batch), run_gated(subject.model, plan, subject.batch, subject.heads)
+        )
         _require(gap <= subject.tolerance, f"{name}: the cut differs from the gates by {gap:.3g}")
         worst = max(worst, gap)
-    return f"difference {worst:.1e} over {len(_plans(subject))} plans"
+    return f"difference {worst:.1e} over {len(_test_plans(subject))} plans"
 
 
 ATTENTIONS = {
@@ -224,7 +230,7 @@ def _attention_maps(model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, .
     return {name: maps for name, maps in fields.items() if isinstance(maps, tuple) and all(isinstance(tensor, Tensor) for tensor in maps)}
 
 
-def attention_maps_follow_the_cut(subject: Subject) -> str:
+def attention_maps_follow_the_cut(subject: Subject) -> MeasuredDetail:
     """A cut model returns the attention maps of the heads that stay, as the gated model has them."""
     plan = uneven_plan(subject.cuttable)
     small = cut(subject.model, plan, inputs=subject.batch)
@@ -237,7 +243,7 @@ def attention_maps_follow_the_cut(subject: Subject) -> str:
         if len(maps) != len(blocks) or any(a.ndim < 4 or a.shape[1] != b.n_heads for a, b in zip(maps, blocks, strict=True)):
             continue
         for block, dense_map, cut_map in zip(blocks, maps, cut_maps[name], strict=True):
-            gap = difference([cut_map], [dense_map[:, list(plan.kept_positions(block))]])
+            gap = largest_relative_difference([cut_map], [dense_map[:, list(plan.kept_positions(block))]])
             _require(gap <= subject.tolerance, f"{name} of block '{block.path}' differ by {gap:.3g} from those of the heads that stay")
             compared += 1
     if not compared:
@@ -245,10 +251,10 @@ def attention_maps_follow_the_cut(subject: Subject) -> str:
     return f"{compared} maps"
 
 
-def parameters_fall_as_predicted(subject: Subject) -> str:
+def parameters_fall_as_predicted(subject: Subject) -> MeasuredDetail:
     """A cut removes exactly the predicted number of parameters, and the head map shows just the heads that stay."""
     total = 0
-    for name, plan in _plans(subject).items():
+    for name, plan in _test_plans(subject).items():
         small = cut(subject.model, plan, inputs=subject.batch)
         n_removed = sum(p.numel() for p in subject.model.parameters()) - sum(p.numel() for p in small.parameters())
         _require(
@@ -261,7 +267,7 @@ def parameters_fall_as_predicted(subject: Subject) -> str:
     return f"{total} parameters removed and predicted"
 
 
-def cutting_twice_is_cutting_once(subject: Subject) -> str:
+def cutting_twice_is_cutting_once(subject: Subject) -> MeasuredDetail:
     """Two cuts, one after the other, equal one cut with both plans."""
     first = uneven_plan(subject.cuttable)
     middle = cut(subject.model, first, inputs=subject.batch)
@@ -273,7 +279,7 @@ def cutting_twice_is_cutting_once(subject: Subject) -> str:
     second = Plan.removing(next(unit for unit in middle_heads.units() if last[0] in unit))
     twice = cut(middle, second, inputs=subject.batch)
     once = cut(subject.model, Plan.removing([*first.removed, *second.removed]), inputs=subject.batch)
-    gap = difference(forward_outputs(twice, subject.batch), forward_outputs(once, subject.batch))
+    gap = largest_relative_difference(forward_outputs(twice, subject.batch), forward_outputs(once, subject.batch))
     _require(gap <= subject.tolerance, f"cutting twice differs from cutting once by {gap:.3g}")
     _require(list(HeadMap.of(twice)) == list(HeadMap.of(once)), "cutting twice leaves other heads than cutting once")
     return f"difference {gap:.1e}"
@@ -283,20 +289,26 @@ def _same_bits(first: Tensor, second: Tensor) -> bool:
     return torch.equal(first, second) or torch.equal(torch.nan_to_num(first), torch.nan_to_num(second))
 
 
-def save_then_load_is_equal(subject: Subject) -> str:
+def save_then_load_is_equal(subject: Subject) -> MeasuredDetail:
     """What is saved loads bit for bit: every tensor, every buffer, every output, every address."""
-    for plan in _plans(subject).values():
+    for plan in _test_plans(subject).values():
         require_equal_reload(cut(subject.model, plan, inputs=subject.batch), subject.batch)
     return "tensors, buffers, outputs and addresses bit-equal"
 
 
-def casts_survive_saving(subject: Subject) -> str:
-    """A model cast to bfloat16 by `.to`, with padding rows that are not zero, loads bit for bit."""
-    model = copy.deepcopy(subject.model).to(torch.bfloat16)
+def cast_with_padding_rows(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Returns a copy of a model that was cast by `.to` and whose padding rows are not zero: transformers restores neither."""
+    result = copy.deepcopy(model).to(dtype)
     with torch.no_grad():
-        for module in model.modules():
+        for module in result.modules():
             if isinstance(module, nn.Embedding) and module.padding_idx is not None and module.weight.numel():
                 module.weight[module.padding_idx] = 0.5
+    return result
+
+
+def casts_survive_saving(subject: Subject) -> MeasuredDetail:
+    """A model cast to bfloat16 by `.to`, with padding rows that are not zero, loads bit for bit."""
+    model = cast_with_padding_rows(subject.model, torch.bfloat16)
     batch = {k: v.bfloat16() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in subject.batch.items()}
     try:
         forward_outputs(model, batch)
@@ -317,6 +329,11 @@ def require_equal_reload(model: nn.Module, batch: Batch) -> None:
             attn_implementation=attention,
             model_kwargs={"experts_implementation": experts} if experts is not None else None,
         )
+    require_same_model(model, again, batch)
+
+
+def require_same_model(model: nn.Module, again: nn.Module, batch: Batch) -> None:
+    """Raises LawBroken unless a model and its reload have the same tensors, buffers, outputs and head addresses, bit for bit."""
     for ours, theirs in zip(model.modules(), again.modules(), strict=True):  # parts of a model may run other kernels than the whole
         kernel = getattr(getattr(ours, "config", None), "_attn_implementation_internal", None)
         if kernel is not None:
@@ -334,7 +351,7 @@ def require_equal_reload(model: nn.Module, batch: Batch) -> None:
     _require(HeadMap.of(model).heads == HeadMap.of(again).heads, "the addresses changed between save and load")
 
 
-def impossible_plans_raise(subject: Subject) -> str:
+def impossible_plans_raise(subject: Subject) -> MeasuredDetail:
     """Unknown heads and uneven KV groups raise PlanError and change nothing, also in place."""
     last = subject.heads.blocks[-1]
     wrong = [Plan.removing([Head(last.stack, last.layer, last.n_original)]), Plan.removing([Head(last.stack, 10**5, 0)])]
@@ -352,7 +369,7 @@ def impossible_plans_raise(subject: Subject) -> str:
     return f"{len(wrong)} plans refused"
 
 
-def _prompt(subject: Subject) -> dict[str, Any]:
+def _generation_prompt(subject: Subject) -> dict[str, Any]:
     skip = ("decoder_input_ids", "decoder_attention_mask", "labels")
     skip += () if cross_blocks_on_shared_indices(subject.model, subject.heads) else ("encoder_hidden_states",)
     prompt = {name: value for name, value in subject.batch.items() if name not in skip}
@@ -372,7 +389,7 @@ def generation_options(subject: Subject) -> dict[str, Any]:
     model = subject.model
     if not (hasattr(model, "can_generate") and model.can_generate()):  # pyright: ignore[reportCallIssue]
         raise DoesNotApply("the model does not generate")
-    options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "use_cache": True, **_prompt(subject)}
+    options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "use_cache": True, **_generation_prompt(subject)}
     if getattr(model.config, "is_encoder_decoder", False) and model.generation_config.decoder_start_token_id is None:  # pyright: ignore
         options["decoder_start_token_id"] = getattr(model.config, "pad_token_id", None) or 0
     try:
@@ -397,7 +414,7 @@ def require_same_tokens(subject: Subject, plan: Plan, small: nn.Module, options:
     _require(agree, f"removing {len(plan.removed)} heads, {plan.removed[0]} first: the generated tokens differ")
 
 
-def generation_agrees(subject: Subject) -> str:
+def generation_agrees(subject: Subject) -> MeasuredDetail:
     """With caches, a cut model generates the tokens that the gated one generates, also when the first block lost all its heads."""
     options = generation_options(subject)
     decoders = [block for block in subject.cuttable if block.kind == "decoder-self"]
@@ -439,18 +456,18 @@ def check_model(model: nn.Module, inputs: Batch | None = None, *, plan: Plan | N
     """
     subject = Subject.of(model, inputs)
 
-    def plan_can_be_cut(subject: Subject) -> str:
+    def plan_can_be_cut(subject: Subject) -> MeasuredDetail:
         small = cut(subject.model, plan or Plan.removing([]), inputs=subject.batch)
         return f"{sum(p.numel() for p in small.parameters()):,} parameters left"
 
     laws = LAWS | ({f"cut equals gate for {', '.join(map(str, plan.removed))}": plan_can_be_cut} if plan else {})
     for name, law in laws.items():
         with evaluating(subject.model):
-            result = _outcome(name, law, subject)
+            result = _law_result(name, law, subject)
         yield result
 
 
-def _outcome(name: str, law: Callable[[Subject], str], subject: Subject) -> LawResult:
+def _law_result(name: str, law: Callable[[Subject], MeasuredDetail], subject: Subject) -> LawResult:
     try:
         return LawResult(name, True, law(subject))
     except DoesNotApply as error:

@@ -19,7 +19,7 @@ from headcount.behaviour.profiles.profile import ProfileSpec
 from headcount.behaviour.spec import RoleSpec
 from headcount.core.errors import UnsupportedModel
 from headcount.core.evaluation import Evaluation
-from headcount.core.plan import Plan, nearest_whole_units
+from headcount.core.plan import Plan, nearest_sum_of_units
 from headcount.core.progress import Progress, check_progress, watch_work
 from headcount.core.scores import Scores
 from headcount.core.survivors import Survivors
@@ -43,7 +43,7 @@ from headcount.runs.report.write import write_report
 from headcount.runs.results import PrunedRecord, find_best, smallest_safe
 from headcount.runs.store import Run
 from headcount.surgery.load import load
-from headcount.surgery.verify import difference, forward_outputs, gates_of, run_gated
+from headcount.surgery.verify import forward_outputs, gates_of, largest_relative_difference, run_gated
 from headcount.workflows.analysis_spec import DEFAULT_SHARES, AnalysisSpec, BenchSizes
 from headcount.workflows.evaluate import evaluate_into
 from headcount.workflows.inputs import corpus_for, open_inputs
@@ -94,7 +94,7 @@ class AnalysisJob:
         return {name: value for name, value in model_inputs(batch, self.model).items() if needs_labels or name != "labels"}
 
 
-def _step(job: AnalysisJob, name: str, **numbers: Any) -> Step:
+def _make_step(job: AnalysisJob, name: str, **numbers: Any) -> Step:
     return Step(job.name, name, numbers)
 
 
@@ -243,10 +243,10 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     )
     estimate = estimate_training(pruning, requests)
     if estimate is not None:
-        yield _step(job, "train", **asdict(estimate))
+        yield _make_step(job, "train", **asdict(estimate))
     dense, artifacts, failed = prune_all(pruning, requests, progress=job.progress("pruning", "models"))
     rows = pruning.rows(dense, artifacts)
-    yield _step(
+    yield _make_step(
         job,
         "prune",
         artifacts=len(artifacts),
@@ -258,19 +258,19 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     best = find_best(rows)
     if best is not None:
         request = PruneSpec.from_dict(PrunedRecord.of(artifacts[best.at]).spec)
-        artifact, small = pruning.make(request, progress=job.progress("the best model"))
+        artifact, small = pruning.make_model(request, progress=job.progress("the best model"))
         yield _describe_best(job, pruning, dense, request, artifact)
         yield from _verify_saved(job, heads, pruning, artifact, small)
-        yield _step(job, "bench", rows=pruning.timings(artifact))
+        yield _make_step(job, "bench", rows=pruning.timings(artifact))
     path = write_report(run_folder)
-    yield _step(job, "report", path=str(path), bytes=path.stat().st_size)
+    yield _make_step(job, "report", path=str(path), bytes=path.stat().st_size)
 
 
 def plan_requests(spec: AnalysisSpec, heads: HeadMap) -> list[PruneSpec]:
     """Returns the request of every pruned model."""
     if spec.keep is None:
         unit_sizes = [len(unit) for unit in heads.units()]
-        keeps: list[Any] = sorted({nearest_whole_units(share, unit_sizes) for share in DEFAULT_SHARES})
+        keeps: list[Any] = sorted({nearest_sum_of_units(share, unit_sizes) for share in DEFAULT_SHARES})
     else:
         keeps = sorted({PruneSpec.of("random", keep).resolve_share(heads).limits.heads(len(heads)) for keep in spec.keep})
     template = PruneSpec.of("random", 1, recipe=spec.recipe)
@@ -279,7 +279,7 @@ def plan_requests(spec: AnalysisSpec, heads: HeadMap) -> list[PruneSpec]:
 
 def _find_heads(job: AnalysisJob, heads: HeadMap, requests: Sequence[PruneSpec]) -> Step:
     heads.verify(job.model)
-    return _step(
+    return _make_step(
         job,
         "find",
         class_name=type(job.model).__name__,
@@ -300,10 +300,10 @@ def _evaluate_dense(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> Step:
     dense = evaluate_into(run_folder, "dense", job.model, job.task, **options)
     with HeadGates(job.model, torch.zeros(len(heads)), heads=heads):
         none = evaluate_into(run_folder, "without any head", job.model, job.task, under={"gates": "all zero"}, **options)
-    return _step(job, "evaluate", task=job.task.name, whole=_numbers_of(dense), none=_numbers_of(none))
+    return _make_step(job, "evaluate", task=job.task.name, whole=_evaluation_numbers(dense), none=_evaluation_numbers(none))
 
 
-def _numbers_of(evaluation: Evaluation) -> dict[str, Any]:
+def _evaluation_numbers(evaluation: Evaluation) -> dict[str, Any]:
     return {name: getattr(evaluation, name) for name in ("loss", "loss_stderr", "metric", "value", "n_examples")}
 
 
@@ -311,7 +311,7 @@ def _summarise_scores(job: AnalysisJob, scores: Mapping[str, Scores]) -> Step:
     head_verdicts = verdicts(scores["ablation"], seed=job.spec.seed) if "ablation" in scores else []
     first = next(iter(scores.values()))
     agreement = agreements(scores, seed=job.spec.seed) if head_verdicts else {}
-    return _step(
+    return _make_step(
         job,
         "score",
         strongest=str(first.ranking()[0]),
@@ -326,14 +326,14 @@ def _summarise_scores(job: AnalysisJob, scores: Mapping[str, Scores]) -> Step:
 def _study_behaviour(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     """Yields the roles and the profiles of heads; where the model or its data have none, why."""
     if job.corpus is None:
-        yield _step(job, "roles", left_out=job.why_no_corpus or "no text was given")
+        yield _make_step(job, "roles", left_out=job.why_no_corpus or "no text was given")
         return
     batch_size, seed = job.task.batch_size, job.spec.seed
     try:
         table = roles_into(run_folder, job.model, job.corpus, RoleSpec(seed=seed, batch_size=batch_size), progress=job.progress("roles"))
         labels = table.labels()
         counts = {role: sum(role in own for own in labels.values()) for role in table.roles()}
-        yield _step(
+        yield _make_step(
             job,
             "roles",
             heads=sum(bool(own) for own in labels.values()),
@@ -344,17 +344,19 @@ def _study_behaviour(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         )
     except UnsupportedModel as error:
         run_folder.log(f"failed: roles: {error}")
-        yield _step(job, "roles", left_out=str(error))
+        yield _make_step(job, "roles", left_out=str(error))
     profile_spec = ProfileSpec(limit=job.spec.profiled, longest=job.spec.longest, batch_size=batch_size, seed=seed)
     profiles = profiles_into(run_folder, job.model, job.corpus, job.tokenizer, profile_spec, progress=job.progress("profiles"))
     content = profiles.content
     n_sentences = content["n_sentences"] if content["heads"] else 0
-    yield _step(job, "profiles", n_sentences=n_sentences, n_shown=len(content["sentences"]) if n_sentences else 0, notes=profiles.notes)
+    yield _make_step(
+        job, "profiles", n_sentences=n_sentences, n_shown=len(content["sentences"]) if n_sentences else 0, notes=profiles.notes
+    )
 
 
 def _describe_best(job: AnalysisJob, pruning: Pruning, dense: Evaluation, request: PruneSpec, artifact: Artifact) -> Step:
     record = PrunedRecord.of(artifact)
-    return _step(
+    return _make_step(
         job,
         "keep",
         method=request.label,
@@ -374,7 +376,7 @@ def _verify_saved(job: AnalysisJob, heads: HeadMap, pruning: Pruning, artifact: 
     batch, plan = job.batch(), Plan.removing(PrunedRecord.of(artifact).removed)
     loaded = load(pruning.model_folder(artifact.key)).to(next(small.parameters()).device)
     ours, theirs = small.state_dict(), loaded.state_dict()
-    yield _step(
+    yield _make_step(
         job,
         "load",
         n_tensors=len(theirs),
@@ -382,7 +384,9 @@ def _verify_saved(job: AnalysisJob, heads: HeadMap, pruning: Pruning, artifact: 
         equal_outputs=all(torch.equal(a, b) for a, b in zip(forward_outputs(small, batch), forward_outputs(loaded, batch), strict=True)),
         n_heads=len(HeadMap.of(loaded)),
     )
-    yield _step(job, "verify", effect=difference(forward_outputs(small, batch), run_gated(job.model, plan, batch, heads)))
+    yield _make_step(
+        job, "verify", effect=largest_relative_difference(forward_outputs(small, batch), run_gated(job.model, plan, batch, heads))
+    )
     if hasattr(small, "generate") and heads.blocks[0].kind == "decoder-self":
         options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
         prompt = {name: value[:, : value.shape[1] // 2] for name, value in batch.items()}
@@ -391,4 +395,4 @@ def _verify_saved(job: AnalysisJob, heads: HeadMap, pruning: Pruning, artifact: 
         with preserve(small):
             tokens = small.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]
         same = int((gated[0] == tokens[0]).sum()) - prompt["input_ids"].shape[1]
-        yield _step(job, "generate", n_tokens=NEW_TOKENS, same_tokens=same)
+        yield _make_step(job, "generate", n_tokens=NEW_TOKENS, same_tokens=same)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -15,9 +15,11 @@ from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
 from headcount.core.heads import Head
 from headcount.core.metric_range import shift_interval
 from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.seed_parts import count_seeds, match_seeds, stack_seeds
 from headcount.core.stats.seed_scores import SeedScores
 from headcount.core.stats.significance import paired_bootstrap
 from headcount.core.survivors import count_by
+from headcount.data.share_above_chance import Share
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.pruning.methods.random import RandomPruner
@@ -36,7 +38,7 @@ class GridPoint:
         n_kept: How many heads stay.
         seeds: The seeds.
         values: The metric, or the loss where there is none, of every seed.
-        evaluation: The mean over seeds of the loss and of the metric's parts of each example.
+        evaluation: The mean over seeds of each example's loss and of the metric; its parts keep seeds apart.
         survivors: The heads that stay, by seed.
         change: The difference from the dense model on the same examples.
         artifacts: The artifact of every seed.
@@ -91,7 +93,7 @@ class Grid:
         return cls(pruning.task, pruning.heads, dense, tuple(_make_point(pruning, dense, group) for group in groups.values()))
 
     def compare(self, point: GridPoint, control: GridPoint, *, seed: int = 0) -> PairedDifference:
-        """Returns the difference of a point from another one on the same examples, seeds averaged example by example."""
+        """Returns the difference of a point from another one on the same examples, of means over seeds."""
         return compare_evaluations(control.evaluation, point.evaluation, self.task, seed=seed)
 
     def find(self, spec: PruneSpec) -> GridPoint:
@@ -123,26 +125,36 @@ def _make_point(pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifac
 
 
 def average_evaluations(evaluations: Sequence[Evaluation], task: Task) -> Evaluation:
-    """Returns the mean over seeds of each example's loss and of its contribution to the metric."""
+    """Returns the mean over seeds of each example's loss, and of the metric of every seed; its parts [examples, seeds, parts] keep seeds apart.
+
+    Seeds that agree on every example keep the parts of one of them.
+    """
     first = evaluations[0]
     if len(evaluations) == 1:
         return first
     losses = np.mean([evaluation.losses for evaluation in evaluations], axis=0)
-    if task.metric is None or first.parts is None:
+    parts = None if task.metric is None else stack_seeds(evaluations)
+    if parts is None:
         return replace(first, losses=losses)
-    parts = np.mean([evaluation.parts for evaluation in evaluations if evaluation.parts is not None], axis=0)
-    return replace(first, losses=losses, parts=parts, value=float(task.metric.total(parts.sum(0))))
+    value = mean(evaluation.score for evaluation in evaluations)
+    return replace(first, losses=losses, parts=parts[:, 0] if (parts == parts[:, :1]).all() else parts, value=value)
 
 
 def compare_evaluations(first: Evaluation, second: Evaluation, task: Task, *, seed: int = 0) -> PairedDifference:
     """Returns the difference of the metric from the first to the second on the same examples, or of the loss where there is no metric.
 
-    By Tango's score method if every example is right or wrong in both, else (corpus metrics, means over seeds) by a paired bootstrap.
+    By Tango's score method if every example is right or wrong in both, else (corpus metrics, means over seeds) by a paired bootstrap, in which the
+    metric of a resample is the mean over seeds of that of each.
     """
     total = task.metric.total if task.metric else None
-    is_mean = any(evaluation.parts is not None and not set(evaluation.parts[:, 0]) <= {0.0, 1.0} for evaluation in (first, second))
-    if is_mean and total is not None and first.parts is not None and second.parts is not None:
-        change = paired_bootstrap(first.parts, second.parts, total, seed=seed)
+    if (
+        total is not None
+        and first.parts is not None
+        and second.parts is not None
+        and max(map(count_seeds, (first.parts, second.parts))) > 1
+    ):
+        (before, after), total_over_seeds = match_seeds((first.parts, second.parts), total)
+        change = paired_bootstrap(before, after, total_over_seeds, seed=seed)
         return PairedDifference(change.difference, change.low, change.high, change.p, "paired bootstrap")
     changes = compare_with(first, second, total, seed=seed)
     return changes.get("metric", changes["loss"])
@@ -161,13 +173,14 @@ class MethodRow:
         mean: The metric, or the loss where there is none, as the mean over seeds.
         interval: Its 95 % interval by t over seeds; None below three seeds.
         deviation: The standard deviation over seeds; None below three seeds.
-        change: The difference from the dense model on the same examples, seeds averaged example by example.
+        change: The difference of the mean over seeds from the dense model on the same examples.
         against_random: The difference from random heads of the same number, likewise; None for these, and where there are none.
         kept_by_kind: How many heads of each kind of attention stay, as the mean over seeds.
         band: The score of the dense model plus the interval of the change, within the range of the metric.
         dense: The score of the dense model.
         task: The task, where several are compared.
         q: The p-value of `against_random`, corrected over all rows (Benjamini–Hochberg).
+        share: The share of the dense model's score above chance that is left; None where it was not measured.
     """
 
     method: str
@@ -185,11 +198,7 @@ class MethodRow:
     dense: float
     task: str = ""
     q: float | None = None
-
-    @property
-    def relative(self) -> tuple[float, float, float]:
-        """The mean and the ends of the band as shares of the dense model's score."""
-        return self.mean / self.dense, self.band[0] / self.dense, self.band[1] / self.dense
+    share: Share | None = None
 
     @property
     def p(self) -> float | None:
@@ -210,7 +219,7 @@ class MethodRow:
 
 @dataclass(frozen=True, slots=True)
 class MethodDifference:
-    """The difference of a method from another one at the same number of heads, on the same examples, seeds averaged example by example.
+    """The difference of a method from another one at the same number of heads, on the same examples, of means over seeds.
 
     `q` is corrected over all rows of its family (Benjamini–Hochberg): methods against random heads, or methods against each other.
     """
@@ -241,8 +250,10 @@ def _flatten_difference(name: str, change: PairedDifference | None) -> dict[str,
     return {f"{name}_{key}": value for key, value in values.items()}
 
 
-def summarise_methods(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> list[MethodRow]:
-    """Returns a row for every point of a grid, those of one method together, most heads first."""
+def summarise_methods(
+    grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0, measure_share: Callable[[Evaluation], Share] | None = None
+) -> list[MethodRow]:
+    """Returns a row for every point of a grid, those of one method together, most heads first; `measure_share` takes a mean over seeds."""
     free = [block for block in grid.heads.blocks if not kinds or block.kind in kinds]
     controls = {point.count_kept(grid.heads, kinds): point for point in grid.points if point.is_control}
     n_free, rows = sum(block.n_heads for block in free), []
@@ -265,6 +276,7 @@ def summarise_methods(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -
                     count_by(grid.heads.blocks, point.survivors),
                     shift_interval(grid.dense, point.change),
                     grid.dense.score,
+                    share=None if measure_share is None else measure_share(point.evaluation),
                 )
             )
     return correct_rows(rows)

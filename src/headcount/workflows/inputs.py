@@ -11,9 +11,9 @@ from torch import nn
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import SENTENCES, Parser, read_corpus
 from headcount.core.errors import DataError, UnsupportedModel
-from headcount.core.files import opened_model
+from headcount.core.files import opened_model_entry
 from headcount.data.open_task import open_task
-from headcount.data.readers.processor import reader_of
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Split, Task
 from headcount.models.modules import unwrap
 from headcount.surgery.load import load
@@ -38,16 +38,16 @@ def open_inputs(
     """Opens a model, which may be live already, and its task: by default the one that the model is made for."""
     folder = local_folder(model) if isinstance(model, str | Path) else None
     live: Any = load(folder).eval() if folder is not None else unwrap(model)  # pyright: ignore[reportArgumentType]
-    tokenizer = reader_of(live, folder) if tokenizer is None and folder is not None else tokenizer
+    tokenizer = tokenizer_or_image_processor(live, folder) if tokenizer is None and folder is not None else tokenizer
     task = data if isinstance(data, Task) else open_task(data, live, tokenizer, limit=limit, seed=seed)
     task = replace(task, batch_size=batch_size or task.batch_size)
     name = str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
-    return OpenedModel(name, live, task, tokenizer, folder, _describe_opening(model, data))
+    return OpenedModel(name, live, task, tokenizer, folder, _opening_record(model, data))
 
 
-def _describe_opening(model: Any, data: Any) -> dict[str, Any]:
+def _opening_record(model: Any, data: Any) -> dict[str, Any]:
     """Returns how model and task are opened again; a task that was made in Python cannot be."""
-    model_path = opened_model(model) if isinstance(model, str | Path) else {}
+    model_path = opened_model_entry(model) if isinstance(model, str | Path) else {}
     if isinstance(data, Task):
         return {"opened": {**model_path, "own_task": True}} if model_path else {}
     return {"opened": {**({"task": data} if data else {}), **model_path}}

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from headcount.behaviour.base import Corpus
-from headcount.behaviour.profiles.profile import HeadProfiles, ProfileSpec, first_examples, profile_heads
-from headcount.behaviour.views import check_input, corpus_examples
+from headcount.behaviour.profiles.profile import HeadProfiles, ProfileSpec, profile_heads, take_first_examples
+from headcount.behaviour.views import check_model_reads, corpus_examples
 from headcount.core.errors import UnsupportedModel
 from headcount.data.stream import Progress, Reading, fingerprint
 from headcount.models.modules import unwrap
@@ -34,11 +34,11 @@ def profiles_into(
     For a model whose attention cannot be observed, the reason is stored instead.
     """
     inner = unwrap(model)
-    corpus = first_examples(corpus, spec.limit)
+    corpus = take_first_examples(corpus, spec.limit)
     parts = {**model_key(inner), **asdict(spec), "named": tokenizer is not None}
     data, refusal = "", None
     try:
-        check_input(inner, corpus)
+        check_model_reads(inner, corpus)
         data = fingerprint(Reading(corpus_examples(inner, corpus)))
         key = ArtifactKey(KIND, KIND, {**parts, "data": data})
     except UnsupportedModel as error:

@@ -117,7 +117,7 @@ class Pruning:
             pruned = replace(pruned, model=model, history=history, steps={**pruned.steps, "scratch": trained.steps})
         evaluation = evaluate(pruned.model, self.task, limit=self.limit)
         if save_model:
-            self._save(key, spec, pruned, evaluation)
+            self._save_model(key, spec, pruned, evaluation)
         shutil.rmtree(folder, ignore_errors=True)
         arrays = {"losses": evaluation.losses} | ({} if evaluation.parts is None else {"parts": evaluation.parts})
         return self._record(spec, pruned, evaluation).to_dict(), arrays
@@ -159,13 +159,14 @@ class Pruning:
             value=evaluation.value,
             n_examples=evaluation.n_examples,
             data=evaluation.data,
-            cost=_cost_record(cost(pruned.model)),
-            whole_cost=_cost_record(self.dense_cost),
+            cost=_to_cost_record(cost(pruned.model)),
+            whole_cost=_to_cost_record(self.dense_cost),
             trained=spec.method.info.trains == "weights" or spec.recover is not None,
             changed_weights=pruned.changed_weights,
+            within_rounding=[] if pruned.scores is None else list(map(str, pruned.scores.heads_within_rounding())),
         )
 
-    def make(self, spec: PruneSpec, progress: Progress | None = None) -> tuple[Artifact, nn.Module]:
+    def make_model(self, spec: PruneSpec, progress: Progress | None = None) -> tuple[Artifact, nn.Module]:
         """Returns the artifact and the model of a request: loaded where the run holds both, else computed. A finished artifact is not changed."""
         key, artifact = self.key(spec), self.run.find(self.key(spec))
         problem = self.run.problem_of_model(self.model_folder(key).name)
@@ -176,7 +177,7 @@ class Pruning:
                 return artifact, load(self.model_folder(key))
             except ArtifactError as error:
                 self.run.warn(f"{error}; the model is made again")
-        if artifact is not None and self._rebuild(spec, artifact):
+        if artifact is not None and self._rebuild_model(spec, artifact):
             return artifact, load(self.model_folder(key))
         try:
             content, arrays = self._compute(spec, save_model=True, progress=progress)
@@ -186,17 +187,17 @@ class Pruning:
         artifact = artifact or self.run.commit(key, content, arrays, provenance=self.provenance)
         return artifact, load(self.model_folder(key))
 
-    def _rebuild(self, spec: PruneSpec, artifact: Artifact) -> bool:
+    def _rebuild_model(self, spec: PruneSpec, artifact: Artifact) -> bool:
         """Saves the model of a finished artifact from its plan and gates, and returns whether these suffice: no weights were trained."""
         record = PrunedRecord.of(artifact)
         if record.changed_weights or spec.scratch is not None:
             return False
         plan = Plan.removing(record.removed, protected=spec.limits.protected)
         pruned = rebuild(self.model, self.task, spec, plan, record.gates)
-        self._save(artifact.key, spec, pruned, unpack_pruned(artifact))
+        self._save_model(artifact.key, spec, pruned, unpack_pruned(artifact))
         return True
 
-    def _save(self, key: ArtifactKey, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> None:
+    def _save_model(self, key: ArtifactKey, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> None:
         timings = self._measure_latency(key, pruned.plan.removed, lambda: pruned.model)
         dense = self.evaluate_dense()
         changes = self._compare_with(dense, evaluation)
@@ -239,7 +240,7 @@ class Pruning:
         if artifact is not None and folder.is_dir() and folder.name not in self.run.record().models:
             self.run.list_model(folder)  # a worker saved it; only the leading process writes run.json
         if artifact is None or self.run.problem_of_model(folder.name) is not None:
-            artifact, _ = self.make(spec)
+            artifact, _ = self.make_model(spec)
         self.write_plan(artifact)
         return folder
 
@@ -261,7 +262,7 @@ class Pruning:
         return compare_pruned(dense, artifacts, self.task.metric.total if self.task.metric else None, self.heads.blocks)
 
 
-def _cost_record(counted: Cost) -> CostRecord:
+def _to_cost_record(counted: Cost) -> CostRecord:
     return CostRecord(**asdict(counted))
 
 
@@ -339,7 +340,7 @@ def build_grid(
     for pruner in pruners:
         number = (training_seeds or seeds) if pruner.info.trains else seeds if pruner.info.draws else 1
         floor: dict[str, Any] = {"floor": template.limits.floor, "protected": template.limits.protected, "unit": template.limits.unit}
-        budgets = [Budget(**floor)] if pruner.sizes_itself else [Budget(keep=keep, **floor) for keep in keeps]
+        budgets = [Budget(**floor)] if pruner.sizing_option else [Budget(keep=keep, **floor) for keep in keeps]
         for budget in budgets:
             specs += [replace(template, method=pruner, budget=budget, seed=seed) for seed in range(first_seed, first_seed + number)]
     return specs

@@ -150,7 +150,7 @@ def measure_remaining_roles(
     counted = [head for block in pruning.heads.blocks if not kinds or block.kind in kinds for head in block.heads]
     by_level: dict[tuple[str, int], list[PrunedRoles]] = {}
     for number, spec in enumerate(specs, 1):
-        method, table = _test_pruned(pruning, spec, test)
+        method, table = _test_roles_of_pruned(pruning, spec, test)
         relabelled = table.relabel(definition)
         families, labels = families_by_head(relabelled, counted), relabelled.labels()
         by_level.setdefault((method, len(families)), []).append(PrunedRoles(spec.seed, families, labels))
@@ -163,9 +163,9 @@ def measure_remaining_roles(
         labelled,
         len(counted),
         (*names, SEVERAL, NO_ROLE),
-        count_groups([dense_families], names),
+        count_family_groups([dense_families], names),
         [
-            Level(method, n_kept, len(models), count_groups([model.families for model in models], names))
+            Level(method, n_kept, len(models), count_family_groups([model.families for model in models], names))
             for (method, n_kept), models in by_level.items()
         ],
         [
@@ -182,13 +182,13 @@ def measure_remaining_roles(
     )
 
 
-def _test_pruned(pruning: Pruning, spec: PruneSpec, test: FamilyTest) -> tuple[str, RoleTable]:
+def _test_roles_of_pruned(pruning: Pruning, spec: PruneSpec, test: FamilyTest) -> tuple[str, RoleTable]:
     """Returns the label of a request without its size, and the roles of its model, from the run if they are finished there."""
     pruned_key = pruning.key(spec)
     key = test.key(pruning, pruned_key.name, pruned_key.digest)
     artifact, pruned = pruning.run.find(key), pruning.run.find(pruned_key)
     if artifact is None or pruned is None:
-        pruned, model = pruning.make(spec)
+        pruned, model = pruning.make_model(spec)
         device = next(pruning.model.parameters()).device
         table = measure_roles(model.to(device).eval(), test.corpus, test.spec)
         artifact = pruning.run.commit(key, table.to_dict(), provenance=pruning.provenance)
@@ -196,13 +196,13 @@ def _test_pruned(pruning: Pruning, spec: PruneSpec, test: FamilyTest) -> tuple[s
     return method_label(pruned), RoleTable.from_dict(artifact.content)
 
 
-def families_by_head(table: RoleTable, counted: Iterable[Head]) -> dict[Head, frozenset[str]]:
+def families_by_head(table: RoleTable, counted_heads: Iterable[Head]) -> dict[Head, frozenset[str]]:
     """Returns the families of every head of a table that is counted, by its own definition."""
     definition, labels = Definition.parse(table.definition), table.labels()
-    return {head: frozenset(definition.families_of(labels[head])) for head in counted if head in labels}
+    return {head: frozenset(definition.families_of(labels[head])) for head in counted_heads if head in labels}
 
 
-def count_groups(models: Sequence[Mapping[Head, frozenset[str]]], names: Sequence[str]) -> dict[str, float]:
+def count_family_groups(models: Sequence[Mapping[Head, frozenset[str]]], names: Sequence[str]) -> dict[str, float]:
     """Returns how many heads belong to each family alone, to several and to none, as means over models."""
 
     def group_of(families: frozenset[str]) -> str:

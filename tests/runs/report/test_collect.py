@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from contract import TYPES, check, wrong
 from kit import heads_of, make_run
+from packed import unpack_bytes
 
 from headcount.core.errors import ArtifactError
 from headcount.core.stats.metric_parts import total_of
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.report import contract
-from headcount.runs.report.attention import unpack
-from headcount.runs.report.collect import collect
+from headcount.runs.report.collect import collect_report
 from headcount.runs.report.plain import format_p
-from headcount.runs.report.roles import letters
-from headcount.runs.report.scores import _columns, significant
+from headcount.runs.report.roles import role_marks
+from headcount.runs.report.scores import _score_columns, mark_significant
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
@@ -38,7 +38,7 @@ def test_the_checker_finds_what_does_not_fit() -> None:
 @pytest.mark.parametrize("left", EVERYTHING)
 def test_a_run_fits_the_contract_whatever_is_missing(left: str, tmp_path: Path) -> None:
     kinds = [kind for kind in EVERYTHING if kind != left and not (left in ("pruned", "evaluation") and kind == "bench")]
-    report = collect(make_run(tmp_path / "run", kinds=kinds)).with_all_maps()
+    report = collect_report(make_run(tmp_path / "run", kinds=kinds)).with_all_maps()
     check(report, "Report")
     (data,) = report["runs"]
     assert len(data["summary"]) == 3 and all(data["summary"])
@@ -48,24 +48,24 @@ def test_a_run_fits_the_contract_whatever_is_missing(left: str, tmp_path: Path) 
 
 
 def test_a_run_of_nothing_but_scores_and_the_frozen_run_open(tmp_path: Path) -> None:
-    check(collect(make_run(tmp_path / "run", kinds=("scores",))).with_all_maps(), "Report")
+    check(collect_report(make_run(tmp_path / "run", kinds=("scores",))).with_all_maps(), "Report")
     frozen = Run.open(Path(__file__).parents[2] / "frozen" / "run-v3")
-    report = collect(frozen).with_all_maps()
+    report = collect_report(frozen).with_all_maps()
     check(report, "Report")
     assert {score["name"] for score in report["runs"][0]["scores"]} >= {"ablation", "gradient", "magnitude"}
 
 
 def test_heads_are_numbered_and_groups_follow(tmp_path: Path) -> None:
-    data = collect(make_run(tmp_path / "run", kv_heads=2)).report["runs"][0]
+    data = collect_report(make_run(tmp_path / "run", kv_heads=2)).report["runs"][0]
     assert data["heads"] == heads_of()
     assert [head for block in data["blocks"] for head in block["heads"]] == list(range(8))
     assert data["blocks"][0]["kv_group"] == [0, 0, 1, 1] and data["curves"]["unit"] == 2
-    assert collect(make_run(tmp_path / "other")).report["runs"][0]["blocks"][0]["kv_group"] is None
+    assert collect_report(make_run(tmp_path / "other")).report["runs"][0]["blocks"][0]["kv_group"] is None
 
 
 def test_scores_are_those_of_the_run_with_corrected_significance(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    data, scores = collect(run).report["runs"][0], all_scores(run)
+    data, scores = collect_report(run).report["runs"][0], all_scores(run)
     by_name = {score["name"]: score for score in data["scores"]}
     assert [score["kind"] for score in data["scores"]] == ["importance", "importance", "description"]
     for name, made in scores.items():
@@ -78,16 +78,16 @@ def test_scores_are_those_of_the_run_with_corrected_significance(tmp_path: Path)
 
 
 def test_significance_is_told_only_where_it_can_be() -> None:
-    assert significant([1.0, 2.0], None, 100) is None
-    assert significant([1.0, 2.0], [0.1, 0.1], 1) is None
-    assert significant([0.0, 1.0, None, 5.0], [0.0, 0.0, None, 100.0], 50) == [False, True, False, False]
+    assert mark_significant([1.0, 2.0], None, 100) is None
+    assert mark_significant([1.0, 2.0], [0.1, 0.1], 1) is None
+    assert mark_significant([0.0, 1.0, None, 5.0], [0.0, 0.0, None, 100.0], 50) == [False, True, False, False]
     noise = np.random.default_rng(0).normal(size=400).tolist()
-    assert sum(significant(noise, [1.0] * 400, 1000) or []) <= 2, "without a true effect hardly any head is called"
+    assert sum(mark_significant(noise, [1.0] * 400, 1000) or []) <= 2, "without a true effect hardly any head is called"
 
 
 def test_roles_keep_every_row_and_say_where_no_head_beats_the_baseline(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    roles = collect(run).report["runs"][0]["roles"]
+    roles = collect_report(run).report["runs"][0]["roles"]
     rows = next(iter(run.results("roles").values())).content["rows"]
     assert len(roles["rows"]["head"]) == len(rows) == 8 * 5
     for i, row in enumerate(rows):
@@ -107,18 +107,18 @@ def test_roles_keep_every_row_and_say_where_no_head_beats_the_baseline(tmp_path:
 def test_no_two_roles_share_a_mark() -> None:
     names = [*(f"offset:{n:+d}" for n in range(-3, 4)), *(f"syntax:{r}{e}" for r in ("nsubj", "nmod", "obj", "obl") for e in ("", "-of"))]
     names += [f"pos:X{i}" for i in range(60)]
-    marks = letters(names)
+    marks = role_marks(names)
     assert len(set(marks)) == len(names) and all(1 <= len(mark) <= 2 for mark in marks)
     assert marks[:3] == ["-3", "-2", "-1"]
 
 
 def test_maps_come_back_byte_by_byte(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    attention = collect(run).with_all_maps()["runs"][0]["attention"]
+    attention = collect_report(run).with_all_maps()["runs"][0]["attention"]
     arrays = next(iter(run.results("profiles").values())).arrays
     for sentence in range(3):
         for block in range(2):
-            assert unpack(attention["maps"][sentence][block]) == arrays[f"{sentence}/{block}"].tobytes()
+            assert unpack_bytes(attention["maps"][sentence][block]) == arrays[f"{sentence}/{block}"].tobytes()
 
 
 def test_totals_by_name_are_those_of_the_metrics() -> None:
@@ -138,7 +138,7 @@ def test_few_examples_damage_and_failures_are_told(tmp_path: Path) -> None:
     (run.folder / "quarantine" / "0000.x").write_text("x")
     with (run.folder / "log.txt").open("a") as log:
         log.write("2026-01-01T00:00:00+00:00 1 failed: pruned l0: no luck\n" * 2)
-    warnings = collect(run).report["runs"][0]["warnings"]
+    warnings = collect_report(run).report["runs"][0]["warnings"]
     assert sum("50 examples" in text for text in warnings) == 1
     assert sum("1 damaged" in text for text in warnings) == 1
     assert warnings.count("Failed: pruned l0: no luck") == 1
@@ -173,7 +173,7 @@ def test_a_run_whose_artifacts_are_gone_is_refused(tmp_path: Path, capsys: pytes
         r"run.json lists 3 results whose artifacts are missing \(first: .*Copy it again with all its artifacts, or run its command again"
     )
     with pytest.raises(ArtifactError, match=message):
-        collect(run)
+        collect_report(run)
     assert main(["report", str(run.folder)]) == 1
     assert "3 results whose artifacts are missing" in capsys.readouterr().err
 
@@ -201,7 +201,7 @@ def test_columns_of_a_score_say_what_they_are(tmp_path: Path) -> None:
     from dataclasses import replace
 
     scores = replace(all_scores(make_run(tmp_path / "run"))["ablation"], columns={"accuracy change": (0.1,) * 8, "examples": (3.0,) * 8})
-    first, change, examples = _columns("ablation", scores, heads_of())
+    first, change, examples = _score_columns("ablation", scores, heads_of())
     assert len({first["about"], change["about"], examples["about"]}) == 3
     assert change["name"] == "ablation: accuracy change" and "accuracy" in change["about"]
 
@@ -216,10 +216,10 @@ def test_columns_and_kinds_of_scores_are_as_the_run_tells_them(tmp_path: Path) -
     columns = {"WER change": (0.1,) * 8, "WER stderr": (0.1,) * 8, "examples": (3.0,) * 8}
     told = replace(told, method="mine", columns=columns, directions={"WER change": True}, describes=True)
     told = unpack_scores(Artifact(ArtifactKey("scores", "mine", {}), *pack_scores(told)))
-    first, change, examples = _columns("mine", told, heads_of())
+    first, change, examples = _score_columns("mine", told, heads_of())
     assert first["kind"] == "description" and change["higher_is_keep"] is True and change["stderr"] is not None
     assert examples["higher_is_keep"] is True, "the page says 'the lower, the more the head is needed' of what is not"
-    known = _columns("confidence", replace(told, describes=False), heads_of())[0]
+    known = _score_columns("confidence", replace(told, describes=False), heads_of())[0]
     assert known["kind"] == "importance", "what the run tells goes before what is known by name"
 
 
@@ -228,13 +228,13 @@ def test_directions_are_guessed_where_scores_do_not_tell_them(tmp_path: Path) ->
 
     whole = all_scores(Run.open(Path(__file__).parents[2] / "frozen" / "run-v3"))["ablation"]
     old = replace(whole, describes=None, directions={})
-    first, change = _columns("ablation", old, [str(head) for head in old.heads])
+    first, change = _score_columns("ablation", old, [str(head) for head in old.heads])
     assert first["kind"] == "importance" and change["name"] == "ablation: accuracy change" and change["higher_is_keep"] is False
     scores = replace(old, columns=dict.fromkeys(("accuracy change", "perplexity change"), old.values))
     for name, direction in (("ablation", True), ("all-but-one", False)):
-        _, accuracy, perplexity = _columns(name, replace(scores, higher_is_keep=direction), heads_of())
+        _, accuracy, perplexity = _score_columns(name, replace(scores, higher_is_keep=direction), heads_of())
         assert (accuracy["higher_is_keep"], perplexity["higher_is_keep"]) == (not direction, direction)
-    assert _columns("entropy", old, heads_of())[0]["kind"] == "description"
+    assert _score_columns("entropy", old, heads_of())[0]["kind"] == "description"
 
 
 def test_a_run_opens_by_its_name_and_says_which_it_is(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from headcount.core.errors import PlanError
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.report.commands import milliseconds, plain_number, prune_command, prune_commands, task_words
+from headcount.runs.report.commands import format_milliseconds, format_number, prune_command, prune_commands, task_words
 from headcount.runs.schema import RunRecord
 from headcount.workflows.prune import build_grid
 
@@ -115,9 +115,9 @@ def test_what_is_no_pair_is_told_of_by_its_option(option: str, tmp_path: Path, c
 
 def test_numbers_come_back_as_they_were() -> None:
     for value in (1, 1234567, 0.1, 1 / 3, 5e-5, 3.0, 1e-12):
-        assert float(plain_number(value)) == value
-        assert float(milliseconds(value)) / 1000 == value
-    assert plain_number(1234567) == "1234567" and plain_number(5e-5) == "5e-05" and milliseconds(0.0125) == "12.5"
+        assert float(format_number(value)) == value
+        assert float(format_milliseconds(value)) / 1000 == value
+    assert format_number(1234567) == "1234567" and format_number(5e-5) == "5e-05" and format_milliseconds(0.0125) == "12.5"
 
 
 def test_models_that_differ_have_names_that_differ() -> None:

@@ -12,9 +12,9 @@ from kit import make_run
 
 from headcount.core.evaluation import Evaluation
 from headcount.core.stats.agreement import spearman
-from headcount.core.stats.significance import mcnemar, paired_t
-from headcount.runs.report.collect import collect
-from headcount.runs.report.compare import _outcomes
+from headcount.core.stats.significance import paired_t, tango
+from headcount.runs.report.collect import collect_report
+from headcount.runs.report.compare import _compare_outcomes
 from headcount.runs.results import unpack_evaluation
 from headcount.runs.scores import all_scores
 
@@ -26,7 +26,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_differences_are_b_minus_a(pair) -> None:
-    report = collect(*pair).with_all_maps()
+    report = collect_report(*pair).with_all_maps()
     check(report, "Report")
     mine, theirs = (all_scores(run) for run in pair)
     for row in report["comparison"]["scores"]:
@@ -37,7 +37,7 @@ def test_differences_are_b_minus_a(pair) -> None:
 
 
 def test_turning_the_runs_round_turns_every_sign(pair) -> None:
-    one, two = collect(*pair).report["comparison"], collect(*pair[::-1]).report["comparison"]
+    one, two = collect_report(*pair).report["comparison"], collect_report(*pair[::-1]).report["comparison"]
     for a, b in zip(one["scores"], two["scores"], strict=True):
         assert a["difference"] == [-value for value in b["difference"]] and a["significant"] == b["significant"]
     assert (one["outcomes"]["only_a"], one["outcomes"]["only_b"]) == (two["outcomes"]["only_b"], two["outcomes"]["only_a"])
@@ -46,7 +46,7 @@ def test_turning_the_runs_round_turns_every_sign(pair) -> None:
 
 
 def test_a_run_against_itself_has_no_differences(pair) -> None:
-    made = collect(pair[0], pair[0]).report["comparison"]
+    made = collect_report(pair[0], pair[0]).report["comparison"]
     assert all(not any(row["difference"]) and not any(row["significant"]) and row["spearman"] == 1 for row in made["scores"])
     assert made["roles"] == [] and made["config"] == []
     assert made["outcomes"]["only_a"] == made["outcomes"]["only_b"] == 0 and made["outcomes"]["p"] == 1
@@ -54,11 +54,11 @@ def test_a_run_against_itself_has_no_differences(pair) -> None:
 
 
 def test_outcomes_are_paired_and_changed_roles_listed(pair) -> None:
-    report = collect(*pair).report
+    report = collect_report(*pair).report
     made, dense = report["comparison"], [unpack_evaluation(run.results("evaluation")["dense"]) for run in pair]
     told = made["outcomes"]
-    assert told["both"] + told["only_a"] + told["only_b"] + told["neither"] == 300 and told["test"] == "McNemar"
-    assert told["p"] == pytest.approx(mcnemar(dense[0].parts[:, 0], dense[1].parts[:, 0]).p, rel=1e-2)
+    assert told["both"] + told["only_a"] + told["only_b"] + told["neither"] == 300 and told["test"] == "Tango"
+    assert told["p"] == pytest.approx(tango(dense[0].parts[:, 0], dense[1].parts[:, 0]).p, rel=1e-2)
     names = [run["roles"]["names"] for run in report["runs"]]
     labels = [run["roles"]["labels"] for run in report["runs"]]
     changed = {row["head"] for row in made["roles"]}
@@ -70,7 +70,7 @@ def test_outcomes_are_paired_and_changed_roles_listed(pair) -> None:
 def test_roles_that_one_run_did_not_test_are_no_change(pair) -> None:
     from headcount.runs.report.compare import _role_changes, _roles_only_in
 
-    a: Any = collect(*pair).report["runs"][0]["roles"]
+    a: Any = collect_report(*pair).report["runs"][0]["roles"]
     b: Any = {**a, "names": a["names"][:1], "labels": [[i for i in labels if i == 0] for labels in a["labels"]]}
     assert any(i > 0 for labels in a["labels"] for i in labels), "there are labels that B cannot have"
     assert _role_changes(a, b) == [] and _roles_only_in(a, b) == a["names"][1:] and _roles_only_in(b, a) == []
@@ -79,19 +79,19 @@ def test_roles_that_one_run_did_not_test_are_no_change(pair) -> None:
 def test_losses_are_compared_where_nothing_is_right_or_wrong() -> None:
     rng = np.random.default_rng(0)
     a, b = (Evaluation("t", "report", 40, rng.random(40), data="d") for _ in range(2))
-    made = _outcomes(a, b)
+    made = _compare_outcomes(a, b)
     assert made is not None and made["metric"] == "loss"
     assert made["p"] == pytest.approx(paired_t(b.losses - a.losses).p, rel=1e-2)
     assert (made["only_a"], made["only_b"]) == (int((a.losses < b.losses).sum()), int((b.losses < a.losses).sum()))
     other = Evaluation("t", "report", 40, rng.random(40), data="other")
-    assert _outcomes(a, other) is None and _outcomes(a, None) is None
+    assert _compare_outcomes(a, other) is None and _compare_outcomes(a, None) is None
 
 
 def test_runs_of_different_heads_or_data_say_so(pair, tmp_path: Path) -> None:
     larger = make_run(tmp_path / "larger", layers=3)
-    report = collect(pair[0], larger).with_all_maps()
+    report = collect_report(pair[0], larger).with_all_maps()
     check(report, "Report")
     assert report["comparison"] is None and "different heads" in report["left_out"][0] and len(report["runs"]) == 2
     elsewhere = make_run(tmp_path / "elsewhere", seed=2, data="elsewhere")
-    made = collect(pair[0], elsewhere).report["comparison"]
+    made = collect_report(pair[0], elsewhere).report["comparison"]
     assert made["outcomes"] is None and any("different examples" in text for text in made["warnings"])

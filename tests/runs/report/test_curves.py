@@ -21,7 +21,7 @@ from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.layout import RUN
 from headcount.runs.records import write_record
-from headcount.runs.report.collect import collect
+from headcount.runs.report.collect import collect_report
 from headcount.runs.report.plain import format_p
 from headcount.runs.results import Best, PrunedRow, find_best, smallest_safe, unpack_evaluation, unpack_pruned
 from headcount.runs.store import Run
@@ -29,7 +29,7 @@ from headcount.runs.store import Run
 
 def test_curves_are_what_the_library_tells(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    curves = collect(run).report["runs"][0]["curves"]
+    curves = collect_report(run).report["runs"][0]["curves"]
     dense = unpack_evaluation(run.results("evaluation")["dense"])
     assert curves["metric"] == "accuracy" and curves["dense"]["n_examples"] == 300
     assert curves["dense"]["low"] < curves["dense"]["value"] < curves["dense"]["high"]
@@ -53,7 +53,7 @@ def test_models_of_other_examples_are_left_out_and_named(tmp_path: Path) -> None
     make_run(tmp_path / "other", data="two")
     (tmp_path / "run" / "artifacts" / "pruned").rename(tmp_path / "away")
     (tmp_path / "other" / "artifacts" / "pruned").rename(tmp_path / "run" / "artifacts" / "pruned")
-    data = collect(Run.open(run.folder)).report["runs"][0]
+    data = collect_report(Run.open(run.folder)).report["runs"][0]
     assert data["curves"] is None
     assert any("other examples" in warning for warning in data["warnings"])
 
@@ -64,7 +64,7 @@ def test_what_an_earlier_command_left_is_no_part_of_the_curves(tmp_path: Path) -
         led.present(led.commit(*pack_pruned(run, request("random", 4), heads_of()[4:], calibration="now"), provenance={}))
         led.commit(*pack_pruned(run, request("random", 2), heads_of()[2:], calibration="before"), provenance={})
         led.commit(*pack_pruned(run, request("random", 6), heads_of()[6:], calibration="now"), provenance={})
-    data = collect(Run.open(run.folder)).report["runs"][0]
+    data = collect_report(Run.open(run.folder)).report["runs"][0]
     assert [point["keep"] for point in data["curves"]["points"]] == [4, 6]
     assert sum(warning.startswith("1 pruned model of an earlier state") and "is left out" in warning for warning in data["warnings"]) == 1
 
@@ -91,7 +91,7 @@ def test_a_time_names_the_very_model_that_was_timed(how: dict[str, Any], tmp_pat
             led.present(
                 artifact, led.commit(ArtifactKey("bench", spec.name, {"of": artifact.key.digest}), {"rows": [times]}, provenance={})
             )
-    data = collect(Run.open(run.folder)).report["runs"][0]
+    data = collect_report(Run.open(run.folder)).report["runs"][0]
     points = {point["id"]: point for point in data["curves"]["points"]}
     assert len(points) == len(data["bench"]) == 3
     for row in data["bench"]:
@@ -107,7 +107,7 @@ def test_times_of_a_model_that_is_gone_name_none(tmp_path: Path) -> None:
     record = run.record()  # a command that leads takes what is gone off the list
     left = {title: key for title, key in record.results.items() if not title.startswith("pruned/")}
     write_record(run.folder / RUN, record.model_copy(update={"results": left}))
-    (report,) = collect(Run.open(run.folder)).with_all_maps()["runs"]
+    (report,) = collect_report(Run.open(run.folder)).with_all_maps()["runs"]
     assert {(row["point"], row["method"], row["keep"], row["seed"]) for row in report["bench"]} == {(None,) * 4}
     check(report, "RunData")
 
@@ -122,7 +122,7 @@ def test_the_best_model_is_decided_once(tmp_path: Path) -> None:
     equal = [row, replace(row, method="b"), replace(row, seed=1)]
     assert {str(order[find_best(order).at]) for order in permutations(equal)} == {str(row)}, "equals do not depend on their order"  # pyright: ignore[reportOptionalMemberAccess]
     for seed in range(4):
-        data = collect(make_run(tmp_path / f"run{seed}", seed=seed)).report["runs"][0]
+        data = collect_report(make_run(tmp_path / f"run{seed}", seed=seed)).report["runs"][0]
         (best,) = [point for point in data["curves"]["points"] if point["id"] == data["curves"]["best"]["point"]]
         safe = data["curves"]["best"]["is_safe"]
         told = f"{8 - best['keep']} of them can be removed without" if safe else f"significantly worse, even {best['keep']} by"
@@ -203,7 +203,7 @@ def test_the_interval_of_a_metric_holds_the_truth_nineteen_times_in_twenty() -> 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_summary_quotes_the_test_that_decides(seed: int, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", seed=seed)
-    data = collect(run).report["runs"][0]
+    data = collect_report(run).report["runs"][0]
     dense, sentence = unpack_evaluation(run.results("evaluation")["dense"]), data["summary"][1]
     quoted = re.search(
         r"by (\w+): loss \S+ against \S+ \(paired t (p [=<] \S+), n = 300\); accuracy \S+ against \S+ \(Tango (p [=<] \S+)\)", sentence
@@ -231,7 +231,7 @@ def test_a_model_that_lost_nothing_is_not_called_safe(tmp_path: Path) -> None:
     with Run.lead(run.folder) as led:
         made = pack_pruned(run, request("random", 8), [])
         led.present(led.commit(*made, provenance={}))
-    data = collect(run).report["runs"][0]
+    data = collect_report(run).report["runs"][0]
     assert data["curves"]["smallest_safe"] == {"random": None} and data["summary"][1].startswith("Nothing was pruned")
 
 
@@ -250,7 +250,7 @@ def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
         led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (free, spares)))
-    curves = collect(run).report["runs"][0]["curves"]
+    curves = collect_report(run).report["runs"][0]["curves"]
     assert {point["method"] for point in curves["points"]} == set(curves["commands"]) == {"random", "random sparing L0H1+L1H3"}
     table = (run.folder / "curves.csv").read_text()
     assert table.count(",L0H1+L1H3,") == 1
@@ -263,7 +263,7 @@ def test_floor_and_unit_make_a_method_of_their_own(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
         led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (plain, floored, even)))
-    curves = collect(run).report["runs"][0]["curves"]
+    curves = collect_report(run).report["runs"][0]["curves"]
     assert sorted(point["method"] for point in curves["points"]) == sorted(curves["smallest_safe"]) == sorted(curves["commands"])
 
 

@@ -14,14 +14,14 @@ import pytest
 from contract import check
 from hostile import HOSTILE
 from kit import make_run
+from packed import unpack_bytes
 
 from headcount.core.errors import ArtifactError
-from headcount.runs.report.attention import unpack
-from headcount.runs.report.collect import collect
-from headcount.runs.report.page import BAD, Bundle, data_text, load_bundle, page
-from headcount.runs.report.write import fit_report, most_important, write_report
+from headcount.runs.report.collect import collect_report
+from headcount.runs.report.page import BAD, FrontEnd, load_front_end, render_page, report_to_json
+from headcount.runs.report.write import choose_heads_with_maps, fit_report, write_report
 
-FRONT = Bundle("console.log('here');", "body { color: black }")
+FRONT = FrontEnd("console.log('here');", "body { color: black }")
 SAFE = {text: text.encode("utf-8", "replace").decode() for text in HOSTILE}
 """Surrogates cannot be written into a run folder; what is there instead can."""
 
@@ -67,8 +67,8 @@ def parsed(text: str) -> tuple[Elements, Any]:
 
 
 def test_the_page_is_data_one_script_and_one_style_under_a_strict_policy(tmp_path: Path) -> None:
-    report = collect(make_run(tmp_path / "run")).with_all_maps()
-    made, data = parsed(page(report, FRONT))
+    report = collect_report(make_run(tmp_path / "run")).with_all_maps()
+    made, data = parsed(render_page(report, FRONT))
     assert [tag for tag, _ in made.tags] == SHAPE
     assert data == json.loads(json.dumps(report))
     policy = next(attrs["content"] for tag, attrs in made.tags if attrs.get("http-equiv") == "Content-Security-Policy") or ""
@@ -80,20 +80,20 @@ def test_the_page_is_data_one_script_and_one_style_under_a_strict_policy(tmp_pat
     scripts = [made.text_of(i) for i, (tag, attrs) in enumerate(made.tags) if tag == "script" and "type" not in attrs]
     assert scripts == [FRONT.script] and dict(made.tags)["html"] == {"lang": "en"}
     live = {**report, "live": {"token": "t", "runs": []}}
-    asks = [attrs["content"] for _, attrs in parsed(page(live, FRONT))[0].tags if attrs.get("http-equiv")]
+    asks = [attrs["content"] for _, attrs in parsed(render_page(live, FRONT))[0].tags if attrs.get("http-equiv")]
     assert [text.endswith("; connect-src 'self'") for text in asks if text] == [True]
 
 
 @pytest.mark.parametrize("text", SAFE.values(), ids=range(len(SAFE)))
 def test_hostile_text_stays_text(text: str, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", text=text, n=20, layers=1, shown=1)
-    report = collect(run, run).with_all_maps()
+    report = collect_report(run, run).with_all_maps()
     check(report, "Report")
-    made, data = parsed(page(report, FRONT))
+    made, data = parsed(render_page(report, FRONT))
     assert [tag for tag, _ in made.tags] == SHAPE and not made.comments, "no element more than in any other page"
     assert data == json.loads(json.dumps(report)), "and the data come back as they were"
     assert data["runs"][0]["model"]["name"] == text
-    raw = page(report, FRONT)
+    raw = render_page(report, FRONT)
     inside = raw[raw.index('id="headcount-data">') + len('id="headcount-data">') : raw.rindex("</script>\n<script>")]
     assert not set(inside) & set("<>&\u2028\u2029\x00\x1b\u202e") and inside.isascii()
     title = made.text_of(SHAPE.index("title"))
@@ -102,14 +102,14 @@ def test_hostile_text_stays_text(text: str, tmp_path: Path) -> None:
 
 def test_data_of_any_characters_come_back() -> None:
     for text in HOSTILE:
-        made = data_text({"a": text, text: [text]})
+        made = report_to_json({"a": text, text: [text]})
         assert json.loads(made) == {"a": text, text: [text]} and not re.search("[<>&]", made)
     with pytest.raises(ValueError):
-        data_text({"a": float("nan")})
+        report_to_json({"a": float("nan")})
 
 
 def test_the_front_end_comes_with_the_package_and_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made = load_bundle()
+    made = load_front_end()
     assert len(made.script) > 1000 and "\r" not in made.script + made.style
     assert not BAD["script"].search(made.script) and not BAD["style"].search(made.style)
     import importlib
@@ -117,14 +117,14 @@ def test_the_front_end_comes_with_the_package_and_is_checked(monkeypatch: pytest
     module = importlib.import_module("headcount.runs.report.page")
     monkeypatch.setattr(module.resources, "files", lambda _: tmp_path)
     with pytest.raises(ArtifactError, match=r"bundle/app\.js is missing.*make web"):
-        load_bundle()
+        load_front_end()
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "app.js").write_text("a\r\nb")
     (tmp_path / "bundle" / "app.css").write_text("body{}")
-    assert load_bundle().script == "a\nb", "as a browser reads it, so that its hash holds"
+    assert load_front_end().script == "a\nb", "as a browser reads it, so that its hash holds"
     (tmp_path / "bundle" / "app.js").write_text("'</script>'")
     with pytest.raises(ArtifactError, match="end its element early"):
-        load_bundle()
+        load_front_end()
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -138,15 +138,15 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_maps_are_left_out_until_the_file_fits_and_it_says_so(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", tokens=32, shown=6, layers=4, heads=8)
-    collected = collect(run)
-    whole = len(page(collected.with_all_maps(), FRONT))
-    bare = len(page({**collected.report}, FRONT))
+    collected = collect_report(run)
+    whole = len(render_page(collected.with_all_maps(), FRONT))
+    bare = len(render_page({**collected.report}, FRONT))
     before = (7, 2.0)
     for room in range(whole, bare, -(whole - bare) // 12):
         report = fit_report(collected, room, FRONT)
         check(report, "Report")
         attention = report["runs"][0]["attention"]
-        assert len(page(report, FRONT).encode()) <= room + len(report["left_out"]) * 400
+        assert len(render_page(report, FRONT).encode()) <= room + len(report["left_out"]) * 400
         sentences = 0 if attention is None else len(attention["sentences"])
         included = None if attention is None else attention["included"]
         heads = 1.0 if included == [None] * 4 else sum(8 if mine is None else len(mine) for mine in included or []) / 32
@@ -158,9 +158,9 @@ def test_maps_are_left_out_until_the_file_fits_and_it_says_so(tmp_path: Path) ->
 
 def test_maps_of_the_most_important_heads_stay(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", tokens=32, shown=2, layers=4, heads=8)
-    collected = collect(run)
+    collected = collect_report(run)
     data = collected.report["runs"][0]
-    kept = most_important(data["scores"], collected.maps[0], 0.25)
+    kept = choose_heads_with_maps(data["scores"], collected.maps[0], 0.25)
     flat = {8 * block + place for block, places in enumerate(kept) for place in places}
     values = next(score["values"] for score in data["scores"] if score["kind"] == "importance")
     assert len(flat) == 8 and min(values[head] for head in flat) >= max(values[head] for head in set(range(32)) - flat)
@@ -170,7 +170,7 @@ def test_maps_of_the_most_important_heads_stay(tmp_path: Path) -> None:
     for block, places in enumerate(kept):
         text = packed["maps"][0][block]
         assert (text is None) == (not places)
-        assert text is None or unpack(text) == arrays[f"0/{block}"][places].tobytes()
+        assert text is None or unpack_bytes(text) == arrays[f"0/{block}"][places].tobytes()
         assert packed["included"][block] == places
 
 
@@ -207,8 +207,8 @@ def test_a_report_replaces_nothing_but_reports(name: str, text: str, tmp_path: P
 
 def test_a_page_that_is_too_large_without_maps_loses_examples_and_says_so(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", text="word " * 300, n=20, tokens=40, shown=1)
-    collected = collect(run)
-    room = len(page(collected.report, FRONT)) - 50_000
+    collected = collect_report(run)
+    room = len(render_page(collected.report, FRONT)) - 50_000
     report = fit_report(collected, room, FRONT)
     assert "Examples of tokens on the pages of heads are left out, for the size of the file." in report["left_out"]
     assert report["runs"][0]["attention_left_out"] is True and collected.with_all_maps()["runs"][0]["attention_left_out"] is False

@@ -10,7 +10,7 @@ from headcount.core.budget import Budget
 from headcount.core.heads import Head
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
-from headcount.runs.report.scores import _columns, group_removal_order, removal_order
+from headcount.runs.report.scores import _score_columns, group_removal_order, removal_order
 
 HEADS = tuple(Head("", layer, index) for layer in range(4) for index in range(6))
 NAMES = [str(head) for head in HEADS]
@@ -52,7 +52,7 @@ def test_orders_are_places_in_the_runs_own_heads() -> None:
 
 def test_only_importances_have_an_order() -> None:
     scores = replace(TIED, columns={"accuracy change": TIED.values})
-    first, change = _columns("ablation", scores, NAMES)
+    first, change = _score_columns("ablation", scores, NAMES)
     assert first["removal_order"] == removal_order(TIED, NAMES) and change["removal_order"] is None
-    described = _columns("entropy", replace(TIED, describes=True, units=GROUPS), NAMES)[0]
+    described = _score_columns("entropy", replace(TIED, describes=True, units=GROUPS), NAMES)[0]
     assert described["removal_order"] is None and described["group_removal_order"] is None

@@ -16,9 +16,9 @@ from headcount.core.study_result import StudyResult
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.draw import draw_figure
 from headcount.runs.paper_pages import ITEM, MISSING, read_paper_pages
-from headcount.runs.report.collect import collect
+from headcount.runs.report.collect import collect_report
 from headcount.runs.report.figures import write_figures
-from headcount.runs.report.page import load_bundle
+from headcount.runs.report.page import load_front_end
 from headcount.runs.report.write import fit_report
 from headcount.runs.store import Run
 from headcount.runs.tables import STUDY
@@ -41,7 +41,7 @@ def same(packed: Any, value: Any) -> bool:
 
 
 def test_every_study_has_a_page_with_its_numbers(run: Run) -> None:
-    report = collect(run).with_all_maps()
+    report = collect_report(run).with_all_maps()
     check(report, "Report")
     pages = {page["name"]: page for page in report["runs"][0]["studies"]}
     assert list(pages) == ["kept", "layers"]
@@ -54,7 +54,7 @@ def test_every_study_has_a_page_with_its_numbers(run: Run) -> None:
 
 
 def test_a_paper_has_its_items_in_order_with_what_it_reports(run: Run) -> None:
-    (paper,) = collect(run).report["runs"][0]["papers"]
+    (paper,) = collect_report(run).report["runs"][0]["papers"]
     assert [(item["id"], item["part"]) for item in paper["items"]] == [("M2", "Table 1"), ("M8", "Fig. 3"), ("M10", "section 4.1")]
     without, measured, _ = paper["items"]
     assert without["result"] is None and without["reason"] == "needs --other-task TASK" and without["command"].endswith("--only M2")
@@ -73,7 +73,7 @@ def test_a_page_is_read_back_and_names_results_that_are_gone(tmp_path: Path) -> 
 
 
 def test_a_study_that_kept_rows_alone_has_a_page_too(tmp_path: Path) -> None:
-    data = collect(make_run(tmp_path / "run", kinds=("scores", "study"), text="a < b")).report["runs"][0]
+    data = collect_report(make_run(tmp_path / "run", kinds=("scores", "study"), text="a < b")).report["runs"][0]
     (page,) = data["studies"]
     (table,) = page["result"]["tables"]
     assert page["name"] == "survivors" and page["result"]["sentence"] == "" and data["papers"] == []
@@ -82,9 +82,9 @@ def test_a_study_that_kept_rows_alone_has_a_page_too(tmp_path: Path) -> None:
 
 
 def test_long_tables_go_when_the_file_would_be_too_large(run: Run) -> None:
-    bundle = load_bundle()
-    whole = fit_report(collect(run), 2_000_000, bundle)
-    small = fit_report(collect(run), 1000, bundle)
+    bundle = load_front_end()
+    whole = fit_report(collect_report(run), 2_000_000, bundle)
+    small = fit_report(collect_report(run), 1000, bundle)
     names = [[table["name"] for table in report["runs"][0]["studies"][1]["result"]["tables"]] for report in (whole, small)]
     assert names == [["rows", LONG.name], ["rows"]]
     assert any("Long tables of studies are left out" in text for text in small["left_out"]) and not whole["left_out"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from headcount.pruning.spec import PruneSpec
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
 from headcount.studies._measure.strategies import build_requests
-from headcount.studies._paper import Item, PaperResult, Subject, choose_items
+from headcount.studies._paper import PaperResult, Subject, choose_items
 from headcount.studies._run_paper import estimate_seconds, list_items, run_paper
 from headcount.studies._run_study import PythonSources
 from headcount.studies.papers.budhraja2020 import Budhraja2020
@@ -131,13 +131,39 @@ def test_b3_layers_by_location(ran: Ran) -> None:
     assert all(pair["difference"] == pytest.approx(rows[pair["strategy"]] - rows[pair["other strategy"]]) for pair in pairs)
 
 
-def test_b4_layers_of_every_type() -> None:
-    heads = hc.HeadMap.of(hc.load("demo/translator"))
-    task: Any = hc.open_task(ENTAILMENT, hc.load(ENTAILMENT), limit=8)
-    (item,) = [item for item in Budhraja2020(quick=True).items(Subject(heads, task, False)) if item.id == "B4"]
-    assert isinstance(item, Item) and isinstance(item.study, Strategies) and item.study.by_kind and not item.reason
-    by_kind = {kind: [s for s in build_requests(item.study, heads, 0) if s.kinds == (kind,)] for kind in ("encoder-self", "cross")}
-    assert all(len(specs) == 4 * 2 for specs in by_kind.values()), "three locations and random, two seeds"
+def test_b4_layers_of_every_type(tmp_path: Path) -> None:
+    paper, places = Budhraja2020(quick=True), ("layers:top", "layers:middle", "layers:bottom", "random")
+    with Run.lead(tmp_path / "run") as run:
+        sources = PythonSources("demo/translation", None, None, 0, 6, None)
+        context = StudyContext(sources, model="demo/translator", run=run, limit=6)
+        (item,) = choose_items(list_items(paper, context), ("B4",))
+        assert isinstance(item.study, Strategies) and item.study.by_kind and not item.reason and item.study.recover == "10steps"
+        few = replace(item, study=replace(item.study, recover="1steps", train_batch=2))  # the paper's strategies, hardly trained
+        result = run_paper(paper, [few], context)
+    assert not result.failures
+    rows = result.results["B4"].table("strategies").records()
+    kinds = {"all": (48, 96), "encoder-self": (16, 32), "decoder-self": (16, 32), "cross": (16, 32)}
+    assert [(row["attention"], row["strategy"]) for row in rows] == [(kind, strategy) for kind in kinds for strategy in places]
+    random = {row["attention"]: row["BLEU"] for row in rows if row["strategy"] == "random"}
+    for row in rows:
+        assert row["heads"] == kinds[row["attention"]][0] and row["removed"] == 0.5 and (row["seeds"], row["steps"]) == (2, 1)
+        assert (row["against random"] is None) == (row["strategy"] == "random") and 0 <= row["BLEU"] <= 100
+        if row["against random"] is not None:
+            assert row["against random"] == pytest.approx(row["BLEU"] - random[row["attention"]]) and row["p"] <= row["q"] <= 1
+    for kind in kinds:
+        figure = result.results["B4"].figure("strategies" if kind == "all" else f"strategies-{kind}")
+        assert isinstance(figure, LineFigure) and [line.label for line in figure.lines] == list(places) and figure.n == 6
+        own = [row for row in rows if row["attention"] == kind]
+        for part, column in (
+            ("y", "against the dense model"),
+            ("low", "against the dense model low"),
+            ("high", "against the dense model high"),
+        ):
+            assert [getattr(line, part) for line in figure.lines] == [(row[column],) for row in own]
+    for content in Run.open(tmp_path / "run").results("pruned").values():
+        spec, removed = PruneSpec.from_dict(content.content["spec"]), content.content["removed"]
+        if spec.kinds == ("cross",) and str(spec.method) == "layers":
+            assert {head.partition("H")[0] for head in removed} == {"cross.L2", "cross.L3"}, "the top layers of this type alone"
 
 
 def test_b5_consecutive_against_spread_layers(ran: Ran) -> None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import headcount as hc
 from headcount.core.figure import HeatMap, LineFigure
 from headcount.core.heads import Head
+from headcount.core.study_result import StudyResult
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
-from headcount.studies._paper import PaperResult
+from headcount.studies._paper import PaperResult, Subject, choose_items
 from headcount.studies._run_paper import list_items, run_paper
 from headcount.studies._run_study import PythonSources
 from headcount.studies.papers.li2021 import Li2021
+from headcount.studies.pruning_curve import PruningCurve
 
 TASK, LIMIT, SIZES = "demo/entailment", 60, [16, 8]
 
@@ -31,6 +35,32 @@ def paper(folder: Path) -> PaperResult:
         return run_paper(Li2021(quick=True), list_items(Li2021(quick=True), context), context)
 
 
+def check_curve(result: StudyResult, methods: int, metric: str = "accuracy") -> list[dict[str, Any]]:
+    """The lines of both figures are the rows of the table: scores, and differences from the dense model, by the share of heads removed."""
+    rows = result.table("curve").records()
+    curve, difference = result.figure("curve"), result.figure("difference")
+    assert isinstance(curve, LineFigure) and isinstance(difference, LineFigure) and len({str(row["method"]) for row in rows}) == methods
+    for figure, (name, *ends) in (
+        (curve, (metric, f"{metric} low", f"{metric} high")),
+        (difference, ("against the dense model", "against the dense model low", "against the dense model high")),
+    ):
+        assert len(figure.lines) == methods and sum(line.is_control for line in figure.lines) == 1
+        for line in figure.lines:
+            own = sorted((row for row in rows if line.label in (row["method"], short(row["method"]))), key=lambda row: row["removed"])
+            assert line.x == pytest.approx((0.5, 0.75)) and line.y == tuple(row[name] for row in own)
+            assert (line.low, line.high) == tuple(tuple(row[end] for row in own) for end in ends)
+            assert all(row[ends[0]] <= row[name] + 1e-9 and row[name] <= row[ends[1]] + 1e-9 for row in own)
+    for row in rows:
+        assert row[metric] == pytest.approx(curve.references[0].y + row["against the dense model"], abs=1e-9)
+        if row["against random"] is not None:
+            assert row["q"] is not None and row["against random low"] <= row["against random"] <= row["against random high"]
+    return rows
+
+
+def short(method: object) -> str:
+    return str(method).removesuffix(" without repair")
+
+
 def test_every_item_runs_or_says_why(paper: PaperResult) -> None:
     assert not paper.failures
     assert {item.id: item.reason for item in paper.items if item.study is None} == {"L7": "the model has no cross-attention: see L6"}
@@ -41,7 +71,7 @@ def test_every_item_runs_or_says_why(paper: PaperResult) -> None:
     [("L1", "dsp(", 2), ("L2", "dsp:pipelined", 2), ("L3", "dsp:straight", 2), ("L4", "l0", 2), ("L5", "gradient", 1)],
 )
 def test_l1_to_l5_one_method_against_random_heads(paper: PaperResult, item: str, method: str, seeds: int) -> None:
-    rows = [row for row in paper.results[item].table("curve").records() if str(row["method"]).startswith(method)]
+    rows = [row for row in check_curve(paper.results[item], 2) if str(row["method"]).startswith(method)]
     assert [row["heads"] for row in rows] == SIZES and {row["seeds"] for row in rows} == {seeds}
     for row in rows:
         assert row["against random low"] <= row["against random"] <= row["against random high"]
@@ -56,6 +86,9 @@ def test_l6_all_methods(paper: PaperResult) -> None:
     figure = result.figure("curve")
     assert isinstance(figure, LineFigure) and len(figure.lines) == 6 and sum(line.is_control for line in figure.lines) == 1
     assert all(line.x == pytest.approx((0.5, 0.75)) for line in figure.lines)
+    check_curve(result, 6)
+    (published,) = [item.published for item in paper.items if item.id == "L6"]
+    assert published is not None and "about 90 %" in str(published.rows) and "joint DSP ≥ L0 gates ≫ pipelined DSP" in str(published.rows)
     pairs = result.table("pairs").records()
     assert len(pairs) == 2 * 10 and all(row["difference low"] <= row["difference"] <= row["difference high"] for row in pairs)
     alone = {(row["method"], row["heads"]): row["accuracy"] for row in paper.results["L1"].table("curve").records()}
@@ -100,10 +133,16 @@ def test_l12_gates_and_temperature(paper: PaperResult) -> None:
 
 
 def test_l13_published_schedule(paper: PaperResult) -> None:
-    rows = paper.results["L13"].table("curve").records()
+    result = paper.results["L13"]
+    rows = check_curve(result, 3)
     published = [row for row in rows if "tau=1000" in str(row["method"])]
     assert [row["heads"] for row in published] == SIZES and all("rate=0.5" in str(row["method"]) for row in published)
-    assert len(paper.results["L13"].table("pairs").rows) == 2
+    joint = {row["heads"]: row["accuracy"] for row in rows if row not in published and not str(row["method"]).startswith("random")}
+    for pair, row in zip(result.table("pairs").records(), published, strict=True):
+        assert pair["heads"] == row["heads"] and pair["method"] == row["method"] and pair["p"] <= pair["q"] <= 1
+        assert pair["difference"] == pytest.approx(joint[row["heads"]] - row["accuracy"]) or pair["difference"] == pytest.approx(
+            row["accuracy"] - joint[row["heads"]]
+        )
 
 
 def test_exactly_k_stands_beside_what_a_penalty_leaves(paper: PaperResult) -> None:
@@ -115,6 +154,47 @@ def test_exactly_k_stands_beside_what_a_penalty_leaves(paper: PaperResult) -> No
     assert exact and all(row["heads"] == counts[row["λ"]] and "dsp" in str(row["method"]) for row in exact)
 
 
-def test_the_options_of_the_schedule_are_varied_one_at_a_time(paper: PaperResult) -> None:
-    methods = {str(row["method"]) for row in paper.results["L9"].table("curve").records() if not str(row["method"]).startswith("random")}
-    assert len(methods) >= 3 and all(sum(f"{name}=" in method for name in ("tau", "tau_end", "cool", "rate")) <= 2 for method in methods)
+def test_l9_every_option_of_the_schedule_beside_the_default(paper: PaperResult) -> None:
+    rows = check_curve(paper.results["L9"], 6)
+    methods = dict.fromkeys(str(row["method"]) for row in rows if not str(row["method"]).startswith("random"))
+    changed = [
+        [name for name in ("tau", "tau_end", "cool", "rate") if f"({name}=" in method or f";{name}=" in method] for method in methods
+    ]
+    assert changed == [[], ["tau"], ["tau_end"], ["cool"], ["rate"]], "the default, then one option changed at a time, the rate too"
+    default = [row["accuracy"] for row in rows if row["method"] == next(iter(methods))]
+    assert default == [row["accuracy"] for row in paper.results["L1"].table("curve").records()[:2]], "the default is the model of L1"
+    whole = {item.id: item.study for item in Li2021().items(Subject(hc.HeadMap.of(hc.load(TASK)), paper_task(), False))}["L9"]
+    assert isinstance(whole, PruningCurve) and whole.methods[0] == "dsp" and {"dsp(rate=0.01)", "dsp(rate=1)"} <= set(whole.methods)
+
+
+def paper_task() -> Any:
+    return hc.open_task(TASK, hc.load(TASK), limit=8)
+
+
+def test_l7_translation(tmp_path: Path) -> None:
+    chosen = Li2021(quick=True, steps=3)
+    with Run.lead(tmp_path / "run") as run:
+        context = StudyContext(PythonSources("demo/translation", None, None, 0, 8, None), model="demo/translator", run=run, limit=8)
+        items = choose_items(list_items(chosen, context), ("L6", "L7"))
+        result = run_paper(chosen, items, context)
+    assert not result.failures and list(result.results) == ["L7"] and "the model translates" in items[0].reason
+    rows = result.results["L7"].table("curve").records()
+    assert {row["heads"] for row in rows} == {48, 24} and len({row["method"] for row in rows}) == 6
+    kinds = ("encoder-self", "decoder-self", "cross")
+    assert all(sum(row[f"{kind} heads"] for kind in kinds) == row["heads"] and 0 <= row["BLEU"] <= 100 for row in rows)
+    curve = result.results["L7"].figure("curve")
+    assert isinstance(curve, LineFigure) and curve.n == 8 and curve.y.label == "BLEU" and sum(line.is_control for line in curve.lines) == 1
+    for line in curve.lines:
+        own = [row for row in rows if short(row["method"]) == line.label or row["method"] == line.label]
+        assert line.y == tuple(row["BLEU"] for row in own) and line.x == pytest.approx((0.5, 0.75))
+    for row in rows:
+        assert row["BLEU"] == pytest.approx(curve.references[0].y + row["against the dense model"]), (
+            "means over seeds and differences agree"
+        )
+        assert row["seeds"] == (1 if str(row["method"]).startswith("gradient") else 2)
+    pairs = result.results["L7"].table("pairs").records()
+    values = {(row["method"], row["heads"]): row["BLEU"] for row in rows}
+    assert len(pairs) == 2 * 10
+    for pair in pairs:
+        gap = values[pair["other method"], pair["heads"]] - values[pair["method"], pair["heads"]]
+        assert abs(pair["difference"]) == pytest.approx(abs(gap))

@@ -77,6 +77,10 @@ def test_m1_histogram(paper: PaperResult) -> None:
 
 def test_m2_change_of_each_head(paper: PaperResult, folder: Path) -> None:
     table = paper.results["M2"].table("heads")
+    assert table.is_printed and not paper.results["M1"].table("heads").is_printed, "M1 shows the histogram, M2 the table"
+    formatted = table.format()
+    assert {"change (accuracy)", "p", "q", "test"} <= set(formatted.headings)
+    assert all("…" in row[formatted.headings.index("change (accuracy)")] for row in formatted.rows), "printed with intervals"
     evaluations = {artifact.key.name: artifact for artifact in Run.open(folder).artifacts("evaluation")}
     dense = unpack_evaluation(evaluations[f"{ENTAILMENT}: dense"])
     for record in table.records():
@@ -108,6 +112,10 @@ def test_m4_m5_m16_best_head_of_every_layer(paper: PaperResult) -> None:
         figure = paper.results[item].figure("metric")
         assert isinstance(figure, BarFigure) and [bars.label for bars in figure.bars] == ["where it was chosen", "on the report split"]
         assert list(figure.bars[1].values) == [row["change on report"] for row in (*layers, everywhere)]
+    assert "layers can be reduced" in paper.results["M4"].sentence and "on the report split than on" in paper.results["M5"].sentence
+    change = f"{everywhere['change on report']:+.3g} ({everywhere['change on report low']:+.3g} …"
+    assert "One head in every layer" in paper.results["M16"].sentence and change in paper.results["M16"].sentence
+    assert [table.name for table in paper.results["M16"].tables] == ["layers"]
     kinds = paper.results["M4"].table("kinds")
     assert column(kinds, "encoder-self") == [row["change on report"] for row in layers]
 
@@ -132,6 +140,7 @@ def test_m7_importance_is_divided_by_the_norm_of_the_layer(paper: PaperResult) -
     assert isinstance(figure, HeatMap) and "divided by the ℓ2 norm of their layer" in figure.title
     for values in figure.values:
         assert sum((value or 0) ** 2 for value in values) == pytest.approx(1)
+    assert [table.name for table in result.tables] == ["scores"] and "the gradient importance" in result.sentence
     ranks = column(result.table("scores"), "rank")
     assert sorted(ranks) == list(range(1, 33))
 
@@ -163,6 +172,7 @@ def test_m9_several_tasks(paper: PaperResult) -> None:
     result = paper.results["M9"]
     absolute, relative = result.figure("curve"), result.figure("relative")
     assert isinstance(absolute, LineFigure) and isinstance(relative, LineFigure)
+    assert sum(line.is_control for line in absolute.lines) == len(absolute.lines) / 2 == 2, "random heads of every task"
     dense = {reference.label.removeprefix("dense model, "): reference.y for reference in absolute.references}
     assert set(dense) == {ENTAILMENT, TAVI}
     for line, share in zip(absolute.lines, relative.lines, strict=True):
@@ -172,13 +182,24 @@ def test_m9_several_tasks(paper: PaperResult) -> None:
 
 
 def test_m10_once_against_again(paper: PaperResult) -> None:
-    pairs = paper.results["M10"].table("pairs")
-    assert column(pairs, "heads") == [24, 16, 8]
-    values = {(row["method"], row["heads"]): row["accuracy"] for row in paper.results["M10"].table("curve").records()}
-    for record in pairs.records():
-        assert "again=true" in {str(record["method"]), str(record["other method"])}.pop() or "again=true" in str(record["other method"])
-        expected = values[record["method"], record["heads"]] - values[record["other method"], record["heads"]]
-        assert record["difference"] == pytest.approx(expected) and record["difference low"] <= expected <= record["difference high"]
+    result = paper.results["M10"]
+    pairs, rows = result.table("pairs").records(), result.table("curve").records()
+    figure, difference = result.figure("curve"), result.figure("difference")
+    assert isinstance(figure, LineFigure) and isinstance(difference, LineFigure) and [pair["heads"] for pair in pairs] == [24, 16, 8]
+    check_curve(figure, result.table("curve"), 3)
+    assert sum("again=true" in line.label for line in figure.lines) == sum(line.is_control for line in figure.lines) == 1
+    values = {(row["method"], row["heads"]): row["accuracy"] for row in rows}
+    for line, changes in zip(figure.lines, difference.lines, strict=True):
+        own = [row for row in rows if line.label in (row["method"], str(row["method"]).removesuffix(" without repair"))]
+        assert (line.y, line.low) == (tuple(row["accuracy"] for row in own), tuple(row["accuracy low"] for row in own))
+        assert changes.y == tuple(row["against the dense model"] for row in own)
+    for pair in pairs:
+        assert ("again=true" in str(pair["method"])) != ("again=true" in str(pair["other method"]))
+        first, second = (values[pair[name], pair["heads"]] for name in ("method", "other method"))
+        assert (
+            pair["difference"] == pytest.approx(first - second) and pair["difference low"] <= pair["difference"] <= pair["difference high"]
+        )
+        assert pair["p"] <= pair["q"] <= 1
 
 
 def test_m11_speed(paper: PaperResult) -> None:
@@ -196,14 +217,19 @@ def test_m13_training_dynamics(paper: PaperResult) -> None:
     result = paper.results["M13"]
     steps = checkpoint_steps(60)
     assert steps == sorted(steps) and steps[1] - steps[0] < steps[-1] - steps[-2], "dense at the start"
-    figure = result.figure("curves")
-    assert isinstance(figure, LineFigure) and [line.label for line in figure.lines] == [f"step {step}" for step in steps]
     rows = {row["checkpoint"]: row for row in result.table("checkpoints").records()}
     chance = result.measurements["checkpoints"][0]["chance"]
-    for line in figure.lines:
-        assert line.x == pytest.approx(SHARES)
-        if rows[line.label]["accuracy"] <= chance:
-            assert line.y == (None,) * 3 and any(note.startswith(f"{line.label}: no share is defined") for note in result.notes)
+    undefined = [label for label in rows if any(note.startswith(f"{label}: no share is defined") for note in result.notes)]
+    assert list(rows) == [f"step {step}" for step in steps] and {label for label in rows if rows[label]["accuracy"] <= chance} <= set(
+        undefined
+    )
+    figures = {figure.name: figure for figure in result.figures}
+    assert ("curves" in figures) == (len(undefined) < len(rows)), "a figure without any value is not drawn"
+    if figure := figures.get("curves"):
+        assert isinstance(figure, LineFigure) and [line.label for line in figure.lines] == [
+            label for label in rows if label not in undefined
+        ]
+        assert all(line.x == pytest.approx(SHARES) and line.start == (0, 1) for line in figure.lines)
     assert rows[f"step {steps[0]}"]["25%"] is None, "nothing is learnt after one step"
 
 
@@ -213,6 +239,11 @@ def test_m14_parameters_of_a_head(paper: PaperResult) -> None:
     after = sum(parameter.numel() for parameter in hc.cut(dense, hc.Plan.removing(["L2H1"])).parameters())
     assert column(table, "parameters of a head") == [before - after] * 4 and column(table, "heads") == [8] * 4
     assert column(table, "share of the model") == pytest.approx([8 * (before - after) / before] * 4)
+    result = paper.results["M14"]
+    assert f"A head has {before - after} parameters" in result.sentence and "gradient" not in result.sentence
+    figure = result.figure("parameters")
+    assert isinstance(figure, BarFigure) and figure.categories == ("L0", "L1", "L2", "L3")
+    assert list(figure.bars[0].values) == column(table, "parameters of a head") and len(result.figures) == len(result.tables) == 1
 
 
 def test_m15_entropy_and_distances(paper: PaperResult) -> None:
@@ -222,7 +253,8 @@ def test_m15_entropy_and_distances(paper: PaperResult) -> None:
     pairs = result.table("distances").records()
     assert len(pairs) == 32 * 31 / 2 and all(0 <= row["distance"] <= 1 for row in pairs)
     figure = result.figure("distances of encoder-self")
-    assert isinstance(figure, HeatMap)
+    assert isinstance(figure, HeatMap) and "parameters" not in [table.name for table in result.tables]
+    assert "entropy of the attention" in result.sentence and "within a layer" in result.sentence
     within = [row["distance"] for row in pairs if str(row["head"]).startswith("L0") and str(row["other head"]).startswith("L0")]
     assert figure.values[0][0] == pytest.approx(np.mean(within)) and figure.values[0][1] == pytest.approx(figure.values[1][0])
 
@@ -230,7 +262,7 @@ def test_m15_entropy_and_distances(paper: PaperResult) -> None:
 def test_a_finished_item_is_read_from_the_run(paper: PaperResult, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headcount.studies._run_paper.StudyResult.from_dict", lambda content: content["study"])
     monkeypatch.setattr("headcount.studies.single_heads.SingleHeads.measure", lambda *_: pytest.fail("measured again"))
-    assert run_items(Michel2019(quick=True), ENTAILMENT, ENTAILMENT, folder, LIMIT, ("M1",)).results["M1"] == "single-heads"
+    assert run_items(Michel2019(quick=True), ENTAILMENT, ENTAILMENT, folder, LIMIT, ("M1",)).results["M1"] == "single-heads(show=histogram)"
 
 
 def test_m3_layers_by_kind_of_attention(translation: PaperResult) -> None:
@@ -250,11 +282,17 @@ def test_m3_layers_by_kind_of_attention(translation: PaperResult) -> None:
 
 def test_m12_curve_of_every_kind(translation: PaperResult) -> None:
     result = translation.results["M12"]
-    figure = result.figure("curve")
-    assert isinstance(figure, LineFigure) and len(figure.lines) == 3
-    for line, kind in zip(figure.lines, ("encoder-self", "decoder-self", "cross"), strict=True):
-        assert kind in line.label and line.x == pytest.approx((0.5, 0.75)), "shares are those of the heads of the kind"
+    figure, kinds = result.figure("curve"), ("encoder-self", "decoder-self", "cross")
+    assert isinstance(figure, LineFigure) and all(line.x == pytest.approx((0.5, 0.75)) for line in figure.lines), "shares of the kind"
+    for kind in kinds:
+        own = [line for line in figure.lines if f" of {kind}" in line.label]
+        assert [line.is_control for line in own] == [False, True], "the ranking of every kind beside random heads of that kind"
+    assert len(figure.lines) == 6
     for record in result.table("curve").records():
-        counts = {kind: record[f"{kind} heads"] for kind in ("encoder-self", "decoder-self", "cross")}
+        counts = {kind: record[f"{kind} heads"] for kind in kinds}
         pruned = [kind for kind in counts if f" of {kind}" in str(record["method"])]
         assert pruned and counts[pruned[0]] == record["heads"] and all(counts[kind] == 32 for kind in counts if kind not in pruned)
+    values = {(str(row["method"]), row["removed"]): row["BLEU"] for row in result.table("curve").records()}
+    for line in figure.lines:
+        method = next(method for method, _ in values if method.removesuffix(" without repair") == line.label)
+        assert list(line.y) == [values[method, share] for share in line.x]

@@ -94,7 +94,10 @@ def test_v1_v2_head_maps(paper: PaperResult, item: str, method: str) -> None:
     assert isinstance(figure, HeatMap) and figure.n == 64 and len(rows) == N_HEADS
     assert cells(figure) == {(str(row["layer"]), str(Head.parse(row["head"]).index)): row["score"] for row in rows}
     assert all(0 < row["score"] < 1 for row in rows)
+    assert method in paper.results[item].sentence and len(paper.results[item].tables) == 1
     if method == "lrp":
+        assert "alpha-beta rule" in figure.title and "alpha-beta rule" in paper.results[item].sentence, "the default variant is named too"
+        assert {row["importance"] for row in rows} == {"lrp by the alpha-beta rule"}
         assert all(sum(value or 0 for value in values) == pytest.approx(1) for values in figure.values), "shares of a layer"
 
 
@@ -107,17 +110,40 @@ def test_v3_roles_against_importance_and_confidence(paper: PaperResult) -> None:
         assert [scores[name] for name in group.names] == list(zip(group.x, group.y, strict=True))
     assert {row["score"] for row in rows} == {"lrp", "confidence"} and all(row["q"] <= 1 for row in rows)
     assert all(row["difference low"] is None for row in rows if row["heads"] == 1), "no interval for one head"
+    assert {row["family"] for row in records(result, "heads")} <= {"positional", "syntactic", "rare words", "several", "no role"}
+    with_role = sum(bool(row["roles"]) for row in records(result, "heads"))
+    assert [row["heads"] for row in rows if row["role"] == "any role"] == [with_role] * 2
+    (item,) = [item for item in paper.items if item.id == "V3"]
+    assert item.study is not None and item.study.to_dict()["sentences"] == 120 and item.study.to_dict()["examples"] == 64
 
 
 def test_v4_rule_of_the_strongest_key(paper: PaperResult, folder: Path) -> None:
-    table = read_roles(Run.open(folder)).relabel("voita2019")
-    rows = {(row["head"], row["role"]): row["has the role"] for row in records(paper.results["V4"], "heads")}
-    assert {(str(row.head), row.role): row.by_argmax for row in table if (str(row.head), row.role) in rows} == rows
-    positional = [row for row in table if row.role.startswith("offset")]
-    assert all(row.has_role <= (row.accuracy >= 0.9) for row in positional) and len(positional) >= N_HEADS
-    figure = paper.results["V4"].figure("labels")
-    assert isinstance(figure, BarFigure)
-    assert list(figure.bars[1].values) == [row["heads with the role"] for row in records(paper.results["V4"], "roles")]
+    result, table = paper.results["V4"], read_roles(Run.open(folder)).relabel("voita2019")
+    rows = {(row["head"], row["role"]): row for row in records(result, "heads")}
+    judged = {(str(row.head), row.role): row for row in table if (str(row.head), row.role) in rows}
+    assert {key: row.by_argmax for key, row in judged.items()} == {key: row["has the role"] for key, row in rows.items()}
+    for key, row in judged.items():
+        is_positional = row.role.startswith("offset")
+        needed = max(0.9, row.chance + 0.1) if is_positional else max(row.baseline, row.chance) + 0.1
+        assert rows[key]["accuracy needed"] == needed and rows[key]["has the role"] <= (row.accuracy >= needed)
+    assert sum(row.role.startswith("offset") for row in judged.values()) >= N_HEADS
+    roles, named = records(result, "roles"), result.table("roles")
+    assert not [column.name for column in named.columns if "bias" in column.name or "τ" in column.name], (
+        "nothing that the rule does not read"
+    )
+    assert named.is_printed and {"positional", "syntactic"} <= {row["family"] for row in roles}
+    assert "rare words" in {row["family"] for row in roles} or any("Not tested: rare" in note for note in result.notes)
+    for row in roles:
+        top = max((one for one in judged.values() if one.role == row["role"]), key=lambda one: one.accuracy)
+        assert (row["most accurate head"], row["its strongest keys"]) == (str(top.head), top.accuracy)
+        assert row["its strongest keys low"] <= row["its strongest keys"] <= row["its strongest keys high"]
+        assert row["threshold"] == rows[str(top.head), top.role]["accuracy needed"]
+        assert row["heads that reach the threshold"] >= row["heads with the role"]
+    shares, counts = result.figure("strongest keys"), result.figure("labels")
+    assert isinstance(shares, BarFigure) and isinstance(counts, BarFigure)
+    assert [list(bars.values) for bars in shares.bars] == [[row[name] for row in roles] for name in ("its strongest keys", "threshold")]
+    assert list(counts.bars[1].values) == [row["heads with the role"] for row in roles] and "τ" not in counts.bars[0].label
+    assert "against 90%" in result.sentence and "bias" not in result.sentence
 
 
 def test_v7_role_map(paper: PaperResult) -> None:
@@ -126,7 +152,8 @@ def test_v7_role_map(paper: PaperResult) -> None:
     assert isinstance(figure, HeatMap) and len(rows) == N_HEADS
     assert cells(figure) == {(row["layer"], str(Head.parse(row["head"]).index)): row["number of families"] for row in rows}
     marked = result.figure("map-syntactic")
-    assert isinstance(marked, HeatMap)
+    assert isinstance(marked, HeatMap) and marked.value.label == "strongest keys", "the definition reads no bias"
+    assert cells(marked) == {(row["layer"], str(Head.parse(row["head"]).index)): row["strongest keys, syntactic"] for row in rows}
     assert sum(map(sum, marked.marks)) == sum("syntactic" in row["families"] for row in rows) > 0
 
 
@@ -239,7 +266,10 @@ def test_v14_survivors_by_layer(paper: PaperResult) -> None:
 def test_v15_several_tasks_in_one_figure(paper: PaperResult) -> None:
     result = paper.results["V15"]
     figure = result.figure("curve")
-    assert isinstance(figure, LineFigure) and [line.label.partition(",")[0] for line in figure.lines] == [ENTAILMENT, TAVI]
+    assert isinstance(figure, LineFigure)
+    assert [(line.label.partition(",")[0], line.is_control) for line in figure.lines] == [
+        (task, is_control) for task in (ENTAILMENT, TAVI) for is_control in (False, True)
+    ]
     own = [row for row in records(result, "curve") if row["task"] == ENTAILMENT]
     assert [row["accuracy"] for row in own] == [row["accuracy"] for row in records(paper.results["V9"], "curve")]
 
@@ -300,12 +330,33 @@ def test_a_control_records_the_same_whether_its_heads_were_chosen_before_or_not(
 
 def test_v5_best_head_of_every_relation(paper: PaperResult) -> None:
     result = paper.results["V5"]
-    rows = result.tables[0].records()
-    assert rows and all(0 <= float(row["accuracy"] or 0) <= 1 for row in rows)
+    rows, figure = records(result, "rows"), result.figure("relations")
+    assert isinstance(figure, BarFigure) and len({(row["relation"], row["direction"]) for row in rows}) == len(rows) > 0
+    for row in rows:
+        assert 0 <= row["accuracy low"] <= row["accuracy"] <= row["accuracy high"] <= 1 and row["tokens"] > 0
+        assert row["difference"] == pytest.approx(row["accuracy"] - row["its accuracy"]) and row["p"] <= row["q"] <= 1
+        assert Head.parse(row["best head"]).layer < 4
+    assert {row["direction"] for row in rows} == {"dependent → governor", "governor → dependent"}
+    assert list(figure.bars[0].values) == [row["accuracy"] for row in rows] and list(figure.bars[0].low) == [
+        row["accuracy low"] for row in rows
+    ]
+    assert list(figure.bars[1].values) == [row["its accuracy"] for row in rows]
     assert paper.items[4].published is not None and len(paper.items[4].published.rows) == 8
-    assert isinstance(result.figure("relations"), BarFigure)
 
 
 def test_v6_rare_words(paper: PaperResult) -> None:
     result = paper.results["V6"]
-    assert {figure.name for figure in result.figures} == {"ranks", "heads"} and "rarest token" in result.sentence
+    best, ranks = {row["tokens"]: row for row in records(result, "best")}, records(result, "ranks")
+    shares = {row["head"]: [value for name, value in row.items() if name.startswith("rank ")] for row in ranks}
+    assert set(best) == {"rarest", "two rarest"} and len(shares) == N_HEADS + 1 and "random key" in shares
+    assert all(sum(of_head) == pytest.approx(1) for of_head in shares.values())
+    for row in best.values():
+        assert row["share of queries low"] <= row["share of queries"] <= row["share of queries high"] and 0 < row["of a random key"] < 1
+    assert best["two rarest"]["share of queries"] >= best["rarest"]["share of queries"]
+    by_rank, by_head = result.figure("ranks"), result.figure("heads")
+    assert isinstance(by_rank, BarFigure) and isinstance(by_head, HeatMap)
+    assert list(by_rank.bars[0].values) == shares[best["rarest"]["best head"]] and list(by_rank.bars[-1].values) == shares["random key"]
+    assert cells(by_head) == {
+        (name.rpartition("H")[0], str(Head.parse(name).index)): of_head[0] for name, of_head in shares.items() if name != "random key"
+    }
+    assert "rarest token" in result.sentence and best["rarest"]["best head"] in result.sentence

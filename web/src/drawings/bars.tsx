@@ -8,7 +8,7 @@ import { Axes, distinct, LINE } from "../parts/axes";
 import { useWidth } from "../parts/basics";
 import { Hatches, hatchOf } from "../parts/series";
 import { dark } from "../state";
-import { frameFor, heightOf, Key, KeyEntry, NamesBelow, namesFor, ticksOf, useMarks } from "./frame";
+import { countTicks, frameFor, heightOf, Key, KeyEntry, NamesBelow, namesFor, ticksOf, useMarks } from "./frame";
 
 /** Where a bar begins and ends on the axis of its values, and how far its interval goes. */
 interface Extent {
@@ -59,7 +59,7 @@ function Standing({ figure, id }: { figure: BarFigure; id: string }): JSX.Elemen
   return (
     <>
       <div ref={ref} class="plot">
-        <Axes frame={frame} xLabel={xLabel} yLabel={yLabel} yTick={(value) => axisNumber(figure.y, value)} xTicks={[]} label={describeFigure(figure)}>
+        <Axes frame={frame} xLabel={xLabel} yLabel={yLabel} yTick={(value) => axisNumber(figure.y, value)} yTicks={countTicks(figure.y, frame.y, 6)} xTicks={[]} label={describeFigure(figure)}>
           <Hatches id={id} count={figure.bars.length} dark={dark.value} />
           {marks.map((mark, place) => {
             const { from, to, low, high } = extents[place]!;
@@ -95,7 +95,8 @@ function Lying({ figure, id }: { figure: BarFigure; id: string }): JSX.Element {
   const label = wrap(axisTitle(figure.y), (width - 20) / LETTER, 3);
   const x = scaleLinear().domain(span(extents.flatMap((one) => [one.from, one.to, one.low, one.high]), true)).range([left, width - 16]).nice();
   const thick = (tall * 0.8) / beside;
-  const ticks = distinct(x, Math.floor((width - left) / 70), (value) => axisNumber(figure.y, value));
+  const many = Math.floor((width - left) / 70);
+  const ticks = countTicks(figure.y, x, many) ?? distinct(x, many, (value) => axisNumber(figure.y, value));
   return (
     <>
       <div ref={ref} class="plot">
@@ -141,7 +142,7 @@ export function HistogramChart({ figure }: { figure: HistogramFigure }): JSX.Ele
   return (
     <>
       <div ref={ref} class="plot">
-        <Axes frame={frame} xLabel={xLabel} yLabel={yLabel} xCount={ticksOf(frame)} xTick={(value) => axisNumber(figure.x, value)} yTick={(value) => axisNumber(figure.y, value)} label={describeFigure(figure)}>
+        <Axes frame={frame} xLabel={xLabel} yLabel={yLabel} xCount={ticksOf(frame)} xTick={(value) => axisNumber(figure.x, value)} yTick={(value) => axisNumber(figure.y, value)} yTicks={countTicks(figure.y, frame.y, 6)} label={describeFigure(figure)}>
           <Hatches id={id} count={figure.groups.length} dark={dark.value} />
           {marks.map((mark, place) => {
             const from = below(mark.series, mark.at);

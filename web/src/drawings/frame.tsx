@@ -3,7 +3,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { FigureAxis } from "../contract";
 import { axisNumber, axisTitle, cut, LETTER, wrap, type Mark } from "../drawing";
-import { distinct, EDGE, frameOf, LINE, type Frame } from "../parts/axes";
+import { distinct, EDGE, frameOf, LINE, type Frame, type Scale } from "../parts/axes";
 import { useRoving, type Roving } from "../parts/roving";
 
 export const heightOf = (width: number): number => (width < 500 ? 280 : 340);
@@ -26,6 +26,11 @@ export function frameFor(width: number, height: number, [x, xAxis]: [[number, nu
 
 /** About how many numbers have room along the x axis. */
 export const ticksOf = (frame: Frame): number => Math.max(4, Math.floor((frame.right - frame.left) / 72));
+
+/** Whole numbers along a scale of counts; nothing where an axis has other numbers. */
+export function countTicks(axis: FigureAxis, scale: Scale, number: number): number[] | undefined {
+  return axis.is_count ? distinct(scale, number, (value) => axisNumber(axis, value)).filter(Number.isInteger) : undefined;
+}
 
 /** Those ticks of an axis that bear a name and have room for it; nothing where numbers are drawn as usual. */
 export function namedTicks(axis: FigureAxis, from: number, to: number): number[] | undefined {

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import { css, ink, paint } from "../colour";
 import type { HeatMapFigure } from "../contract";
-import { axisNumber, axisTitle, cellMarks, describeFigure, LETTER, wrap } from "../drawing";
+import { axisNumber, axisTitle, cellMarks, clamp, describeFigure, LETTER, wrap } from "../drawing";
 import type { Field } from "../fields";
 import { num } from "../format";
 import { LINE } from "../parts/axes";
@@ -21,10 +21,10 @@ export function HeatMap({ figure }: { figure: HeatMapFigure }): JSX.Element {
   const marks = useMemo(() => cellMarks(figure), [figure]);
   const drawn = useMarks(marks);
   const title = axisTitle(figure.value);
-  const field: Field = { key: "", group: "", label: title, about: "", values: figure.values.flat(), low: null, high: null, significant: null, scale: figure.is_diverging ? "diverging" : "sequential" };
+  const field: Field = { key: "", group: "", label: title, about: "", values: figure.values.flat().map((value) => (value === null ? null : clamp(figure.value, value))), low: null, high: null, significant: null, scale: figure.is_diverging ? "diverging" : "sequential" };
   const [only, ...others] = new Set(figure.values.flat().filter((value) => value !== null));
   // One value everywhere has the lowest colour, not the middle of a scale around it.
-  const colours = paint(field, dark.value, false, only !== undefined && !others.length ? [only + (Math.abs(only) || 1)] : []);
+  const colours = paint(field, dark.value, false, figure.value.limits.length ? [...figure.value.limits] : only !== undefined && !others.length ? [only + (Math.abs(only) || 1)] : []);
   const longest = Math.max(1, ...figure.rows.map((name) => name.length));
   const left = Math.min(longest * LETTER + 12, width * 0.38) + LINE;
   const rows = figure.rows.map((name) => wrap(name, (left - LINE - 12) / LETTER, 2));
@@ -48,7 +48,7 @@ export function HeatMap({ figure }: { figure: HeatMapFigure }): JSX.Element {
           </g>
           {marks.map(({ series: row, at }, place) => {
             const value = figure.values[row]![at]!;
-            const colour = colours.of(value)!;
+            const colour = colours.of(clamp(figure.value, value))!;
             const [x, y] = [left + wide * at, TOP + tall * row];
             const isMarked = figure.marks[row]?.[at];
             return (
@@ -67,7 +67,7 @@ export function HeatMap({ figure }: { figure: HeatMapFigure }): JSX.Element {
         {(figure.marks.length > 0 || hasEmpty) && (
           <Key label="Marks">
             {figure.marks.length > 0 && <KeyEntry text={figure.mark_label}><span class="dot" /></KeyEntry>}
-            {hasEmpty && <KeyEntry text="not defined"><svg width="16" height="14" aria-hidden="true"><rect class="cell-empty" x="1" y="1" width="14" height="12" /></svg></KeyEntry>}
+            {hasEmpty && <KeyEntry text={figure.missing_label}><svg width="16" height="14" aria-hidden="true"><rect class="cell-empty" x="1" y="1" width="14" height="12" /></svg></KeyEntry>}
           </Key>
         )}
       </div>

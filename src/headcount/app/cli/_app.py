@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from headcount import __version__
 from headcount.app.console.session import write_error
 from headcount.app.console.stop import INTERRUPTED, StopSignal
-from headcount.core.errors import HeadcountError, UnknownName, memory_ran_out, unknown
+from headcount.core.errors import HeadcountError, UnknownName, is_out_of_memory, unknown_name_error
 
 FAILED, WRONG_USAGE = 1, 2
 # typer carries its own copy of click in newer releases, so its exceptions are found through typer.
@@ -29,7 +29,7 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Returns the command named by the first argument."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise unknown("command", args[0], self.list_commands(ctx))
+            raise unknown_name_error("command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
 
@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Abort:
         return INTERRUPTED
     except ClickException as error:
-        _explain(error)
+        _print_usage_error(error)
         return int(error.exit_code)
     except (HeadcountError, OSError) as error:
         write_error(f"error: {error}")
@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # a defect of headcount or of a library
         if StopSignal.code:
             raise
-        if memory_ran_out(error):
+        if is_out_of_memory(error):
             write_error(f"error: memory ran out: {error}. Give a smaller batch, fewer or shorter examples, or a machine with more memory")
             return FAILED
         write_error(f"error: unexpected {type(error).__name__}: {error}. Run it again with --verbose to see where, and report it.")
@@ -89,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _explain(error: Any) -> None:
+def _print_usage_error(error: Any) -> None:
     context = getattr(error, "ctx", None)
     if error.format_message():  # a group without a command shows its help instead
         write_error(f"error: {error.format_message()}")

@@ -9,7 +9,7 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.options import split
+from headcount.app.console.options import split_at_commas
 from headcount.app.console.pruning import TRAINING, build_recipe, group_options, parse_keep, split_methods
 from headcount.app.console.run_folder import lead_run
 from headcount.app.console.session import Session
@@ -24,7 +24,7 @@ Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder:
 def parse_sizes(text: str) -> list[int | float]:
     """Returns numbers of heads, and shares of them as floats below 1."""
     numbers: list[int | float] = []
-    for part in split(text):
+    for part in split_at_commas(text):
         try:
             budget = Budget(keep=parse_keep(part))
         except ValueError:
@@ -47,7 +47,7 @@ class AnalysisOptions(group_options("AnalysisOptions", {AnalysisSpec: AMOUNT, Re
     def spec(self, *, limit: int | None, seed: int) -> AnalysisSpec:
         """Returns the request."""
         return AnalysisSpec(
-            by=tuple(split(self.by)),
+            by=tuple(split_at_commas(self.by)),
             methods=tuple(split_methods(self.methods)),
             keep=None if self.keep is None else tuple(parse_sizes(self.keep)),
             seeds=self.seeds,

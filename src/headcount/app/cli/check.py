@@ -9,7 +9,7 @@ import typer
 from headcount.app.console.command import command
 from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions
 from headcount.app.console.options import SomeHeads
-from headcount.app.console.session import Session
+from headcount.app.console.session import ExitCode, Session
 
 Target = Annotated[
     str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model folder, a hub id, or demo/NAME.", show_default=False)
@@ -22,7 +22,7 @@ def run(
     target: Target,
     heads: SomeHeads = None,
     loading: ModelOptions = DEFAULT_LOADING,
-) -> int:
+) -> ExitCode:
     """Verify every file of a run or a saved model, and prove the laws on a model.
 
     Damaged, missing and foreign files are named, with exit code 1. If all files of a model are intact, the laws are proved: gates change the

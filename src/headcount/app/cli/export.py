@@ -11,21 +11,21 @@ from headcount.app.console.command import command
 from headcount.app.console.inputs import ModelOptions, TaskName
 from headcount.app.console.options import AllowPickle, Auto, Dtype, Model, Overwrite, TrustRemoteCode
 from headcount.app.console.session import Session
-from headcount.core.errors import unknown
+from headcount.core.errors import unknown_name_error
 from headcount.core.registry import EXPORTS
 
 
-def _check_target(text: str) -> str:
+def _check_target_name(text: str) -> str:
     """Raises UnknownName for a name that no target has; the options in parentheses are parsed by the target itself."""
     name = text.partition("(")[0].partition(":")[0].strip()
     if name not in EXPORTS.names():
-        raise unknown(EXPORTS.singular, name, EXPORTS.names())
+        raise unknown_name_error(EXPORTS.singular, name, EXPORTS.names())
     return text
 
 
 To = Annotated[
     str,
-    typer.Option("--to", metavar="TARGET", callback=_check_target, help="A target of `headcount ls exports`: onnx, or portable."),
+    typer.Option("--to", metavar="TARGET", callback=_check_target_name, help="A target of `headcount ls exports`: onnx, or portable."),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="PATH", help="The file (onnx) or folder (portable) to write.")]
 

@@ -8,7 +8,7 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.session import Session
-from headcount.core.errors import unknown
+from headcount.core.errors import unknown_name_error
 from headcount.core.options import describe_options
 from headcount.core.registry import KINDS
 from headcount.models.archs.families import FAMILIES, Family
@@ -42,18 +42,18 @@ def _list_names(kind: str) -> list[dict[str, Any]]:
     return [{"name": name, "what": KINDS[kind].summary(name)} for name in KINDS[kind].names()]
 
 
-def _explain(session: Session, kind: str, name: str) -> None:
+def _print_documentation(session: Session, kind: str, name: str) -> None:
     """Prints the documentation of a name and its declared options."""
     if kind not in KINDS:
         raise typer.BadParameter(f"{kind} have no text of their own; leave the name out")
     base = name.partition("(")[0].partition(":")[0]
     text, options = KINDS[kind].documentation(base), describe_options(KINDS[kind].get(base))
     for line in text.splitlines():
-        session.line(line)
+        session.write_line(line)
     if options:
-        session.line("")
+        session.write_line("")
         session.table(list(options[0]), [list(row.values()) for row in options])
-    session.result({"kind": kind, "name": name, "text": text, "options": options})
+    session.write_json({"kind": kind, "name": name, "text": text, "options": options})
 
 
 @command
@@ -61,17 +61,17 @@ def run(session: Session, kind: Kind = None, name: Name = None) -> None:
     """List all kinds of names, or the names of one kind, or explain one name."""
     kinds = sorted(("archs", *KINDS))
     if kind is not None and kind not in kinds:
-        raise unknown("kind", kind, kinds)
+        raise unknown_name_error("kind", kind, kinds)
     if kind is not None and name is not None:
-        _explain(session, kind, name)
+        _print_documentation(session, kind, name)
         return
     rows = _list_names(kind) if kind else [{"kind": name, "names": len(_list_names(name))} for name in kinds]
     columns = list(rows[0]) if rows else ["name"]
     session.table(columns, [[_format_cell(value) for value in row.values()] for row in rows])
-    session.result({"kind": kind, "rows": rows})
+    session.write_json({"kind": kind, "rows": rows})
     if kind == "archs":
         session.note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
     elif kind is None:
-        session.next("ls", kinds[0])
+        session.suggest_next("ls", kinds[0])
     else:
-        session.next("ls", kind, rows[0]["name"])
+        session.suggest_next("ls", kind, rows[0]["name"])

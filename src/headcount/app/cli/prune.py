@@ -8,8 +8,16 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import NewHead, RunOptions, TaskOptions, parse_pairs
-from headcount.app.console.pruning import DEFAULT_PRUNING, DEFAULT_SIZE, MethodOptions, PlanFile, PruningOptions, SizeOptions, add_options
+from headcount.app.console.inputs import NewHead, RunOptions, TaskOptions, parse_named_values
+from headcount.app.console.pruning import (
+    DEFAULT_PRUNING,
+    DEFAULT_SIZE,
+    MethodOptions,
+    PlanFile,
+    PruningOptions,
+    SizeOptions,
+    add_method_options,
+)
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 
@@ -46,7 +54,7 @@ def run(
     """Prune to K heads, repair, cut, verify, evaluate against the dense model in pairs, and save the smaller model."""
     if plan is not None and (method is not None or option or any(value is not None for value in size)):
         raise typer.BadParameter("--plan says which heads go; leave --method, --option and the size out")
-    method_text = add_options(method or "surgeon", parse_pairs(option, "--option"))
+    method_text = add_method_options(method or "surgeon", parse_named_values(option, "--option"))
     seed = data.seed if method_seed is None else method_seed
     with open_run(session, RunOptions(out)) as run_folder:
         from headcount.app.jobs.prune import prune_model

@@ -8,7 +8,7 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import RunOptions, Split, TaskOptions
-from headcount.app.console.options import split
+from headcount.app.console.options import split_at_commas
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_text
@@ -16,7 +16,7 @@ from headcount.core.definition import DEFAULT_DEFINITION
 
 
 def _check_only(text: str | None) -> str | None:
-    if text is not None and not split(text):
+    if text is not None and not split_at_commas(text):
         raise typer.BadParameter("--only needs the name of a role, such as offset or syntax:nsubj")
     return text
 
@@ -57,6 +57,6 @@ def run(
     with open_run(session, folder) as run_folder:
         from headcount.app.jobs.roles import RoleRequest, label_heads
 
-        names = split(only) if only else None
+        names = split_at_commas(only) if only else None
         request = RoleRequest(names, definition, text=text, embedded=embedded, parser=parser, split=split_name)
         label_heads(session, data, request, run_folder, show_all=everything)

@@ -9,14 +9,14 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import RunOptions, Split, TaskOptions
-from headcount.app.console.options import declared_option, split
+from headcount.app.console.options import option_of_declaration, split_at_commas
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.importance.settings import ScoreSettings
 
 
 def _check_by(text: str) -> str:
-    if not split(text):
+    if not split_at_commas(text):
         raise typer.BadParameter("--by needs the name of a method, such as gradient")
     return text
 
@@ -30,7 +30,7 @@ def _check_tolerance(value: float) -> float:
 By = Annotated[
     str, typer.Option("--by", metavar="NAME,…", callback=_check_by, help="Methods of `headcount ls importance`, as name or name:variant.")
 ]
-Normalise = Annotated[str, declared_option(ScoreSettings, "normalise", "HOW")]
+Normalise = Annotated[str, option_of_declaration(ScoreSettings, "normalise", "HOW")]
 Lowest = Annotated[
     int | None, typer.Option("--lowest", min=1, metavar="K", help="How many units count as the lowest; a quarter by default.")
 ]
@@ -46,9 +46,9 @@ Tolerance = Annotated[
 Level = Annotated[float, typer.Option("--level", metavar="X", min=0.5, max=0.999, help="The confidence of intervals and verdicts.")]
 Stability = Annotated[bool, typer.Option("--stability", help="Also show how stable the ranking is by the number of examples.")]
 AllHeads = Annotated[bool, typer.Option("--all", help="Show every head, however many there are.")]
-Checkpointing = Annotated[bool, declared_option(ScoreSettings, "checkpointing")]
-Generate = Annotated[bool, declared_option(ScoreSettings, "generate")]
-Adaptive = Annotated[int | None, declared_option(ScoreSettings, "adaptive", "K")]
+Checkpointing = Annotated[bool, option_of_declaration(ScoreSettings, "checkpointing")]
+Generate = Annotated[bool, option_of_declaration(ScoreSettings, "generate")]
+Adaptive = Annotated[int | None, option_of_declaration(ScoreSettings, "adaptive", "K")]
 DEFAULT_FOLDER = RunOptions()
 
 
@@ -84,4 +84,6 @@ def run(
         from headcount.app.jobs.score import VerdictOptions, score_heads
 
         verdict_options = VerdictOptions(lowest, tolerance, level)
-        score_heads(session, data, split(by), settings, run_folder, verdict_options, shows_stability=stability, shows_all=all_heads)
+        score_heads(
+            session, data, split_at_commas(by), settings, run_folder, verdict_options, shows_stability=stability, shows_all=all_heads
+        )

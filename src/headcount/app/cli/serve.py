@@ -27,7 +27,7 @@ def run(
 ) -> None:
     """Serve runs on this machine: the report, new sentences, ablations on the spot, pruning. Ctrl-C ends it."""
     with open_session(context, json=False, quiet=quiet, verbose=verbose) as session:
-        session.doing("starting")
+        session.begin_work("starting")
         session.pulse.paused = True
         from headcount.app.serve.run import LOCAL, serve
 
@@ -35,4 +35,4 @@ def run(
             session.note(
                 f"warning: {host} can be reached from other machines; anyone who has the address with its token can use model and run folders"
             )
-        serve(runs, host=host, port=port, show=session.line)
+        serve(runs, host=host, port=port, show=session.write_line)

@@ -35,7 +35,7 @@ def build() -> typer.Typer:
 def build_command(name: str) -> Any:
     """Returns the command of a study: its declared options, and those of the inputs that it uses."""
     cls: Any = STUDIES.get(name)
-    return build_declared_command(name, cls, _list_inputs(cls.info), _run)
+    return build_declared_command(name, cls, _list_input_parameters(cls.info), _run)
 
 
 def _run(session: Session, study: Any, values: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ def _run(session: Session, study: Any, values: Mapping[str, Any]) -> None:
         run_study_command(session, study, request, run)
 
 
-def _list_inputs(info: StudyInfo) -> list[tuple[str, Any, Any]]:
+def _list_input_parameters(info: StudyInfo) -> list[tuple[str, Any, Any]]:
     """Returns the parameters of the inputs of a study: model and data, text, run folder; each as its name, annotation and default."""
     annotations: list[tuple[str, Any, Any]] = [("seed", Seed, 0)]
     if "model" in info.needs:

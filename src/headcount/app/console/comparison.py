@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from headcount.app.console.options import parse_numbers
-from headcount.app.console.pruning import show_survivors, show_table
+from headcount.app.console.pruning import show_pruned_rows, show_survivors
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_embedded
 from headcount.core.definition import DEFAULT_DEFINITION
@@ -78,7 +78,7 @@ DEFAULT_MEASURE = MeasureOptions()
 
 def show_comparison(session: Session, comparison: Comparison) -> None:
     """Prints the tables of a comparison."""
-    show_table(session, comparison.dense, comparison.models)
+    show_pruned_rows(session, comparison.dense, comparison.models)
     show_survivors(session, comparison.models)
     metric = comparison.dense.metric or "loss"
     _show_methods(session, comparison.methods, metric)
@@ -102,7 +102,7 @@ def _show_methods(session: Session, rows: Sequence[MethodRow], metric: str) -> N
     columns = ("over seeds", "heads", "seeds", metric, "sd", "95% interval")
     session.table(columns, lines, right=columns[1:])
     if any(row.n_seeds < MIN_SEEDS for row in rows):
-        session.line(f"no standard deviation and no interval over seeds is given for fewer than {MIN_SEEDS} seeds\n")
+        session.write_line(f"no standard deviation and no interval over seeds is given for fewer than {MIN_SEEDS} seeds\n")
 
 
 def _show_differences(session: Session, tested: Sequence[MethodRow], differences: Sequence[MethodDifference], metric: str) -> None:
@@ -117,7 +117,7 @@ def _show_differences(session: Session, tested: Sequence[MethodRow], differences
         session.table(columns, lines, right=columns[1:])
     n_pairs = len(differences) - len(lines)
     further = f"; differences.csv also has {n_pairs} between other methods" if n_pairs else ""
-    session.line(f"paired over examples, seeds averaged; q corrects p over this table (Benjamini–Hochberg){further}\n")
+    session.write_line(f"paired over examples, seeds averaged; q corrects p over this table (Benjamini–Hochberg){further}\n")
 
 
 def _show_latency(session: Session, rows: Sequence[LatencyRow]) -> None:
@@ -132,7 +132,7 @@ def _show_latency(session: Session, rows: Sequence[LatencyRow]) -> None:
         lines.append((row.method, row.keep, row.batch, f"{1000 * dense.seconds:.3g}", f"{1000 * row.seconds:.3g}", speed))
     columns = ("latency of", "heads", "batch", "dense ms", "ms", "times as fast (95%)")
     session.table(columns, lines, right=columns[1:])
-    session.line(
+    session.write_line(
         f"medians of {dense.rounds} rounds on {dense.device}, {dense.length} tokens; speed by t over the log-ratios of the rounds\n"
     )
 
@@ -146,9 +146,9 @@ def _show_role_changes(session: Session, rows: Sequence[FamilyChange]) -> None:
     columns = ("roles after", "heads", "family", "dense", "removed", "kept", "lost", "gained")
     if lines:
         session.table(columns, lines, right=("heads", *columns[3:]))
-        session.line(
+        session.write_line(
             "heads of each family of roles in the dense model: removed, kept or lost; gained by heads that stay; means over seeds\n"
         )
     elif rows:
         families = ", ".join(dict.fromkeys(row.family for row in rows))
-        session.line(f"no head has a role of a family ({families}), neither in the dense model nor in a pruned one\n")
+        session.write_line(f"no head has a role of a family ({families}), neither in the dense model nor in a pruned one\n")

@@ -16,7 +16,7 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import SENTENCES, read_corpus
 from headcount.core.errors import ArtifactError, UnsupportedModel
 from headcount.data.embedded.sentences import draw_sentences, draw_translations
-from headcount.data.readers.processor import reader_of
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Task
 from headcount.data.text.annotated import Annotated
 from headcount.data.text.sentences import read_annotated
@@ -39,7 +39,7 @@ def open_corpus(
 
     Where roles are compared with a `task`, that one is read if no other text is named, and column names are the task's.
     """
-    tokenizer: Any = reader_of(model, folder, data.trust_remote_code)
+    tokenizer: Any = tokenizer_or_image_processor(model, folder, data.trust_remote_code)
     if text is None and embedded is None:
         task = task or open_named_task(session, data, model, folder)
         return read_corpus(model, task, tokenizer, split=split, limit=data.limit, parser=parser)  # pyright: ignore[reportArgumentType]
@@ -83,5 +83,5 @@ def open_named_corpus(
     data = data._replace(limit=data.limit or SENTENCES)
     has_text = text is not None or embedded is not None
     named = open_corpus(session, data, model, folder, text=text, embedded=embedded, parser=parser, task=task) if has_text else None
-    tokenizer = reader_of(model, folder, data.trust_remote_code)
+    tokenizer = tokenizer_or_image_processor(model, folder, data.trust_remote_code)
     return corpus_for(model, task, tokenizer, text=named, limit=data.limit, parser=parser)

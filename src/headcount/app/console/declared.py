@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from headcount.app.console.command import command
 from headcount.app.console.pruning import split_methods
 from headcount.app.console.session import Session
-from headcount.core.errors import OptionError, unknown
+from headcount.core.errors import OptionError, unknown_name_error
 from headcount.core.options import Configurable, Option, format_value, options_of, parse_value
 from headcount.core.registry import Registry
 
@@ -38,7 +38,7 @@ def build_group(name: str, registry: Registry, summary: str, build_command: Call
             if first.startswith("-"):
                 return super().resolve_command(ctx, args)
             if first not in registry.names():
-                raise unknown(registry.singular, first, registry.names())
+                raise unknown_name_error(registry.singular, first, registry.names())
             return first, build_command(first), following
 
     app = typer.Typer(name=name, cls=Group, add_completion=False, rich_markup_mode="rich", no_args_is_help=True)

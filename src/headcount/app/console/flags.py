@@ -19,7 +19,7 @@ class Flag:
     opposite: str | None = None
 
 
-def flags_of(parameters: Sequence[Any]) -> dict[str, Flag]:
+def flags_by_argument(parameters: Sequence[Any]) -> dict[str, Flag]:
     """Returns the flags of a click command by the Python argument that each sets."""
     flags = {}
     for parameter in parameters:
@@ -30,7 +30,7 @@ def flags_of(parameters: Sequence[Any]) -> dict[str, Flag]:
     return flags
 
 
-def name_flags(text: str, flags: Mapping[str, Flag]) -> str:
+def replace_arguments_by_flags(text: str, flags: Mapping[str, Flag]) -> str:
     """Returns a message in which the arguments that a command has are its flags: `max_length=64, truncate=True` gives `--max-length 64, --truncate`.
 
     Arguments that the command does not have keep their Python form.

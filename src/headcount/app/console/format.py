@@ -8,10 +8,10 @@ from headcount.core.training_log import FEW_STEPS
 from headcount.runs.results import PrunedRow
 
 
-def format_smallest(rows: Sequence[PrunedRow], method: str, number: int | None) -> str:
+def format_fewest_heads(rows: Sequence[PrunedRow], method: str, fewest_safe: int | None) -> str:
     """Returns the fewest heads of a method without a significant loss; how many sizes were tried where all of them lose."""
     sizes = {row.keep for row in rows if row.method == method and row.removed}
-    return str(number) if number is not None else f"none of {len(sizes)} tried" if sizes else "nothing was removed"
+    return str(fewest_safe) if fewest_safe is not None else f"none of {len(sizes)} tried" if sizes else "nothing was removed"
 
 
 def format_duration(seconds: float) -> str:
@@ -30,3 +30,9 @@ def format_training(models: int, fewest: int, most: int, shortest: int, seconds:
         f"; warning: a schedule has {shortest}, and fewer than {FEW_STEPS} are too few to judge a method by" if shortest < FEW_STEPS else ""
     )
     return f"{subject} for {steps} optimiser steps: about {format_duration(seconds)} in all on this machine{few}"
+
+
+def format_rounding(label: str, heads: Sequence[str]) -> str:
+    """Returns the note on scores that rounding alone moves by more than their standard error."""
+    names = f"{', '.join(heads[:8])}{' …' if len(heads) > 8 else ''}"
+    return f"{label}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from headcount.app.console.options import LOCAL, AllowPickle, Auto, Device, Dtype, Engine, Join, Model, Out, Seed, TrustRemoteCode, Workers
-from headcount.core.files import absolute_path, opened_model
+from headcount.core.files import absolute_path, opened_model_entry
 
 TaskName = Annotated[
     str | None,
@@ -55,7 +55,7 @@ BatchSize = Annotated[
 ]
 
 
-def parse_pairs(texts: list[str] | None, flag: str) -> dict[str, str]:
+def parse_named_values(texts: list[str] | None, flag: str) -> dict[str, str]:
     """Returns the values of a repeated option NAME=VALUE by name."""
     values = {}
     for text in texts or []:
@@ -75,7 +75,7 @@ class ModelOptions(NamedTuple):
     allow_pickle: AllowPickle = False
     trust_remote_code: TrustRemoteCode = False
 
-    def as_recorded(self, config: Mapping[str, Any]) -> ModelOptions:
+    def fill_from_record(self, config: Mapping[str, Any]) -> ModelOptions:
         """Returns the options with which the model of a run was loaded, where this command line does not name others."""
         recorded = config.get("opened") or {}
         dtype = recorded.get("dtype", "auto") if self.dtype == "auto" else self.dtype
@@ -111,7 +111,7 @@ class TaskOptions(NamedTuple):
     trust_remote_code: TrustRemoteCode = False
 
     @property
-    def loading(self) -> ModelOptions:
+    def model_options(self) -> ModelOptions:
         """How the model is loaded."""
         return ModelOptions(**{name: getattr(self, name) for name in ModelOptions._fields})
 
@@ -132,7 +132,7 @@ class TaskOptions(NamedTuple):
         options |= {name: [absolute_path(path) for path in options[name]] for name in ("train", "eval") if options[name]}
         options = {name: value for name, value in options.items() if value not in (None, False, [])}
         texts = {name: [str(item) for item in value] for name, value in options.items() if isinstance(value, list | tuple)}
-        return {**options, **texts, **opened_model(self.model)}
+        return {**options, **texts, **opened_model_entry(self.model)}
 
 
 class RunOptions(NamedTuple):

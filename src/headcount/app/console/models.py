@@ -12,10 +12,10 @@ import transformers
 import typer
 from torch import nn
 
-from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions, TaskOptions, parse_pairs
+from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions, TaskOptions, parse_named_values
 from headcount.app.console.session import Session
 from headcount.data.open_task import default_task, open_task, read_classes
-from headcount.data.readers.processor import reader_of
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import SPLITS, Task
 from headcount.data.task_builder import TaskBuilder
 from headcount.models.archs import cut_record as record
@@ -25,7 +25,7 @@ from headcount.runs.describe import describe_run
 from headcount.runs.store import Run
 from headcount.studies._base import new_head_options
 from headcount.surgery.load import cut_class, load
-from headcount.surgery.source import build_from_config, class_of, local_folder, read_config
+from headcount.surgery.source import build_from_config, local_folder, model_class_of, read_config
 from headcount.surgery.verify import float_dtype
 
 
@@ -71,7 +71,7 @@ def open_model(
     """Returns the model of a folder or hub id, its heads and its folder."""
     set_library_verbosity(session)
     device = choose_device(loading.device)
-    session.doing(f"loading {name}")
+    session.begin_work(f"loading {name}")
     folder = local_folder(name)
     model = load(
         folder,
@@ -99,10 +99,10 @@ def open_task_model(
         BadParameter: a new head is asked for beside a class to load, without a task, or for a model that has a head for classes already.
     """
     if not new_head:
-        return open_model(session, data.model, data.loading)
+        return open_model(session, data.model, data.model_options)
     check_new_head(data)
     options = new_head_options(read_task_classes(data))
-    loading = data.loading._replace(auto=options["auto"])
+    loading = data.model_options._replace(auto=options["auto"])
     torch.manual_seed(data.seed if seed is None else seed)
     return open_model(session, data.model, loading, new_layers=True, model_kwargs=options["model_kwargs"])
 
@@ -114,23 +114,23 @@ def check_new_head(data: TaskOptions) -> None:
     if data.task is None:
         raise typer.BadParameter("--new-head takes the classes from the data of a task; name it with --task")
     folder = local_folder(data.model)
-    own_class = class_of(folder, read_config(folder, data.trust_remote_code)).__name__
+    own_class = model_class_of(folder, read_config(folder, data.trust_remote_code)).__name__
     if "SequenceClassification" in own_class:
         raise typer.BadParameter(f"{data.model} has a head for classes already ({own_class}); leave --new-head out")
 
 
 def read_task_classes(data: TaskOptions) -> tuple[str, ...]:
     """Returns the classes in the data that a command line names."""
-    builder = TaskBuilder.parse(data.task or "classification").with_texts(parse_pairs(data.task_option, "--task-option"))
+    builder = TaskBuilder.parse(data.task or "classification").with_texts(parse_named_values(data.task_option, "--task-option"))
     columns = {name: getattr(data, name) for name in ("text_column", "text_pair_column", "label_column")}
     return read_classes(builder, train=data.train, eval=data.eval, **columns)
 
 
 def open_named_task(session: Session, data: TaskOptions, model: nn.Module, folder: Path) -> Task:
     """Returns the task that a command line names, for a model and the tokenizer in its folder."""
-    session.doing("reading the data")
-    builder = TaskBuilder.parse(data.task or default_task(model)).with_texts(parse_pairs(data.task_option, "--task-option"))
-    task = open_task(builder, model, reader_of(model, folder, data.trust_remote_code), **data.task_arguments())
+    session.begin_work("reading the data")
+    builder = TaskBuilder.parse(data.task or default_task(model)).with_texts(parse_named_values(data.task_option, "--task-option"))
+    task = open_task(builder, model, tokenizer_or_image_processor(model, folder, data.trust_remote_code), **data.task_arguments())
     task = replace(task, batch_size=data.examples_per_batch)
     sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
     session.note(f"task {task.name}: {sizes}; seed {data.seed}")
@@ -150,7 +150,7 @@ def open_without_weights(session: Session, name: str, loading: ModelOptions) -> 
         model, heads, _ = open_model(session, str(folder), loading._replace(device="cpu"))
         return model, heads
     config = read_config(folder, loading.trust_remote_code)
-    cls, blocks = class_of(folder, config, loading.auto), record.parse(config.get(record.KEY))
+    cls, blocks = model_class_of(folder, config, loading.auto), record.parse_cut_record(config.get(record.KEY))
     shaped_class = cut_class(cls, blocks) if blocks else cls
     with torch.device("meta"):
         model = build_from_config(folder, cls.__name__, lambda: shaped_class(cls.config_class.from_pretrained(folder)))  # pyright: ignore[reportAttributeAccessIssue]
@@ -160,11 +160,11 @@ def open_without_weights(session: Session, name: str, loading: ModelOptions) -> 
     return model, heads
 
 
-def describe(
+def set_run_description(
     run: Run, session: Session, data: TaskOptions, model: nn.Module, heads: HeadMap, config: Mapping[str, object], *, new_head: bool = False
 ) -> None:
     """Describes the run in its run.json; raises ArtifactError for the folder of another model."""
-    session.doing("hashing the weights")
+    session.begin_work("hashing the weights")
     record = describe_run(
         model_record(model, data.model),
         command=session.command,

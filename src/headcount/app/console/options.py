@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headcount.core.errors import HeadcountError, unknown
+from headcount.core.errors import HeadcountError, unknown_name_error
 from headcount.core.options import Configurable, options_of
 from headcount.core.plan import Plan
 
@@ -19,38 +19,38 @@ DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 
 def _check_heads(text: str | None) -> str | None:
     try:
-        if text is not None and not Plan.removing(split(text)).removed:
+        if text is not None and not Plan.removing(split_at_commas(text)).removed:
             raise typer.BadParameter("name at least one head, such as L0H3")
     except HeadcountError as error:
         raise typer.BadParameter(str(error)) from error
     return text
 
 
-def split(text: str) -> list[str]:
+def split_at_commas(text: str) -> list[str]:
     """Returns the entries of a list separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def parse_numbers(text: str, flag: str) -> list[int]:
     """Returns the whole numbers above 0 in a list separated by commas."""
-    parts = split(text)
+    parts = split_at_commas(text)
     if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise typer.BadParameter(f"{flag} are numbers from 1 on with commas between them, got {text}")
     return [int(part) for part in parts]
 
 
-def declared_option(cls: type[Configurable], name: str, metavar: str | None = None) -> Any:
+def option_of_declaration(cls: type[Configurable], name: str, metavar: str | None = None) -> Any:
     """Returns the command-line option of a declared option: its flag, help and smallest value. The class itself checks other values."""
     (declared,) = (option for option in options_of(cls) if option.name == name)
     return typer.Option(f"--{name.replace('_', '-')}", help=declared.help, min=declared.bounds.minimum, metavar=metavar)
 
 
-def check_choice(kind: str, choices: Sequence[str]) -> Callable[[str], str]:
+def make_choice_check(kind: str, choices: Sequence[str]) -> Callable[[str], str]:
     """Returns the callback of an option whose value is one of some names; other names raise UnknownName with the nearest one."""
 
     def check(name: str) -> str:
         if name not in choices:
-            raise unknown(kind, name, choices)
+            raise unknown_name_error(kind, name, choices)
         return name
 
     return check
@@ -73,7 +73,7 @@ Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME",
-        callback=check_choice("engine", ENGINES),
+        callback=make_choice_check("engine", ENGINES),
         help="Where workers run: local, or ray (a cluster; RUN on storage that all share).",
     ),
 ]
@@ -81,7 +81,9 @@ Join = Annotated[bool, typer.Option("--join", help="Help the process that runs t
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps…")]
 Dtype = Annotated[
     str,
-    typer.Option("--dtype", metavar="NAME", callback=check_choice("dtype", DTYPES), help="auto, float64, float32, bfloat16 or float16."),
+    typer.Option(
+        "--dtype", metavar="NAME", callback=make_choice_check("dtype", DTYPES), help="auto, float64, float32, bfloat16 or float16."
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of everything drawn at random.")]
 Auto = Annotated[str | None, typer.Option("--auto", metavar="CLASS", help="Load by this Auto class of transformers, such as AutoModel.")]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headcount.app.console.options import split
+from headcount.app.console.format import format_rounding
+from headcount.app.console.options import split_at_commas
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
@@ -45,34 +46,34 @@ TYPES |= dict.fromkeys(("rate", "scratch_rate", "warmup", "decay", "distil"), fl
 MILLISECONDS = "milliseconds of a pass over 8 rows of 128 tokens, or as many as the model reads, measured here."
 
 
-def declare_option(owner: type, name: str) -> Any:
+def annotate_declared_option(owner: type, name: str) -> Any:
     """Returns the annotation of the command-line option that sets a declared field: its flag, help and range come from the declaration."""
     text, bounds = declarations(owner)[name]
     flag = f"--{name.replace('_', '-')}"
-    kind = TYPES.get(name, str | None if _default(owner, name) is None else str)
+    kind = TYPES.get(name, str | None if _option_default(owner, name) is None else str)
     limits: dict[str, Any] = {} if kind in (str, str | None, bool | None) else {"min": bounds.minimum, "max": bounds.maximum}
     if name in ("parameters", "kv_bytes", "latency"):
         text = f"Instead of --keep: {MILLISECONDS if name == 'latency' else text[0].lower() + text[1:]}"
         limits = {"min": 0.0 if name == "latency" else bounds.minimum}
     flags = f"{flag}/--no-{flag[2:]}" if kind == bool | None else flag
     metavar = METAVARS.get(name) or {int: "N", int | None: "N", float: "X", float | None: "X", str: "NAME"}.get(kind)
-    default = _default(owner, name)
+    default = _option_default(owner, name)
     show_default: Any = default.replace(",", ", ") if isinstance(default, str) and "," in default else True  # a line breaks at spaces only
     option = typer.Option(flags, help=text, metavar=metavar, show_default=show_default, **limits)
     return Annotated[kind, option]  # pyright: ignore[reportInvalidTypeForm]
 
 
-def _default(owner: type, name: str) -> Any:
+def _option_default(owner: type, name: str) -> Any:
     """Returns the default of a declared field as an option has it: a list is a text with commas, and an empty one is None."""
     default = next(field.default for field in fields(owner) if field.name == name)
     return ",".join(map(str, default)) or None if isinstance(default, tuple | frozenset) else default
 
 
-def group_options(name: str, names: dict[type, Sequence[str]]) -> Any:
+def group_options(name: str, option_names: dict[type, Sequence[str]]) -> Any:
     """Returns a NamedTuple whose fields are the options that set declared fields, by the class that declares them."""
-    entries = {field: owner for owner, group in names.items() for field in group}
-    group = namedtuple(name, list(entries), defaults=[_default(owner, field) for field, owner in entries.items()])
-    group.__annotations__ = {field: declare_option(owner, field) for field, owner in entries.items()}
+    entries = {field: owner for owner, group in option_names.items() for field in group}
+    group = namedtuple(name, list(entries), defaults=[_option_default(owner, field) for field, owner in entries.items()])
+    group.__annotations__ = {field: annotate_declared_option(owner, field) for field, owner in entries.items()}
     return group
 
 
@@ -95,21 +96,21 @@ def build_recipe(options: tuple[Any, ...], names: Sequence[str]) -> Recipe:
 class SizeOptions(group_options("SizeOptions", {Budget: ("keep", "parameters", "kv_bytes", "latency")})):
     """How much stays, by exactly one option; none of them where an option of the method decides."""
 
-    def budget(self, sizes_itself: str) -> Budget:
-        """Returns the size as a budget, without one where `sizes_itself` names an option of the method that decides.
+    def budget(self, sizing_option: str) -> Budget:
+        """Returns the size as a budget, without one where `sizing_option` names an option of the method that decides.
 
-        A budget of one head stands for --keep, which `parse_heads` reads once the heads of the model are known.
+        A budget of one head stands for --keep, which `parse_head_count` reads once the heads of the model are known.
 
         Raises:
             BadParameter: not exactly one size is given, or one beside the option that decides.
         """
         flags = [f"--{name.replace('_', '-')}" for name in self._fields]
         sizes = {name: value for name, value in self._asdict().items() if value is not None}
-        if sizes_itself and sizes:
+        if sizing_option and sizes:
             raise typer.BadParameter(
-                f"{sizes_itself} decides how many heads stay; leave it out, or {', '.join(flags[:-1])} and {flags[-1]}"
+                f"{sizing_option} decides how many heads stay; leave it out, or {', '.join(flags[:-1])} and {flags[-1]}"
             )
-        if not sizes_itself and len(sizes) != 1:
+        if not sizing_option and len(sizes) != 1:
             raise typer.BadParameter(f"say how much stays by exactly one of {', '.join(flags[:-1])} and {flags[-1]}")
         if self.keep is not None:
             return Budget(keep=1)
@@ -125,8 +126,10 @@ class PruningOptions(group_options("PruningOptions", {PruneSpec: STAGES, Recipe:
 
     def spec(self, method: str | Pruner, size: Budget, *, seed: int) -> PruneSpec:
         """Returns the request for a method and a size."""
-        budget = replace(size, floor=self.floor, unit=self.unit, protected=frozenset(map(Head.parse, split(self.protected or ""))))
-        stages: dict[str, Any] = {name: getattr(self, name) for name in STAGES} | {"kinds": self.attention}
+        budget = replace(
+            size, floor=self.floor, unit=self.unit, protected=frozenset(map(Head.parse, split_at_commas(self.protected or "")))
+        )
+        stages: dict[str, Any] = {name: getattr(self, name) for name in STAGES} | {"kinds": self.attention_kinds}
         return PruneSpec.of(method, budget, **stages, recipe=build_recipe(self, RECIPE), seed=seed)
 
     def check_new_head(self, methods: Sequence[str | Pruner]) -> None:
@@ -140,9 +143,9 @@ class PruningOptions(group_options("PruningOptions", {PruneSpec: STAGES, Recipe:
                 raise typer.BadParameter(f"--new-head stays untrained by {pruner.label}; name --recover, such as --recover auto")
 
     @property
-    def attention(self) -> tuple[str, ...]:
+    def attention_kinds(self) -> tuple[str, ...]:
         """The kinds of attention that may lose heads."""
-        return tuple(split(self.kinds or ""))
+        return tuple(split_at_commas(self.kinds or ""))
 
 
 PlanFile = Annotated[
@@ -151,7 +154,7 @@ PlanFile = Annotated[
 ]
 
 
-def read_plan(session: Session, path: Path, heads: HeadMap, weights: str, *, gated: bool = False) -> tuple[str, ...]:
+def read_removed_heads(session: Session, path: Path, heads: HeadMap, weights: str, *, gated: bool = False) -> tuple[str, ...]:
     """Returns the heads that a plan in a file removes from a model; notes if the plan was made for other weights.
 
     With `gated` the heads are gated alone, so that a cut need not be able to carry the plan out.
@@ -177,7 +180,7 @@ DEFAULT_SIZE = SizeOptions()
 MethodOptions = Annotated[list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the method.")]
 
 
-def add_options(method: str, options: dict[str, str]) -> str:
+def add_method_options(method: str, options: dict[str, str]) -> str:
     """Returns the text of a method with further options: `dsp(tau=2)` and `{"cool": "0.3"}` give `dsp(tau=2;cool=0.3)`."""
     if not options:
         return method
@@ -185,7 +188,7 @@ def add_options(method: str, options: dict[str, str]) -> str:
     return f"{method.removesuffix(')')};{text})" if method.endswith(")") else f"{method}({text})"
 
 
-def parse_heads(text: str, heads: HeadMap, kinds: Sequence[str] = ()) -> int:
+def parse_head_count(text: str, heads: HeadMap, kinds: Sequence[str] = ()) -> int:
     """Returns how many heads stay, from a number or a share, of those of some kinds of attention (of all, if none are named)."""
     total = sum(block.n_heads for block in heads.blocks if not kinds or block.kind in kinds) or len(heads)
     try:
@@ -212,11 +215,11 @@ def split_methods(text: str) -> list[str]:
     return [name for name in methods if name]
 
 
-def show_table(session: Session, dense: Evaluation, rows: Sequence[PrunedRow]) -> None:
+def show_pruned_rows(session: Session, dense: Evaluation, rows: Sequence[PrunedRow]) -> None:
     """Prints the dense model, then one line per pruned model with its change, interval and p-value."""
     metric = dense.metric or "loss"
     value = dense.loss if dense.value is None else dense.value
-    session.line(f"the dense model: {metric} {value:.4g}, loss {dense.loss:.4g} on {dense.n_examples} examples")
+    session.write_line(f"the dense model: {metric} {value:.4g}, loss {dense.loss:.4g} on {dense.n_examples} examples")
     tested: Literal["metric", "loss"] = "metric" if any("metric" in row.changes for row in rows) else "loss"
     lines = [
         (
@@ -235,6 +238,8 @@ def show_table(session: Session, dense: Evaluation, rows: Sequence[PrunedRow]) -
     ]
     columns = ("method", "heads", "seed", "steps", metric, "change", "95% interval", "p", "loss", "parameters")
     session.table(columns, lines, right=columns[1:])
+    for method, heads in {row.method: row.within_rounding for row in rows if row.within_rounding}.items():
+        session.note(format_rounding(method, heads))
 
 
 def show_survivors(session: Session, rows: Sequence[PrunedRow]) -> None:
@@ -244,6 +249,6 @@ def show_survivors(session: Session, rows: Sequence[PrunedRow]) -> None:
     lines = []
     for row in rows:
         counts = row.survivors.by_kind
-        lines.append((row.method, row.keep, row.seed, *(counts.get(kind, 0) for kind in several_kinds), row.survivors.list_layers()))
+        lines.append((row.method, row.keep, row.seed, *(counts.get(kind, 0) for kind in several_kinds), row.survivors.format_layers()))
     numbers = ("heads", "seed", *several_kinds)
     session.table(("survivors of", *numbers, "heads that stay in each layer"), lines, right=numbers)

@@ -49,7 +49,7 @@ def open_run(session: Session, options: RunOptions) -> Iterator[Run | None]:
             session.note(str(message))
     else:
         with ExitStack() as stack:
-            stack.enter_context(_resumable(session, options.out))
+            stack.enter_context(_note_how_to_resume(session, options.out))
             try:
                 run = stack.enter_context(Run.lead(options.out, command=session.command))
             except Busy as error:
@@ -69,7 +69,7 @@ def lead_run(session: Session, out: Path, refusal: str) -> Iterator[Run]:
 
 
 @contextmanager
-def _resumable(session: Session, out: Path) -> Iterator[None]:
+def _note_how_to_resume(session: Session, out: Path) -> Iterator[None]:
     """Notes, when the command is stopped, what was finished and how to resume."""
     try:
         yield
@@ -95,24 +95,24 @@ def _worker_arguments(session: Session) -> list[str]:
 
 
 @contextmanager
-def _local(session: Session, out: Path, number: int) -> Iterator[None]:
+def _run_local_workers(session: Session, out: Path, n_workers: int) -> Iterator[None]:
     """Runs workers as processes of this machine."""
     command = [sys.executable, "-m", "headcount", *_worker_arguments(session)]
-    if not number:
+    if not n_workers:
         yield
         return
     log_file = out / "workers.log"
     with log_file.open("ab") as log:
-        processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log) for _ in range(number)]
+        processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log) for _ in range(n_workers)]
     try:
         yield
     finally:
-        _end(session, processes)
+        _wait_or_kill(session, processes)
         if not log_file.stat().st_size:
             log_file.unlink()
 
 
-def _end(session: Session, processes: list[subprocess.Popen[bytes]]) -> None:
+def _wait_or_kill(session: Session, processes: list[subprocess.Popen[bytes]]) -> None:
     """Waits for the workers to end, and kills those that do not."""
     has_failed = sys.exc_info()[0] is not None
     for process in processes if has_failed else ():
@@ -130,7 +130,7 @@ def _end(session: Session, processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 @contextmanager
-def _ray(session: Session, out: Path, number: int) -> Iterator[None]:
+def _run_ray_workers(session: Session, out: Path, n_workers: int) -> Iterator[None]:
     """Runs workers as tasks of a Ray cluster, which starts them again when they die."""
     try:
         import ray  # pyright: ignore[reportMissingImports]
@@ -141,21 +141,21 @@ def _ray(session: Session, out: Path, number: int) -> Iterator[None]:
     if started:
         ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=session.verbose, logging_level=40, include_dashboard=False)
     try:
-        work = ray.remote(max_retries=3, num_cpus=1)(_work)
-        tasks = [work.remote(arguments, str(Path.cwd())) for _ in range(number)]
+        work = ray.remote(max_retries=3, num_cpus=1)(_run_ray_worker)
+        tasks = [work.remote(arguments, str(Path.cwd())) for _ in range(n_workers)]
         yield
         finished, late = ray.wait(tasks, num_returns=len(tasks), timeout=PATIENCE) if tasks else ([], [])
         for task in late:
             ray.cancel(task, force=True)
         codes: list[int] = ray.get(finished)
         if any(codes):
-            session.note(f"{sum(map(bool, codes))} of {number} workers failed; the others did their work")
+            session.note(f"{sum(map(bool, codes))} of {n_workers} workers failed; the others did their work")
     finally:
         if started:
             ray.shutdown()
 
 
-def _work(arguments: list[str], folder: str) -> int:
+def _run_ray_worker(arguments: list[str], folder: str) -> int:
     """Runs a worker within Ray and returns its exit code; raises RuntimeError if it was killed, so that Ray starts it again."""
     process = subprocess.run([sys.executable, "-m", "headcount", *arguments], cwd=folder, stdout=subprocess.DEVNULL, check=False)
     if process.returncode < 0:
@@ -163,4 +163,4 @@ def _work(arguments: list[str], folder: str) -> int:
     return process.returncode
 
 
-START_WORKERS: dict[str, Callable[[Session, Path, int], AbstractContextManager[None]]] = {LOCAL: _local, RAY: _ray}
+START_WORKERS: dict[str, Callable[[Session, Path, int], AbstractContextManager[None]]] = {LOCAL: _run_local_workers, RAY: _run_ray_workers}

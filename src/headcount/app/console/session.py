@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import typer
 
-from headcount.app.console.flags import flags_of, name_flags
+from headcount.app.console.flags import flags_by_argument, replace_arguments_by_flags
 from headcount.app.console.progress import Pulse
 from headcount.core.errors import HeadcountError
 from headcount.core.progress import Progress, hide_inner_progress, terminal_bar
@@ -25,15 +25,18 @@ from headcount.core.progress import Progress, hide_inner_progress, terminal_bar
 PACKAGE = Path(__file__).resolve().parents[2]
 WIDE = 400
 
+ExitCode = int
+"""The exit code of a command: 0 done, 1 failed."""
 
-def plain(value: object) -> str:
+
+def without_control_characters(value: object) -> str:
     """Returns a value as text without control characters: names may come from files that others wrote."""
     return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in str(value))
 
 
 def write_error(text: str) -> None:
     """Writes a line to stderr."""
-    print(plain(text), file=sys.stderr)
+    print(without_control_characters(text), file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Session:
         if not self.quiet:
             write_error(text)
 
-    def doing(self, work: str) -> None:
+    def begin_work(self, work: str) -> None:
         """Names the work that begins now; it is shown if it takes long."""
         self.pulse.begin(work)
 
@@ -89,14 +92,14 @@ class Session:
             self.pulse.paused = False
         self.pulse.begin(f"after {work}")
 
-    def next(self, *words: str | Path) -> None:
+    def suggest_next(self, *words: str | Path) -> None:
         """Writes the next command to type to stderr."""
         self.note(f"next: {shlex.join(['headcount', *map(str, words)])}")
 
-    def line(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Writes a line of the result at once, unless the result is JSON."""
         if not self.json:
-            print(plain(text), file=self.results, flush=True)
+            print(without_control_characters(text), file=self.results, flush=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
         """Writes a table, unless the result is JSON; `right` names the columns of numbers. Columns without content are left out."""
@@ -113,11 +116,11 @@ class Session:
         for column in columns:
             table.add_column(column, justify="right" if column in right else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(Text(plain(cell)) for cell in row))
+            table.add_row(*(Text(without_control_characters(cell)) for cell in row))
         Console(file=self.results, width=self.width, highlight=False, markup=False).print(table)
         print(file=self.results)
 
-    def result(self, content: Mapping[str, Any]) -> None:
+    def write_json(self, content: Mapping[str, Any]) -> None:
         """Writes the result as JSON, if that was asked for."""
         if self.json:
             print(jsonlib.dumps(content, indent=2, allow_nan=False), file=self.results)
@@ -137,11 +140,11 @@ def open_session(context: typer.Context, *, json: bool, quiet: bool, verbose: bo
         stack.enter_context(hide_inner_progress())
         stack.enter_context(redirect_stdout(sys.stderr))
         stack.enter_context(warnings.catch_warnings())
-        flags = flags_of(context.command.params)
+        flags = flags_by_argument(context.command.params)
 
         def show_warning(message: Warning | str, _category: type[Warning], filename: str, *_position: object) -> None:
             if verbose or (not quiet and Path(filename).resolve().is_relative_to(PACKAGE)):
-                write_error(f"warning: {name_flags(str(message), flags)}")
+                write_error(f"warning: {replace_arguments_by_flags(str(message), flags)}")
 
         warnings.showwarning = show_warning
         try:
@@ -150,6 +153,6 @@ def open_session(context: typer.Context, *, json: bool, quiet: bool, verbose: bo
             if verbose:
                 traceback.print_exc()
             if isinstance(error, HeadcountError) and error.args:
-                error.args = (name_flags(str(error), flags), *error.args[1:])
+                error.args = (replace_arguments_by_flags(str(error), flags), *error.args[1:])
             raise
         session.results.flush()

@@ -20,7 +20,7 @@ def format_step(name: str, numbers: Numbers) -> str:
     return _SENTENCES[name](numbers)
 
 
-def _find(numbers: Numbers) -> str:
+def _format_found_heads(numbers: Numbers) -> str:
     sizes = ", ".join(map(str, numbers["keeps"]))
     text = (
         f"{numbers['class_name']}: {numbers['heads']}, {numbers['n_kv_heads']} KV heads, {'/'.join(numbers['layouts'])} projections; "
@@ -32,17 +32,17 @@ def _find(numbers: Numbers) -> str:
     return f"{text}, the whole {units} nearest to {', '.join(f'{100 * share:g} %' for share in numbers['shares'])}"
 
 
-def _evaluate(numbers: Numbers) -> str:
+def _format_dense_and_headless(numbers: Numbers) -> str:
     dense, none = numbers["whole"], numbers["none"]
-    return f"{numbers['task']}, {dense['n_examples']} examples: {_evaluation(dense)}; without any head: {_evaluation(none)}"
+    return f"{numbers['task']}, {dense['n_examples']} examples: {_format_evaluation(dense)}; without any head: {_format_evaluation(none)}"
 
 
-def _evaluation(numbers: Numbers) -> str:
+def _format_evaluation(numbers: Numbers) -> str:
     metric = "" if numbers["value"] is None else f", {numbers['metric']} {numbers['value']:.4g}"
     return f"loss {numbers['loss']:.4g} ± {numbers['loss_stderr']:.1g}{metric}"
 
 
-def _score(numbers: Numbers) -> str:
+def _format_scores(numbers: Numbers) -> str:
     text = f"on {numbers['n_examples']} calibration examples {numbers['strongest']} matters most by {numbers['by']}"
     if not numbers["n_judged"]:
         return text
@@ -53,7 +53,7 @@ def _score(numbers: Numbers) -> str:
     )
 
 
-def _roles(numbers: Numbers) -> str:
+def _format_roles(numbers: Numbers) -> str:
     counts = numbers["counts"]
     frequent = sorted(counts, key=lambda role: (-counts[role], role))[:5]
     text = f"{numbers['heads']} of {numbers['n_heads']} heads have one of the {numbers['n_roles']} roles tested"
@@ -62,14 +62,14 @@ def _roles(numbers: Numbers) -> str:
     return f"{text}, {numbers['multifunctional']} more than one; most often {', '.join(f'{role} ({counts[role]})' for role in frequent)}"
 
 
-def _profiles(numbers: Numbers) -> str:
+def _format_profiles(numbers: Numbers) -> str:
     text = (
         f"what each head attends to on {numbers['n_sentences']} texts, {numbers['n_shown']} of them whole" if numbers["n_sentences"] else ""
     )
     return ". ".join(filter(None, [text, *(note.rstrip(".") for note in numbers["notes"])]))
 
 
-def _prune(numbers: Numbers) -> str:
+def _format_pruned_models(numbers: Numbers) -> str:
     models, smallest = numbers["models"], numbers["smallest"]
     least = min((row["keep"] for row in models), default=0)
     best: dict[str, float] = {}
@@ -82,17 +82,17 @@ def _prune(numbers: Numbers) -> str:
     return text + (f"; {len(numbers['failed'])} failed" if numbers["failed"] else "")
 
 
-def _survivors(numbers: Numbers) -> str:
+def _format_survivors(numbers: Numbers) -> str:
     """Returns the heads that stay by kind of attention, where there are several, and by layer."""
     survivors = Survivors(numbers["by_kind"], numbers["by_block"])
     kinds = [f"{number} {kind}" for kind, number in survivors.by_kind.items()] if len(survivors.by_kind) > 1 else []
-    return ", ".join([*kinds, f"by layer {survivors.list_layers()}"])
+    return ", ".join([*kinds, f"by layer {survivors.format_layers()}"])
 
 
 def _describe_pruned(numbers: Numbers) -> str:
     change, before, after = numbers["change"], numbers["before"], numbers["after"]
     text = (
-        f"{numbers['method']}, {numbers['keep']} heads ({_survivors(numbers['survivors'])}): loss {numbers['loss']:.4g} "
+        f"{numbers['method']}, {numbers['keep']} heads ({_format_survivors(numbers['survivors'])}): loss {numbers['loss']:.4g} "
         f"({change['difference']:+.3g}, 95 % {change['low']:+.3g} … "
         f"{change['high']:+.3g}, {format_p(change['p'])}); {before['parameters']:,} → {after['parameters']:,} parameters, "
         f"{before['flops']:,} → {after['flops']:,} FLOPs of a pass over {before['tokens']} tokens"
@@ -102,27 +102,27 @@ def _describe_pruned(numbers: Numbers) -> str:
     return f"{text}, {before['kv_bytes_per_token']:,} → {after['kv_bytes_per_token']:,} bytes of KV cache per token"
 
 
-def _load(numbers: Numbers) -> str:
+def _format_reload(numbers: Numbers) -> str:
     weights, outputs = ("equal bit for bit" if numbers[name] else "DIFFER" for name in ("equal_weights", "equal_outputs"))
     return f"{numbers['n_tensors']} tensors {weights}, outputs {outputs}, {numbers['n_heads']} heads under their old addresses"
 
 
-def _bench(numbers: Numbers) -> str:
+def _format_bench(numbers: Numbers) -> str:
     faster = [row for row in numbers["rows"] if row["name"] == "removed"]
     speeds = ", ".join(f"{format_speed(row['speedup'])} at batch {row['batch']}" for row in faster)
     return f"the smaller model is {speeds} (length {faster[0]['length']}, median of {faster[0]['rounds']})"
 
 
 _SENTENCES = {
-    "find": _find,
-    "evaluate": _evaluate,
-    "score": _score,
-    "roles": _roles,
-    "profiles": _profiles,
+    "find": _format_found_heads,
+    "evaluate": _format_dense_and_headless,
+    "score": _format_scores,
+    "roles": _format_roles,
+    "profiles": _format_profiles,
     "train": lambda numbers: format_training(**numbers),
-    "prune": _prune,
+    "prune": _format_pruned_models,
     "keep": _describe_pruned,
-    "load": _load,
+    "load": _format_reload,
     "verify": lambda numbers: (
         "the cut was proven equal to the gates before it was saved; repair and training move its output by "
         f"{numbers['effect']:.2g} from the masked dense model's"
@@ -130,6 +130,6 @@ _SENTENCES = {
     "generate": lambda numbers: (
         f"{numbers['n_tokens']} new tokens with caches, {numbers['same_tokens']} of them those of the dense model under gates"
     ),
-    "bench": _bench,
+    "bench": _format_bench,
     "report": lambda numbers: f"{numbers['path']} ({numbers['bytes'] / 1e6:.1f} MB): open it in a browser",
 }

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.inputs import TaskOptions
-from headcount.core.errors import unknown
+from headcount.core.errors import unknown_name_error
 
 EMBEDDED = ("english", "tavi", "translation")
 TEXT_COLUMNS = ("text_column", "text_pair_column")
@@ -43,7 +43,7 @@ def check_embedded(text: Path | None, embedded: str | None) -> None:
     if text is not None and embedded is not None:
         raise typer.BadParameter("name one text: --text FILE or --embedded NAME, not both")
     if embedded is not None and embedded not in EMBEDDED:
-        raise unknown("embedded text", embedded, EMBEDDED)
+        raise unknown_name_error("embedded text", embedded, EMBEDDED)
 
 
 def _check_unset(data: TaskOptions, names: Iterable[str], owner: str) -> None:

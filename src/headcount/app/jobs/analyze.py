@@ -11,7 +11,7 @@ from headcount.app.console.models import open_model, open_named_task
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
 from headcount.core.files import absolute_path
-from headcount.data.readers.processor import reader_of
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.runs.store import Run
 from headcount.workflows.analysis_spec import AnalysisSpec
 from headcount.workflows.analyze import AnalysisJob, check_names, run_analysis
@@ -29,7 +29,7 @@ def analyze_model(
 ) -> None:
     """Runs all steps of an analysis in a run folder, or those that it does not hold yet."""
     check_names(spec)
-    model, _, folder = open_model(session, data.model, data.loading)
+    model, _, folder = open_model(session, data.model, data.model_options)
     task = open_named_task(session, data, model, folder)
     corpus, why_no_corpus = open_named_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
     if corpus is None:
@@ -43,14 +43,14 @@ def analyze_model(
         corpus,
         why_no_corpus=why_no_corpus,
         command=session.command,
-        tokenizer=reader_of(model, folder, data.trust_remote_code),
+        tokenizer=tokenizer_or_image_processor(model, folder, data.trust_remote_code),
         folder=folder,
         config={"opened": data.opening_record() | {name: value for name, value in texts.items() if value}},
         watch=session.watch,
     )
     records = run_steps(session, job, run)
-    session.result({"out": str(run.folder), "steps": records})
-    session.next("serve", run.folder)
+    session.write_json({"out": str(run.folder), "steps": records})
+    session.suggest_next("serve", run.folder)
 
 
 def run_steps(session: Session, job: AnalysisJob, run: Run, prefix: str = "") -> list[dict[str, Any]]:
@@ -59,6 +59,6 @@ def run_steps(session: Session, job: AnalysisJob, run: Run, prefix: str = "") ->
     for step in run_analysis(job, run):
         sentence = format_step(step.name, step.numbers)
         records.append({"step": step.name, "text": sentence, **step.numbers})
-        session.line(f"{prefix}{step.name:<9} {sentence}")
-        session.doing(f"after step {step.name}")
+        session.write_line(f"{prefix}{step.name:<9} {sentence}")
+        session.begin_work(f"after step {step.name}")
     return records

@@ -10,7 +10,7 @@ from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.models import open_model
 from headcount.app.console.session import Session
 from headcount.core.errors import ArtifactError
-from headcount.core.files import reopened_model
+from headcount.core.files import model_to_reopen
 from headcount.runs.report.commands import prune_command
 from headcount.runs.report.plain import format_speed
 from headcount.runs.results import PRUNED
@@ -39,7 +39,7 @@ def measure_speed(
     costs = {name: cost(model).to_dict() for name, model in models.items()}
     columns = ("model", *next(iter(costs.values())))
     session.table(columns, [(name, *(f"{value:,}" for value in row.values())) for name, row in costs.items()], right=columns[1:])
-    session.result({"timings": [asdict(timing) for timing in timings], "costs": costs})
+    session.write_json({"timings": [asdict(timing) for timing in timings], "costs": costs})
 
 
 def _models_of_run(target: str, loading: ModelOptions) -> dict[str, tuple[str, ModelOptions]]:
@@ -57,7 +57,7 @@ def _models_of_run(target: str, loading: ModelOptions) -> dict[str, tuple[str, M
             f"{run.folder} holds the results of {len(pruned)} pruned models and the weights of none, so there is nothing to measure "
             f"beside the dense model; make and keep one of them first, such as: {command} --out {run.folder}"
         )
-    dense = {f"{target}: whole": (reopened_model(record.model.name, record.config), loading.as_recorded(record.config))}
+    dense = {f"{target}: whole": (model_to_reopen(record.model.name, record.config), loading.fill_from_record(record.config))}
     return dense | {path.name: (str(path), loading) for path in run.models()}
 
 

@@ -7,28 +7,28 @@ from pathlib import Path
 
 from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.models import open_model
-from headcount.app.console.options import split
-from headcount.app.console.session import Session
+from headcount.app.console.options import split_at_commas
+from headcount.app.console.session import ExitCode, Session
 from headcount.core.files import Problem, is_file, is_folder, read_json
 from headcount.core.folders import finish_replacement
 from headcount.core.plan import Plan
 from headcount.models.archs import cut_record as record
-from headcount.pruning.training.trainer import checkpoints, damage_of
+from headcount.pruning.training.trainer import checkpoint_damage, list_finished_checkpoints
 from headcount.runs.check import RunCheck
 from headcount.surgery.manifest import NAME, problems_of_folder
 from headcount.testing import laws
 
 
-def check_run_or_model(session: Session, target: str, heads: str | None, loading: ModelOptions) -> int:
+def check_run_or_model(session: Session, target: str, heads: str | None, loading: ModelOptions) -> ExitCode:
     """Verifies the files of a run or of a model, and proves the laws on a model whose files are intact; returns the exit code."""
     folder = Path(target)
     finish_replacement(folder)
     if is_folder(folder):
-        session.doing("verifying the files")
+        session.begin_work("verifying the files")
         if is_file(folder / "run.json") or is_folder(folder / "artifacts"):
             code = _show_problems(session, target, *verify_run(folder))
             if code == 0:
-                session.next("report", target)
+                session.suggest_next("report", target)
             return code
         problems, n_files = verify_model(folder)
         if problems:
@@ -45,8 +45,8 @@ def verify_run(folder: Path) -> tuple[list[Problem], int]:
 def _verify_training(folder: Path) -> Iterator[Problem]:
     """Yields the problems of the checkpoints of unfinished trainings."""
     trainings = sorted({path.parent for path in (folder / "work").rglob("checkpoint-*")})
-    for path in (checkpoint for training in trainings for checkpoint in checkpoints(training)):
-        if (damage := damage_of(path)) is not None:
+    for path in (checkpoint for training in trainings for checkpoint in list_finished_checkpoints(training)):
+        if (damage := checkpoint_damage(path)) is not None:
             text = f"{path} is damaged ({damage}); the training command moves it away and resumes from an earlier one"
             yield Problem("damaged", str(path.relative_to(folder)), text)
 
@@ -60,13 +60,13 @@ def verify_model(folder: Path) -> tuple[list[Problem], int]:
     return list(problems_of_folder(folder)), sum(path.is_file() for path in folder.iterdir())
 
 
-def _show_problems(session: Session, name: str, problems: Sequence[Problem], n_files: int) -> int:
+def _show_problems(session: Session, name: str, problems: Sequence[Problem], n_files: int) -> ExitCode:
     """Prints the files that are damaged, missing or foreign; returns the exit code."""
     for problem in problems:
         text = f"{problem.kind:<8} {problem.path}: {problem.text}"
-        session.note(text) if session.json else session.line(text)
+        session.note(text) if session.json else session.write_line(text)
     entries = [{"kind": problem.kind, "path": problem.path, "reason": problem.text} for problem in problems]
-    session.result({"folder": name, "passed": not problems, "files": n_files, "problems": entries})
+    session.write_json({"folder": name, "passed": not problems, "files": n_files, "problems": entries})
     number = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
     session.note(
         f"{number} in {name}; {n_files} files were read" if problems else f"all {n_files} files of {name} are as they were written"
@@ -74,30 +74,30 @@ def _show_problems(session: Session, name: str, problems: Sequence[Problem], n_f
     return 1 if problems else 0
 
 
-def _prove_laws(session: Session, target: str, heads: str | None, loading: ModelOptions) -> int:
+def _prove_laws(session: Session, target: str, heads: str | None, loading: ModelOptions) -> ExitCode:
     """Proves the laws on a model and prints the verdict of each; returns the exit code."""
-    plan = Plan.removing(split(heads)) if heads else None
+    plan = Plan.removing(split_at_commas(heads)) if heads else None
     model, head_map, _ = open_model(session, target, loading)
     if plan is not None:
         plan.check(head_map)
     results = []
-    session.doing("proving the laws")
+    session.begin_work("proving the laws")
     for result in laws.check_model(model, plan=plan):
         results.append(result)
-        session.doing(f"proving the laws, {len(results)} done")
+        session.begin_work(f"proving the laws, {len(results)} done")
         mark = "n/a   " if not result.applies else "ok    " if result.passed else "FAILED"
         verdict = f"{mark} {result.law}{f': {result.detail}' if result.detail else ''}"
-        session.note(verdict) if session.json else session.line(verdict)
+        session.note(verdict) if session.json else session.write_line(verdict)
     failed = [result.law for result in results if not result.passed]
     records = [{"law": r.law, "passed": r.passed, "applies": r.applies, "detail": r.detail} for r in results]
-    session.result({"model": target, "passed": not failed, "laws": records})
+    session.write_json({"model": target, "passed": not failed, "laws": records})
     n_applicable = sum(result.applies for result in results)
     session.note(f"{len(failed)} of {n_applicable} laws failed" if failed else f"all {n_applicable} laws that apply hold")
     if failed:
         return 1
     if any(block.can_cut for block in head_map.blocks):
         first_unit = ",".join(map(str, next(iter(head_map.units()), ())))
-        session.next("cut", target, "--heads", heads or first_unit, "--out", "smaller")
+        session.suggest_next("cut", target, "--heads", heads or first_unit, "--out", "smaller")
     else:
-        session.next("map", target)
+        session.suggest_next("map", target)
     return 0

@@ -10,11 +10,11 @@ from torch import nn
 
 from headcount.app.console.comparison import MeasureOptions, show_comparison
 from headcount.app.console.corpus import open_named_corpus
-from headcount.app.console.format import format_smallest, format_training
+from headcount.app.console.format import format_fewest_heads, format_training
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import describe, open_named_task, open_task_model
-from headcount.app.console.options import split
-from headcount.app.console.pruning import PruningOptions, parse_heads, read_plan, split_methods
+from headcount.app.console.models import open_named_task, open_task_model, set_run_description
+from headcount.app.console.options import split_at_commas
+from headcount.app.console.pruning import PruningOptions, parse_head_count, read_removed_heads, split_methods
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
@@ -52,14 +52,14 @@ def compare_pruners(
     if plan is not None:
         Plan.read(plan)
     model, heads, model_folder = open_task_model(session, data, new_head=new_head)
-    keeps = [parse_heads(text, heads, options.attention) for text in split(keep)]
-    removed = () if plan is None else read_plan(session, plan, heads, weight_hash(model))
+    keeps = [parse_head_count(text, heads, options.attention_kinds) for text in split_at_commas(keep)]
+    removed = () if plan is None else read_removed_heads(session, plan, heads, weight_hash(model))
     specs = build_requests(pruners, keeps, seeds, template, heads, removed=removed, new_head=new_head)
     for spec in specs:
         check_request(spec, model, heads)
     if run is None:
         raise typer.BadParameter("compare is led by one process; share it with --workers, --engine or --join instead of torchrun")
-    describe(
+    set_run_description(
         run,
         session,
         data,
@@ -74,21 +74,20 @@ def compare_pruners(
     estimate = estimate_training(pruning, specs)
     if estimate is not None:
         session.note(format_training(**asdict(estimate)))
-    comparison = run_comparison(
-        ComparisonJob(pruning, specs, options.attention, measure.bench_sizes(), measure.keep_models, roles, data.seed, session.progress)
-    )
+    sizes, kinds = measure.bench_sizes(), options.attention_kinds
+    comparison = run_comparison(ComparisonJob(pruning, specs, kinds, sizes, measure.keep_models, roles, data.seed, session.progress))
     show_comparison(session, comparison)
     session.table(
         ("method", "fewest heads without a significant loss"),
-        [(name, format_smallest(comparison.models, name, number)) for name, number in comparison.smallest.items()],
+        [(name, format_fewest_heads(comparison.models, name, number)) for name, number in comparison.smallest.items()],
     )
     for name, error in comparison.failed.items():
         session.note(f"failed: {name}: {error}")
-    session.result({"model": data.model, **comparison.to_dict()})
+    session.write_json({"model": data.model, **comparison.to_dict()})
     session.note(f"kept in {run.folder}")
     words = ["--method", "surgeon", "--keep", str(keeps[0]), "--out", str(run.folder)]
     words += ["--recover", str(options.recover)] if new_head and options.recover is not None else []
-    session.next("prune", data.model, *task_words({**data._asdict(), "new_head": new_head}), *words)
+    session.suggest_next("prune", data.model, *task_words({**data._asdict(), "new_head": new_head}), *words)
 
 
 def _open_role_test(

@@ -10,12 +10,12 @@ from torch import nn
 from headcount.app.cli.cut import CutRequest
 from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.models import open_model
-from headcount.app.console.options import split
+from headcount.app.console.options import split_at_commas
 from headcount.app.console.pruning import parse_keep
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, PlanError
-from headcount.core.folders import check_target
+from headcount.core.folders import check_output_folder
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.models.head_map import HeadMap
@@ -30,8 +30,8 @@ from headcount.surgery.save import save
 
 def cut_model(session: Session, name: str, request: CutRequest, out: Path, loading: ModelOptions, *, overwrite: bool) -> None:
     """Removes the heads of a request from a model, and saves the smaller one."""
-    source = _read_source(request)
-    check_target(out, overwrite, NAME)
+    source = _read_plan_or_scores(request)
+    check_output_folder(out, overwrite, NAME)
     model, heads, folder = open_model(session, name, loading)
     if isinstance(source, Scores):
         _check_weights(request, model)
@@ -39,23 +39,23 @@ def cut_model(session: Session, name: str, request: CutRequest, out: Path, loadi
     else:
         plan = source
     _check_plan(plan, model, heads)
-    session.doing("cutting, and comparing with the gated model")
+    session.begin_work("cutting, and comparing with the gated model")
     before = cost(model, heads=heads)
     small = cut(model, plan, in_place=True)
     after = cost(small)
-    session.doing("saving")
+    session.begin_work("saving")
     save(small, out, command=session.command, cost=(before, after), tokenizer=folder, overwrite=overwrite)
     session.note(f"cut equals gate; wrote {out}")
     _show_costs(session, before, after)
     removed = [str(head) for head in plan.removed]
-    session.result({"model": name, "out": str(out), "removed": removed, "before": before.to_dict(), "after": after.to_dict()})
-    session.next("check", out)
+    session.write_json({"model": name, "out": str(out), "removed": removed, "before": before.to_dict(), "after": after.to_dict()})
+    session.suggest_next("check", out)
 
 
-def _read_source(request: CutRequest) -> Plan | Scores:
+def _read_plan_or_scores(request: CutRequest) -> Plan | Scores:
     """Returns the plan, or the scores that it is made from, before the model is opened."""
     if request.heads is not None:
-        return Plan.removing(split(request.heads))
+        return Plan.removing(split_at_commas(request.heads))
     if request.plan is not None:
         return Plan.read(request.plan)
     path = Path(request.scores or "")

@@ -19,7 +19,7 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.open_task import open_task
-from headcount.data.readers.processor import reader_of
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.pruning.recipe import Recipe
 from headcount.workflows.analysis_spec import AnalysisSpec
 from headcount.workflows.analyze import AnalysisJob
@@ -45,10 +45,12 @@ def run_demo(session: Session, out: Path, limit: int | None, loading: ModelOptio
             records = _analyze_embedded(session, name, out / name, limit, loading, seed)
             steps += [{"model": f"demo/{name}", **record} for record in records]
     reports = [step["path"] for step in steps if step["step"] == "report"]
-    session.result({"out": str(out), "steps": steps, "reports": reports})
+    session.write_json({"out": str(out), "steps": steps, "reports": reports})
     for path in reports:
-        session.line(f"report: {path}")
-    session.next("compare", "demo/entailment", "--task", "demo/entailment", "--methods", "surgeon,fisher,gradient", "--out", "runs/compare")
+        session.write_line(f"report: {path}")
+    session.suggest_next(
+        "compare", "demo/entailment", "--task", "demo/entailment", "--methods", "surgeon,fisher,gradient", "--out", "runs/compare"
+    )
 
 
 @contextmanager
@@ -66,7 +68,7 @@ def _analyze_embedded(session: Session, name: str, out: Path, limit: int | None,
     """Runs all steps on one embedded model and returns them as plain data."""
     with lead_run(session, out, "demo is led by one process; start it without torchrun") as run:
         model, _, folder = open_model(session, f"demo/{name}", loading)
-        tokenizer = reader_of(model, folder)
+        tokenizer = tokenizer_or_image_processor(model, folder)
         size, reported = SIZES[name] if limit is None else (limit, limit)
         spec = AnalysisSpec(
             keep=(0.25, 0.5),
@@ -83,7 +85,7 @@ def _analyze_embedded(session: Session, name: str, out: Path, limit: int | None,
             model,
             open_task(f"{TASKS[name]}(size={size})", model, tokenizer, seed=seed),
             spec,
-            _draw_corpus(name, model, tokenizer, min(200, reported), seed),
+            _draw_embedded_corpus(name, model, tokenizer, min(200, reported), seed),
             command=session.command,
             tokenizer=tokenizer,
             folder=folder,
@@ -93,9 +95,9 @@ def _analyze_embedded(session: Session, name: str, out: Path, limit: int | None,
         return run_steps(session, job, run, prefix=f"{name:<10} ")
 
 
-def _draw_corpus(name: str, model: nn.Module, tokenizer: Any, number: int, seed: int) -> Corpus:
+def _draw_embedded_corpus(model_name: str, model: nn.Module, tokenizer: Any, n_sentences: int, seed: int) -> Corpus:
     """Returns sentences of the embedded language that a model reads, with translations for the translator."""
-    if name != "translator":
-        return read_corpus(model, draw_sentences("english", number, seed=seed), tokenizer)
-    sentences = draw_translations(number=number, seed=seed)
+    if model_name != "translator":
+        return read_corpus(model, draw_sentences("english", n_sentences, seed=seed), tokenizer)
+    sentences = draw_translations(number=n_sentences, seed=seed)
     return read_corpus(model, sentences, tokenizer, add_special_tokens=False, end=(tokenizer.eos_token_id,))

@@ -9,11 +9,11 @@ from typing import Any, cast
 import typer
 
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import describe, open_model, open_named_task
-from headcount.app.console.options import split
-from headcount.app.console.pruning import read_plan
+from headcount.app.console.models import open_model, open_named_task, set_run_description
+from headcount.app.console.options import split_at_commas
+from headcount.app.console.pruning import read_removed_heads
 from headcount.app.console.session import Session
-from headcount.core.errors import unknown
+from headcount.core.errors import unknown_name_error
 from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
 from headcount.core.plan import Plan
 from headcount.data.mask import mask
@@ -35,13 +35,13 @@ def evaluate_model(session: Session, data: TaskOptions, plan: Path | None, heads
     if plan is not None and heads is not None:
         raise typer.BadParameter("--plan and --heads both say which heads go; leave one out")
     if split_name not in SPLITS:
-        raise unknown("split", split_name, SPLITS)
+        raise unknown_name_error("split", split_name, SPLITS)
     if plan is not None:
         Plan.read(plan)
-    model, head_map, model_folder = open_model(session, data.model, data.loading)
+    model, head_map, model_folder = open_model(session, data.model, data.model_options)
     removed = _removed_heads(session, plan, heads, head_map, model)
     if run is not None:
-        describe(run, session, data, model, head_map, {"plan": list(removed), "split": split_name, "limit": data.limit})
+        set_run_description(run, session, data, model, head_map, {"plan": list(removed), "split": split_name, "limit": data.limit})
     task, which = open_named_task(session, data, model, model_folder), cast(SplitName, split_name)
     reading: Any = {"split": which, "limit": data.limit, "batch_size": data.examples_per_batch}
     with session.progress("evaluating the model as it is") as advance:
@@ -52,27 +52,31 @@ def evaluate_model(session: Session, data: TaskOptions, plan: Path | None, heads
         with session.progress(f"evaluating without {len(removed)} heads") as advance, mask(model, removed):
             pruned = evaluate_into(run, f"without {len(removed)} heads", model, task, under=under, progress=advance, **reading)
         changes = compare_with(dense, pruned, task.metric.total if task.metric else None, seed=data.seed)
-    _show(session, dense, pruned, changes, len(head_map), len(removed))
-    content: dict[str, Any] = {"model": data.model, "task": task.name, "split": split_name, "dense": _record(dense)}
+    _show_evaluations(session, dense, pruned, changes, len(head_map), len(removed))
+    content: dict[str, Any] = {"model": data.model, "task": task.name, "split": split_name, "dense": _evaluation_to_dict(dense)}
     if pruned is not None:
-        content |= {"plan": list(removed), "pruned": _record(pruned), "changes": {name: asdict(each) for name, each in changes.items()}}
-    session.result(content)
+        content |= {
+            "plan": list(removed),
+            "pruned": _evaluation_to_dict(pruned),
+            "changes": {name: asdict(each) for name, each in changes.items()},
+        }
+    session.write_json(content)
 
 
 def _removed_heads(session: Session, plan: Path | None, heads: str | None, head_map: HeadMap, model: Any) -> tuple[str, ...]:
     """Returns the heads that go; heads that are gated alone need not be cut."""
     if plan is not None:
-        return read_plan(session, plan, head_map, weight_hash(model), gated=True)
-    named = Plan.removing(split(heads or ""))
+        return read_removed_heads(session, plan, head_map, weight_hash(model), gated=True)
+    named = Plan.removing(split_at_commas(heads or ""))
     named.check_model(head_map)
     return tuple(map(str, named.removed))
 
 
-def _record(evaluation: Evaluation) -> dict[str, Any]:
+def _evaluation_to_dict(evaluation: Evaluation) -> dict[str, Any]:
     return {name: getattr(evaluation, name) for name in ("loss", "metric", "value", "n_examples")}
 
 
-def _show(
+def _show_evaluations(
     session: Session, dense: Evaluation, pruned: Evaluation | None, changes: dict[str, PairedDifference], n_heads: int, n_removed: int
 ) -> None:
     """Prints a row for every model and quantity, with the paired difference of the second."""
@@ -90,4 +94,4 @@ def _show(
             if value is not None:
                 rows.append((name, number, label, f"{value:.4g}", *tested))
     session.table(columns, rows, right=("heads", "value", "change", "95% interval", "p"))
-    session.line(f"{dense.n_examples} examples of the {dense.split} split")
+    session.write_line(f"{dense.n_examples} examples of the {dense.split} split")

@@ -10,7 +10,7 @@ from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.models import open_model
 from headcount.app.console.session import Session
 from headcount.data.open_task import open_task
-from headcount.data.readers.processor import reader_of
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.surgery.export_base import ExportTarget
 
 
@@ -21,14 +21,14 @@ def export_model(session: Session, name: str, to: str, out: Path, loading: Model
         raise typer.BadParameter(f"--task has no meaning for {target.name}, which is compared on one batch; leave it out")
     target.check_path(out, overwrite=overwrite)
     model, _, folder = open_model(session, name, loading)
-    session.doing(f"exporting to {to}")
-    tokenizer = reader_of(model, folder, loading.trust_remote_code) if target.info.compares_text else folder
+    session.begin_work(f"exporting to {to}")
+    tokenizer = tokenizer_or_image_processor(model, folder, loading.trust_remote_code) if target.info.compares_text else folder
     data = None if task is None else open_task(task, model, tokenizer)
-    facts = target.write(model, out, tokenizer=tokenizer, data=data, command=session.command, overwrite=overwrite).to_dict()
-    if facts.get("unproven"):
-        unproven = ", ".join(facts["unproven"])
-        session.note(f"nothing is known of other values of {unproven}: the comparison had one only; name a --task that has others")
+    exported = target.write(model, out, tokenizer=tokenizer, data=data, command=session.command, overwrite=overwrite)
+    for caveat in exported.caveats:
+        session.note(caveat)
+    facts = exported.to_dict()
     for fact, value in facts.items():
         if value not in ("", [], ()):
-            session.line(f"{fact}: {', '.join(value) if isinstance(value, list | tuple) else value}")
-    session.result({"model": name, "to": to, **facts})
+            session.write_line(f"{fact}: {', '.join(value) if isinstance(value, list | tuple) else value}")
+    session.write_json({"model": name, "to": to, **facts})

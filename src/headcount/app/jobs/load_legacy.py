@@ -6,19 +6,19 @@ from pathlib import Path
 
 from headcount.app.console.models import note_model, set_library_verbosity
 from headcount.app.console.session import Session
-from headcount.core.folders import check_target
+from headcount.core.folders import check_output_folder
 from headcount.models.head_map import HeadMap
 from headcount.surgery.legacy import load_legacy
-from headcount.surgery.manifest import NAME, removed_of
+from headcount.surgery.manifest import NAME, removed_addresses
 from headcount.surgery.save import save
 from headcount.surgery.source import local_folder
 
 
 def import_checkpoint(session: Session, name: str, out: Path, *, auto: str | None, allow_pickle: bool, overwrite: bool) -> None:
     """Imports the checkpoint of a folder or hub id, saves it and prints the heads of each block."""
-    check_target(out, overwrite, NAME)
+    check_output_folder(out, overwrite, NAME)
     set_library_verbosity(session)
-    session.doing(f"loading {name}")
+    session.begin_work(f"loading {name}")
     folder = local_folder(name)
     model = load_legacy(folder, auto=auto, allow_pickle=allow_pickle)
     heads = HeadMap.of(model)
@@ -27,5 +27,7 @@ def import_checkpoint(session: Session, name: str, out: Path, *, auto: str | Non
     session.note(f"wrote {out}")
     rows = [(b.name, b.n_heads, b.n_original, ", ".join(str(head.index) for head in b.heads) or "none") for b in heads.blocks]
     session.table(("block", "heads", "of", "kept"), rows, right=("heads", "of"))
-    session.result({"model": name, "out": str(out), "class": type(model).__name__, "n_heads": len(heads), "removed": removed_of(heads)})
-    session.next("check", out)
+    session.write_json(
+        {"model": name, "out": str(out), "class": type(model).__name__, "n_heads": len(heads), "removed": removed_addresses(heads)}
+    )
+    session.suggest_next("check", out)

@@ -25,7 +25,7 @@ def _module_paths(block: AttentionBlock) -> tuple[str, str]:
     return ".".join(common) or "(model)", f"{' '.join(dict.fromkeys((q, k, v)))} → {o}"
 
 
-def _row(block: AttentionBlock) -> tuple[object, ...]:
+def _format_block_row(block: AttentionBlock) -> tuple[object, ...]:
     module, projections = _module_paths(block)
     counts = (block.n_heads, block.n_original, block.n_kv_heads, block.head_dim)
     gate, cut = ("yes" if possible else "no" for possible in (block.n_heads > 0, block.can_cut and block.n_heads > 0))
@@ -66,7 +66,7 @@ def _describe_block(block: AttentionBlock) -> dict[str, Any]:
 def show_map(session: Session, name: str, loading: ModelOptions) -> None:
     """Prints every attention block of a model, why some cannot be cut, and which modules were refused."""
     model, heads = open_without_weights(session, name, loading)
-    _show_blocks(session, [_row(block) for block in heads.blocks])
+    _show_blocks(session, [_format_block_row(block) for block in heads.blocks])
     if any(block.gate_only for block in heads.blocks):
         session.table(("can be gated, not cut", "reason"), _gate_only_reasons(heads))
     if heads.refused:
@@ -74,6 +74,6 @@ def show_map(session: Session, name: str, loading: ModelOptions) -> None:
     refused = [{"path": r.path, "class": r.class_name, "reason": r.reason} for r in heads.refused]
     names = {"model": name, "class": type(model).__name__, "model_type": heads.model_type}
     blocks = [_describe_block(block) for block in heads.blocks]
-    session.result({**names, "n_heads": len(heads), "blocks": blocks, "refused": refused})
+    session.write_json({**names, "n_heads": len(heads), "blocks": blocks, "refused": refused})
     if not next(model.parameters()).is_meta:
-        session.next("check", name)
+        session.suggest_next("check", name)

@@ -11,7 +11,7 @@ from headcount.app.cli.paper import PaperRequest
 from headcount.app.cli.study import Request
 from headcount.app.console.format import format_duration, format_training
 from headcount.app.console.models import check_new_head
-from headcount.app.console.options import split
+from headcount.app.console.options import split_at_commas
 from headcount.app.console.session import Session
 from headcount.app.jobs.study import ConsoleSources
 from headcount.core.errors import HeadcountError
@@ -19,7 +19,7 @@ from headcount.core.study_result import StudyResult
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, choose_items
-from headcount.studies._run_paper import check_items, estimate_seconds, keep_page, list_items, run_paper, write_files
+from headcount.studies._run_paper import check_items, commit_page, estimate_seconds, list_items, run_paper, write_files
 
 INPUTS = {"text": "--text FILE", "language": "--language NAME=FILE", "groups": "--groups FILE"}
 INPUTS |= {name: f"--{name} MODEL" for name in ("against", "tuned", "pretrained")}
@@ -28,10 +28,10 @@ INPUTS |= {name: f"--{name} MODEL" for name in ("against", "tuned", "pretrained"
 
 def show_paper_items(session: Session, paper: Paper, request: PaperRequest) -> None:
     """Lists the experiments of a paper with what each needs, and runs none."""
-    items = choose_items(list_items(paper, _make_context(session, request, None)), split(request.only or ""))
+    items = choose_items(list_items(paper, _make_context(session, request, None)), split_at_commas(request.only or ""))
     _print_items(session, items)
     rows = [{"id": item.id, "part": item.part, "title": item.title, "state": describe_state(item)} for item in items]
-    session.result({"paper": paper.name, "items": rows})
+    session.write_json({"paper": paper.name, "items": rows})
 
 
 def _make_context(session: Session, request: PaperRequest, run: Run | None) -> StudyContext:
@@ -62,7 +62,7 @@ def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: 
     """Lists the experiments of a paper and runs those that can run; one that fails does not stop the others."""
     context = _make_context(session, request, run)
     all_items = list_items(paper, context)
-    items = choose_items(all_items, split(request.only or ""))
+    items = choose_items(all_items, split_at_commas(request.only or ""))
     check_items(items, context, describe_state)
     _print_items(session, items)
     n_running = sum(item.study is not None for item in items)
@@ -71,7 +71,7 @@ def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: 
     session.note(f"{n_running} of {len(items)} items run: about {format_duration(seconds)} on this machine")
     result = write_files(_run_items(session, paper, items, context, all_items), context, describe_state)
     n_done, n_failed = len(result.results), len(result.failures)
-    session.line(f"{n_done} of {len(items)} items of {paper.name} are in {result.summary}")
+    session.write_line(f"{n_done} of {len(items)} items of {paper.name} are in {result.summary}")
     described: dict[str, object] = {}
     for item in items:
         measured = result.results.get(item.id)
@@ -80,7 +80,7 @@ def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: 
         else:
             tables = {table.name: table.records() for table in measured.tables}
             described[item.id] = {"title": item.title, "sentence": measured.sentence, "tables": tables}
-    session.result(
+    session.write_json(
         {
             "paper": paper.name,
             "out": str(request.out),
@@ -96,11 +96,11 @@ def describe_state(item: Item) -> str:
     """Returns whether an item can run, or what it lacks."""
     if item.study is not None:
         return "runs"
-    needs = " and ".join(_name_inputs(item))
+    needs = " and ".join(_list_lacking_options(item))
     return f"needs {needs}" if needs else item.reason
 
 
-def _name_inputs(item: Item) -> list[str]:
+def _list_lacking_options(item: Item) -> list[str]:
     """Returns the options of the command line that an item lacks."""
     return [INPUTS.get(name, f"--{name.replace('_', '-')} {name.rpartition('_')[2].upper()}") for name in item.lacks]
 
@@ -115,13 +115,13 @@ def _run_items(session: Session, paper: Paper, items: Sequence[Item], context: S
         if reason:
             failures[item.id] = reason
         duration = format_duration(time.monotonic() - start)
-        session.line(f"{item.id:<4} {result.sentence if result is not None else f'failed: {reason}'} ({duration} so far)")
+        session.write_line(f"{item.id:<4} {result.sentence if result is not None else f'failed: {reason}'} ({duration} so far)")
 
     try:
         return run_paper(paper, items, context, finished=show)
     finally:
         if is_any_finished:  # else the run may be one of another model
-            keep_page(paper, all_items, context, failures, describe_state, lambda item: item_command(session.arguments, item))
+            commit_page(paper, all_items, context, failures, describe_state, lambda item: item_command(session.arguments, item))
 
 
 def item_command(arguments: Sequence[str], item: Item) -> str:
@@ -135,4 +135,4 @@ def item_command(arguments: Sequence[str], item: Item) -> str:
     if "--only" in words:
         position = words.index("--only")
         words = [*words[:position], *words[position + 2 :]]
-    return " ".join([shlex.join(["headcount", *words, "--only", item.id]), *(_name_inputs(item) if item.study is None else ())])
+    return " ".join([shlex.join(["headcount", *words, "--only", item.id]), *(_list_lacking_options(item) if item.study is None else ())])

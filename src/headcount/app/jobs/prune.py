@@ -10,8 +10,15 @@ import typer
 
 from headcount.app.console.format import format_training
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import describe, open_named_task, open_task_model
-from headcount.app.console.pruning import PruningOptions, SizeOptions, parse_heads, read_plan, show_survivors, show_table
+from headcount.app.console.models import open_named_task, open_task_model, set_run_description
+from headcount.app.console.pruning import (
+    PruningOptions,
+    SizeOptions,
+    parse_head_count,
+    read_removed_heads,
+    show_pruned_rows,
+    show_survivors,
+)
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
 from headcount.core.plan import Plan
@@ -45,7 +52,7 @@ def prune_model(
     """Prunes a model in a run folder, and prints the smaller one against the dense one."""
     pruner, spec = Pruner.parse(method) if plan is None else PlanPruner(), None
     if plan is None:
-        spec = options.spec(pruner, size.budget(pruner.sizes_itself), seed=seed)
+        spec = options.spec(pruner, size.budget(pruner.sizing_option), seed=seed)
     else:
         Plan.read(plan)
     if new_head:
@@ -53,15 +60,15 @@ def prune_model(
     model, heads, folder = open_task_model(session, data, new_head=new_head)
     if spec is None:
         assert plan is not None
-        spec = options.spec(PlanPruner(removed=read_plan(session, plan, heads, weight_hash(model))), Budget(), seed=seed)
+        spec = options.spec(PlanPruner(removed=read_removed_heads(session, plan, heads, weight_hash(model))), Budget(), seed=seed)
     if size.keep is not None:
-        spec = spec.resized(parse_heads(size.keep, heads, options.attention))
+        spec = spec.resized(parse_head_count(size.keep, heads, options.attention_kinds))
     check_request(spec, model, heads)
     if run is None:
         raise typer.BadParameter(
             "prune keeps its results in a run folder, which one process leads; torchrun trains with headcount.prune in Python"
         )
-    describe(run, session, data, model, heads, {"spec": spec.to_dict(), "limit": data.limit}, new_head=new_head)
+    set_run_description(run, session, data, model, heads, {"spec": spec.to_dict(), "limit": data.limit}, new_head=new_head)
     task = open_named_task(session, data, model, folder)
     bench_sizes = BenchSizes(BATCHES, LENGTHS) if measures_speed else None
     pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=folder, bench_sizes=bench_sizes)
@@ -71,13 +78,13 @@ def prune_model(
     if new_head:
         session.note("the head of the dense model is not trained: prune with --keep 100% for the dense model after the same training")
     rows = pruning.rows(dense, [artifact])
-    show_table(session, dense, rows)
+    show_pruned_rows(session, dense, rows)
     show_survivors(session, rows)
     timings = pruning.timings(artifact)
     _show_timings(session, timings)
     model_folder = pruning.model_folder(artifact.key)
     session.note(f"the model: {model_folder}")
-    session.result(
+    session.write_json(
         {
             "model": data.model,
             "out": str(run.folder),
@@ -87,7 +94,7 @@ def prune_model(
             "bench": timings,
         }
     )
-    session.next("check", model_folder)
+    session.suggest_next("check", model_folder)
 
 
 def _compute_artifact(session: Session, run: Run, pruning: Pruning, spec: PruneSpec) -> Artifact:
@@ -96,7 +103,7 @@ def _compute_artifact(session: Session, run: Run, pruning: Pruning, spec: PruneS
     if estimate is not None:
         session.note(format_training(**asdict(estimate)))
     with session.progress(f"pruning by {spec.method.label}") as advance:
-        artifact, _ = pruning.make(spec, advance)
+        artifact, _ = pruning.make_model(spec, advance)
     run.present(artifact)
     pruning.write_plan(artifact)
     return artifact

@@ -9,13 +9,13 @@ from headcount.app.console.session import Session
 from headcount.runs.report.compare import why_not_comparable
 from headcount.runs.report.figures import FigureFiles, write_figures
 from headcount.runs.report.sentences import missing_model_warnings
-from headcount.runs.report.write import MEGABYTE, too_large, write_report
+from headcount.runs.report.write import MEGABYTE, too_large_sentence, write_report
 from headcount.runs.store import Run
 
 
 def write_reports(session: Session, run_a: Path, run_b: Path | None, out: Path | None, figures: Path | None, max_mb: float) -> None:
     """Writes the page of a run, or of the comparison of two, and the figures of the first if a folder for them is named."""
-    session.doing("reading the run")
+    session.begin_work("reading the run")
     first, second = Run.open(run_a), Run.open(run_b) if run_b is not None else None
     path = write_report(first, second, out, max_mb=max_mb)
     for run in filter(None, (first, second)):
@@ -25,17 +25,17 @@ def write_reports(session: Session, run_a: Path, run_b: Path | None, out: Path |
     if reason:
         session.note(f"warning: {reason}")
     if path.stat().st_size > max_mb * MEGABYTE:
-        session.note(f"warning: {too_large(path.stat().st_size, round(max_mb * MEGABYTE))}")
+        session.note(f"warning: {too_large_sentence(path.stat().st_size, round(max_mb * MEGABYTE))}")
     figure_files = FigureFiles([], [])
     if figures is not None:
-        session.doing("drawing figures")
+        session.begin_work("drawing figures")
         figure_files = write_figures(first, figures)
     session.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
     for written in (path, *figure_files.paths):
-        session.line(str(written))
+        session.write_line(str(written))
     for missing in figure_files.missing:
         session.note(f"not drawn: {missing.name}: {missing.reason}" + (f"; {missing.command}" if missing.command else ""))
-    session.result(
+    session.write_json(
         {
             "report": str(path),
             "bytes": path.stat().st_size,
@@ -43,4 +43,4 @@ def write_reports(session: Session, run_a: Path, run_b: Path | None, out: Path |
             "not_drawn": [asdict(missing) for missing in figure_files.missing],
         }
     )
-    session.next("serve", *filter(None, (run_a, run_b)))
+    session.suggest_next("serve", *filter(None, (run_a, run_b)))

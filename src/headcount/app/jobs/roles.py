@@ -8,7 +8,7 @@ from typing import Any
 
 from headcount.app.console.corpus import open_corpus
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import describe, open_model
+from headcount.app.console.models import open_model, set_run_description
 from headcount.app.console.session import Session
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.spec import RoleSpec, parse_roles
@@ -25,7 +25,7 @@ BEST = ("best", "accuracy", "95% interval", "baseline", "at", "chance", "n", "bi
 NUMBERS = ("heads", "bias", "of at most", "accuracy", "baseline", "at", "chance", "n")
 
 
-def _format_row(row: RoleScore) -> tuple[object, ...]:
+def _format_bias_cells(row: RoleScore) -> tuple[object, ...]:
     return (
         f"{row.bias:.2f}",
         f"{row.low:.2f} … {row.high:.2f}",
@@ -39,7 +39,7 @@ def _format_row(row: RoleScore) -> tuple[object, ...]:
     )
 
 
-def _format_best(table: RoleTable, best: BestHead | None) -> tuple[object, ...]:
+def _format_best_head_cells(table: RoleTable, best: BestHead | None) -> tuple[object, ...]:
     """Returns the cells of the best head of a role, measured on the half of the sentences that did not choose it."""
     if best is None:
         return ("–",) * len(BEST)
@@ -62,19 +62,21 @@ def _show_table(session: Session, table: RoleTable, show_all: bool) -> None:
     n_heads = {role: sum(row.has_role for row in table if row.role == role) for role in table.roles()}
     best = {row.role: row for row in table.best_heads}
     session.table(
-        ("role", "heads", *BEST), [(role, number, *_format_best(table, best.get(role))) for role, number in n_heads.items()], right=NUMBERS
+        ("role", "heads", *BEST),
+        [(role, number, *_format_best_head_cells(table, best.get(role))) for role, number in n_heads.items()],
+        right=NUMBERS,
     )
-    session.line(
+    session.write_line(
         "the best head is the most accurate one on one half of the sentences (by a hash of their tokens); accuracy, baseline, chance and n are those "
         "of the other half, bias and q of all"
     )
     if without_best := [role for role in n_heads if role not in best]:
-        session.line(f"no best head, for want of sentences in both halves: {', '.join(without_best)}")
+        session.write_line(f"no best head, for want of sentences in both halves: {', '.join(without_best)}")
     _show_shares(session, table)
     _show_pairs(session, table, show_all)
     _show_disagreements(session, table, show_all)
     if show_all:
-        rows = [(row.head, row.role, "yes" if row.has_role else "no", *_format_row(row)) for row in table]
+        rows = [(row.head, row.role, "yes" if row.has_role else "no", *_format_bias_cells(row)) for row in table]
         session.table(("head", "role", "has it", *COLUMNS), rows, right=NUMBERS)
     reasons: dict[str, list[str]] = {}
     for role, reason in table.untested.items():
@@ -97,7 +99,7 @@ def _show_heads(session: Session, table: RoleTable, show_all: bool) -> None:
     if any(roles for _, roles in rows):
         session.table(("head", "roles with their bias, nearest to their maximum first"), [row for row in rows if row[1]])
     n_labelled = sum(1 for roles in labels.values() if roles)
-    session.line(
+    session.write_line(
         f"{n_labelled} of {len(labels)} heads have a role, {len(table.multifunctional())} more than one; "
         f"{len(labels) - n_labelled} have none of those tested ({len(table.roles())})"
     )
@@ -106,11 +108,11 @@ def _show_heads(session: Session, table: RoleTable, show_all: bool) -> None:
         if row.note:
             by_note.setdefault(row.note, set()).add(row.role)
     for note, roles in by_note.items():
-        session.line(f"cannot be a label here: {', '.join(sorted(roles))}: {note}")
+        session.write_line(f"cannot be a label here: {', '.join(sorted(roles))}: {note}")
     without_head = [role for role in table.roles() if not any(row.has_role for row in table if row.role == role)]
     if without_head:
-        session.line(f"no head has: {', '.join(without_head)}")
-    session.line("")
+        session.write_line(f"no head has: {', '.join(without_head)}")
+    session.write_line("")
 
 
 def _show_shares(session: Session, table: RoleTable) -> None:
@@ -145,18 +147,18 @@ def _show_pairs(session: Session, table: RoleTable, show_all: bool) -> None:
             [(pair.a, pair.b, pair.both, pair.only_a, pair.only_b, f"{pair.expected:.1f}", f"{pair.q:.2g}") for pair in listed],
             right=columns[2:6],
         )
-    session.line(f"{len(significant)} of {len(pairs)} pairs of roles share more heads than by chance (q ≤ {table.alpha:g})")
+    session.write_line(f"{len(significant)} of {len(pairs)} pairs of roles share more heads than by chance (q ≤ {table.alpha:g})")
 
 
 def _show_disagreements(session: Session, table: RoleTable, show_all: bool) -> None:
     differ = table.disagreements()
     only_test = sum(row.has_role for row in differ)
-    session.line(
+    session.write_line(
         f"test and strongest key (2019) disagree on {len(differ)} of {len(table)} heads × roles: {only_test} by the test only, "
         f"{len(differ) - only_test} by the strongest key only"
     )
     if show_all and differ:
-        rows = [(row.head, row.role, "test" if row.has_role else "strongest key", *_format_row(row)) for row in differ]
+        rows = [(row.head, row.role, "test" if row.has_role else "strongest key", *_format_bias_cells(row)) for row in differ]
         session.table(("head", "role", "only by", *COLUMNS), rows, right=NUMBERS)
 
 
@@ -187,11 +189,11 @@ def label_heads(session: Session, data: TaskOptions, request: RoleRequest, run: 
     """Tests roles on a text, in a run if there is one, and prints the labels of all heads."""
     roles = parse_roles(request.only)
     spec = RoleSpec(roles, Definition.parse(request.definition), batch_size=data.examples_per_batch, seed=data.seed)
-    model, heads, folder = open_model(session, data.model, data.loading)
+    model, heads, folder = open_model(session, data.model, data.model_options)
     text, embedded = request.text, request.embedded
     if run is not None:
         options = {"only": request.only, "definition": request.definition, "seed": data.seed}
-        describe(run, session, data, model, heads, {"text": str(text or embedded or data.task), **options})
+        set_run_description(run, session, data, model, heads, {"text": str(text or embedded or data.task), **options})
     corpus = open_corpus(session, data, model, folder, text=text, embedded=embedded, parser=request.parser, split=request.split)
     session.note(f"read: {_describe_corpus(corpus)}")
     with session.progress("roles") as advance:
@@ -199,13 +201,13 @@ def label_heads(session: Session, data: TaskOptions, request: RoleRequest, run: 
     if run is not None:
         session.note(f"stored in {run.folder}")
     _show_table(session, table, show_all)
-    session.result(_to_dict(data.model, table))
+    session.write_json(_role_table_to_dict(data.model, table))
     named_text = ["--text", text] if text else ["--embedded", embedded or ""]
     words = task_words(data._asdict()) if data.task is not None else [*named_text, "--task", "TASK"]
-    session.next("study", "roles-importance", data.model, *words)
+    session.suggest_next("study", "roles-importance", data.model, *words)
 
 
-def _to_dict(model: str, table: RoleTable) -> dict[str, Any]:
+def _role_table_to_dict(model: str, table: RoleTable) -> dict[str, Any]:
     """Returns what --json prints."""
     plain = table.to_dict()
     return {

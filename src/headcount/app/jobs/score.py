@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from headcount.app.console.format import format_rounding
 from headcount.app.console.heat_map import heat_map
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import describe, open_model, open_named_task
+from headcount.app.console.models import open_model, open_named_task, set_run_description
 from headcount.app.console.session import Session
 from headcount.core.scores import Scores
 from headcount.core.stats import agreement as stats
@@ -61,19 +62,19 @@ def _show_race(session: Session, scores: Scores) -> None:
     """Prints what an adaptive run decided, at which confidence, and what share of the ablations it saved."""
     conditions, n_read = scores.conditions, scores.columns["examples"]
     saved = 1 - sum(n_read) / (len(n_read) * max(n_read))
-    session.line(
+    session.write_line(
         f"with {conditions['confidence']:.0%} confidence for all together, these are among the {conditions['adaptive']} lowest units: "
         f"{', '.join(conditions['lowest']) or 'none is decided'}; not decided on {scores.n_examples} examples: "
         f"{', '.join(conditions['open']) or 'none'}; {saved:.0%} of the ablations were spared"
     )
-    session.line("")
+    session.write_line("")
 
 
 def _show_scores(session: Session, scores: Scores, verdicts: list[Verdict], level: float, all_heads: bool) -> None:
-    session.line(f"{scores.label}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
+    session.write_line(f"{scores.label}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
     for line in heat_map(scores):
-        session.line(line)
-    session.line("")
+        session.write_line(line)
+    session.write_line("")
     order = sorted(verdicts, key=lambda verdict: verdict.rank)
     listed = order if all_heads or len(order) <= N_SHOWN else [*order[:10], *order[-20:]]
     safe = "safe" if measures_loss(scores) else "surely lowest"
@@ -121,7 +122,7 @@ def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stabi
 
     names = ("examples", "Spearman with all", "lowest in common", "Spearman of two such sets", "their lowest in common")
     table = [(row.size, *map(format_interval, (row.spearman, row.overlap, row.disjoint_spearman, row.disjoint_overlap))) for row in rows]
-    session.line(f"{scores.method}: stability of the ranking")
+    session.write_line(f"{scores.method}: stability of the ranking")
     session.table(names, table, right=("examples",))
 
 
@@ -138,10 +139,10 @@ def score_heads(
 ) -> None:
     """Scores all heads by some methods, in a run if there is one, and prints scores and verdicts."""
     methods = parse_methods(by)
-    model, heads, folder = open_model(session, data.model, data.loading)
+    model, heads, folder = open_model(session, data.model, data.model_options)
     check_lowest(options.lowest, len(heads.units()))
     if run is not None:
-        describe(run, session, data, model, heads, {"by": list(map(str, methods)), **settings.to_dict(), "limit": data.limit})
+        set_run_description(run, session, data, model, heads, {"by": list(map(str, methods)), **settings.to_dict(), "limit": data.limit})
     task = open_named_task(session, data, model, folder) if any(method.reads_data for method in methods) else None
     with session.progress("scoring") as advance:
         scores = score_into(run, model, task, methods, settings, progress=advance)
@@ -157,18 +158,15 @@ def score_heads(
         {name: stabilities(table, seed=data.seed) for name, table in scores.items()} if shows_stability else {},
     )
     _show_report(session, report, options.level, shows_all)
-    session.result({"model": data.model, **report.to_dict()})
-    session.next("study", "transfer", *([run.folder, "OTHER_RUN"] if run is not None else ["--help"]))
+    session.write_json({"model": data.model, **report.to_dict()})
+    session.suggest_next("study", "transfer", *([run.folder, "OTHER_RUN"] if run is not None else ["--help"]))
 
 
 def _show_report(session: Session, report: ScoreReport, level: float, all_heads: bool) -> None:
     for label, scores in report.scores.items():
         _show_scores(session, scores, report.verdicts[label], level, all_heads)
         if unresolved := scores.heads_within_rounding():
-            names = f"{', '.join(map(str, unresolved[:8]))}{' …' if len(unresolved) > 8 else ''}"
-            session.note(
-                f"{label}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"
-            )
+            session.note(format_rounding(label, list(map(str, unresolved))))
         if "adaptive" in scores.conditions:
             _show_race(session, scores)
         if report.stabilities.get(label):

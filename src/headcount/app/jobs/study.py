@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from headcount.app.console.inputs import ModelOptions, TaskOptions
 from headcount.app.console.models import check_new_head, open_model, open_named_task, read_task_classes
 from headcount.app.console.session import Session
 from headcount.behaviour.base import Corpus
-from headcount.core.files import hash_path, reopened_model
+from headcount.core.files import hash_path, model_to_reopen
 from headcount.core.study_result import Table
-from headcount.data.readers.processor import reader_of
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
@@ -27,15 +27,15 @@ from headcount.studies._results import run_study as keep_study
 from headcount.surgery.load import load
 
 
-def model_and_data(request: Request) -> TaskOptions:
+def model_and_task_options(request: Request) -> TaskOptions:
     """Returns the options of model and data; for the run of a comparison, those that the run records."""
     if request.common is not None:
         return request.common
     if request.comparison is None:
         return TaskOptions("", seed=request.seed)
     record = Run.open(request.comparison).record()
-    loading = ModelOptions(device=request.device, dtype=request.dtype).as_recorded(record.config)
-    name = reopened_model(record.model.name, record.config)
+    loading = ModelOptions(device=request.device, dtype=request.dtype).fill_from_record(record.config)
+    name = model_to_reopen(record.model.name, record.config)
     return TaskOptions(name, task=request.task, limit=request.limit, seed=request.seed, **loading._asdict())
 
 
@@ -43,7 +43,7 @@ def run_study_command(session: Session, study: Study, request: Request, run: Run
     """Runs a study on what a command line names, and prints its tables, its notes and its verdict."""
     if study.info.needs & {"run", "comparison"} and run is None:
         raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")
-    data = model_and_data(request)
+    data = model_and_task_options(request)
     if request.new_head:
         check_new_head(data)
     context = StudyContext(
@@ -64,8 +64,8 @@ def run_study_command(session: Session, study: Study, request: Request, run: Run
         if table.is_printed:
             print_table(session, table)
     for sentence in (*result.notes, result.sentence):
-        session.line(sentence)
-    session.result({"study": study.name, **result.measurements, "notes": list(result.notes), "sentence": result.sentence})
+        session.write_line(sentence)
+    session.write_json({"study": study.name, **result.measurements, "notes": list(result.notes), "sentence": result.sentence})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class ConsoleSources:
 
     def load_model(self, name: str, *, as_configured: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
         """Returns the model of a folder, hub id or embedded name, of the class that the command line chose unless `as_configured`."""
-        loading, options = self.data.loading, {}
+        loading, options = self.data.model_options, {}
         if as_configured:
             loading = loading._replace(auto=None)
         if new_classes:
@@ -109,13 +109,15 @@ class ConsoleSources:
     def read_tokenizer(self, loaded: LoadedModel) -> Any:
         """Returns the tokenizer or image processor in the folder of a model."""
         assert loaded.folder is not None
-        return reader_of(loaded.model, loaded.folder, self.data.trust_remote_code)
+        return tokenizer_or_image_processor(loaded.model, loaded.folder, self.data.trust_remote_code)
 
     def open_task(
         self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None, *, file: Path | None = None
     ) -> Task:
-        """Returns the task of the command line, or the named one, for a model; a file stands in for its data."""
+        """Returns the task of the command line, or the named one, for a model; a file stands in for its data, also one named in place of a task."""
         assert loaded.folder is not None
+        if name and (named := Path(name)).is_file():
+            return replace(self.open_task(loaded, None, options, file=named), name=named.stem)
         task_options = [*(self.data.task_option or []), *(f"{option}={value}" for option, value in (options or {}).items())]
         data = self.data._replace(task=name or self.data.task, task_option=task_options or None)
         if file is not None:
@@ -129,7 +131,7 @@ class ConsoleSources:
         return open_corpus(self.session, self.data, loaded.model, loaded.folder, task=task, text=text, embedded=embedded, parser=parser)
 
     @property
-    def text_key(self) -> str:
+    def text_fingerprint(self) -> str:
         """The hash of the text file, or the name of the embedded text."""
         return hash_path(self.request.text) if self.request.text is not None else self.request.embedded or ""
 
@@ -144,5 +146,5 @@ def print_table(session: Session, table: Table) -> None:
     columns = zip(formatted.headings, formatted.are_numbers, formatted.have_intervals, strict=True)
     right = [heading for heading, is_number, has_interval in columns if is_number and not has_interval]
     if table.title:
-        session.line(table.title)
+        session.write_line(table.title)
     session.table(formatted.headings, formatted.rows, right=right)

@@ -21,7 +21,7 @@ from headcount.core.heads import Head
 from headcount.data.checks import n_positions
 from headcount.data.evaluate import evaluate
 from headcount.data.mask import mask
-from headcount.data.text.annotated import pair
+from headcount.data.text.annotated import join_pair
 from headcount.data.text.sentences import split_words
 from headcount.data.text.unknown_tokens import unknown_id
 from headcount.models.head_map import HeadMap
@@ -29,8 +29,8 @@ from headcount.models.state import preserve
 from headcount.pruning.prune import check_request
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.report.attention import Maps
-from headcount.runs.report.curves import dense_of, point_of
-from headcount.runs.report.plain import short
+from headcount.runs.report.curves import dense_evaluation_of, point_of
+from headcount.runs.report.plain import round_or_none
 from headcount.runs.results import PRUNED, method_label
 from headcount.runs.store import Run
 from headcount.workflows.prune import Pruning
@@ -42,47 +42,47 @@ PRUNE_DEFAULTS = {"seed": 0, "floor": 0, "unit": "kv_group"}
 MAX_SEED = 2**31 - 1
 
 
-def attend(live: LiveRun, request: Any) -> dict[str, Any]:
+def attend(live: LiveRun, body: Any) -> dict[str, Any]:
     """Returns the attention of all heads on a new sentence; an encoder–decoder also reads a translation, its own if none is given."""
-    fields = read_fields(request, ("text", "pair"))
+    fields = read_fields(body, ("text", "pair"))
     first, second = read_text_field(fields["text"], "text"), read_text_field(fields["pair"], "pair", optional=True)
     model, tokenizer = live.model(), live.tokenizer()
     if tokenizer is None:
         raise ArtifactError(f"{live.record.model.name} has no tokenizer, so it reads no text")
-    corpus, note = _read_sentence(live, str(first), second)
+    corpus, note = _build_sentence_corpus(live, str(first), second)
     sentences, arrays = map_attention(model, corpus, tokenizer)
     blocks = live.run.heads().blocks
     maps = {(int(name.partition("/")[0]), int(name.partition("/")[2])): array for name, array in arrays.items()}
     return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": note}
 
 
-def _read_sentence(live: LiveRun, first: str, second: str | None) -> tuple[Corpus, str | None]:
+def _build_sentence_corpus(live: LiveRun, first: str, second: str | None) -> tuple[Corpus, str | None]:
     """Returns the corpus of the sentence, and a note if it has unknown tokens."""
     model, tokenizer = live.model(), live.tokenizer()
-    alignment = _find_alignment(live)
+    alignment = _find_alignment_options(live)
     most = min(TOKENS, n_positions(model) or TOKENS)
     most = min(alignment.get("max_length") or most, most)
     sentence = split_words(first, "the sentence")
-    _check_length(tokenizer, [[part for _, part in sentence.texts_with_start]], alignment, most)
+    _check_token_count(tokenizer, [[part for _, part in sentence.texts_with_start]], alignment, most)
     if getattr(model.config, "is_encoder_decoder", False):
         sentence = replace(
             sentence, target=split_words(second if second is not None else _translate(live, first, alignment), "its translation")
         )
     elif second is not None:
-        sentence = pair(sentence, split_words(second, "its second text"))
+        sentence = join_pair(sentence, split_words(second, "its second text"))
     texts = [[part for _, part in side.texts_with_start] for side in (sentence, sentence.target) if side is not None]
-    _check_length(tokenizer, texts, alignment, most)
+    _check_token_count(tokenizer, texts, alignment, most)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownTokens)  # the note says so
         return read_corpus(model, [sentence], tokenizer, **{**alignment, "max_length": most}), _unknown_note(tokenizer, texts)
 
 
-def _check_length(tokenizer: Any, texts: Sequence[Sequence[str]], alignment: Mapping[str, Any], most: int) -> None:
+def _check_token_count(tokenizer: Any, texts: Sequence[Sequence[str]], alignment: Mapping[str, Any], max_tokens: int) -> None:
     for parts in texts:
         ids = tokenizer(*parts, add_special_tokens=alignment.get("add_special_tokens", True), verbose=False)["input_ids"]
         length = len(ids) + len(alignment.get("end", ()))
-        if length > most:
-            raise DataError(f"the sentence has {length} tokens; at most {most} are shown here. Give a shorter one")
+        if length > max_tokens:
+            raise DataError(f"the sentence has {length} tokens; at most {max_tokens} are shown here. Give a shorter one")
 
 
 def _unknown_note(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
@@ -93,7 +93,7 @@ def _unknown_note(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
     return f"{n_unknown} of {len(ids)} tokens are unknown to the tokenizer: the model reads them all as the same" if n_unknown else None
 
 
-def _find_alignment(live: LiveRun) -> dict[str, Any]:
+def _find_alignment_options(live: LiveRun) -> dict[str, Any]:
     """Returns how the task of the run tokenizes text; empty, the defaults of the tokenizer, if the task cannot be opened."""
     try:
         texts = live.task().texts
@@ -121,9 +121,9 @@ def _evaluate_dense(live: LiveRun, limit: int) -> Evaluation:
     return live.dense_evaluations[limit]
 
 
-def ablate(live: LiveRun, request: Any) -> dict[str, Any]:
+def ablate(live: LiveRun, body: Any) -> dict[str, Any]:
     """Returns the metric with heads gated off, compared with the dense model on the same first examples."""
-    fields = read_fields(request, ("heads", "limit"))
+    fields = read_fields(body, ("heads", "limit"))
     ablated = read_heads(fields["heads"], "heads", len(live.heads), minimum=1)
     limit = read_number(fields["limit"], "limit", 2, EXAMPLES)
     task, dense = live.task(), _evaluate_dense(live, limit)
@@ -134,20 +134,20 @@ def ablate(live: LiveRun, request: Any) -> dict[str, Any]:
     change = differences[name]
     return {
         "metric": dense.metric if name == "metric" else "loss",
-        "value": short(gated.value if name == "metric" else gated.loss),
-        "dense": short(dense.value if name == "metric" else dense.loss),
-        "difference": short(change.difference),
-        "low": short(change.low),
-        "high": short(change.high),
-        "p": short(change.p, 3),
+        "value": round_or_none(gated.value if name == "metric" else gated.loss),
+        "dense": round_or_none(dense.value if name == "metric" else dense.loss),
+        "difference": round_or_none(change.difference),
+        "low": round_or_none(change.low),
+        "high": round_or_none(change.high),
+        "p": round_or_none(change.p, 3),
         "test": change.by,
         "n": dense.n_examples,
     }
 
 
-def prune_run(live: LiveRun, request: Any) -> dict[str, Any]:
+def prune_run(live: LiveRun, body: Any) -> dict[str, Any]:
     """Prunes to so many heads by a method of the run, or of the registry, and writes the model into the run folder."""
-    fields = read_fields(request, ("method", "keep", "protect", "repair"), PRUNE_DEFAULTS)
+    fields = read_fields(body, ("method", "keep", "protect", "repair"), PRUNE_DEFAULTS)
     method, keep = str(read_text_field(fields["method"], "method")), read_number(fields["keep"], "keep", 1, len(live.heads) - 1)
     limits = Budget(
         floor=read_number(fields["floor"], "floor", 0, len(live.heads)),
@@ -158,14 +158,14 @@ def prune_run(live: LiveRun, request: Any) -> dict[str, Any]:
     repair = None if fields["repair"] is None else read_flag(fields["repair"], "repair")
     spec = _build_spec(live, method, keep, limits, seed=seed, repair=repair)
     check_request(spec, live.model(), HeadMap.of(live.model()))
-    task, dense = live.task(), dense_of(live.run)
+    task, dense = live.task(), dense_evaluation_of(live.run)
     limit = dense.n_examples if dense is not None else None
     command = f"headcount serve {live.run.folder.name}: prune by {method}, {keep} heads"
     with Run.lead(live.run.folder, command=command) as run:
         run.log(command)
         pruning = Pruning(run, live.model(), task, limit=limit, command=command, companions=live.folder)
         pruning.evaluate_dense()
-        artifact, _ = pruning.make(spec)
+        artifact, _ = pruning.make_model(spec)
         run.present(artifact)
         folder = pruning.model_folder(artifact.key)
     return {"folder": str(folder), "point": point_of(live.run, artifact)}

@@ -12,14 +12,14 @@ class InvalidRequest(ValueError):
     """A request that does not follow the contract."""
 
 
-def read_fields(request: Any, names: Sequence[str], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def read_fields(body: Any, required: Sequence[str], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Returns the fields of a request, which must be exactly these; fields with defaults may be missing."""
-    known = {*names, *(defaults or {})}
-    if not isinstance(request, dict) or not set(names) <= set(request) <= known:
-        content = ", ".join(sorted(map(str, request))) if isinstance(request, dict) else type(request).__name__
+    known = {*required, *(defaults or {})}
+    if not isinstance(body, dict) or not set(required) <= set(body) <= known:
+        content = ", ".join(sorted(map(str, body))) if isinstance(body, dict) else type(body).__name__
         optional = f", and may hold {', '.join(defaults)}" if defaults else ""
-        raise InvalidRequest(f"the request must hold {', '.join(names)}{optional}; it holds {content:.200}")
-    return {**(defaults or {}), **request}
+        raise InvalidRequest(f"the request must hold {', '.join(required)}{optional}; it holds {content:.200}")
+    return {**(defaults or {}), **body}
 
 
 def read_text_field(value: Any, name: str, *, optional: bool = False) -> str | None:

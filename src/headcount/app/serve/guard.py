@@ -69,15 +69,15 @@ class Guard:
             headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
         try:
             self._check(scope, headers)
-            body = await self._body(receive, headers) if scope["method"] == "POST" else b""
+            body = await self._read_body(receive, headers) if scope["method"] == "POST" else b""
         except RequestRefused as refused:
-            await answer(send, refused.status, {"error": refused.reason})
+            await send_json(send, refused.status, {"error": refused.reason})
             return
 
         async def receive_body() -> dict[str, Any]:
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self.app(scope, receive_body, _with_headers(send))
+        await self.app(scope, receive_body, _add_secure_headers(send))
 
     def _check(self, scope: Any, headers: dict[str, str]) -> None:
         if sum(name.lower() == b"host" for name, _ in scope["headers"]) != 1:
@@ -102,7 +102,7 @@ class Guard:
         if not secrets.compare_digest(token.encode(), self.token.encode()):
             raise RequestRefused(403, "open the address that headcount serve printed: it carries the token of this launch")
 
-    async def _body(self, receive: Any, headers: dict[str, str]) -> bytes:
+    async def _read_body(self, receive: Any, headers: dict[str, str]) -> bytes:
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestRefused(415, "a request carries JSON (content-type: application/json)")
         if not headers.get("content-length", "0").isdecimal() or int(headers.get("content-length", "0")) > MAX_BODY:
@@ -118,7 +118,7 @@ class Guard:
         return body
 
 
-def _with_headers(send: Any) -> Any:
+def _add_secure_headers(send: Any) -> Any:
     async def send_with_headers(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", []), *SECURE_HEADERS]}
@@ -127,7 +127,7 @@ def _with_headers(send: Any) -> Any:
     return send_with_headers
 
 
-async def answer(send: Any, status: int, content: Any) -> None:
+async def send_json(send: Any, status: int, content: Any) -> None:
     """Sends JSON."""
     body = json.dumps(content).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *SECURE_HEADERS]

@@ -9,9 +9,9 @@ from typing import Any
 
 from headcount.core.errors import ArtifactError, DataError, HeadcountError
 from headcount.core.evaluation import Evaluation
-from headcount.core.files import reopened_model
+from headcount.core.files import model_to_reopen
 from headcount.data.open_task import default_task, open_task
-from headcount.data.readers.processor import reader_of
+from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task_builder import TaskBuilder
 from headcount.models.provenance import weight_hash
 from headcount.runs.store import Run
@@ -26,7 +26,7 @@ class LiveRun:
         self.record = run.record()
         self.heads = [head for block in run.heads().blocks for head in block.heads]
         self.opening: Mapping[str, Any] | None = self.record.config.get("opened")
-        self.folder, self.why_not = _find_folder(reopened_model(self.record.model.name, self.record.config))
+        self.folder, self.why_not = _find_local_model(model_to_reopen(self.record.model.name, self.record.config))
         self._model: Any = None
         self._task: Any = None
         self._tokenizer: Any = None
@@ -60,7 +60,7 @@ class LiveRun:
         """Returns the tokenizer or processor of the model, None if its folder has none."""
         with self._lock:
             if self._tokenizer is None and self.folder is not None:
-                self._tokenizer = reader_of(self.model(), self.folder)
+                self._tokenizer = tokenizer_or_image_processor(self.model(), self.folder)
             return self._tokenizer
 
     def task(self) -> Any:
@@ -83,7 +83,7 @@ class LiveRun:
         return open_task(builder, self.model(), self.tokenizer(), **arguments)
 
 
-def _find_folder(name: str) -> tuple[Path | None, str]:
+def _find_local_model(name: str) -> tuple[Path | None, str]:
     """Returns the folder of a model on this machine, or None and the reason; nothing is downloaded."""
     try:
         return local_folder(name, local_files_only=True), ""

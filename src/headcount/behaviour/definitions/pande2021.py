@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from headcount.behaviour.bias_test import p_values
+from headcount.behaviour.bias_test import bias_p_values
 from headcount.core.definition import TAU, Definition, DefinitionInfo
 from headcount.core.errors import ArtifactError
 from headcount.core.options import option
@@ -62,14 +62,14 @@ class Pande2021(Definition):
         """
         if any(row.skewness is None for row in table.rows):
             raise ArtifactError("these roles were measured by an older version, without the skewness of the biases; measure them again")
-        rows = self._test(table.rows, tested_at=table.tau)
+        rows = self._test_rows(table.rows, tested_at=table.tau)
         return replace(table, rows=rows, tau=self.tau, alpha=self.alpha, definition=str(self))
 
-    def _test(self, rows: Sequence[RoleScore], *, tested_at: float) -> tuple[RoleScore, ...]:
+    def _test_rows(self, rows: Sequence[RoleScore], *, tested_at: float) -> tuple[RoleScore, ...]:
         bias, stderr, n, skewness = (np.array([getattr(row, name) for row in rows], dtype=float) for name in _NUMBERS)
         tau = np.array([self.threshold_of(row) for row in rows])
-        p, p_t = p_values(bias, stderr, n, skewness, tau)
-        notes = [self._obstacle(row, needed) for row, needed in zip(rows, tau.tolist(), strict=True)]
+        p, p_t = bias_p_values(bias, stderr, n, skewness, tau)
+        notes = [self._label_obstacle(row, needed) for row, needed in zip(rows, tau.tolist(), strict=True)]
         can_be_label = np.array([not note for note in notes], dtype=bool)
         q = np.ones_like(p)
         if can_be_label.any():
@@ -98,7 +98,7 @@ class Pande2021(Definition):
             return self.tau
         return row.uniform + BLOCK_SHARE * (row.maximum - row.uniform)
 
-    def _obstacle(self, row: RoleScore, tau: float) -> str:
+    def _label_obstacle(self, row: RoleScore, tau: float) -> str:
         """Returns why a head can have no label for a role, whatever its bias; empty if it can."""
         if row.is_legacy and not self.is_published:
             return "legacy: reported, never a label"

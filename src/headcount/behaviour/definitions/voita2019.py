@@ -3,7 +3,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headcount.core.definition import Definition, DefinitionInfo
-from headcount.core.role_table import RoleTable
+from headcount.core.role_table import MARGIN, POSITIONAL_ACCURACY, RoleScore, RoleTable
+
+POSITIONAL = "positional"
 
 
 @dataclass(frozen=True)
@@ -14,9 +16,13 @@ class Voita2019(Definition):
     key. Voita et al. 2019, sections 4 and 5.
     """
 
-    info = DefinitionInfo(
-        source="Voita et al. 2019", families={"positional": ("offset",), "syntactic": ("syntax",), "rare words": ("rare",)}
-    )
+    info = DefinitionInfo(source="Voita et al. 2019", families={POSITIONAL: ("offset",), "syntactic": ("syntax",), "rare words": ("rare",)})
+
+    def accuracy_threshold(self, row: RoleScore) -> float:
+        """Returns 90 % for a positional role, else 10 points more than the best fixed offset; both at least 10 points more than a random key."""
+        if self.family_of(row.role) == POSITIONAL:
+            return max(POSITIONAL_ACCURACY, row.chance + MARGIN)
+        return max(row.baseline, row.chance) + MARGIN
 
     def relabel(self, table: RoleTable) -> RoleTable:
         """Returns the table with labels by the accuracy of the strongest key; the p-values stay as they are."""

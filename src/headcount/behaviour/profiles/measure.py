@@ -12,12 +12,20 @@ from torch import Tensor, nn
 from headcount.behaviour.base import Corpus, Side
 from headcount.behaviour.catalogue.syntax import Syntax
 from headcount.behaviour.measure import check_finite
-from headcount.behaviour.profiles.numbers import DISTANCES, distance_bins, entropies, mass, one_hot, strongest, uniform
+from headcount.behaviour.profiles.numbers import (
+    DISTANCES,
+    attention_by_kind,
+    distance_bins,
+    one_hot_kinds,
+    row_entropies,
+    strongest_weights,
+    uniform_attention,
+)
 from headcount.behaviour.views import ViewName, build_view, view_name
 from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.data.checks import check_batch
-from headcount.models.modules import Batch, at_least_single
+from headcount.models.modules import Batch, in_float32_or_float64
 from headcount.models.observe import Observation, Observer, reads_text
 
 
@@ -106,21 +114,21 @@ class ProfileProbe:
         view = view_name(self.model, observation.block)
         if observation.attention.shape[0] != len(self._examples):
             raise UnsupportedModel(f"block '{path}' does not attend example by example, so its heads have no profile")
-        attention = at_least_single(observation.attention)
+        attention = in_float32_or_float64(observation.attention)
         check_finite(attention, self._examples, observation.block)
         if view not in self._views:
             self._views[view] = self._prepare_view(view, (visible.shape[1], visible.shape[2]))
         self._n_calls[path] = self._n_calls.get(path, 0) + 1
-        for name, values in _measure(attention, visible, self._views[view]).items():
+        for name, values in _measure_attention(attention, visible, self._views[view]).items():
             self._calls.setdefault(f"{view}/{name}", {}).setdefault(path, []).append(values)
-        self._store(view, path, attention)
+        self._store_rows_and_maps(view, path, attention)
 
-    def _store(self, view: ViewName, path: str, attention: Tensor) -> None:
+    def _store_rows_and_maps(self, view: ViewName, path: str, attention: Tensor) -> None:
         """Stores the attention of the chosen tokens and the maps of the chosen examples; of several calls, the mean so far."""
         side, n_before = "source" if view == "source" else "target", self._n_calls[path] - 1
         rows, maps = self.stored_rows.setdefault(view, {}), self.stored_maps
         for index, number in enumerate(self._examples):
-            n_queries, n_keys = self._lengths(view, number, attention.shape[-2:])
+            n_queries, n_keys = self._unpadded_lengths(view, number, attention.shape[-2:])
             for token in self.rows.get(side, {}).get(number, ()):
                 by_block, row = rows.setdefault((number, token), {}), attention[index, :, token, :n_keys].cpu()
                 by_block[path] = (by_block[path] * n_before + row) / (n_before + 1) if n_before else row.clone()
@@ -128,12 +136,12 @@ class ProfileProbe:
                 map_, key = attention[index, :, :n_queries, :n_keys].cpu(), (number, path)
                 maps[key] = (maps[key] * n_before + map_) / (n_before + 1) if n_before else map_.clone()
 
-    def _lengths(self, view: ViewName, number: int, padded: Sequence[int]) -> tuple[int, int]:
+    def _unpadded_lengths(self, view: ViewName, example: int, padded: Sequence[int]) -> tuple[int, int]:
         """Returns how many queries and keys of an example are no padding."""
         if self.corpus.grid:
             return padded[0], padded[1]
-        source = len(self.corpus.sentences[number].ids)
-        target = len(self.corpus.targets[number].ids) + 1 if self.corpus.targets else 0
+        source = len(self.corpus.sentences[example].ids)
+        target = len(self.corpus.targets[example].ids) + 1 if self.corpus.targets else 0
         return {"source": (source, source), "target": (target, target), "cross": (target, source)}[view]
 
     def _prepare_view(self, view: ViewName, shape: tuple[int, int]) -> _BatchKinds:
@@ -147,13 +155,13 @@ class ProfileProbe:
         sieves = torch.zeros(len(self._examples), *shape, len(self.kinds.relations), dtype=torch.bool)
         if view != "cross" and self.kinds.relations:
             sieves = torch.stack([relation.sieve(tokens) for relation in self.kinds.relations], -1)
-        parts = [one_hot(distance_bins(_word_numbers(queries), _word_numbers(keys)), len(DISTANCES))]
+        parts = [one_hot_kinds(distance_bins(_word_of_tokens(queries), _word_of_tokens(keys)), len(DISTANCES))]
         if self.kinds.tags:
-            parts.append(one_hot(self._tag_numbers(keys)[:, None, :].expand(-1, shape[0], -1), len(self.kinds.tags) + 1))
+            parts.append(one_hot_kinds(self._tag_of_tokens(keys)[:, None, :].expand(-1, shape[0], -1), len(self.kinds.tags) + 1))
         kinds = torch.cat([*parts, sieves.float()], -1) * is_query[:, :, None, None]
         return _BatchKinds(is_query, keys.ordinary, kinds, sieves & is_query[:, :, None, None])
 
-    def _tag_numbers(self, side: Side) -> Tensor:
+    def _tag_of_tokens(self, side: Side) -> Tensor:
         """Returns the part of speech of every token by its number; the last number is for tokens without one."""
         index = {tag: number for number, tag in enumerate(self.kinds.tags)}
         no_tag = len(self.kinds.tags)
@@ -164,23 +172,23 @@ class ProfileProbe:
         return numbers
 
 
-def _measure(attention: Tensor, visible: Tensor, view: _BatchKinds) -> dict[str, Tensor]:
+def _measure_attention(attention: Tensor, visible: Tensor, view: _BatchKinds) -> dict[str, Tensor]:
     """Returns the numbers of one block on a batch, by name."""
     device = attention.device
     queries, kinds, sieves = view.queries.to(device), view.kinds.to(device), view.sieves.to(device)
-    confidence, top = strongest(attention, queries, view.ordinary.to(device))
+    confidence, top = strongest_weights(attention, queries, view.ordinary.to(device))
     n_with_relation = (sieves & visible[..., None]).any(2).sum(1)  # [batch, relations]
     return {
-        "mass": mass(attention, kinds),
-        "even": mass(uniform(visible), kinds),
+        "mass": attention_by_kind(attention, kinds),
+        "even": attention_by_kind(uniform_attention(visible), kinds),
         "number": torch.cat([queries.sum(-1, keepdim=True), n_with_relation], -1)[:, None].double(),
-        "entropy": torch.where(queries[:, None, :], entropies(attention), 0.0).sum(-1),
+        "entropy": torch.where(queries[:, None, :], row_entropies(attention), 0.0).sum(-1),
         "confidence": confidence.sum(-1),
         "top": top,
     }
 
 
-def _word_numbers(side: Side) -> Tensor:
+def _word_of_tokens(side: Side) -> Tensor:
     """Returns the number of every token's word; in text without words, every ordinary token is its own."""
     has_no_words = torch.tensor([not sentence.annotated.words for sentence in side.sentences])
     return torch.where(has_no_words[:, None] & side.ordinary, side.positions[None, :], side.words)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headcount.models.modules import at_least_single
+from headcount.models.modules import in_float32_or_float64
 
 REACH = 5
 """Distances beyond this many words fall into the outer bins."""
@@ -34,22 +34,24 @@ def distance_bins(queries: Int[Tensor, "batch q"], keys: Int[Tensor, "batch k"])
     return torch.where(has_no_word, len(DISTANCES) - 1, apart)
 
 
-def one_hot(kinds: Int[Tensor, "batch q k"], n: int) -> Float[Tensor, "batch q k kinds"]:
+def one_hot_kinds(kinds: Int[Tensor, "batch q k"], n_kinds: int) -> Float[Tensor, "batch q k kinds"]:
     """Returns the kind of every key for every query, one-hot."""
-    return torch.nn.functional.one_hot(kinds, n).float()
+    return torch.nn.functional.one_hot(kinds, n_kinds).float()
 
 
-def mass(attention: Float[Tensor, "batch heads q k"], kinds: Float[Tensor, "batch q k kinds"]) -> Float[Tensor, "batch heads kinds"]:
+def attention_by_kind(
+    attention: Float[Tensor, "batch heads q k"], kinds: Float[Tensor, "batch q k kinds"]
+) -> Float[Tensor, "batch heads kinds"]:
     """Returns the attention of every head on every kind of key, summed over queries."""
     return attention.flatten(2).to(kinds.dtype) @ kinds.flatten(1, 2)
 
 
-def uniform(visible: Bool[Tensor, "batch q k"]) -> Float[Tensor, "batch 1 q k"]:
+def uniform_attention(visible: Bool[Tensor, "batch q k"]) -> Float[Tensor, "batch 1 q k"]:
     """Returns attention that is the same on all visible keys."""
     return (visible / visible.sum(-1, keepdim=True).clamp(min=1)).unsqueeze(1)
 
 
-def strongest(
+def strongest_weights(
     attention: Float[Tensor, "batch heads q k"], queries: Bool[Tensor, "batch q"], ordinary: Bool[Tensor, "batch k"]
 ) -> tuple[Float[Tensor, "batch heads q"], Float[Tensor, "batch heads example"]]:
     """Returns the largest weight on an ordinary key for every query, and the query of each example where it is largest.
@@ -68,17 +70,17 @@ def strongest(
     return confidence, torch.cat(example, -1)
 
 
-def entropies(attention: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "batch heads q"]:
+def row_entropies(attention: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "batch heads q"]:
     """Returns −Σ a ln a of every row, in nats."""
-    return torch.special.entr(at_least_single(attention)).sum(-1)
+    return torch.special.entr(in_float32_or_float64(attention)).sum(-1)
 
 
-def affordable_queries(n_heads: int, n_keys: int, most: int) -> int:
-    """Returns over how many queries, at most `most`, the distances of all pairs of heads can be computed within `BUDGET`."""
-    return int(min(most, max(4, BUDGET / (n_heads**2 * max(1, n_keys)))))
+def affordable_queries(n_heads: int, n_keys: int, max_queries: int) -> int:
+    """Returns over how many queries, at most `max_queries`, the distances of all pairs of heads can be computed within `BUDGET`."""
+    return int(min(max_queries, max(4, BUDGET / (n_heads**2 * max(1, n_keys)))))
 
 
-def distances(rows: Iterable[Float[np.ndarray, "heads k"]]) -> Float[np.ndarray, "heads heads"]:
+def head_distances(rows: Iterable[Float[np.ndarray, "heads k"]]) -> Float[np.ndarray, "heads heads"]:
     """Returns the mean Jensen–Shannon distance of every pair of heads over queries; each of `rows` is the attention of all heads for one query."""
     total, number = None, 0
     for row in rows:
@@ -93,10 +95,10 @@ def distances(rows: Iterable[Float[np.ndarray, "heads k"]]) -> Float[np.ndarray,
     return (total / number).numpy()
 
 
-def nearest(table: Float[np.ndarray, "heads heads"], heads: Sequence[int], number: int) -> dict[int, list[tuple[int, float]]]:
+def nearest_heads(distances: Float[np.ndarray, "heads heads"], heads: Sequence[int], n_nearest: int) -> dict[int, list[tuple[int, float]]]:
     """Returns the nearest other heads of every head with their distance, by their indices in the model; ties fall to the earlier head."""
     neighbours = {}
     for i, head in enumerate(heads):
-        order = sorted((j for j in range(len(heads)) if j != i), key=lambda j: (round(float(table[i, j]), 12), j))
-        neighbours[head] = [(heads[j], float(table[i, j])) for j in order[:number]]
+        order = sorted((j for j in range(len(heads)) if j != i), key=lambda j: (round(float(distances[i, j]), 12), j))
+        neighbours[head] = [(heads[j], float(distances[i, j])) for j in order[:n_nearest]]
     return neighbours

@@ -17,10 +17,10 @@ from torch import nn
 from headcount.behaviour.base import MIN_OCCURRENCES, Corpus
 from headcount.behaviour.catalogue.syntax import Syntax
 from headcount.behaviour.profiles.measure import KeyKinds, ProfileProbe, observable_blocks
-from headcount.behaviour.profiles.numbers import DISTANCES, NO_WORD, STRONGEST, affordable_queries, distances, nearest
-from headcount.behaviour.profiles.sample import STRETCH, choose_sentences, make_purpose_generator, sample_tokens
+from headcount.behaviour.profiles.numbers import DISTANCES, NO_WORD, STRONGEST, affordable_queries, head_distances, nearest_heads
+from headcount.behaviour.profiles.sample import STRETCH, choose_sentences, make_purpose_generator, sample_query_tokens
 from headcount.behaviour.profiles.sentence import describe_query, describe_side, token_texts
-from headcount.behaviour.views import VIEWS, ViewName, check_input, corpus_examples, view_name
+from headcount.behaviour.views import VIEWS, ViewName, check_model_reads, corpus_examples, view_name
 from headcount.core.errors import DataError, HeadcountError
 from headcount.core.heads import AttentionBlock
 from headcount.data.checks import check_weights
@@ -95,14 +95,14 @@ def profile_heads(
     if rank_and_world_size()[1] > 1:
         raise HeadcountError("head profiles are made by one process; start it without torchrun")
     inner: Any = unwrap(model)
-    check_input(inner, corpus)
+    check_model_reads(inner, corpus)
     check_weights(inner)
-    corpus = first_examples(corpus, spec.limit)
+    corpus = take_first_examples(corpus, spec.limit)
     heads = HeadMap.of(inner)
     blocks, notes = observable_blocks(inner, corpus, heads.blocks)
-    kinds = _frequent_kinds(corpus)
+    kinds = _choose_key_kinds(corpus)
     chosen = [] if corpus.grid else choose_sentences(corpus.sentences, corpus.targets, spec.n_maps, spec.longest, spec.seed)
-    probe = ProfileProbe(inner, blocks, corpus, kinds, _choose_rows(inner, corpus, blocks, spec.seed), chosen)
+    probe = ProfileProbe(inner, blocks, corpus, kinds, _choose_query_tokens(inner, corpus, blocks, spec.seed), chosen)
     reading = Reading(corpus_examples(inner, corpus), batch_size=spec.batch_size, progress=progress)
     summary = _Summary(inner, heads, corpus, probe, _aggregate_chunks(stream(reading, probe)), tokenizer, spec.seed)
     content = {
@@ -111,7 +111,7 @@ def profile_heads(
         **summary.profiles(),
         "sentences": summary.sentences(chosen),
         "blocks": [block.path for block in heads.blocks],
-        "notes": [*notes, *_missing_parts(corpus, kinds, chosen, spec.longest)],
+        "notes": [*notes, *_explain_missing_parts(corpus, kinds, chosen, spec.longest)],
     }
     return HeadProfiles(content, summary.maps(chosen))
 
@@ -123,7 +123,7 @@ def map_attention(model: nn.Module, corpus: Corpus, tokenizer: Any = None) -> tu
     return list(profiles.content["sentences"]), dict(profiles.maps)
 
 
-def first_examples(corpus: Corpus, limit: int) -> Corpus:
+def take_first_examples(corpus: Corpus, limit: int) -> Corpus:
     """Returns the first sentences or images of a corpus.
 
     Raises:
@@ -135,7 +135,7 @@ def first_examples(corpus: Corpus, limit: int) -> Corpus:
     return replace(corpus, sentences=corpus.sentences[:limit], targets=corpus.targets[:limit], images=images)
 
 
-def _frequent_kinds(corpus: Corpus) -> KeyKinds:
+def _choose_key_kinds(corpus: Corpus) -> KeyKinds:
     """Returns the parts of speech by how often they occur, and the relations that occur often enough."""
     texts = (*corpus.sentences, *corpus.targets)
     tags = Counter(word.upos for s in texts for word in s.annotated.words if word.upos)
@@ -143,12 +143,12 @@ def _frequent_kinds(corpus: Corpus) -> KeyKinds:
     return KeyKinds(tuple(sorted(tags, key=lambda tag: (-tags[tag], tag))), relations)
 
 
-def _choose_rows(model: Any, corpus: Corpus, blocks: Sequence[AttentionBlock], seed: int) -> dict[str, dict[int, list[int]]]:
+def _choose_query_tokens(model: Any, corpus: Corpus, blocks: Sequence[AttentionBlock], seed: int) -> dict[str, dict[int, list[int]]]:
     """Returns the query tokens of each side whose attention is stored: as many as the distances of all heads allow."""
     if corpus.grid:
         n_patches, n_heads = corpus.grid[0] * corpus.grid[1], sum(block.n_heads for block in blocks)
         is_patch = [[False] + [True] * (n_patches - 1)] * len(corpus.images)
-        return {"source": sample_tokens(is_patch, affordable_queries(n_heads, n_patches, N_ROWS), seed)}
+        return {"source": sample_query_tokens(is_patch, affordable_queries(n_heads, n_patches, N_ROWS), seed)}
     rows = {}
     for side, sentences, n_front in (("source", corpus.sentences, 0), ("target", corpus.targets, 1)):
         views = [view for view in VIEWS if (view == "source") == (side == "source")]
@@ -156,7 +156,7 @@ def _choose_rows(model: Any, corpus: Corpus, blocks: Sequence[AttentionBlock], s
         if sentences and n_heads:
             n_keys = max(len(s.ids) for s in (*corpus.sentences, *corpus.targets))
             ordinary = [[False] * n_front + [not special for special in s.special] for s in sentences]
-            rows[side] = sample_tokens(ordinary, affordable_queries(n_heads, n_keys, N_ROWS), seed)
+            rows[side] = sample_query_tokens(ordinary, affordable_queries(n_heads, n_keys, N_ROWS), seed)
     return rows
 
 
@@ -179,7 +179,7 @@ def _aggregate_chunks(chunks: Iterable[Measured]) -> dict[str, np.ndarray]:
     return totals
 
 
-def _missing_parts(corpus: Corpus, kinds: KeyKinds, chosen: Sequence[int], longest: int) -> list[str]:
+def _explain_missing_parts(corpus: Corpus, kinds: KeyKinds, chosen: Sequence[int], longest: int) -> list[str]:
     """Returns what a profile of this corpus lacks, one sentence each."""
     if corpus.grid:
         return ["Images have no words: there are no distances, parts of speech, relations, examples or attention maps of them."]
@@ -229,26 +229,26 @@ class _Summary:
                 if n_by_head[i, 0]:
                     entropy[head] = round(float(self.totals[f"{view}/entropy"][i] / n_by_head[i, 0]), 5)
                     confidence[head] = round(float(self.totals[f"{view}/confidence"][i] / n_by_head[i, 0]), 5)
-                    shares[head] = None if self.corpus.grid else self._divide(self.totals[f"{view}/mass"][i], n_by_head[i])
+                    shares[head] = None if self.corpus.grid else self._mean_over_queries(self.totals[f"{view}/mass"][i], n_by_head[i])
             for head, neighbours in self._find_similar(view, heads).items():
                 similar[head] = [[neighbour, round(distance, 4)] for neighbour, distance in neighbours]
             if not self.corpus.grid:
-                expected[blocks[0].kind] = self._divide(self.totals[f"{view}/even"].sum(0), n_queries.sum(0))
+                expected[blocks[0].kind] = self._mean_over_queries(self.totals[f"{view}/even"].sum(0), n_queries.sum(0))
                 for head, of_head in zip(heads, self._find_examples(view, heads), strict=True):
                     examples[head] = of_head
         has_tags, relations = bool(kinds.tags) and not self.corpus.grid, [relation.relation for relation in kinds.relations]
         return {
             "distances": list(DISTANCES),
             "distance": [_round_columns(row, slice(0, len(DISTANCES))) for row in shares],
-            "pos": _select_columns(shares, expected, kinds.tag_columns, [*kinds.tags, NO_WORD]) if has_tags else None,
-            "relation": _select_columns(shares, expected, kinds.relation_columns, relations) if relations else None,
+            "pos": _shares_by_kind(shares, expected, kinds.tag_columns, [*kinds.tags, NO_WORD]) if has_tags else None,
+            "relation": _shares_by_kind(shares, expected, kinds.relation_columns, relations) if relations else None,
             "entropy": entropy,
             "confidence": confidence,
             "similar": similar,
             "examples": examples,
         }
 
-    def _divide(self, mass: np.ndarray, n_queries: np.ndarray) -> np.ndarray:
+    def _mean_over_queries(self, mass: np.ndarray, n_queries: np.ndarray) -> np.ndarray:
         """Returns mass over the number of queries that can have it; NaN if there is none."""
         divisor = np.full(len(mass), n_queries[0], dtype=np.float64)
         divisor[self.probe.kinds.relation_columns] = n_queries[1:]
@@ -258,7 +258,7 @@ class _Summary:
         """Returns the nearest heads of every head of a view, with their distances."""
         blocks, stored = self.probe.blocks_of(view), self.probe.stored_rows.get(view, {})
         rows = (torch.cat([by_block[block.path] for block in blocks]).numpy() for _, by_block in sorted(stored.items()))
-        return nearest(distances(rows), heads, N_SIMILAR) if stored and len(heads) > 1 else {}
+        return nearest_heads(head_distances(rows), heads, N_SIMILAR) if stored and len(heads) > 1 else {}
 
     def _find_examples(self, view: ViewName, heads: list[int]) -> Iterator[Examples]:
         """Yields for every head of a view its most confident queries, some of the middle, and some at random."""
@@ -279,25 +279,25 @@ class _Summary:
                 pairs = zip(strongest[:STRONGEST], strongest[STRONGEST:], strict=True)
                 shown_keys = [(int(key), value) for key, value in pairs if key >= 0 and value >= MIN_WEIGHT]
                 if weight > 0:
-                    top.append(self._describe(view, int(number), int(query), shown_keys, weight))
+                    top.append(self._describe_query(view, int(number), int(query), shown_keys, weight))
             yield {
                 "top": top,
-                "middle": [self._describe_row(view, rows[j], weights[j]) for j in sorted(order[:N_OTHERS])],
-                "random": [self._describe_row(view, rows[j], weights[j]) for j in at_random],
+                "middle": [self._describe_stored_row(view, rows[j], weights[j]) for j in sorted(order[:N_OTHERS])],
+                "random": [self._describe_stored_row(view, rows[j], weights[j]) for j in at_random],
             }
 
-    def _describe_row(self, view: ViewName, stored: tuple[int, int, np.ndarray], weight: float) -> dict[str, Any]:
+    def _describe_stored_row(self, view: ViewName, stored: tuple[int, int, np.ndarray], weight: float) -> dict[str, Any]:
         """Returns a stored row of attention (example, query token, weights of all keys) as plain data."""
         number, token, row = stored
         order = np.argsort(-row, kind="stable")[:STRONGEST]
-        return self._describe(view, number, token, [(int(k), float(row[k])) for k in order if row[k] >= MIN_WEIGHT], float(weight))
+        return self._describe_query(view, number, token, [(int(k), float(row[k])) for k in order if row[k] >= MIN_WEIGHT], float(weight))
 
-    def _describe(self, view: ViewName, number: int, query: int, keys: list[tuple[int, float]], weight: float) -> dict[str, Any]:
+    def _describe_query(self, view: ViewName, example: int, query: int, keys: list[tuple[int, float]], weight: float) -> dict[str, Any]:
         """Returns a query of an example with the keys it attends to most, as plain data."""
-        source = token_texts(self.corpus.sentences[number], self.tokenizer)
+        source = token_texts(self.corpus.sentences[example], self.tokenizer)
         if view == "source":
             return describe_query(source, query, keys, weight)
-        target = token_texts(self.corpus.targets[number], self.tokenizer, start=start_id(self.model))
+        target = token_texts(self.corpus.targets[example], self.tokenizer, start=start_id(self.model))
         return describe_query(target, query, keys, weight) if view == "target" else describe_query(source, query, keys, weight, target)
 
     def sentences(self, chosen: Sequence[int]) -> list[dict[str, Any]]:
@@ -325,7 +325,7 @@ class _Summary:
         }
 
 
-def _select_columns(
+def _shares_by_kind(
     shares: Sequence[np.ndarray | None], expected: Mapping[str, np.ndarray], columns: slice, names: list[str]
 ) -> dict[str, Any]:
     """Returns some columns of the shares of all heads, and of uniform attention by kind of block."""

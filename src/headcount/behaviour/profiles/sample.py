@@ -17,7 +17,7 @@ def make_purpose_generator(seed: int, purpose: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, purpose], dtype=np.uint64)))
 
 
-def sample_tokens(ordinary: Sequence[Sequence[bool]], number: int, seed: int) -> dict[int, list[int]]:
+def sample_query_tokens(ordinary: Sequence[Sequence[bool]], number: int, seed: int) -> dict[int, list[int]]:
     """Returns random ordinary tokens by example; examples take turns, in random order.
 
     Args:
@@ -38,14 +38,14 @@ def sample_tokens(ordinary: Sequence[Sequence[bool]], number: int, seed: int) ->
     return {example: sorted(chosen) for example, chosen in sorted(tokens.items())}
 
 
-def choose_sentences(sentences: Sequence[Aligned], targets: Sequence[Aligned], number: int, longest: int, seed: int) -> list[int]:
+def choose_sentences(sentences: Sequence[Aligned], targets: Sequence[Aligned], n_sentences: int, max_tokens: int, seed: int) -> list[int]:
     """Returns the sentences whose attention maps are stored, in their order.
 
-    They are drawn from those of at most `longest` tokens, sentences with trees first; where there are too few, the shortest of the others follow.
+    They are drawn from those of at most `max_tokens` tokens, sentences with trees first; where there are too few, the shortest of the others follow.
     """
     lengths = [max(len(s.ids), len(targets[i].ids) + 1 if targets else 0) for i, s in enumerate(sentences)]
     order = make_purpose_generator(seed, 2).permutation(len(sentences)).tolist()
-    fitting = [i for i in order if lengths[i] <= longest]
+    fitting = [i for i in order if lengths[i] <= max_tokens]
     fitting.sort(key=lambda i: not any(word.head is not None for word in sentences[i].annotated.words))
-    longer = sorted((i for i in order if longest < lengths[i] <= STRETCH * longest), key=lambda i: (lengths[i], i))
-    return sorted([*fitting, *longer][:number])
+    longer = sorted((i for i in order if max_tokens < lengths[i] <= STRETCH * max_tokens), key=lambda i: (lengths[i], i))
+    return sorted([*fitting, *longer][:n_sentences])

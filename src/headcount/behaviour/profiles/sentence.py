@@ -15,15 +15,15 @@ GAP = "…"
 
 def token_texts(aligned: Aligned, tokenizer: Any = None, *, start: int | None = None) -> list[str]:
     """Returns what every token stands for: its part of the text, else its name in the vocabulary; `start` is the start token of a decoder."""
-    front = [] if start is None else [_token_name(start, tokenizer)]
+    front = [] if start is None else [_token_to_text(start, tokenizer)]
     text = aligned.annotated.text
     return front + [
-        text[first:last] if last > first and not special else _token_name(token, tokenizer)
+        text[first:last] if last > first and not special else _token_to_text(token, tokenizer)
         for token, (first, last), special in zip(aligned.ids, aligned.offsets, aligned.special, strict=True)
     ]
 
 
-def _token_name(token: int, tokenizer: Any) -> str:
+def _token_to_text(token: int, tokenizer: Any) -> str:
     if tokenizer is None:
         return f"#{token}"
     name = tokenizer.convert_ids_to_tokens(token)
@@ -49,7 +49,7 @@ def describe_side(aligned: Aligned, tokenizer: Any = None, *, start: int | None 
 
 
 def describe_query(
-    tokens: list[str], query: int, keys: list[tuple[int, float]], weight: float, query_tokens: list[str] | None = None
+    tokens: list[str], query: int, keys: list[tuple[int, float]], confidence: float, query_tokens: list[str] | None = None
 ) -> dict[str, Any]:
     """Returns one query with the keys it attends to most, as plain data.
 
@@ -63,7 +63,7 @@ def describe_query(
         "query": query_positions[query],
         "keys": [[positions[key], round(value, 4)] for key, value in keys],
         "query_tokens": query_window,
-        "weight": round(weight, 4),
+        "weight": round(confidence, 4),
     }
 
 

@@ -84,3 +84,32 @@ def total_of(metric: str) -> Total | None:
 
         return of_scorer(CHRF())
     return _TOTALS.get(metric)
+
+
+def worsen_parts(metric: str, parts: np.ndarray) -> np.ndarray | None:
+    """Returns the parts of each example [examples, parts] if the model had got it wrong; None for a metric whose parts are not known.
+
+    A wrong class is the next one, a wrong text matches nothing of its reference, a wrong number lies as far on the other side of the mean.
+    """
+    if metric in ("accuracy", "token accuracy"):
+        return np.stack([np.zeros(len(parts)), parts[:, 1]], axis=1)
+    if metric in ("F1", "Matthews correlation"):
+        n_classes = round(parts.shape[1] ** 0.5)
+        true = parts.argmax(1) // n_classes
+        return np.eye(parts.shape[1])[true * n_classes + (true + 1) % n_classes]
+    if metric == "BLEU":  # lengths of hypothesis and reference, n-grams that match by order, n-grams in all by order
+        matches = slice(2, 2 + (parts.shape[1] - 2) // 2)
+        return _with_zeros(parts, matches)
+    if metric == "chrF":  # by order: n-grams of the hypothesis, of the reference, and those that match
+        return _with_zeros(parts, slice(2, None, 3))
+    if metric == "Pearson correlation":
+        n, x, y = parts[:, 0], parts[:, 1], parts[:, 2]
+        mirrored = 2 * x.sum() / n.sum() - x
+        return np.stack([n, mirrored, y, mirrored**2, parts[:, 4], mirrored * y], axis=1)
+    return None
+
+
+def _with_zeros(parts: np.ndarray, columns: slice) -> np.ndarray:
+    worse = parts.copy()
+    worse[:, columns] = 0
+    return worse

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.resampling import draw_with_replacement
 from headcount.core.stats.samples import Array, count, finite, make_generator, tail, to_matching_arrays
+from headcount.core.stats.tango import PairedCounts
 
 Adjust = Literal["bh", "bonferroni", "none"]
 _EXACT = 16  # up to 2^16 sign patterns are listed, beyond that drawn
@@ -82,59 +83,11 @@ class Difference:
         return self.difference, self.low, self.high
 
 
-@dataclass(frozen=True, slots=True)
-class McNemar:
-    """The numbers of examples that only a, and only b, gets right; the difference of accuracies b − a; the two-sided p-value."""
-
-    only_a: int
-    only_b: int
-    difference: float
-    p: float
-
-
-def mcnemar(correct_a: ArrayLike, correct_b: ArrayLike) -> McNemar:
-    """McNemar's exact test of paired correctness: p = 2 P(X ≤ min(only_a, only_b)), X binomial over the discordant examples with 1/2, at most 1."""
-    from scipy import special
-
-    a, b = to_matching_arrays(correct_a, correct_b, ("correct_a", "correct_b"))
-    if a.ndim != 1 or not np.isin(np.concatenate([a, b]), (0, 1)).all():
-        raise StatisticsError(f"correctness must be one 0 or 1 per example, got shape {a.shape} and values {np.unique([a, b])[:5]}")
-    only_a, only_b = int((a > b).sum()), int((b > a).sum())
-    total = only_a + only_b
-    p = 2 * float(special.bdtr(min(only_a, only_b), total, 0.5)) if total else 1.0
-    return McNemar(only_a, only_b, (only_b - only_a) / len(a), min(1.0, p))
-
-
 def tango(correct_a: ArrayLike, correct_b: ArrayLike, *, level: float = 0.95) -> Difference:
-    """Compares two accuracies on the same examples by Tango's score method (1998): interval and p-value come from one statistic.
-
-        T(δ) = (b − c − nδ) / √(n (2q + δ(1 − δ))),   q = (√(B² − 4AC) − B) / 2A,   A = 2n,  B = (2n − b + c) δ − b − c,  C = −c δ(1 − δ)
-
-    with b examples that only b gets right and c that only a does. The interval holds the δ with |T| ≤ z, p = 2Φ(−|T(0)|), and T(0) is McNemar's
-    (b − c)/√(b + c). Without any discordant example the interval is ± z²/(n + z²), not a point.
-    """
-    from scipy import special
-
-    pairs = mcnemar(correct_a, correct_b)
-    n, b, c = len(np.asarray(correct_a)), pairs.only_b, pairs.only_a
-    z = float(special.ndtri(1 - tail(level) / 2))
-
-    def statistic(shift: float) -> float:
-        first, second, third = 2 * n, (2 * n - b + c) * shift - b - c, -c * shift * (1 - shift)
-        q = (np.sqrt(max(0.0, second**2 - 4 * first * third)) - second) / (2 * first)
-        spread = n * (2 * q + shift * (1 - shift))
-        gap = b - c - n * shift
-        return float(gap / np.sqrt(spread)) if spread > 0 else float(np.sign(gap) * np.inf) if gap else 0.0
-
-    def end(outside: float, sign: int) -> float:
-        inside = pairs.difference
-        for _ in range(60):
-            middle = (inside + outside) / 2
-            inside, outside = (middle, outside) if sign * statistic(middle) <= z else (inside, middle)
-        return inside
-
-    p = 2 * float(special.ndtr(-abs(statistic(0.0)))) if b + c else 1.0
-    return Difference(pairs.difference, end(-1.0, 1), end(1.0, -1), p)
+    """Compares two accuracies on the same examples by Tango's score method (`PairedCounts`); the p-value is McNemar's without correction."""
+    counts = PairedCounts.of(correct_a, correct_b)
+    p = min(1.0, 2 * min(counts.p_above(0.0), counts.p_below(0.0))) if counts.only_first + counts.only_second else 1.0
+    return Difference(counts.difference, *counts.interval(level), p)
 
 
 def paired_bootstrap(

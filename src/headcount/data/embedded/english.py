@@ -18,7 +18,7 @@ def _article(phrase: Phrase) -> TreeNode | None:
     return make_node("an" if next_word[0] in VOWELS else "a", "a", "DET", "det")
 
 
-def _noun(phrase: Phrase, relation: str) -> TreeNode:
+def _noun_phrase(phrase: Phrase, relation: str) -> TreeNode:
     article = _article(phrase)
     before = [article] if article else []
     if phrase.adjective:
@@ -26,32 +26,32 @@ def _noun(phrase: Phrase, relation: str) -> TreeNode:
     form = phrase.noun.plural if phrase.plural else phrase.noun.singular
     noun = make_node(form, phrase.noun.singular, "NOUN", relation, before)
     if phrase.location:
-        noun.after.append(_locative(phrase.location, "nmod"))
+        noun.after.append(_locative_phrase(phrase.location, "nmod"))
     if phrase.relative:
-        noun.after.append(_relative(phrase.relative, phrase))
+        noun.after.append(_relative_clause(phrase.relative, phrase))
     return noun
 
 
-def _locative(location: tuple[Place, Phrase], relation: str) -> TreeNode:
-    noun = _noun(location[1], relation)
+def _locative_phrase(location: tuple[Place, Phrase], relation: str) -> TreeNode:
+    noun = _noun_phrase(location[1], relation)
     noun.before.insert(0, make_node(location[0].word, location[0].word, "ADP", "case"))
     return noun
 
 
-def _finite(verb: Verb, plural: bool, relation: str) -> TreeNode:
+def _finite_verb(verb: Verb, plural: bool, relation: str) -> TreeNode:
     return make_node(verb.plain if plural else verb.third, verb.plain, "VERB", relation)
 
 
-def _relative(relative: Relative, head: Phrase) -> TreeNode:
+def _relative_clause(relative: Relative, head: Phrase) -> TreeNode:
     pronoun = make_node("that", "that", "PRON", "nsubj" if relative.of_subject else "obj")
     if relative.of_subject:
-        verb = _finite(relative.verb, head.plural, "acl:relcl")
+        verb = _finite_verb(relative.verb, head.plural, "acl:relcl")
         verb.before = [pronoun]
-        verb.after = [_noun(relative.participant, "obj")] if relative.participant else []
+        verb.after = [_noun_phrase(relative.participant, "obj")] if relative.participant else []
         return verb
     assert relative.participant is not None
-    verb = _finite(relative.verb, relative.participant.plural, "acl:relcl")
-    verb.before = [pronoun, _noun(relative.participant, "nsubj")]
+    verb = _finite_verb(relative.verb, relative.participant.plural, "acl:relcl")
+    verb.before = [pronoun, _noun_phrase(relative.participant, "nsubj")]
     return verb
 
 
@@ -62,12 +62,12 @@ def say(clause: Clause) -> Sentence:
         verb = make_node(clause.verb.plain, clause.verb.plain, "VERB", "root")
         verb.before = [make_node("do" if plural else "does", "do", "AUX", "aux"), make_node("not", "not", "PART", "advmod")]
     else:
-        verb = _finite(clause.verb, plural, "root")
-    verb.before.insert(0, _noun(clause.subject, "nsubj"))
+        verb = _finite_verb(clause.verb, plural, "root")
+    verb.before.insert(0, _noun_phrase(clause.subject, "nsubj"))
     if clause.object:
-        verb.after.append(_noun(clause.object, "obj"))
+        verb.after.append(_noun_phrase(clause.object, "obj"))
     if clause.location:
-        verb.after.append(_locative(clause.location, "obl"))
+        verb.after.append(_locative_phrase(clause.location, "obl"))
     if clause.adverb:
         verb.after.append(make_node(clause.adverb.word, clause.adverb.word, "ADV", "advmod"))
     return finish_sentence(verb)

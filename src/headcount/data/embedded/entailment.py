@@ -26,12 +26,12 @@ class EntailmentPair:
     label: str
 
 
-def text_of(pair: EntailmentPair) -> str:
+def text_of_pair(pair: EntailmentPair) -> str:
     """Returns premise and hypothesis in English, whatever language the pair is put into: its identity."""
     return f"{english.say(pair.premise)} | {english.say(pair.hypothesis)}"
 
 
-def _facts(clause: Clause) -> list[Clause]:
+def _list_facts(clause: Clause) -> list[Clause]:
     """Returns what a premise says as plain clauses: its own, and one for each relative clause."""
     main = replace(clause, subject=bare_phrase(clause.subject), object=bare_phrase(clause.object) if clause.object else None)
     facts = [main]
@@ -45,7 +45,7 @@ def _facts(clause: Clause) -> list[Clause]:
     return facts
 
 
-def _thin(random: Random, clause: Clause) -> Clause:
+def _drop_modifiers(random: Random, clause: Clause) -> Clause:
     """Returns a fact, with some of its modifiers dropped."""
     return replace(
         clause, location=clause.location if random.random() < 0.5 else None, adverb=clause.adverb if random.random() < 0.5 else None
@@ -53,15 +53,15 @@ def _thin(random: Random, clause: Clause) -> Clause:
 
 
 def _draw_entailed(random: Random, premise: Clause) -> Clause | None:
-    fact = _thin(random, random.choice(_facts(premise)))
+    fact = _drop_modifiers(random, random.choice(_list_facts(premise)))
     return fact if fact != premise else None
 
 
 def _draw_contradiction(random: Random, premise: Clause) -> Clause | None:
-    fact = random.choice(_facts(premise))
+    fact = random.choice(_list_facts(premise))
     if fact.adverb and random.random() < 0.4:
-        return replace(_thin(random, fact), adverb=lexicon.opposite(fact.adverb))
-    return replace(_thin(random, replace(fact, adverb=None)), negated=True)
+        return replace(_drop_modifiers(random, fact), adverb=lexicon.opposite(fact.adverb))
+    return replace(_drop_modifiers(random, replace(fact, adverb=None)), negated=True)
 
 
 def _exchange_participants(fact: Clause) -> Clause | None:
@@ -77,11 +77,13 @@ def _mix_clauses(premise: Clause) -> Clause | None:
 
 
 def _draw_neutral(random: Random, premise: Clause) -> Clause | None:
-    fact = random.choice(_facts(premise))
+    fact = random.choice(_list_facts(premise))
     changes: list[Callable[[], Clause | None]] = [
         lambda: _exchange_participants(fact),
         lambda: _mix_clauses(
-            _facts(premise)[0] if premise.subject.relative is None else replace(premise, object=fact.object and bare_phrase(fact.object))
+            _list_facts(premise)[0]
+            if premise.subject.relative is None
+            else replace(premise, object=fact.object and bare_phrase(fact.object))
         ),
         lambda: replace(fact, subject=replace(fact.subject, noun=random.choice(lexicon.PEOPLE))),
         lambda: replace(fact, verb=random.choice(lexicon.TRANSITIVE if fact.verb.transitive else lexicon.INTRANSITIVE)),
@@ -99,7 +101,7 @@ def _follows(premise: Clause, hypothesis: Clause) -> bool:
         replace(fact, location=None, adverb=None) == core
         and hypothesis.location in (None, fact.location)
         and (hypothesis.adverb is None or fact.adverb is not None)
-        for fact in _facts(premise)
+        for fact in _list_facts(premise)
     )
 
 

@@ -46,12 +46,12 @@ class Place:
     suffix: str
 
 
-def _nouns(rows: str, *, animate: bool) -> tuple[Noun, ...]:
+def _parse_nouns(rows: str, *, animate: bool) -> tuple[Noun, ...]:
     cells = (row.split() for row in rows.strip().splitlines())
     return tuple(Noun(singular, plural, stem, gender, animate) for singular, plural, stem, gender in cells)  # type: ignore[arg-type]
 
 
-PEOPLE = _nouns(
+PEOPLE = _parse_nouns(
     """
     dog dogs tark sun
     cat cats mirel moon
@@ -72,7 +72,7 @@ PEOPLE = _nouns(
     """,
     animate=True,
 )
-THINGS = _nouns(
+THINGS = _parse_nouns(
     """
     box boxes kaspel stone
     tree trees velum moon
@@ -92,12 +92,12 @@ THINGS = _nouns(
 NOUNS = PEOPLE + THINGS
 
 
-def _verbs(rows: str, *, transitive: bool) -> tuple[Verb, ...]:
+def _parse_verbs(rows: str, *, transitive: bool) -> tuple[Verb, ...]:
     cells = (row.split() for row in rows.strip().splitlines())
     return tuple(Verb(third, base, stem, transitive) for third, base, stem in cells)
 
 
-TRANSITIVE = _verbs(
+TRANSITIVE = _parse_verbs(
     """
     sees see vidol
     likes like plesk
@@ -114,7 +114,7 @@ TRANSITIVE = _verbs(
     """,
     transitive=True,
 )
-INTRANSITIVE = _verbs(
+INTRANSITIVE = _parse_verbs(
     """
     sleeps sleep dormel
     sings sing kantor
@@ -130,7 +130,7 @@ INTRANSITIVE = _verbs(
 VERBS = TRANSITIVE + INTRANSITIVE
 
 
-def _pairs(rows: str) -> tuple[Modifier, ...]:
+def _parse_opposites(rows: str) -> tuple[Modifier, ...]:
     modifiers = []
     for row in rows.strip().splitlines():
         word, stem, opposite_word, opposite_stem = row.split()
@@ -138,7 +138,7 @@ def _pairs(rows: str) -> tuple[Modifier, ...]:
     return tuple(modifiers)
 
 
-ADJECTIVES = _pairs(
+ADJECTIVES = _parse_opposites(
     """
     big magul small minik
     old senel young junim
@@ -149,7 +149,7 @@ ADJECTIVES = _pairs(
     clean puril dirty sordek
     """
 )
-ADVERBS = _pairs(
+ADVERBS = _parse_opposites(
     """
     quickly rapim slowly tardim
     loudly krisem quietly silem

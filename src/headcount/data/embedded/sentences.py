@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Literal
 
-from headcount.core.errors import DataError, unknown
+from headcount.core.errors import DataError, unknown_name_error
 from headcount.data.embedded import english, lexicon, tavi
 from headcount.data.embedded.grammar import Clause, draw_clause
 from headcount.data.embedded.splits import Split, draw_split
@@ -26,35 +26,37 @@ STEMS = {
 
 def draw_sentences(language: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
     """Returns sentences of one split, always the same for one seed; the same meanings in both languages."""
-    speaker = _speaker(language)
-    return [_annotate(speaker.say(clause), f"sentence {i}") for i, clause in enumerate(_clauses(number, seed, split))]
+    speaker = _language_module(language)
+    return [_annotate(speaker.say(clause), f"sentence {i}") for i, clause in enumerate(_draw_clauses(number, seed, split))]
 
 
 def draw_translations(source: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
     """Returns the same sentences, each with its translation into the other language as `target` and its content words linked one to one."""
-    _speaker(source)
+    _language_module(source)
     translations = []
-    for i, clause in enumerate(_clauses(number, seed, split)):
+    for i, clause in enumerate(_draw_clauses(number, seed, split)):
         ours, theirs = (_annotate(speaker.say(clause), f"sentence {i}") for speaker in (english, tavi))
         # Content words with the same meaning on the same path of relations to the root: no two of a clause have both in common.
-        by_path = {_path(theirs.words, number, {}): number for number, word in enumerate(theirs.words) if word.upos in CONTENT}
-        links = {(number, by_path[_path(ours.words, number, STEMS)]) for number, word in enumerate(ours.words) if word.upos in CONTENT}
+        by_path = {_path_to_root(theirs.words, number, {}): number for number, word in enumerate(theirs.words) if word.upos in CONTENT}
+        links = {
+            (number, by_path[_path_to_root(ours.words, number, STEMS)]) for number, word in enumerate(ours.words) if word.upos in CONTENT
+        }
         if source == "tavi":
             ours, theirs, links = theirs, ours, {(b, a) for a, b in links}
         translations.append(Annotated(ours.text, ours.words, target=theirs, links=frozenset(links), origin=ours.origin))
     return translations
 
 
-def _speaker(language: str) -> Any:
+def _language_module(language: str) -> Any:
     if language not in SPEAKERS:
-        raise unknown("embedded language", language, SPEAKERS)
+        raise unknown_name_error("embedded language", language, SPEAKERS)
     return SPEAKERS[language]
 
 
-def _clauses(number: int, seed: int, split: Split) -> list[Clause]:
-    if number < 1:
-        raise DataError(f"the number of sentences must be 1 or more, got {number}")
-    return draw_split(Random(f"trees/{split}/{seed}"), split, number, draw_clause, lambda clause: str(english.say(clause)))
+def _draw_clauses(n_clauses: int, seed: int, split: Split) -> list[Clause]:
+    if n_clauses < 1:
+        raise DataError(f"the number of sentences must be 1 or more, got {n_clauses}")
+    return draw_split(Random(f"trees/{split}/{seed}"), split, n_clauses, draw_clause, lambda clause: str(english.say(clause)))
 
 
 def _annotate(sentence: Sentence, origin: str) -> Annotated:
@@ -65,7 +67,7 @@ def _annotate(sentence: Sentence, origin: str) -> Annotated:
     return Annotated(str(sentence), tuple(words), origin=origin)
 
 
-def _path(words: tuple[Word, ...], number: int | None, stems: dict[tuple[str, str], str]) -> tuple[tuple[str, str], ...]:
+def _path_to_root(words: tuple[Word, ...], number: int | None, stems: dict[tuple[str, str], str]) -> tuple[tuple[str, str], ...]:
     """Returns the relations and lemmas from a word to the root; lemmas as Tavi stems if `stems` translate them."""
     steps: list[tuple[str, str]] = []
     while number is not None and number >= 0:

@@ -18,11 +18,13 @@ def split_of(text: str) -> Split:
     return _HELD_OUT.get(hashlib.sha256(text.encode()).digest()[0] % 16, "train")
 
 
-def draw_split(random: Random, split: Split, number: int, draw: Callable[[Random], Drawn], text: Callable[[Drawn], str]) -> list[Drawn]:
-    """Returns `number` draws whose `text` belongs to `split`."""
+def draw_split(
+    random: Random, split: Split, n_items: int, draw: Callable[[Random], Drawn], identity: Callable[[Drawn], str]
+) -> list[Drawn]:
+    """Returns `n_items` draws whose `identity` belongs to `split`."""
     examples: list[Drawn] = []
-    while len(examples) < number:
+    while len(examples) < n_items:
         candidate = draw(random)
-        if split_of(text(candidate)) == split:
+        if split_of(identity(candidate)) == split:
             examples.append(candidate)
     return examples

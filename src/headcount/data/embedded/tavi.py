@@ -12,34 +12,36 @@ from headcount.data.embedded.lexicon import Place
 from headcount.data.embedded.trees import Sentence, TreeNode, finish_sentence, make_node
 
 
-def _agreement(phrase: Phrase) -> str:
+def _agreement_suffix(phrase: Phrase) -> str:
     return lexicon.GENDER_SUFFIX[phrase.noun.gender] + (lexicon.PLURAL_SUFFIX if phrase.plural else "")
 
 
-def _noun(phrase: Phrase, relation: str, case: str = "") -> TreeNode:
-    agreement = _agreement(phrase)
+def _noun_phrase(phrase: Phrase, relation: str, case: str = "") -> TreeNode:
+    agreement = _agreement_suffix(phrase)
     article = lexicon.DEFINITE_STEM if phrase.definite else lexicon.INDEFINITE_STEM
     before = [make_node(article + agreement, article, "DET", "det")]
     if phrase.relative:
-        before.append(_relative(phrase.relative, phrase))
+        before.append(_relative_clause(phrase.relative, phrase))
     if phrase.location:
-        before.append(_locative(phrase.location, "nmod"))
+        before.append(_locative_phrase(phrase.location, "nmod"))
     if phrase.adjective:
         before.append(make_node(phrase.adjective.stem + agreement, phrase.adjective.stem, "ADJ", "amod"))
     form = phrase.noun.stem + (lexicon.PLURAL_SUFFIX if phrase.plural else "") + case
     return make_node(form, phrase.noun.stem, "NOUN", relation, before)
 
 
-def _locative(location: tuple[Place, Phrase], relation: str) -> TreeNode:
-    return _noun(location[1], relation, location[0].suffix)
+def _locative_phrase(location: tuple[Place, Phrase], relation: str) -> TreeNode:
+    return _noun_phrase(location[1], relation, location[0].suffix)
 
 
-def _relative(relative: Relative, head: Phrase) -> TreeNode:
+def _relative_clause(relative: Relative, head: Phrase) -> TreeNode:
     suffix = lexicon.SUBJECT_PARTICIPLE if relative.of_subject else lexicon.OBJECT_PARTICIPLE
-    participle = make_node(relative.verb.stem + suffix + _agreement(head), relative.verb.stem, "VERB", "acl:relcl")
+    participle = make_node(relative.verb.stem + suffix + _agreement_suffix(head), relative.verb.stem, "VERB", "acl:relcl")
     if relative.participant:
         participle.before = [
-            _noun(relative.participant, "obj", lexicon.OBJECT_SUFFIX) if relative.of_subject else _noun(relative.participant, "nsubj")
+            _noun_phrase(relative.participant, "obj", lexicon.OBJECT_SUFFIX)
+            if relative.of_subject
+            else _noun_phrase(relative.participant, "nsubj")
         ]
     return participle
 
@@ -47,12 +49,12 @@ def _relative(relative: Relative, head: Phrase) -> TreeNode:
 def say(clause: Clause) -> Sentence:
     """Returns the Tavi sentence of a clause, with its tree."""
     negation = lexicon.NEGATION_SUFFIX if clause.negated else ""
-    verb = make_node(clause.verb.stem + negation + _agreement(clause.subject), clause.verb.stem, "VERB", "root")
-    verb.before = [_noun(clause.subject, "nsubj")]
+    verb = make_node(clause.verb.stem + negation + _agreement_suffix(clause.subject), clause.verb.stem, "VERB", "root")
+    verb.before = [_noun_phrase(clause.subject, "nsubj")]
     if clause.location:
-        verb.before.append(_locative(clause.location, "obl"))
+        verb.before.append(_locative_phrase(clause.location, "obl"))
     if clause.object:
-        verb.before.append(_noun(clause.object, "obj", lexicon.OBJECT_SUFFIX))
+        verb.before.append(_noun_phrase(clause.object, "obj", lexicon.OBJECT_SUFFIX))
     if clause.adverb:
         verb.before.append(make_node(clause.adverb.stem, clause.adverb.stem, "ADV", "advmod"))
     return finish_sentence(verb)

@@ -44,9 +44,13 @@ class TreeNode:
     before: list[TreeNode]
     after: list[TreeNode]
 
-    def flat(self) -> list[TreeNode]:
+    def in_sentence_order(self) -> list[TreeNode]:
         """This node and all below it, in the order of the sentence."""
-        return [n for child in self.before for n in child.flat()] + [self] + [n for child in self.after for n in child.flat()]
+        return (
+            [n for child in self.before for n in child.in_sentence_order()]
+            + [self]
+            + [n for child in self.after for n in child.in_sentence_order()]
+        )
 
 
 def make_node(
@@ -59,7 +63,7 @@ def make_node(
 def finish_sentence(root: TreeNode) -> Sentence:
     """Returns the sentence of a tree, with a full stop added."""
     root.after.append(make_node(".", ".", "PUNCT", "punct"))
-    order = root.flat()
+    order = root.in_sentence_order()
     numbers = {id(n): i for i, n in enumerate(order, 1)}
     head = {id(child): numbers[id(n)] for n in order for child in (*n.before, *n.after)}
     return Sentence(tuple(TreeWord(n.form, n.lemma, n.pos, head.get(id(n), 0), n.relation) for n in order))

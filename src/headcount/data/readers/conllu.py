@@ -53,7 +53,7 @@ class ConlluLine:
         return {name: value for name, _, value in (part.partition("=") for part in self.cells[9].split("|"))}
 
 
-def read_sentences(path: Path) -> Iterator[tuple[list[str], list[ConlluLine]]]:
+def read_sentence_lines(path: Path) -> Iterator[tuple[list[str], list[ConlluLine]]]:
     """Yields the comments and the lines of each run of lines, in order; comments may stand alone.
 
     Raises:
@@ -63,13 +63,13 @@ def read_sentences(path: Path) -> Iterator[tuple[list[str], list[ConlluLine]]]:
     for has_text, group in groupby(read_lines(path), lambda line: bool(line[1].strip())):
         numbered = list(group) if has_text else []
         comments = [text for _, text in numbered if text.startswith("#")]
-        sentence = [_line(path, number, text, first=is_first) for number, text in numbered if not text.startswith("#")]
+        sentence = [_parse_line(path, number, text, first=is_first) for number, text in numbered if not text.startswith("#")]
         is_first = is_first and not sentence
         if numbered:
             yield comments, sentence
 
 
-def _line(path: Path, number: int, text: str, *, first: bool) -> ConlluLine:
+def _parse_line(path: Path, number: int, text: str, *, first: bool) -> ConlluLine:
     cells = text.split("\t")
     if len(cells) != len(FIELDS):
         hint = " This is no CoNLL-U file." if first and not NUMBER.fullmatch(cells[0]) else ""
@@ -134,7 +134,7 @@ def read_conllu(path: str | Path) -> Iterator[Annotated]:
         DataError: the file is not CoNLL-U, with the line, or holds no sentence.
     """
     path, name_field, is_empty = Path(path), 0, True
-    for texts, rows in read_sentences(path):
+    for texts, rows in read_sentence_lines(path):
         comments = {match[1]: match[2] for text in texts if (match := COMMENT.fullmatch(text))}
         name_field = entity_name_field(comments["global.Entity"]) if "global.Entity" in comments else name_field
         if rows:
@@ -160,7 +160,9 @@ def _build_sentence(rows: Sequence[ConlluLine], text: str | None, name_field: in
         for token, start in zip(sentence.tokens, starts, strict=True)
         for span in word_spans(token.row.form, [row.form for row in token.words], start)
     ]
-    words = tuple(_build_word(row, head, span) for row, head, span in zip(sentence.words, _read_heads(sentence.words), spans, strict=True))
+    words = tuple(
+        _build_word(row, head, span) for row, head, span in zip(sentence.words, _read_governors(sentence.words), spans, strict=True)
+    )
     entities, left_out = find_clusters([row.misc.get("Entity", "") for row in sentence.words], name_field)
     notes = (Note.REBUILT,) * rebuilt + (Note.MENTION,) * (left_out + sentence.empty_mentions)
     return Annotated(text, words, entities, origin=rows[0].position, notes=notes)
@@ -168,10 +170,12 @@ def _build_sentence(rows: Sequence[ConlluLine], text: str | None, name_field: in
 
 def _build_word(row: ConlluLine, head: int | None, span: tuple[int, int]) -> Word:
     _, form, lemma, upos, _, _, _, relation, _, _ = row.cells
-    return Word(form, form if form == "_" else _cell_value(lemma), _cell_value(upos), head, _cell_value(relation), *span)
+    return Word(
+        form, form if form == "_" else _blank_if_underscore(lemma), _blank_if_underscore(upos), head, _blank_if_underscore(relation), *span
+    )
 
 
-def _cell_value(cell: str) -> str:
+def _blank_if_underscore(cell: str) -> str:
     return "" if cell == "_" else cell
 
 
@@ -201,11 +205,11 @@ def _find_starts(tokens: Sequence[_Token], text: str) -> list[int] | None:
     return starts if end == len(text) else None
 
 
-def _read_heads(words: Sequence[ConlluLine]) -> list[int | None]:
+def _read_governors(words: Sequence[ConlluLine]) -> list[int | None]:
     """Returns the governor of every word, counted from 0, -1 for roots; None for all where the column is empty throughout."""
     if all(row.cells[6] == "_" for row in words):
         return [None] * len(words)
-    heads = [_read_head(row, len(words)) for row in words]
+    heads = [_read_governor(row, len(words)) for row in words]
     if -1 not in heads:
         raise words[0].error("the sentence that begins here has no root; one of its words has head 0")
     for number, row in enumerate(words):
@@ -213,7 +217,7 @@ def _read_heads(words: Sequence[ConlluLine]) -> list[int | None]:
     return list(heads)
 
 
-def _read_head(row: ConlluLine, n_words: int) -> int:
+def _read_governor(row: ConlluLine, n_words: int) -> int:
     text = row.cells[6]
     if not (text.isascii() and text.isdecimal()):
         raise row.error(f"the head of '{row.form}' is {text!r}; it is the number of a word, or 0 for the root")

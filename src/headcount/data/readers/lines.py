@@ -14,12 +14,12 @@ LONGEST = 16 * 2**20
 """Bytes in a line; a longer one is no text, or a gzip bomb."""
 
 
-def kind_of(path: Path) -> str:
+def file_kind(path: Path) -> str:
     """The ending of a file name, in small letters, that of the compression left out."""
     return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open_file(path: Path) -> IO[bytes]:
     try:
         if not path.exists():
             raise DataError(f"no file {path}; check its name")
@@ -33,7 +33,7 @@ def _open(path: Path) -> IO[bytes]:
 def count_lines(path: Path) -> int:
     """How many lines a file has; nothing is decoded."""
     number, last = 0, b"\n"
-    with _open(path) as file:
+    with _open_file(path) as file:
         try:
             while chunk := file.read(2**20):
                 number, last = number + chunk.count(b"\n"), chunk[-1:]
@@ -45,7 +45,7 @@ def count_lines(path: Path) -> int:
 def read_lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
     """Yields (number from 1, text without its end) of every line, or of the first and each `every`-th after it, without byte-order mark."""
     number = 0
-    with _open(path) as file:
+    with _open_file(path) as file:
         try:
             while raw := file.readline(LONGEST + 1):
                 number += 1

@@ -18,7 +18,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spie
 IMAGE_FILE = "preprocessor_config.json"
 
 
-def reader_of(model: nn.Module, folder: Path, trust: bool = False) -> Any:
+def tokenizer_or_image_processor(model: nn.Module, folder: Path, trust: bool = False) -> Any:
     """Returns the tokenizer of a model folder, or its image processor for a model that reads images; None where there is none."""
     reads_images = getattr(model, "main_input_name", "input_ids") == "pixel_values"
     files = (IMAGE_FILE,) if reads_images else TOKENIZER_FILES

@@ -12,8 +12,10 @@ from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from headcount.core.errors import DataError, MissingExtra, PartlyRead
-from headcount.data.readers.lines import count_lines, kind_of, read_lines, read_nonempty_lines, read_parallel_lines
+from headcount.data.readers.lines import count_lines, file_kind, read_lines, read_nonempty_lines, read_parallel_lines
 
 Source = tuple[Path, ...] | Any
 """Files that belong together (parallel ones), or a datasets.Dataset; None for nothing."""
@@ -30,10 +32,12 @@ SINGLE = (("text",), ("sentence",))
 MOST, PER_EXAMPLE = 100_000, 100
 """Rows that a limited task reads of a source at most: that many, or that many for each example of the limit if these are more."""
 GROUPS = 64
-"""Row groups of a parquet file that are read at least, where it has them, however large they are."""
+"""With more row groups a parquet file is read in so many of them at least, however large they are; with fewer it is read whole, in steps."""
+BATCH_ROWS = 8192
+"""Rows of a parquet file that are in memory at a time."""
 
 
-def most_rows(limit: int) -> int:
+def rows_for_limit(limit: int) -> int:
     """Returns the most rows that a task of so many examples reads of a source."""
     return max(PER_EXAMPLE * limit, MOST)
 
@@ -110,7 +114,7 @@ class ColumnLayout:
         columns: dict[str, str] = {}
         for group in self.groups:
             chosen = {role: self.named[role] for role in group.roles if role in self.named}
-            columns |= chosen or self._usual(group, header) or {}
+            columns |= chosen or self._match_usual_names(group, header) or {}
             role = group.roles[0]
             if role not in columns:
                 raise DataError(f"{source} has no column for the {role}: it has {_quote_names(header)}. Name it by {group.arguments[role]}")
@@ -121,15 +125,15 @@ class ColumnLayout:
                 raise DataError(f"{source} has no column '{column}' for the {role}.{hint} It has {_quote_names(header)}")
         return columns
 
-    def _usual(self, group: ColumnGroup, header: Sequence[str]) -> dict[str, str] | None:
+    def _match_usual_names(self, group: ColumnGroup, header: Sequence[str]) -> dict[str, str] | None:
         names = next((names for names in group.usual if all(name in header for name in names)), None)
         return None if names is None else dict(zip(group.roles, names, strict=False))
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Whether the first line of a file names its columns."""
-        return bool(self.named) or all(self._usual(group, cells) for group in self.groups)
+        return bool(self.named) or all(self._match_usual_names(group, cells) for group in self.groups)
 
-    def by_order(self, n_columns: int, source: str) -> dict[str, int]:
+    def roles_by_position(self, n_columns: int, source: str) -> dict[str, int]:
         """Returns the index of each role, for a file without a header or for parallel files."""
         if n_columns not in self.roles:
             allowed = " or ".join(f"{n} ({', '.join(roles)})" for n, roles in self.roles.items())
@@ -142,50 +146,50 @@ def _quote_names(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names) or "none"
 
 
-def read_rows(source: Source, layout: ColumnLayout, most: int | None = None) -> Iterator[TableRow]:
-    """Yields the rows of files or of a dataset; of a source with more than `most` rows at most so many, spread evenly over it."""
+def read_rows(source: Source, layout: ColumnLayout, max_rows: int | None = None) -> Iterator[TableRow]:
+    """Yields the rows of files or of a dataset; of a source with more than `max_rows` rows at most so many, spread evenly over it."""
     if not isinstance(source, tuple):
-        return _read_dataset(source, layout, most)
+        return _read_dataset(source, layout, max_rows)
     if len(source) > 1:
-        return _read_parallel(source, layout, most)
+        return _read_parallel(source, layout, max_rows)
     path = next(iter(source))
     if path.is_dir():
-        return read_rows(_load_saved(path), layout, most)
-    kind = kind_of(path)
+        return read_rows(_load_saved_dataset(path), layout, max_rows)
+    kind = file_kind(path)
     if kind not in KINDS:
         known = f"known are {', '.join(KINDS)}, and .gz of those with lines"
         raise DataError(f"{path}: unknown kind of file '{kind}'; {known}. Parallel files come together, as a list")
     if kind == ".parquet":
-        return _read_parquet(path, layout, most)
+        return _read_parquet(path, layout, max_rows)
     if kind == ".csv":
-        return _read_cells(path, layout, _read_csv(path, most))
+        return _read_cells(path, layout, _read_csv(path, max_rows))
     if kind in (".tsv", ".txt"):
-        return _read_cells(path, layout, ((n, text.split("\t")) for n, text in read_nonempty_lines(path, _line_step(most, path))))
-    return _read_json(path, layout, most)
+        return _read_cells(path, layout, ((n, text.split("\t")) for n, text in read_nonempty_lines(path, _line_step(max_rows, path))))
+    return _read_json(path, layout, max_rows)
 
 
-def step_of(source: str, total: int, most: int | None) -> int:
-    """Returns the step between rows, so that of `total` at most `most` are read; warns where it is not 1."""
-    step = 1 if most is None else -(-total // most)
+def row_step(source: str, total: int, max_rows: int | None) -> int:
+    """Returns the step between rows, so that of `total` at most `max_rows` are read; warns where it is not 1."""
+    step = 1 if max_rows is None else -(-total // max_rows)
     if step > 1:
         warn_of_unread_rows(source, -(-total // step), total)
     return max(1, step)
 
 
-def _line_step(most: int | None, *paths: Path) -> int:
+def _line_step(max_rows: int | None, *paths: Path) -> int:
     """Returns the step between the lines that are read of files that belong together."""
-    if most is None:
+    if max_rows is None:
         return 1
     counts = {path: count_lines(path) for path in paths}
     if len(set(counts.values())) > 1:
         raise DataError(f"parallel files must have the same number of lines, but {', '.join(f'{p} has {n}' for p, n in counts.items())}")
-    return step_of(" + ".join(map(str, paths)), counts[paths[0]], most)
+    return row_step(" + ".join(map(str, paths)), counts[paths[0]], max_rows)
 
 
-def _read_dataset(dataset: Any, layout: ColumnLayout, most: int | None) -> Iterator[TableRow]:
+def _read_dataset(dataset: Any, layout: ColumnLayout, max_rows: int | None) -> Iterator[TableRow]:
     columns = layout.columns(dataset.column_names, "the dataset")
     names = {role: _class_names(dataset, column) for role, column in columns.items()}
-    step = step_of("the dataset", len(dataset), most) if hasattr(dataset, "__len__") else 1
+    step = row_step("the dataset", len(dataset), max_rows) if hasattr(dataset, "__len__") else 1
     rows = enumerate(dataset) if step == 1 else ((i, dataset[i]) for i in range(0, len(dataset), step))
     for row in _select_columns(rows, dataset.column_names, layout, "the dataset", "row"):
         yield replace(row, values={role: _add_class_names(value, names[role]) for role, value in row.values.items()})
@@ -204,7 +208,7 @@ def _add_class_names(value: Any, names: list[str] | None) -> Any:
     return ClassLabel(value, names[value]) if isinstance(value, int) and 0 <= value < len(names) else value
 
 
-def _load_saved(path: Path) -> Any:
+def _load_saved_dataset(path: Path) -> Any:
     """Returns the dataset of a folder that `datasets` wrote by save_to_disk."""
     import datasets
 
@@ -216,18 +220,18 @@ def _load_saved(path: Path) -> Any:
     return datasets.load_from_disk(str(path))
 
 
-def _read_parallel(paths: tuple[Path, ...], layout: ColumnLayout, most: int | None) -> Iterator[TableRow]:
+def _read_parallel(paths: tuple[Path, ...], layout: ColumnLayout, max_rows: int | None) -> Iterator[TableRow]:
     source = " + ".join(path.name for path in paths)
-    order = layout.by_order(len(paths), source)
-    for number, cells in read_parallel_lines(paths, _line_step(most, *paths)):
+    order = layout.roles_by_position(len(paths), source)
+    for number, cells in read_parallel_lines(paths, _line_step(max_rows, *paths)):
         yield TableRow({role: cells[index] for role, index in order.items()}, source, number)
 
 
-def _read_csv(path: Path, most: int | None) -> Iterator[tuple[int, list[str]]]:
+def _read_csv(path: Path, max_rows: int | None) -> Iterator[tuple[int, list[str]]]:
     """Returns (line, cells) of the rows of a csv file. A row may span lines, so that rows have to be read to be counted."""
-    if most is None or count_lines(path) <= most:
+    if max_rows is None or count_lines(path) <= max_rows:
         return _read_all_csv_rows(path)
-    return islice(_read_all_csv_rows(path), 0, None, step_of(str(path), sum(1 for _ in _read_all_csv_rows(path)), most))
+    return islice(_read_all_csv_rows(path), 0, None, row_step(str(path), sum(1 for _ in _read_all_csv_rows(path)), max_rows))
 
 
 def _read_all_csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -252,15 +256,15 @@ def _read_cells(path: Path, layout: ColumnLayout, table: Iterator[tuple[int, lis
     width = len(first[1])
     has_header = layout.is_header(first[1])
     columns = layout.columns(first[1], str(path)) if has_header else {}
-    order = {role: first[1].index(name) for role, name in columns.items()} if has_header else layout.by_order(width, str(path))
+    order = {role: first[1].index(name) for role, name in columns.items()} if has_header else layout.roles_by_position(width, str(path))
     for number, cells in table if has_header else chain([first], table):
         if len(cells) != width:
             raise DataError(f"{path}, line {number} has {len(cells)} columns, but the first line has {width}; give every line the same")
         yield TableRow({role: cells[index] for role, index in order.items()}, str(path), number)
 
 
-def _read_json(path: Path, layout: ColumnLayout, most: int | None) -> Iterator[TableRow]:
-    records = _read_records(path, _line_step(most, path))
+def _read_json(path: Path, layout: ColumnLayout, max_rows: int | None) -> Iterator[TableRow]:
+    records = _read_records(path, _line_step(max_rows, path))
     first = next(records, None)
     if first is None:
         return
@@ -278,7 +282,7 @@ def _read_records(path: Path, every: int) -> Iterator[tuple[int, dict[str, Any]]
         yield number, record
 
 
-def _read_parquet(path: Path, layout: ColumnLayout, most: int | None) -> Iterator[TableRow]:
+def _read_parquet(path: Path, layout: ColumnLayout, max_rows: int | None) -> Iterator[TableRow]:
     try:
         from pyarrow import parquet
     except ImportError as error:
@@ -287,27 +291,40 @@ def _read_parquet(path: Path, layout: ColumnLayout, most: int | None) -> Iterato
         file = parquet.ParquetFile(path, buffer_size=2**20)  # so that a row group is not read whole for its first rows
         header = file.schema_arrow.names
         columns = list(layout.columns(header, str(path)).values())
-        yield from _select_columns(_read_parquet_rows(file, str(path), columns, most), header, layout, str(path), "row")
+        yield from _select_columns(_read_parquet_rows(file, str(path), columns, max_rows), header, layout, str(path), "row")
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} cannot be read as parquet: {error}; write it again") from error
 
 
-def _read_parquet_rows(file: Any, source: str, columns: list[str], most: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number, values) of the rows; of a file with more than `most`, the first ones of row groups spread evenly over it."""
+def _read_parquet_rows(file: Any, source: str, columns: list[str], max_rows: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number, values) of the rows; of a file with more than `max_rows`, rows spread evenly over it.
+
+    These are the first ones of evenly spread row groups, or every k-th row where groups are too few for that: pandas writes up to a million rows
+    into one.
+    """
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
     starts, total = [0, *accumulate(sizes)], sum(sizes)
-    if most is None or total <= most:
-        chosen, share = list(range(len(sizes))), total
-    else:
-        number = min(len(sizes), max(GROUPS, most * len(sizes) // total))
-        chosen, share = [turn * len(sizes) // number for turn in range(number)], max(1, most // number)
-        warn_of_unread_rows(source, sum(min(share, sizes[group]) for group in chosen), total)
+    if max_rows is None or total <= max_rows or len(sizes) <= GROUPS:
+        yield from _read_parquet_steps(file, columns, row_step(source, total, max_rows))
+        return
+    number = min(len(sizes), max(GROUPS, max_rows * len(sizes) // total))
+    chosen, share = [turn * len(sizes) // number for turn in range(number)], max(1, max_rows // number)
+    warn_of_unread_rows(source, sum(min(share, sizes[group]) for group in chosen), total)
     for group in chosen:
-        batches = file.iter_batches(batch_size=min(share, 8192) or 1, row_groups=[group], columns=columns)
+        batches = file.iter_batches(batch_size=min(share, BATCH_ROWS), row_groups=[group], columns=columns)
         rows = (row for batch in batches for row in batch.to_pylist())
         yield from enumerate(islice(rows, share), starts[group])
+
+
+def _read_parquet_steps(file: Any, columns: list[str], step: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number, values) of every k-th row; a batch of rows is in memory at a time."""
+    start = 0
+    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+        indices = np.arange(-start % step, batch.num_rows, step)
+        yield from zip((start + indices).tolist(), batch.take(indices).to_pylist(), strict=True)
+        start += batch.num_rows
 
 
 def _select_columns(

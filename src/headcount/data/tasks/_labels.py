@@ -34,15 +34,15 @@ def to_classes(request: TaskRequest, labels: Sequence[Labelled]) -> list[int]:
         (position, (value.number if are_unnamed else value.name) if isinstance(value, ClassLabel) else value) for position, value in labels
     ]
     by_name = {name.casefold(): number for number, name in names.items()}
-    if len(by_name) < len(names) or not any(_text(value).casefold() in by_name for _, value in labels):
+    if len(by_name) < len(names) or not any(_label_text(value).casefold() in by_name for _, value in labels):
         by_name = {str(number): number for number in range(n_labels(request))}
     for position, value in labels:
-        if _text(value).casefold() not in by_name:
+        if _label_text(value).casefold() not in by_name:
             raise DataError(
                 f"{position}: label {value!r} is neither a name nor a number of the model's {n_labels(request)} classes: id2label is {names}. "
                 "Correct the labels, set the names in model.config, or, if this line is a header, name its columns"
             )
-    return [by_name[_text(value).casefold()] for _, value in labels]
+    return [by_name[_label_text(value).casefold()] for _, value in labels]
 
 
 def sort_classes(request: TaskRequest, labels: Iterable[Any]) -> tuple[str, ...]:
@@ -53,7 +53,9 @@ def sort_classes(request: TaskRequest, labels: Iterable[Any]) -> tuple[str, ...]
     """
     numbers: dict[str, int | None] = {}
     for label in labels:
-        numbers[label.name if isinstance(label, ClassLabel) else _text(label)] = label.number if isinstance(label, ClassLabel) else None
+        numbers[label.name if isinstance(label, ClassLabel) else _label_text(label)] = (
+            label.number if isinstance(label, ClassLabel) else None
+        )
     if numbers and all(_is_number(name) for name in numbers) and any("." in name for name in numbers):
         raise DataError(f"the labels of task '{request.name}' are decimal numbers (regression), so that there are no classes")
     if len(numbers) < 2:
@@ -67,7 +69,7 @@ def _is_number(text: str) -> bool:
     return text.removeprefix("-").replace(".", "", 1).isdecimal()
 
 
-def _text(value: Any) -> str:
+def _label_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value).strip()
 
 
@@ -77,7 +79,7 @@ def to_numbers(labels: Sequence[Labelled]) -> list[float]:
     Raises:
         DataError: a label is no finite number, or all are whole numbers, which look like classes.
     """
-    if not any(isinstance(value, float) or "." in _text(value) for _, value in labels):
+    if not any(isinstance(value, float) or "." in _label_text(value) for _, value in labels):
         raise DataError(
             f"the model has num_labels=1, which means regression, but the labels are no decimal numbers (the first is {labels[0][1]!r}, "
             f"{labels[0][0]}); load the model with as many labels as there are classes, or write values as 3.0"
@@ -107,12 +109,12 @@ class LabelledRows:
         counts = self._counts[source_label(source)] = Counter()
         for row in self._read(source):
             for label in self._labels_of(row):
-                text = _text(label.name if isinstance(label, ClassLabel) else label).casefold()
+                text = _label_text(label.name if isinstance(label, ClassLabel) else label).casefold()
                 if len(counts) < 2 or text in counts:
                     counts[text] += 1
             yield row
 
-    def check_several(self) -> None:
+    def check_labels_vary(self) -> None:
         """Raises DataError where all labels of a source are equal, so that a constant answer is right."""
         for source, counts in self._counts.items():
             if len(counts) == 1:

@@ -36,7 +36,7 @@ class TextPair:
     target: str
     origin: str
 
-    def content(self) -> bytes:
+    def identity_bytes(self) -> bytes:
         """Returns what makes two pairs equal: their texts."""
         return f"{self.source}\0{self.target}".encode()
 
@@ -86,10 +86,10 @@ class TextToText(GeneratedText):
         layout = ColumnLayout(groups, {2: ("source", "target")}, {role: name for role, name in columns.items() if name})
 
         def read_pairs(source: Source) -> Iterator[TextPair]:
-            return (TextPair(row.text("source"), row.text("target"), row.origin) for row in read_rows(source, layout, request.most_rows))
+            return (TextPair(row.text("source"), row.text("target"), row.origin) for row in read_rows(source, layout, request.max_rows))
 
         def pairs_by_split() -> dict[Split, list[TextPair]]:
-            return read_splits(request, read_pairs, TextPair.content)
+            return read_splits(request, read_pairs, TextPair.identity_bytes)
 
         def read_texts(split: Split) -> Iterator[Text]:
             return (Text(pair.origin, self.prefix + pair.source, target=pair.target) for pair in pairs_by_split()[split])

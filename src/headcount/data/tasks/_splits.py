@@ -52,13 +52,13 @@ def split_by_hash(items: Iterable[T], key: Callable[[T], bytes], shares: Sequenc
 def read_splits(request: TaskRequest, read: Read[T], key: Callable[[T], bytes]) -> dict[Split, list[T]]:
     """Returns the examples of each split, at most `request.limit`: calibration from `train`, selection and report from the halves of `eval`.
 
-    A single source is divided in one half and two quarters. A limited task reads at most `request.most_rows` examples of a source.
+    A single source is divided in one half and two quarters. A limited task reads at most `request.max_rows` examples of a source.
     """
     train, held_out = request.train, request.eval
     _check_sources(request)
 
     def split(source: Source, names: Sequence[Split], shares: Sequence[int]) -> dict[Split, list[T]]:
-        divided = split_by_hash(_read_some(request, read, source), key, shares, request.limit)
+        divided = split_by_hash(_read_limited(request, read, source), key, shares, request.limit)
         empty = next((name for name, items in zip(names, divided, strict=True) if not items), None)
         if empty is not None:
             raise DataError(
@@ -84,11 +84,11 @@ def _check_sources(request: TaskRequest) -> None:
             raise DataError(f"train and eval are the same file, {min(same)}; give one of them, and fixed parts of it are used")
 
 
-def _read_some(request: TaskRequest, read: Read[T], source: Source) -> Iterator[T]:
+def _read_limited(request: TaskRequest, read: Read[T], source: Source) -> Iterator[T]:
     """Yields the examples of a source, at most as many as a limited task reads; raises DataError where there is none."""
     number = -1
     for number, item in enumerate(read(source)):
-        if request.most_rows is not None and number >= request.most_rows:
+        if request.max_rows is not None and number >= request.max_rows:
             warn_of_unread_rows(source_label(source), number, None)
             return
         yield item

@@ -34,7 +34,7 @@ class Packed(Sequence[Example]):
                 self._append(name, value)
             self._number += 1
 
-    def frequency(self, token: int, *, besides: Collection[int]) -> tuple[int, int]:
+    def count_token(self, token: int, *, besides: Collection[int]) -> tuple[int, int]:
         """Returns how often a token occurs in the inputs, and how many input tokens there are besides some."""
         ids = np.frombuffer(self._flat.get("input_ids", array("i")), dtype=np.int32)
         return int((ids == token).sum()), int((~np.isin(ids, list(besides))).sum())
@@ -71,14 +71,14 @@ def check_tokenizer(request: TaskRequest) -> None:
     config = text_config(request.model)
     for name in ("pad", "cls", "sep", "eos"):
         ours, theirs = getattr(tokenizer, f"{name}_token_id", None), getattr(config, f"{name}_token_id", None)
-        if _contradict(name, ours, theirs, tokenizer):
+        if _special_ids_contradict(name, ours, theirs, tokenizer):
             raise DataError(
                 f"the tokenizer's {name} token is {ours} ({getattr(tokenizer, f'{name}_token')!r}), but the model's configuration says {theirs}: "
                 f"it belongs to another model. If they do belong together, set model.config.{name}_token_id = {ours}"
             )
 
 
-def _contradict(name: str, ours: int | None, theirs: Any, tokenizer: Any) -> bool:
+def _special_ids_contradict(name: str, ours: int | None, theirs: Any, tokenizer: Any) -> bool:
     allowed = theirs if isinstance(theirs, list) else [theirs]
     if ours is None or ours in allowed or not all(isinstance(token, int) and token >= 0 for token in allowed):
         return False
@@ -86,7 +86,7 @@ def _contradict(name: str, ours: int | None, theirs: Any, tokenizer: Any) -> boo
     return not (name == "pad" and ours in (tokenizer.eos_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id))
 
 
-def longest(request: TaskRequest, *, decoder: bool = False) -> int | None:
+def max_example_tokens(request: TaskRequest, *, decoder: bool = False) -> int | None:
     """Returns how many tokens an example may have: `max_length`, or what model and tokenizer allow; None for any number."""
     room = n_positions(request.model, decoder=decoder)
     if request.max_length is None:
@@ -104,8 +104,8 @@ def encode(
 
     `is_target` tokenises texts that a decoder is to produce.
     """
-    limit = longest(request, decoder=is_target)
-    options = {**truncation(request, limit), "add_special_tokens": add_special_tokens, "verbose": False}
+    limit = max_example_tokens(request, decoder=is_target)
+    options = {**truncation_arguments(request, limit), "add_special_tokens": add_special_tokens, "verbose": False}
     remaining = iter(items)
     while piece := list(islice(remaining, 512)):
         texts = [text for _, text in piece]
@@ -121,19 +121,19 @@ def encode(
             yield {name: list(encoded[name][row]) for name in names}
 
 
-def truncation(request: TaskRequest, limit: int | None) -> dict[str, Any]:
+def truncation_arguments(request: TaskRequest, limit: int | None) -> dict[str, Any]:
     """Returns the arguments of a tokenizer that cut texts to `limit` tokens, if the request says so."""
     return {"truncation": True, "max_length": limit} if request.truncate and limit else {"truncation": False}
 
 
-def check_tokens(request: TaskRequest, ids: Sequence[int], position: str, limit: int | None, *, is_target: bool = False) -> None:
+def check_tokens(request: TaskRequest, ids: Sequence[int], position: str, max_tokens: int | None, *, is_target: bool = False) -> None:
     """Raises DataError for a text without tokens, too long, or beyond the vocabulary."""
     size = target_vocabulary_size(request.model) if is_target else vocabulary_size(request.model)
     if not ids:
         raise DataError(f"{position}: the text is empty, so it has no token; remove it")
-    if limit is not None and len(ids) > limit:
+    if max_tokens is not None and len(ids) > max_tokens:
         raise DataError(
-            f"{position} has {len(ids)} tokens, but at most {limit} are allowed; to cut texts: max_length={limit}, truncate=True"
+            f"{position} has {len(ids)} tokens, but at most {max_tokens} are allowed; to cut texts: max_length={max_tokens}, truncate=True"
         )
     if size is not None and max(ids) >= size:
         raise DataError(f"{position}: token id {max(ids)}, but the model's vocabulary ends at {size - 1}; use the model's own tokenizer")
@@ -172,16 +172,16 @@ def _warn_of_unknown(request: TaskRequest, examples: Iterable[Packed], texts: Te
     if unknown is None:
         return
     special = special_ids(request) - {unknown}
-    counts = [packed.frequency(unknown, besides=special) for packed in examples]
+    counts = [packed.count_token(unknown, besides=special) for packed in examples]
     total = sum(count for count, _ in counts), sum(number for _, number in counts)
     warn_of_unknown(f"task '{request.name}'", request.tokenizer, total, lambda: texts.read("calibration") if texts else ())
 
 
-def check_head(request: TaskRequest, parts: Sequence[str], auto: str) -> None:
+def check_head(request: TaskRequest, class_name_parts: Sequence[str], auto: str) -> None:
     """Raises DataError for a model whose head is made for another task, or that has none."""
     name = type(unwrap(request.model)).__name__
     others = ("Classification", "MaskedLM", "CausalLM", "LMHead", "QuestionAnswering", "MultipleChoice", "ConditionalGeneration", "MTModel")
-    fits = any(part in name for part in parts)
+    fits = any(part in name for part in class_name_parts)
     if not accepts_argument(request.model, "labels") or (not fits and any(part in name for part in others)):
         option = f" (auto={auto})" if auto.startswith("Auto") else ""
         raise DataError(f"task '{request.name}' needs a model with another head than {name}; load it as {auto}{option}")

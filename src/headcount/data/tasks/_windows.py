@@ -14,7 +14,7 @@ import numpy as np
 from headcount.core.errors import DataError
 from headcount.core.options import option
 from headcount.data.metrics import IGNORED
-from headcount.data.readers.lines import count_lines, kind_of, read_lines
+from headcount.data.readers.lines import count_lines, file_kind, read_lines
 from headcount.data.readers.tables import (
     SINGLE,
     TABLES,
@@ -22,14 +22,14 @@ from headcount.data.readers.tables import (
     ColumnLayout,
     Source,
     read_rows,
+    row_step,
     source_label,
-    step_of,
     warn_of_unread_rows,
 )
 from headcount.data.task import Split, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskRequest
 from headcount.data.tasks._splits import read_splits
-from headcount.data.tasks._tokenize import encode, longest
+from headcount.data.tasks._tokenize import encode, max_example_tokens
 
 WINDOW = 512
 """Tokens in a window where model and tokenizer allow more and max_length is not given."""
@@ -46,7 +46,7 @@ class Passage:
     origin: str
     text: str | None = None
 
-    def content(self) -> bytes:
+    def identity_bytes(self) -> bytes:
         """Returns what makes two passages equal: their tokens."""
         return np.asarray(self.ids, dtype=np.int64).tobytes()
 
@@ -60,7 +60,7 @@ class LanguageModelling(TaskBuilder):
 
     def passages_by_split(self, request: TaskRequest) -> dict[Split, list[Passage]]:
         """Returns the examples of each split."""
-        return read_splits(request, lambda source: self._passages(request, source), Passage.content)
+        return read_splits(request, lambda source: self._passages(request, source), Passage.identity_bytes)
 
     def texts(self, request: TaskRequest) -> Texts | None:
         """Returns the texts of lines or paragraphs; None for windows."""
@@ -79,9 +79,9 @@ class LanguageModelling(TaskBuilder):
                 raise DataError(
                     f"task '{request.name}' by windows cuts nothing off, so truncate means nothing; leave it out, or use by=line"
                 )
-            yield from _windows(request, source_label(source), _first_rows(request, source))
+            yield from _token_windows(request, source_label(source), _first_rows(request, source))
             return
-        rows = _rows(request, source, request.most_rows) if self.by == "line" else _paragraphs(_first_rows(request, source))
+        rows = _text_rows(request, source, request.max_rows) if self.by == "line" else _paragraphs(_first_rows(request, source))
         to_encode, again = tee((origin, text) for origin, text in rows if text.strip())
         for encoded, (origin, text) in zip(encode(request, to_encode), again, strict=True):
             yield Passage(encoded["input_ids"], origin, text)
@@ -89,23 +89,23 @@ class LanguageModelling(TaskBuilder):
 
 def _first_rows(request: TaskRequest, source: Source) -> Iterator[tuple[str, str]]:
     """Yields the rows that a limited task reads of running text, from its beginning."""
-    for number, row in enumerate(_rows(request, source, None)):
-        if number == request.most_rows:
+    for number, row in enumerate(_text_rows(request, source, None)):
+        if number == request.max_rows:
             warn_of_unread_rows(source_label(source), number, None)
             return
         yield row
 
 
-def _rows(request: TaskRequest, source: Source, most: int | None) -> Iterator[tuple[str, str]]:
-    """Yields position and text of each line or row; of a source with more than `most`, at most so many, spread evenly over it."""
-    if not isinstance(source, tuple) or kind_of(source[0]) in TABLES or source[0].is_dir():
+def _text_rows(request: TaskRequest, source: Source, max_rows: int | None) -> Iterator[tuple[str, str]]:
+    """Yields position and text of each line or row; of a source with more than `max_rows`, at most so many, spread evenly over it."""
+    if not isinstance(source, tuple) or file_kind(source[0]) in TABLES or source[0].is_dir():
         named = {"text": request.text_column} if request.text_column else {}
         layout = ColumnLayout((ColumnGroup({"text": "text_column"}, SINGLE),), {1: ("text",)}, named)
-        yield from ((row.origin, row.text("text")) for row in read_rows(source, layout, most))
+        yield from ((row.origin, row.text("text")) for row in read_rows(source, layout, max_rows))
         return
     if request.text_column:
         raise DataError(f"{source_label(source)} is plain text, so it has no column '{request.text_column}'; leave text_column out")
-    step = 1 if most is None else step_of(source_label(source), sum(map(count_lines, source)), most)
+    step = 1 if max_rows is None else row_step(source_label(source), sum(map(count_lines, source)), max_rows)
     for path in source:
         yield from ((f"{path}, line {number}", text) for number, text in read_lines(path, step))
 
@@ -124,19 +124,19 @@ def _paragraphs(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         yield start, "\n".join(paragraph)
 
 
-def _windows(request: TaskRequest, source: str, rows: Iterable[tuple[str, str]]) -> Iterator[Passage]:
+def _token_windows(request: TaskRequest, source: str, rows: Iterable[tuple[str, str]]) -> Iterator[Passage]:
     """Yields all tokens in windows with the tokenizer's special tokens; a last window of a single token is left out."""
     before, after = _special_tokens(request.tokenizer)
-    length = min(longest(request) or WINDOW, request.max_length or WINDOW)
+    length = min(max_example_tokens(request) or WINDOW, request.max_length or WINDOW)
     room = length - len(before) - len(after)
     if room < 2:
         raise DataError(f"max_length {length} leaves {room} tokens beside {len(before) + len(after)} special ones; give a greater one")
-    tokens = (request.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"] for piece in _pieces(rows))
-    for number, ids in enumerate(_cut(tokens, room)):
+    tokens = (request.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"] for piece in _concatenate_row_texts(rows))
+    for number, ids in enumerate(_cut_into_windows(tokens, room)):
         yield Passage([*before, *ids, *after], f"{source}, window {number}")
 
 
-def _pieces(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _concatenate_row_texts(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yields the text of 256 rows at a time."""
     texts = (text + "\n" for _, text in rows)
     while piece := "".join(islice(texts, 256)):
@@ -144,7 +144,7 @@ def _pieces(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
             yield piece
 
 
-def _cut(tokens: Iterable[list[int]], length: int) -> Iterator[list[int]]:
+def _cut_into_windows(tokens: Iterable[list[int]], length: int) -> Iterator[list[int]]:
     pending: array[int] = array("i")
     for ids in tokens:
         pending.extend(ids)
@@ -163,15 +163,15 @@ def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     return complete[:start], complete[start + len(plain) :]
 
 
-def mask_tokens(ids: list[int], example: tuple[int, int], *, mask_id: int, special: frozenset[int]) -> dict[str, list[int]]:
+def mask_tokens(ids: list[int], random_seed: tuple[int, int], *, mask_id: int, special: frozenset[int]) -> dict[str, list[int]]:
     """Returns tokens of which 15 % of the ordinary ones, and at least one, are replaced by the mask token; only these have labels.
 
-    The choice depends on `example`, (seed, number of the example), alone, so that every run masks the same tokens.
+    The choice depends on `random_seed`, (seed, number of the example), alone, so that every run masks the same tokens.
     """
-    draws = np.frombuffer(hashlib.shake_128(repr(example).encode()).digest(4 * len(ids)), dtype="<u4") / 2**32
+    draws = np.frombuffer(hashlib.shake_128(repr(random_seed).encode()).digest(4 * len(ids)), dtype="<u4") / 2**32
     ordinary = [index for index, token in enumerate(ids) if token not in special]
     if not ordinary:
-        raise DataError(f"example {example[1]} holds special tokens only, so nothing in it can be masked; remove it")
+        raise DataError(f"example {random_seed[1]} holds special tokens only, so nothing in it can be masked; remove it")
     chosen = {index for index in ordinary if draws[index] < MASKED_SHARE} or {min(ordinary, key=lambda index: draws[index])}
     return {
         "input_ids": [mask_id if index in chosen else token for index, token in enumerate(ids)],

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
@@ -40,21 +41,21 @@ class Classification(TaskBuilder):
     def build(self, request: TaskRequest) -> Task:
         """Returns the task."""
         self.check_model(request)
-        request, layout = self.find_rows(request)
-        return self.build_from_rows(request, lambda source: read_rows(source, layout, request.most_rows), self.default_metric)
+        request, layout = self.resolve_columns(request)
+        return self.build_from_rows(request, lambda source: read_rows(source, layout, request.max_rows), self.default_metric)
 
     @property
     def default_metric(self) -> Metric:
         """The metric where the caller chooses none."""
         return ACCURACY
 
-    def find_rows(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
+    def resolve_columns(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
         """Returns the request with its sources, and how their columns are found."""
         return request, text_layout(request)
 
     def read_classes(self, request: TaskRequest) -> tuple[str, ...]:
         """Returns the names of all labels in the data: in the order of their numbers where these are known, else sorted."""
-        request, layout = self.find_rows(replace(request, limit=None))
+        request, layout = self.resolve_columns(replace(request, limit=None))
         rows = chain.from_iterable(read_rows(source, layout, None) for source in (request.train, request.eval) if source is not None)
         return sort_classes(request, (row.values["label"] for row in rows))
 
@@ -73,13 +74,14 @@ class Classification(TaskBuilder):
         labelled = LabelledRows(read_rows, lambda row: [row.values["label"]])
 
         def rows_by_split() -> dict[Split, list[TableRow]]:
-            return read_splits(request, labelled, _content)
+            return read_splits(request, labelled, _identity_bytes)
 
         metric, rows = choose_metric(request, self.metric, default), rows_by_split()
-        labels = for_each_split(lambda split: _labels(request, rows[split]))
-        labelled.check_several()
+        to_values = to_numbers if n_labels(request) == 1 else partial(to_classes, request)
+        labels = for_each_split(lambda split: to_values([(row.origin, row.values["label"]) for row in rows[split]]))
+        labelled.check_labels_vary()
         examples = for_each_split(lambda split: Packed(_examples(request, rows[split], labels[split])))
-        texts = Texts(lambda split: map(_text, rows_by_split()[split]), request.max_length, request.truncate)
+        texts = Texts(lambda split: map(_text_of_row, rows_by_split()[split]), request.max_length, request.truncate)
         return make_task(request, examples, metric, texts)
 
 
@@ -93,22 +95,17 @@ def text_layout(request: TaskRequest, usual_names: Sequence[tuple[str, ...]] = (
     return ColumnLayout((texts, LABEL), roles, {role: name for role, name in names.items() if name})
 
 
-def _content(row: TableRow) -> bytes:
+def _identity_bytes(row: TableRow) -> bytes:
     """Returns what makes two examples equal: their texts."""
     return "\0".join(str(value) for role, value in row.values.items() if role != "label").encode()
 
 
-def _text(row: TableRow) -> Text:
+def _text_of_row(row: TableRow) -> Text:
     return Text(row.origin, row.text("text"), row.text("text_pair") if "text_pair" in row.values else None)
 
 
-def _labels(request: TaskRequest, rows: Sequence[TableRow]) -> Sequence[float]:
-    labels = [(row.origin, row.values["label"]) for row in rows]
-    return to_numbers(labels) if n_labels(request) == 1 else to_classes(request, labels)
-
-
 def _examples(request: TaskRequest, rows: Sequence[TableRow], labels: Sequence[float]) -> Iterator[dict[str, Any]]:
-    texts = [_text(row) for row in rows]
+    texts = [_text_of_row(row) for row in rows]
     inputs = [(text.origin, text.text if text.pair is None else (text.text, text.pair)) for text in texts]
     for example, label in zip(encode(request, inputs), labels, strict=True):
         yield {**example, "labels": label}

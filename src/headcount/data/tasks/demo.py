@@ -8,7 +8,7 @@ from typing import Any, Literal
 from headcount.core.errors import DataError
 from headcount.core.options import option, options_of
 from headcount.data.embedded import english, tavi
-from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, text_of
+from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, text_of_pair
 from headcount.data.embedded.grammar import Clause, draw_clause
 from headcount.data.embedded.splits import draw_split
 from headcount.data.embedded.stories import draw_story
@@ -28,7 +28,7 @@ Language = Any
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddedData:
+class EmbeddedRecipe:
     """How the examples of a variant are drawn, their identity, their text and model inputs, and the head and metric that they need."""
 
     draw: Callable[[Random], Any]
@@ -39,15 +39,15 @@ class EmbeddedData:
     metric: Metric | None = None
 
 
-def _english(clause: Clause) -> str:
+def _english_text(clause: Clause) -> str:
     return str(english.say(clause))
 
 
-def _sentences(language: Language, clauses: Sequence[Clause]) -> Iterator[tuple[str, str]]:
+def _sentences_with_positions(language: Language, clauses: Sequence[Clause]) -> Iterator[tuple[str, str]]:
     return ((f"sentence {number}", str(language.say(clause))) for number, clause in enumerate(clauses))
 
 
-def _entailment(language: Language) -> EmbeddedData:
+def _entailment_recipe(language: Language) -> EmbeddedRecipe:
     def text(pair: EntailmentPair, position: str) -> Text:
         return Text(position, str(language.say(pair.premise)), str(language.say(pair.hypothesis)))
 
@@ -57,22 +57,22 @@ def _entailment(language: Language) -> EmbeddedData:
         encoded = encode(request, ((pair.origin, (pair.text, pair.pair)) for pair in texts))
         yield from ({**example, "labels": label} for example, label in zip(encoded, labels, strict=True))
 
-    return EmbeddedData(draw_pair, text_of, text, examples, ("SequenceClassification",), ACCURACY)
+    return EmbeddedRecipe(draw_pair, text_of_pair, text, examples, ("SequenceClassification",), ACCURACY)
 
 
-def _masked_text(language: Language) -> EmbeddedData:
+def _masked_text_recipe(language: Language) -> EmbeddedRecipe:
     def text(clause: Clause, position: str) -> Text:
         return Text(position, str(language.say(clause)))
 
     def examples(request: TaskRequest, clauses: Sequence[Clause]) -> Iterator[dict[str, Any]]:
         mask, special = mask_id(request), special_ids(request)
-        for number, example in enumerate(encode(request, _sentences(language, clauses))):
+        for number, example in enumerate(encode(request, _sentences_with_positions(language, clauses))):
             yield {**example, **mask_tokens(example["input_ids"], (request.seed, number), mask_id=mask, special=special)}
 
-    return EmbeddedData(draw_clause, _english, text, examples, ("MaskedLM", "ForPreTraining"), PERPLEXITY)
+    return EmbeddedRecipe(draw_clause, _english_text, text, examples, ("MaskedLM", "ForPreTraining"), PERPLEXITY)
 
 
-def _stories() -> EmbeddedData:
+def _stories_recipe() -> EmbeddedRecipe:
     def examples(request: TaskRequest, stories: Sequence[str]) -> Iterator[dict[str, Any]]:
         for example in encode(request, ((f"story {number}", story) for number, story in enumerate(stories))):
             yield {"input_ids": example["input_ids"], "labels": example["input_ids"]}
@@ -80,31 +80,31 @@ def _stories() -> EmbeddedData:
     def draw(random: Random) -> str:
         return " ".join(draw_story(random))
 
-    return EmbeddedData(draw, str, lambda story, position: Text(position, story), examples, ("CausalLM",), PERPLEXITY)
+    return EmbeddedRecipe(draw, str, lambda story, position: Text(position, story), examples, ("CausalLM",), PERPLEXITY)
 
 
-def _translation() -> EmbeddedData:
+def _translation_recipe() -> EmbeddedRecipe:
     def text(clause: Clause, position: str) -> Text:
-        return Text(position, _english(clause), target=str(tavi.say(clause)))
+        return Text(position, _english_text(clause), target=str(tavi.say(clause)))
 
     def examples(request: TaskRequest, clauses: Sequence[Clause]) -> Iterator[dict[str, Any]]:
         """Yields tokens without [CLS], with [SEP] at the end, as the translator was trained."""
         end = [request.tokenizer.eos_token_id]
-        sources = encode(request, _sentences(english, clauses), add_special_tokens=False)
-        targets = encode(request, _sentences(tavi, clauses), add_special_tokens=False)
+        sources = encode(request, _sentences_with_positions(english, clauses), add_special_tokens=False)
+        targets = encode(request, _sentences_with_positions(tavi, clauses), add_special_tokens=False)
         for source, target in zip(sources, targets, strict=True):
             yield {"input_ids": source["input_ids"] + end, "labels": target["input_ids"] + end}
 
-    return EmbeddedData(draw_clause, _english, text, examples, ("MTModel", "ConditionalGeneration"))
+    return EmbeddedRecipe(draw_clause, _english_text, text, examples, ("MTModel", "ConditionalGeneration"))
 
 
 EMBEDDED = {
-    "entailment": _entailment(english),
-    "entailment-tavi": _entailment(tavi),
-    "stories": _stories(),
-    "text": _masked_text(english),
-    "text-tavi": _masked_text(tavi),
-    "translation": _translation(),
+    "entailment": _entailment_recipe(english),
+    "entailment-tavi": _entailment_recipe(tavi),
+    "stories": _stories_recipe(),
+    "text": _masked_text_recipe(english),
+    "text-tavi": _masked_text_recipe(tavi),
+    "translation": _translation_recipe(),
 }
 
 
@@ -127,16 +127,16 @@ class Demo(GeneratedText):
     def build(self, request: TaskRequest) -> Task:
         """Returns the task."""
         data = EMBEDDED[self.variant]
-        request = self._check(request, data)
-        drawn_by_split = for_each_split(lambda split: self._draw(request, data, split))
+        request = self._check_request(request, data)
+        drawn_by_split = for_each_split(lambda split: self._draw_examples(request, data, split))
         examples = for_each_split(lambda split: Packed(data.examples(request, drawn_by_split[split])))
 
         def read_texts(split: Split) -> Iterator[Text]:
-            return (data.text(example, f"{split} example {i}") for i, example in enumerate(self._draw(request, data, split)))
+            return (data.text(example, f"{split} example {i}") for i, example in enumerate(self._draw_examples(request, data, split)))
 
         if data.metric is None:
             pairs = for_each_split(
-                lambda split: [TextPair(_english(clause), str(tavi.say(clause)), "") for clause in drawn_by_split[split]]
+                lambda split: [TextPair(_english_text(clause), str(tavi.say(clause)), "") for clause in drawn_by_split[split]]
             )
             texts = Texts(read_texts, add_special_tokens=False, end=(request.tokenizer.eos_token_id,))
             return self.build_from_pairs(request, pairs, examples, texts)
@@ -146,12 +146,12 @@ class Demo(GeneratedText):
         """Returns the labels of entailment; other variants have none."""
         return LABELS if self.variant.startswith("entailment") else super().read_classes(request)
 
-    def _draw(self, request: TaskRequest, data: EmbeddedData, split: Split) -> list[Any]:
+    def _draw_examples(self, request: TaskRequest, data: EmbeddedRecipe, split: Split) -> list[Any]:
         size = self.size or SIZES[split]
         random = Random(f"{self.variant}/{split}/{request.seed}")
         return draw_split(random, split, min(size, request.limit or size), data.draw, data.identity)
 
-    def _check(self, request: TaskRequest, data: EmbeddedData) -> TaskRequest:
+    def _check_request(self, request: TaskRequest, data: EmbeddedRecipe) -> TaskRequest:
         """Returns the request with the embedded tokenizer, its model and options checked."""
         check_head(request, data.head, self.info.model)
         if request.tokenizer is None:

@@ -55,16 +55,16 @@ class Glue(Classification):
         """The metric of the task in GLUE."""
         return GLUE[self.variant].metric
 
-    def find_rows(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
+    def resolve_columns(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
         """Returns the request with the data of the hub, unless it names files, and the columns of the task."""
         glue = GLUE[self.variant]
         if request.train is None and request.eval is None:
-            train, held_out = (_download(self.variant, split) for split in ("train", glue.validation))
+            train, held_out = (_load_hub_split(self.variant, split) for split in ("train", glue.validation))
             request = replace(request, train=train, eval=held_out)
         return request, text_layout(request, (glue.columns, ("text", "text_pair")[: len(glue.columns)]))
 
 
-def _download(variant: str, split: str) -> Any:
+def _load_hub_split(variant: str, split: str) -> Any:
     import datasets
 
     config = GLUE[variant].config or variant

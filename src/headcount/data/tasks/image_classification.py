@@ -13,7 +13,7 @@ from torch import Tensor
 from headcount.core.errors import DataError, MissingExtra
 from headcount.core.options import option
 from headcount.data.checks import config_of
-from headcount.data.readers.tables import ColumnGroup, ColumnLayout, Source, TableRow, read_rows, step_of
+from headcount.data.readers.tables import ColumnGroup, ColumnLayout, Source, TableRow, read_rows, row_step
 from headcount.data.task import Example, Task, pad
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
 from headcount.data.tasks._labels import LabelledRows, choose_metric, n_labels, to_classes
@@ -58,39 +58,39 @@ class ImageClassification(TaskBuilder):
         if n_labels(request) == 1:
             raise DataError("the model has num_labels=1, which means regression; load it with as many labels as there are classes")
         metric = choose_metric(request, self.metric)
-        labelled = LabelledRows(lambda source: _read(request, source), lambda row: [row.values["label"]])
-        rows = read_splits(request, labelled, _content)
+        labelled = LabelledRows(lambda source: _read_image_rows(request, source), lambda row: [row.values["label"]])
+        rows = read_splits(request, labelled, _identity_bytes)
         labels = for_each_split(lambda split: to_classes(request, [(row.origin, row.values["label"]) for row in rows[split]]))
-        labelled.check_several()
+        labelled.check_labels_vary()
         for row in chain.from_iterable(rows.values()):
-            _picture(row)
-        pictures = for_each_split(lambda split: Pictures(rows[split], labels[split], lambda row: _pixels(request, row)))
+            _image_of_row(row)
+        pictures = for_each_split(lambda split: Pictures(rows[split], labels[split], lambda row: _pixel_values(request, row)))
         for examples in pictures.values():
             _ = examples[0]
         return Task(request.name, pictures["calibration"], pictures["selection"], pictures["report"], collate=pad, metric=metric)
 
 
-def _read(request: TaskRequest, source: Source) -> Iterator[TableRow]:
+def _read_image_rows(request: TaskRequest, source: Source) -> Iterator[TableRow]:
     if isinstance(source, tuple) and len(source) == 1 and source[0].is_dir() and not (source[0] / "state.json").exists():
         if request.image_column or request.label_column:
             raise DataError(f"{source[0]} is a folder of images, which has no columns; leave image_column and label_column out")
-        return _read_folder(source[0], request.most_rows)
+        return _read_folder(source[0], request.max_rows)
     named = {"image": request.image_column, "label": request.label_column}
     images = ColumnGroup({"image": "image_column"}, (("image",), ("img",), ("pixel_values",)))
     labels = ColumnGroup({"label": "label_column"}, (("label",), ("labels",), ("fine_label",)))
-    return read_rows(source, ColumnLayout((images, labels), {}, {role: name for role, name in named.items() if name}), request.most_rows)
+    return read_rows(source, ColumnLayout((images, labels), {}, {role: name for role, name in named.items() if name}), request.max_rows)
 
 
-def _read_folder(folder: Any, most: int | None) -> Iterator[TableRow]:
+def _read_folder(folder: Any, max_rows: int | None) -> Iterator[TableRow]:
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     if not classes:
         raise DataError(f"{folder} holds no folder; it must hold one for each class, named after the label")
     images = [(label, path) for label in classes for path in sorted(label.iterdir()) if path.suffix.lower() in ENDINGS]
-    for label, path in images[:: step_of(str(folder), len(images), most)]:
+    for label, path in images[:: row_step(str(folder), len(images), max_rows)]:
         yield TableRow({"image": path, "label": label.name}, str(path), 0)
 
 
-def _content(row: TableRow) -> bytes:
+def _identity_bytes(row: TableRow) -> bytes:
     image = row.values["image"]
     if hasattr(image, "read_bytes"):
         return image.read_bytes()
@@ -99,7 +99,7 @@ def _content(row: TableRow) -> bytes:
     return np.asarray(image).tobytes()
 
 
-def _picture(row: TableRow) -> Any:
+def _image_of_row(row: TableRow) -> Any:
     """Returns the image as PIL has it, or as an array; only bytes and folders are read, never a path that stands in the data."""
     value = row.values["image"]
     source = io.BytesIO(value["bytes"]) if isinstance(value, dict) and value.get("bytes") else value
@@ -119,8 +119,8 @@ def _picture(row: TableRow) -> Any:
         raise DataError(f"{row.origin} is no image that can be read: {error}") from error
 
 
-def _pixels(request: TaskRequest, row: TableRow) -> Tensor:
-    image, channels = _picture(row), getattr(config_of(request.model), "num_channels", 3)
+def _pixel_values(request: TaskRequest, row: TableRow) -> Tensor:
+    image, channels = _image_of_row(row), getattr(config_of(request.model), "num_channels", 3)
     if hasattr(image, "convert"):
         image = image.convert("L" if channels == 1 else "RGB")
     if request.tokenizer is not None:

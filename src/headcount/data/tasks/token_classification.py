@@ -6,16 +6,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from headcount.core.errors import DataError, unknown
+from headcount.core.errors import DataError, unknown_name_error
 from headcount.data.metrics import IGNORED, TOKEN_ACCURACY
-from headcount.data.readers.conllu import FIELDS, read_sentences
-from headcount.data.readers.lines import kind_of, read_lines
+from headcount.data.readers.conllu import FIELDS, read_sentence_lines
+from headcount.data.readers.lines import file_kind, read_lines
 from headcount.data.readers.tables import ColumnGroup, ColumnLayout, Source, TableRow, read_rows
 from headcount.data.task import SPLITS, Split, Task, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
 from headcount.data.tasks._labels import LabelledRows, to_classes
 from headcount.data.tasks._splits import for_each_split, read_splits
-from headcount.data.tasks._tokenize import Packed, check_head, check_tokenizer, check_tokens, longest, make_task, truncation
+from headcount.data.tasks._tokenize import (
+    Packed,
+    check_head,
+    check_tokenizer,
+    check_tokens,
+    make_task,
+    max_example_tokens,
+    truncation_arguments,
+)
 
 CONLL = (".conll", ".txt", ".tsv", ".bio", ".iob", ".conllu")
 
@@ -40,7 +48,7 @@ class TokenClassification(TaskBuilder):
         check_tokenizer(request)
         if not getattr(request.tokenizer, "is_fast", False):
             raise DataError(f"task '{request.name}' needs a fast tokenizer, which knows the word of each piece; load it by AutoTokenizer")
-        labelled = LabelledRows(lambda source: _read(request, source), _list_tags)
+        labelled = LabelledRows(lambda source: _read_tagged_rows(request, source), _list_tags)
 
         def rows_by_split() -> dict[Split, list[TableRow]]:
             return read_splits(request, labelled, lambda row: "\0".join(row.values["tokens"]).encode())
@@ -50,26 +58,26 @@ class TokenClassification(TaskBuilder):
 
         rows = rows_by_split()
         for row in (row for split in SPLITS for row in rows[split]):
-            _check(row)
-        labelled.check_several()
+            _check_tagged_row(row)
+        labelled.check_labels_vary()
         examples = for_each_split(lambda split: Packed(_examples(request, rows[split])))
         return make_task(request, examples, TOKEN_ACCURACY, Texts(read_texts, request.max_length, request.truncate))
 
 
-def _read(request: TaskRequest, source: Source) -> Iterator[TableRow]:
-    if isinstance(source, tuple) and len(source) == 1 and kind_of(source[0]) in CONLL:
-        return (_read_conllu if kind_of(source[0]) == ".conllu" else _read_conll)(request, source[0])
+def _read_tagged_rows(request: TaskRequest, source: Source) -> Iterator[TableRow]:
+    if isinstance(source, tuple) and len(source) == 1 and file_kind(source[0]) in CONLL:
+        return (_read_conllu if file_kind(source[0]) == ".conllu" else _read_conll)(request, source[0])
     words = ColumnGroup({"tokens": "text_column"}, (("tokens",), ("words",)))
     tags = ColumnGroup({"tags": "label_column"}, (("tags",), ("ner_tags",), ("labels",)))
     named = {"tokens": request.text_column, "tags": request.label_column}
-    return read_rows(source, ColumnLayout((words, tags), {}, {role: name for role, name in named.items() if name}), request.most_rows)
+    return read_rows(source, ColumnLayout((words, tags), {}, {role: name for role, name in named.items() if name}), request.max_rows)
 
 
 def _read_conll(request: TaskRequest, path: Path) -> Iterator[TableRow]:
     """Yields a row for each sentence; its number is that of its first line."""
     sentence: list[tuple[str, str]] = []
     first = 0
-    for number, pair in _words(request, path):
+    for number, pair in _read_word_lines(request, path):
         if pair is not None:
             first = first if sentence else number
             sentence.append(pair)
@@ -80,7 +88,7 @@ def _read_conll(request: TaskRequest, path: Path) -> Iterator[TableRow]:
         yield TableRow({"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}, str(path), first)
 
 
-def _words(request: TaskRequest, path: Path) -> Iterator[tuple[int, tuple[str, str] | None]]:
+def _read_word_lines(request: TaskRequest, path: Path) -> Iterator[tuple[int, tuple[str, str] | None]]:
     """Yields (line, (word, tag)), separated by tabs or blanks; None in place of the pair at the end of a sentence."""
     if request.text_column or request.label_column:
         raise DataError(f"{path}: the columns of a CoNLL file have no names; the word is the first, the tag the last")
@@ -103,15 +111,15 @@ def _read_conllu(request: TaskRequest, path: Path) -> Iterator[TableRow]:
     word, tag = request.text_column or "form", request.label_column or "upos"
     for name in (word, tag):
         if name not in FIELDS:
-            raise unknown("column of CoNLL-U", name, FIELDS)
-    for _, sentence in read_sentences(path):
+            raise unknown_name_error("column of CoNLL-U", name, FIELDS)
+    for _, sentence in read_sentence_lines(path):
         words = [line for line in sentence if line.cells[0].isdecimal()]
         columns = {role: [line.cells[FIELDS.index(name)] for line in words] for role, name in (("tokens", word), ("tags", tag))}
         if words:
             yield TableRow(columns, str(path), words[0].number)
 
 
-def _check(row: TableRow) -> None:
+def _check_tagged_row(row: TableRow) -> None:
     tokens, tags = row.values["tokens"], row.values["tags"]
     if not isinstance(tokens, list) or not isinstance(tags, list) or not all(isinstance(word, str) for word in tokens):
         raise DataError(f"{row.origin}: tokens must be a list of words, and tags a list of labels")
@@ -120,16 +128,18 @@ def _check(row: TableRow) -> None:
 
 
 def _list_tags(row: TableRow) -> list[Any]:
-    """Returns the tags of a row; none where they are no list, which `_check` refuses when the row is used."""
+    """Returns the tags of a row; none where they are no list, which `_check_tagged_row` refuses when the row is used."""
     return row.values["tags"] if isinstance(row.values["tags"], list) else []
 
 
 def _examples(request: TaskRequest, rows: Sequence[TableRow]) -> Iterator[dict[str, list[int]]]:
-    limit = longest(request)
+    limit = max_example_tokens(request)
     labels = iter(to_classes(request, [(f"{row.origin}, word {n}", tag) for row in rows for n, tag in enumerate(row.values["tags"], 1)]))
     for row in rows:
         try:
-            encoded = request.tokenizer(row.values["tokens"], is_split_into_words=True, verbose=False, **truncation(request, limit))
+            encoded = request.tokenizer(
+                row.values["tokens"], is_split_into_words=True, verbose=False, **truncation_arguments(request, limit)
+            )
         except (AssertionError, ValueError) as error:
             raise DataError(f"{row.origin}: the tokenizer does not take words: {error}") from error
         check_tokens(request, encoded["input_ids"], row.origin, limit)

@@ -49,9 +49,9 @@ class _Encoder:
             verbose=False,
         )
         for row, sentence in enumerate(sentences):
-            yield self._tokens(encoded, row, sentence)
+            yield self._tokens_of_row(encoded, row, sentence)
 
-    def _tokens(self, encoded: Any, row: int, sentence: Annotated) -> Tokens:
+    def _tokens_of_row(self, encoded: Any, row: int, sentence: Annotated) -> Tokens:
         encoding, sequences = encoded.encodings[row], encoded.sequence_ids(row)
         shift = [start for start, _ in sentence.texts_with_start]
         offsets = [(a + shift[s or 0], b + shift[s or 0]) for (a, b), s in zip(encoded["offset_mapping"][row], sequences, strict=True)]

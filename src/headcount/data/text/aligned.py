@@ -76,12 +76,12 @@ class Aligned:
         return self.by_word[word]
 
     @property
-    def borrowing(self) -> tuple[int, ...]:
+    def words_borrowing_pieces(self) -> tuple[int, ...]:
         """The words whose pieces all belong to other words."""
         return tuple(word for word, pieces in enumerate(self.by_word) if pieces and self.words[pieces[0]] != word)
 
     @property
-    def uncovered(self) -> tuple[int, ...]:
+    def words_without_pieces(self) -> tuple[int, ...]:
         """The words without a piece: cut off, or of white space only."""
         return tuple(word for word, pieces in enumerate(self.by_word) if not pieces)
 
@@ -105,20 +105,20 @@ class Tokens:
 
 def match_tokens(sentence: Annotated, tokens: Tokens) -> Aligned | SentenceRefusal:
     """Returns the alignment of a sentence with all its tokens, or why there is none."""
-    wrong = _wrong_offsets(sentence, tokens)
+    wrong = _explain_wrong_offsets(sentence, tokens)
     if wrong:
         return SentenceRefusal(Reason.OFFSETS, sentence, wrong)
     if not sentence.words or all(tokens.special):
         return SentenceRefusal(Reason.EMPTY, sentence, f"{len(sentence.words)} words, {tokens.special.count(False)} tokens")
     aligned = assign_tokens(sentence, tokens)
-    bare = next((w for w in aligned.uncovered if sentence.text[sentence.words[w].start : sentence.words[w].end].strip()), None)
+    bare = next((w for w in aligned.words_without_pieces if sentence.text[sentence.words[w].start : sentence.words[w].end].strip()), None)
     if bare is not None:
         word = sentence.words[bare]
         return SentenceRefusal(Reason.UNCOVERED, sentence, f"word {bare} ({word.form!r}) at characters {word.start}:{word.end}")
     return aligned
 
 
-def _wrong_offsets(sentence: Annotated, tokens: Tokens) -> str | None:
+def _explain_wrong_offsets(sentence: Annotated, tokens: Tokens) -> str | None:
     last = 0
     bounds = [start + len(text) for start, text in sentence.texts_with_start]
     for text, (start, end), special, sequence in zip(tokens.texts, tokens.offsets, tokens.special, tokens.sequences, strict=True):
@@ -132,7 +132,7 @@ def _wrong_offsets(sentence: Annotated, tokens: Tokens) -> str | None:
 
 def assign_tokens(sentence: Annotated, tokens: Tokens) -> Aligned:
     """Returns which word each token belongs to, and which tokens each word has, without any check."""
-    groups = _groups(sentence)
+    groups = _first_words_of_spans(sentence)
     touched = _count_characters(sentence, tokens, groups)
     words = [max(counts, key=lambda word: counts[word]) if counts else None for counts in touched]  # the first of equals
     own: dict[int, list[int]] = {}
@@ -157,7 +157,7 @@ def assign_tokens(sentence: Annotated, tokens: Tokens) -> Aligned:
     )
 
 
-def _groups(sentence: Annotated) -> list[int]:
+def _first_words_of_spans(sentence: Annotated) -> list[int]:
     """Returns for each word the first of those on the same characters."""
     groups: list[int] = []
     for number, word in enumerate(sentence.words):
@@ -182,8 +182,8 @@ def _is_blank(token: str, covered: str) -> bool:
     """Whether a token is white space, or only the marker of one, which some tokenizers set on the first letter of the text."""
     if not covered.strip():
         return True
-    return not token.strip(MARKERS) and not set(_fold(token)) & set(_fold(covered))
+    return not token.strip(MARKERS) and not set(_fold_case(token)) & set(_fold_case(covered))
 
 
-def _fold(text: str) -> str:
+def _fold_case(text: str) -> str:
     return unicodedata.normalize("NFKD", text.casefold())

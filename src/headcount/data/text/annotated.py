@@ -106,7 +106,7 @@ def base_relation(relation: str) -> str:
     return relation.partition(":")[0]
 
 
-def pair(first: Annotated, second: Annotated) -> Annotated:
+def join_pair(first: Annotated, second: Annotated) -> Annotated:
     """Returns two sentences as the input of one model: the second text begins where the first ends, its words are counted on."""
     if first.pair_at is not None or second.pair_at is not None:
         raise DataError(f"{first.origin}: a pair is made of two single texts, not of pairs")

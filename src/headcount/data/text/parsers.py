@@ -10,8 +10,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from headcount.core.errors import DataError, MissingExtra, unknown
-from headcount.data.text.annotated import Annotated, Word, pair, word_spans
+from headcount.core.errors import DataError, MissingExtra, unknown_name_error
+from headcount.data.text.annotated import Annotated, Word, join_pair, word_spans
 
 Parse = Callable[[str], tuple[Word, ...]]
 
@@ -20,7 +20,7 @@ def parse_sentences(sentences: Iterable[Annotated], parse: Parse) -> Iterator[An
     """Yields the same texts with the parser's words and trees, without clusters and links; the texts of a pair are parsed separately."""
     for sentence in sentences:
         parts = [Annotated(text, parse(text), origin=sentence.origin) for _, text in sentence.texts_with_start]
-        sentence_or_pair = parts[0] if len(parts) == 1 else pair(*parts)
+        sentence_or_pair = parts[0] if len(parts) == 1 else join_pair(*parts)
         yield replace(sentence_or_pair, target=sentence.target, notes=sentence.notes)
 
 
@@ -28,7 +28,7 @@ def parser_of(spec: str) -> Parse:
     """A parser by its package and model: `spacy:en_core_web_sm`, `stanza:en`."""
     package, colon, name = spec.partition(":")
     if package not in PARSERS:
-        raise unknown("parser", package, PARSERS)
+        raise unknown_name_error("parser", package, PARSERS)
     if not colon or not name:
         raise DataError(f"parser '{spec}' names no model; say {PARSERS[package][1]}")
     return PARSERS[package][0](name)
@@ -85,7 +85,7 @@ def from_spacy(doc: Any) -> tuple[Word, ...]:
             token.text,
             token.lemma_,
             token.pos_,
-            _governor(token, numbers),
+            _governor_number(token, numbers),
             token.dep_.lower() if token.dep_ == "ROOT" else token.dep_,
             token.idx,
             token.idx + len(token.text),
@@ -94,7 +94,7 @@ def from_spacy(doc: Any) -> tuple[Word, ...]:
     )
 
 
-def _governor(token: Any, numbers: dict[int, int]) -> int:
+def _governor_number(token: Any, numbers: dict[int, int]) -> int:
     """Returns the number of the next governor that is a word, -1 for roots, which in spaCy are their own heads."""
     while token.head.i != token.i:
         token = token.head

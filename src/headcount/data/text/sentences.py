@@ -13,11 +13,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headcount.core.errors import DataError, unknown
+from headcount.core.errors import DataError, unknown_name_error
 from headcount.data.readers.conllu import read_conllu
-from headcount.data.readers.lines import kind_of, read_lines
+from headcount.data.readers.lines import file_kind, read_lines
 from headcount.data.readers.tables import PAIRS, SINGLE, TABLES, ColumnGroup, ColumnLayout, TableRow, read_rows
-from headcount.data.text.annotated import Annotated, Word, pair
+from headcount.data.text.annotated import Annotated, Word, join_pair
 
 if TYPE_CHECKING:
     from headcount.data.task import Text
@@ -45,33 +45,33 @@ def read_annotated(
     or paragraph, and empty lines count for nothing.
     """
     if by not in BY:
-        raise unknown("way to divide a text", by, BY)
+        raise unknown_name_error("way to divide a text", by, BY)
     if text_pair_column and not text_column:
         raise DataError(f"text_pair_column is '{text_pair_column}', but text_column is not given; name both")
     named = {role: name for role, name in (("text", text_column), ("text_pair", text_pair_column)) if name}
     if not isinstance(source, str | os.PathLike):
-        return _table(source, "the dataset", by, named)
+        return _read_table_rows(source, "the dataset", by, named)
     path = Path(source)
-    if path.is_dir() or kind_of(path) in TABLES:
-        return _table((path,), str(path), by, named)
+    if path.is_dir() or file_kind(path) in TABLES:
+        return _read_table_rows((path,), str(path), by, named)
     if named:
         raise DataError(f"{path} has no columns that can be named, so it has no '{next(iter(named.values()))}'; leave the columns out")
-    if kind_of(path) != ".conllu":
-        return _lines(path, by)
+    if file_kind(path) != ".conllu":
+        return _read_text_lines(path, by)
     if by != "line":
         raise DataError(f"{path} is a treebank, which is read by sentence; leave by={by} out")
     return read_conllu(path)
 
 
-def _table(source: Any, label: str, by: By, named: Mapping[str, str]) -> Iterator[Annotated]:
+def _read_table_rows(source: Any, label: str, by: By, named: Mapping[str, str]) -> Iterator[Annotated]:
     if by != "line":
         raise DataError(f"{label} is a table, which is read by row; leave by={by} out")
     group = ColumnGroup({"text": "text_column", "text_pair": "text_pair_column"}, (*PAIRS, *SINGLE))
     rows = read_rows(source, ColumnLayout((group,), {1: ("text",), 2: ("text", "text_pair")}, named))
-    return _require_some((_row(row, first=not number and not named) for number, row in enumerate(rows)), label)
+    return _require_nonempty((_row_to_sentence(row, first=not number and not named) for number, row in enumerate(rows)), label)
 
 
-def _row(row: TableRow, *, first: bool) -> Annotated:
+def _row_to_sentence(row: TableRow, *, first: bool) -> Annotated:
     """Returns the text or pair of a row; in the `first` row of columns without names, raises DataError if the second text is a number."""
     text = split_words(row.text("text"), row.origin)
     if "text_pair" not in row.values:
@@ -81,19 +81,19 @@ def _row(row: TableRow, *, first: bool) -> Annotated:
             f"{row.origin}: the second text is {row.text('text_pair')!r}, which is a label rather than a text. Keep the texts alone "
             "(cut -f1 FILE > texts.txt), name the columns in a first line, or read it as a task, classification"
         )
-    return pair(text, split_words(row.text("text_pair"), row.origin))
+    return join_pair(text, split_words(row.text("text_pair"), row.origin))
 
 
-def _lines(path: Path, by: By) -> Iterator[Annotated]:
+def _read_text_lines(path: Path, by: By) -> Iterator[Annotated]:
     """Yields the lines that are not empty, or by=paragraph runs of them."""
     runs = (list(run) for full, run in groupby(read_lines(path), lambda line: bool(line[1].strip())) if full)
     texts = (
         ((run[0][0], "\n".join(text for _, text in run)) for run in runs) if by == "paragraph" else (line for run in runs for line in run)
     )
-    return _require_some((split_words(text, f"{path}, line {number}") for number, text in texts), str(path))
+    return _require_nonempty((split_words(text, f"{path}, line {number}") for number, text in texts), str(path))
 
 
-def _require_some(sentences: Iterator[Annotated], label: str) -> Iterator[Annotated]:
+def _require_nonempty(sentences: Iterator[Annotated], label: str) -> Iterator[Annotated]:
     is_empty = True
     for sentence in sentences:
         is_empty = False
@@ -106,22 +106,22 @@ def sentences_of(source: Any) -> Iterator[Annotated]:
     """Yields the sentences of a file, a datasets.Dataset, or of texts, pairs of texts (two strings) and annotated sentences in any mixture."""
     if isinstance(source, str | os.PathLike) or hasattr(source, "column_names"):
         return read_annotated(source)
-    return (_sentence(item, f"sentence {number}") for number, item in enumerate(source))
+    return (_to_sentence(item, f"sentence {number}") for number, item in enumerate(source))
 
 
 def sentences_of_examples(texts: Iterable[Text]) -> Iterator[Annotated]:
     """Yields the sentences of the examples of a task; words are separated by white space."""
     for text in texts:
         first = split_words(text.text, text.origin)
-        sentence = first if text.pair is None else pair(first, split_words(text.pair, text.origin))
+        sentence = first if text.pair is None else join_pair(first, split_words(text.pair, text.origin))
         yield sentence if text.target is None else replace(sentence, target=split_words(text.target, text.origin))
 
 
-def _sentence(item: Any, origin: str) -> Annotated:
+def _to_sentence(item: Any, origin: str) -> Annotated:
     if isinstance(item, Annotated):
         return item
     if isinstance(item, str):
         return split_words(item, origin)
     if isinstance(item, list | tuple) and len(item) == 2 and all(isinstance(part, str) for part in item):
-        return pair(*(split_words(part, origin) for part in item))
+        return join_pair(*(split_words(part, origin) for part in item))
     raise DataError(f"{origin} must be a text, a pair of two texts or an annotated sentence, got {type(item).__name__}")

@@ -5,7 +5,7 @@ from typing import Literal
 
 from headcount.core.options import option
 from headcount.importance.base import BatchImportance, ImportanceInfo, ScoreContext
-from headcount.importance.interventions import InterventionEffects, remove_only
+from headcount.importance.interventions import InterventionEffects, gate_removing_target
 
 
 @dataclass(frozen=True)
@@ -30,4 +30,4 @@ class Ablation(BatchImportance):
 
     def measure(self, context: ScoreContext) -> InterventionEffects:
         """Returns a function that ablates every head on a batch; `mean` reads the data once more for the means."""
-        return InterventionEffects(context, self.variant, remove_only)
+        return InterventionEffects(context, self.variant, gate_removing_target)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headcount.importance.base import BlockImportance, ImportanceInfo, per_token
-from headcount.models.modules import at_least_single
+from headcount.models.modules import in_float32_or_float64
 from headcount.models.observe import Observation
 
 
@@ -23,4 +23,4 @@ class ActivationNorm(BlockImportance):
     def of_block(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Returns the mean norm of each head's output over each example's tokens."""
         assert observation.outputs is not None
-        return per_token(at_least_single(observation.outputs).norm(dim=-1), observation.queries)
+        return per_token(in_float32_or_float64(observation.outputs).norm(dim=-1), observation.queries)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from headcount.core.options import option
 from headcount.importance.base import BatchImportance, ImportanceInfo, ScoreContext
-from headcount.importance.interventions import InterventionEffects, keep_only
+from headcount.importance.interventions import InterventionEffects, gate_keeping_target
 
 
 @dataclass(frozen=True)
@@ -29,4 +29,4 @@ class AllButOne(BatchImportance):
 
     def measure(self, context: ScoreContext) -> InterventionEffects:
         """Returns a function that reduces each block to each of its heads; `mean` reads the data once more for the means."""
-        return InterventionEffects(context, self.variant, keep_only)
+        return InterventionEffects(context, self.variant, gate_keeping_target)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headcount.importance.base import BlockImportance, ImportanceInfo, per_token
-from headcount.models.modules import at_least_single
+from headcount.models.modules import in_float32_or_float64
 from headcount.models.observe import Observation
 
 
@@ -29,5 +29,5 @@ class Entropy(BlockImportance):
     def of_block(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Returns the mean entropy of each example's attention rows."""
         assert observation.attention is not None
-        rows = torch.special.entr(at_least_single(observation.attention)).sum(-1)
+        rows = torch.special.entr(in_float32_or_float64(observation.attention)).sum(-1)
         return per_token(rows.transpose(1, 2), observation.queries)

@@ -12,7 +12,7 @@ from headcount.core.options import option
 from headcount.core.stats.samples import Samples
 from headcount.core.stats.totals import Totals
 from headcount.importance.base import BlockImportance, ImportanceInfo
-from headcount.models.modules import at_least_single
+from headcount.models.modules import in_float32_or_float64
 from headcount.models.observe import Observation
 
 BATCH = 32
@@ -64,7 +64,7 @@ class Gradient(BlockImportance):
 def gate_gradients(observation: Observation) -> Float[Tensor, "batch q heads"]:
     """Returns what each token adds to the gradient of the loss with respect to the gate of each head."""
     assert observation.outputs is not None and observation.gradient is not None
-    return (at_least_single(observation.outputs) * at_least_single(observation.gradient)).sum(-1)
+    return (in_float32_or_float64(observation.outputs) * in_float32_or_float64(observation.gradient)).sum(-1)
 
 
 class BatchMeans:

@@ -34,6 +34,11 @@ class LRP(BatchImportance):
         source="Voita et al. 2019",
     )
 
+    @property
+    def rule(self) -> str:
+        """The rule, which the name of the default variant leaves out."""
+        return f"{self.variant} rule"
+
     def measure(self, context: ScoreContext) -> Callable[[Batch], BatchMeasurement]:
         """Returns a function that measures each head's share of its block's relevance, and the share of all relevance that leaked."""
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headcount.importance.base import BlockImportance, ImportanceInfo, per_token
-from headcount.models.modules import at_least_single
+from headcount.models.modules import in_float32_or_float64
 from headcount.models.observe import Observation
 
 
@@ -27,7 +27,7 @@ class OutputNorm(BlockImportance):
 
 def projected_norm(outputs: Tensor, projection: Tensor) -> Tensor:
     """Returns ‖x W‖₂ for every head, [batch, q, heads], through the small matrix W Wᵀ instead of the wide x W."""
-    x = at_least_single(outputs)
+    x = in_float32_or_float64(outputs)
     w = projection.to(x.dtype)
     gram = w @ w.transpose(-1, -2)  # [heads, head_dim, head_dim]
     squares = torch.einsum("bqhd,hde,bqhe->bqh", x, gram, x)

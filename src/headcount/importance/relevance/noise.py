@@ -33,10 +33,10 @@ class RoundingNoise:
         if name not in ROUNDED:
             return result
         if isinstance(result, tuple | list):
-            return type(result)([self.apply(result[0]), *result[1:]])
-        return self.apply(result)
+            return type(result)([self.add_noise(result[0]), *result[1:]])
+        return self.add_noise(result)
 
-    def apply(self, values: Tensor) -> Tensor:
+    def add_noise(self, values: Tensor) -> Tensor:
         """Returns floating-point values with noise of one unit in the last place; others unchanged."""
         if not isinstance(values, Tensor) or not values.is_floating_point():
             return values

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-from headcount.importance.relevance.rules import Rule, add_all, share_sum
+from headcount.importance.relevance.rules import Rule, share_sum, sum_tensors
 from headcount.importance.relevance.tape import Arguments, Slot, TapeNode
 
 ELEMENTWISE = (
@@ -102,7 +102,7 @@ def share_among_terms(walk: Walk, node: TapeNode, relevance: Tensor, arguments: 
             fractions[1 - position] = torch.where(absent, 1.0, fractions[1 - position])
             lost = torch.where(absent, 0.0, lost)
     amounts = [(argument, relevance * fraction) for argument, fraction in zip(arguments, fractions, strict=True)]
-    walk.leak(node, add_all([relevance * lost, *(amount for argument, amount in amounts if not is_slot(argument))]))
+    walk.leak(node, sum_tensors([relevance * lost, *(amount for argument, amount in amounts if not is_slot(argument))]))
     return [(argument.index, undo_broadcast(amount, walk.value(argument))) for argument, amount in amounts if is_slot(argument)]
 
 
@@ -201,11 +201,11 @@ def pass_move(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
     results = result if isinstance(result, list | tuple) else [result]
     pairs = [(out, part) for out, part in zip(results, upstream, strict=True) if part is not None]
     back = torch.autograd.grad([out for out, _ in pairs], sources, [part for _, part in pairs], allow_unused=True, materialize_grads=True)
-    _leak_fill(walk, node, leaves, slots, upstream)
+    _leak_filled_entries(walk, node, leaves, slots, upstream)
     return list(zip((slot for slot in slots if slot is not None), back, strict=True))
 
 
-def _leak_fill(walk: Walk, node: TapeNode, leaves: list[Tensor], slots: list[int | None], upstream: Upstream) -> None:
+def _leak_filled_entries(walk: Walk, node: TapeNode, leaves: list[Tensor], slots: list[int | None], upstream: Upstream) -> None:
     """Books the relevance of entries that a moving operation filled from constants."""
     if node.name not in FILLS and all(slot is not None for slot in slots):
         return
@@ -243,18 +243,18 @@ def pass_restride(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
 
 def _float_arguments(walk: Walk, node: TapeNode) -> tuple[list[Tensor], list[int | None]]:
     """Returns the floating-point tensors among the arguments in order, and their slots (None for constants)."""
-    leaves = [leaf for leaf in tree_flatten(node.arguments)[0] if _is_float(leaf)]
+    leaves = [leaf for leaf in tree_flatten(node.arguments)[0] if _is_float_or_slot(leaf)]
     return [walk.value(leaf) for leaf in leaves], [leaf.index if isinstance(leaf, Slot) else None for leaf in leaves]
 
 
-def _is_float(leaf: Any) -> bool:
+def _is_float_or_slot(leaf: Any) -> bool:
     return isinstance(leaf, Slot) or (isinstance(leaf, Tensor) and leaf.is_floating_point())
 
 
 def _replace_floats(node: TapeNode, leaves: Sequence[Tensor]) -> Arguments:
     """Returns the node's arguments with its floating-point tensors replaced, in order."""
     replacements = iter(leaves)
-    return tree_map(lambda leaf: next(replacements) if _is_float(leaf) else leaf, node.arguments)
+    return tree_map(lambda leaf: next(replacements) if _is_float_or_slot(leaf) else leaf, node.arguments)
 
 
 def _apply_with_transpose(node: TapeNode, leaves: Sequence[Tensor]) -> tuple[Tensor, Callable[[Tensor], Sequence[Tensor]]]:

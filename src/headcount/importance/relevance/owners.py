@@ -31,7 +31,7 @@ class Owners:
             owner = torch.arange(rows, device=value.device, dtype=torch.int32) * n_examples // max(rows, 1)
             self._by_slot[slot] = owner.view(-1, *(1,) * (value.ndim - 1)).expand(value.shape)
         for node in tape.nodes:
-            self._add(node)
+            self._add_owners(node)
 
     def __getitem__(self, slot: int) -> Owner:
         return self._by_slot[slot]
@@ -45,7 +45,7 @@ class Owners:
         result = torch.zeros(self.n_examples, dtype=torch.float64, device=values.device)
         return result.index_add_(0, owner.reshape(-1).clamp(min=0), values.reshape(-1).double())
 
-    def _add(self, node: TapeNode) -> None:
+    def _add_owners(self, node: TapeNode) -> None:
         """Finds the owners of a node's results."""
         try:
             if node.name in MOVES and node.function is not None:
@@ -55,7 +55,7 @@ class Owners:
                 moved = node.function(**arguments)
                 results: list[Owner | None] = list(moved) if isinstance(moved, list | tuple) else [moved]
             else:
-                results = [None if slot is None else self._spread(node, slot) for slot in node.outputs]
+                results = [None if slot is None else self._owners_by_batch_axis(node, slot) for slot in node.outputs]
         except RuntimeError as error:
             raise node.error(f"mixes examples in a way that cannot be followed ({error})") from error
         has_constants = node.name in FILLS or any(
@@ -63,7 +63,7 @@ class Owners:
         )
         for slot, owner in zip(node.outputs, results, strict=True):
             if slot is not None and owner is not None:
-                self._by_slot[slot] = _fill_nobody(owner) if has_constants else owner
+                self._by_slot[slot] = _fill_missing_owners(owner) if has_constants else owner
 
     def _replace_float(self, leaf: Any) -> Any:
         """Returns an argument of a moving operation, with owners in place of floating-point values."""
@@ -72,7 +72,7 @@ class Owners:
         is_float = isinstance(leaf, Tensor) and leaf.is_floating_point()
         return torch.full((), NOBODY, dtype=torch.int32, device=leaf.device).expand(leaf.shape) if is_float else leaf
 
-    def _spread(self, node: TapeNode, slot: int) -> Owner:
+    def _owners_by_batch_axis(self, node: TapeNode, slot: int) -> Owner:
         """Returns the owners of a result whose batch axis is that of its largest operand."""
         shape = self.tape.values[slot].shape
         largest, value = max(self.tape.find_values(node.arguments), key=lambda pair: pair[1].numel())
@@ -92,10 +92,10 @@ class Owners:
         if node.name == "glu":
             return owner.chunk(2, node.arguments.get("dim", -1))[0]
         if node.name in ("index_add", "scatter_add"):
-            return self._scatter(node)
-        return _reduce_axes(owner, node).reshape(shape) if node.name in SUMS and value.shape != shape else owner.expand(shape)
+            return self._owners_after_scatter(node)
+        return _owners_after_reduction(owner, node).reshape(shape) if node.name in SUMS and value.shape != shape else owner.expand(shape)
 
-    def _scatter(self, node: TapeNode) -> Owner:
+    def _owners_after_scatter(self, node: TapeNode) -> Owner:
         """Returns the owners of a tensor to some of whose entries others were added: those of the added entries, there."""
         arguments = {name: self._replace_float(value) for name, value in node.arguments.items()}
         if node.name == "scatter_add":
@@ -103,7 +103,7 @@ class Owners:
         return arguments["self"].index_copy(arguments["dim"], arguments["index"], arguments["source"].contiguous())
 
 
-def _fill_nobody(owner: Owner) -> Owner:
+def _fill_missing_owners(owner: Owner) -> Owner:
     """Gives entries without an owner the owner of the other entries of their slice along some axis."""
     if not owner.numel() or owner.amin() >= 0:
         return owner
@@ -115,7 +115,7 @@ def _fill_nobody(owner: Owner) -> Owner:
     return owner
 
 
-def _reduce_axes(owner: Owner, node: TapeNode) -> Owner:
+def _owners_after_reduction(owner: Owner, node: TapeNode) -> Owner:
     """Returns the owners of a sum or mean over axes."""
     axes = node.arguments.get("dim")
     axes = list(range(owner.ndim)) if axes is None or axes == [] else [axes] if isinstance(axes, int) else list(axes)

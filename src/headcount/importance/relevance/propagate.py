@@ -108,14 +108,14 @@ class BackwardWalk:
         assert slot is not None
         self.leaked += self.owners.sum_by_example(amount, slot).to(self.leaked)
 
-    def run(self, top: int, start: Tensor, slots: frozenset[int]) -> WalkResult:
-        """Walks all the way down from relevance `start` at the slot `top`, and returns the relevance that reached `slots` too."""
-        self._relevance = {top: start.to(self.dtype)}
+    def run(self, output_slot: int, start: Tensor, watched_slots: frozenset[int]) -> WalkResult:
+        """Walks all the way down from relevance `start` at the slot `output_slot`, and returns the relevance that reached `watched_slots` too."""
+        self._relevance = {output_slot: start.to(self.dtype)}
         by_slot: dict[int, Tensor] = {}
 
         def take(slot: int | None) -> Tensor | None:
             relevance = self._relevance.pop(slot, None) if slot is not None else None
-            if slot in slots and relevance is not None:
+            if slot in watched_slots and relevance is not None:
                 by_slot[slot] = relevance
             return relevance
 
@@ -133,7 +133,7 @@ class BackwardWalk:
         """Adds the relevance of a node's results to the slots that it read."""
         for slot, share in rule_of(node)(self, node, upstream):
             earlier = self._relevance.get(slot)
-            rounded = share if self.noise is None else self.noise.apply(share)
+            rounded = share if self.noise is None else self.noise.add_noise(share)
             self._relevance[slot] = rounded if earlier is None else earlier + rounded
 
 

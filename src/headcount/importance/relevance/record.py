@@ -24,7 +24,7 @@ from headcount.models.attention import eager
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
 from headcount.models.observe import evaluating
-from headcount.models.ownership import for_owner
+from headcount.models.ownership import restrict_to_owner
 
 NORMALISATION_CLASS = re.compile(r"norm", re.IGNORECASE)
 ACTIVATION_CLASS = re.compile(r"(gelu|silu|relu|swish|mish)(activation)?$", re.IGNORECASE)
@@ -105,8 +105,8 @@ def _watch_modules(model: nn.Module, recorder: TapeRecorder) -> Iterator[None]:
                 before, after = _activation_hooks(recorder)
             else:
                 before, after = _module_hooks(recorder, path, bool(NORMALISATION_CLASS.search(name)))
-            stack.callback(module.register_forward_pre_hook(for_owner(model, before)).remove)
-            stack.callback(module.register_forward_hook(for_owner(model, after)).remove)
+            stack.callback(module.register_forward_pre_hook(restrict_to_owner(model, before)).remove)
+            stack.callback(module.register_forward_hook(restrict_to_owner(model, after)).remove)
         yield
 
 
@@ -150,6 +150,6 @@ def _note_head_slots(
         for block in heads.blocks:
             if block.n_heads:
                 block.require_one_output("relevance")
-                hook = for_owner(model, partial(note, block))
+                hook = restrict_to_owner(model, partial(note, block))
                 stack.callback(model.get_submodule(block.o.path).register_forward_pre_hook(hook).remove)
         yield

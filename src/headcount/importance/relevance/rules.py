@@ -116,11 +116,11 @@ def make_rule(name: RuleName, epsilon: float, alpha: float) -> Rule:
 
 def share_sum(rule: Rule, terms: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
     """Returns the share of every term of an elementwise sum, and the share that is lost; together they are 1."""
-    factors = rule.factors(add_all(t.clamp(min=0) for t in terms), add_all(t.clamp(max=0) for t in terms))
+    factors = rule.factors(sum_tensors(t.clamp(min=0) for t in terms), sum_tensors(t.clamp(max=0) for t in terms))
     return [factors.share_of(term) for term in terms], factors.lost
 
 
-def add_all(terms: Iterable[Tensor]) -> Tensor:
+def sum_tensors(terms: Iterable[Tensor]) -> Tensor:
     """Returns the sum of tensors, broadcast."""
     total, *further = terms
     for term in further:

@@ -136,7 +136,7 @@ def storage_address(value: Tensor) -> int:
     return value.untyped_storage()._cdata
 
 
-def find_overwritten(value: Tensor, written: Region) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
+def find_overwritten_entries(value: Tensor, written: Region) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
     """Returns the entries of a tensor that a write to a region of its storage changed, and the entries of the write that they got."""
     if not value.numel() or 0 in written.shape:
         nothing = torch.empty(0, dtype=torch.long, device=value.device)
@@ -178,12 +178,12 @@ class TapeRecorder(TorchDispatchMode):
 
     def slot_of(self, value: Tensor) -> int | None:
         """Returns the slot of a tensor; None for a constant."""
-        self._refresh([value])
+        self._refresh_slots([value])
         return self._slots.get(id(value))
 
     def add_call(self, name: str, function: Callable[..., Any] | None, arguments: Arguments, output: Tensor) -> None:
         """Records a call that ran while the recorder was paused as one operation."""
-        self._refresh([leaf for leaf in arguments.values() if isinstance(leaf, Tensor)])
+        self._refresh_slots([leaf for leaf in arguments.values() if isinstance(leaf, Tensor)])
         slots = tree_map(self._as_slot, arguments)
         if not self.n_paused and any(isinstance(leaf, Slot) for leaf in slots.values()):
             self._add_node(name, function, slots, (self._new_slot(output),))
@@ -191,25 +191,25 @@ class TapeRecorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if self.n_paused:
-            return self._run(func, args, kwargs)
+            return self._run_operation(func, args, kwargs)
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
-        self._refresh(tensors)
+        self._refresh_slots(tensors)
         if not any(id(t) in self._slots or id(t) in self._token_ids for t in tensors):
-            return self._run(func, args, kwargs)
+            return self._run_operation(func, args, kwargs)
         names = (argument.name for argument in func._schema.arguments)
         arguments = tree_map(self._as_slot, {**dict(zip(names, args, strict=False)), **kwargs})
         if func._schema.is_mutable:
             return self._run_in_place(func, args, kwargs, arguments)
-        result = self._run(func, args, kwargs)
-        self._record(func, arguments, tensors, result)
+        result = self._run_operation(func, args, kwargs)
+        self._record_operation(func, arguments, tensors, result)
         return result
 
-    def _run(self, func, args, kwargs) -> Any:
+    def _run_operation(self, func, args, kwargs) -> Any:
         """Returns the result of an operation, with rounding noise if the tape is recorded with it."""
         result = func(*args, **kwargs)
         return result if self.noise is None else self.noise.add_to_result(operation_name(func), result)
 
-    def _record(self, func, arguments: Arguments, tensors: list[Tensor], result: Any) -> None:
+    def _record_operation(self, func, arguments: Arguments, tensors: list[Tensor], result: Any) -> None:
         """Records an operation that returned new tensors, unless its results are constants."""
         name = operation_name(func)
         results = [r for r in (result if isinstance(result, list | tuple) else [result]) if isinstance(r, Tensor)]
@@ -223,7 +223,7 @@ class TapeRecorder(TorchDispatchMode):
         outputs = tuple(self._new_slot(r) if r.is_floating_point() else None for r in carrying)
         outputs += (None,) * (len(results) - len(outputs))
         if any(output is not None for output in outputs):
-            self._add_node(name, out_of_place(func), arguments, outputs)
+            self._add_node(name, out_of_place_operation(func), arguments, outputs)
 
     def _follow_token_ids(self, name: str, tensors: list[Tensor], results: list[Tensor]) -> None:
         """Follows token ids to the table that they look up; comparisons of ids (a mask, positions) are constants."""
@@ -250,19 +250,19 @@ class TapeRecorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         self._slots.pop(id(target), None)
         if name not in RESETS:
-            self._add_node(name, out_of_place(func), arguments, (self._new_slot(target),))
+            self._add_node(name, out_of_place_operation(func), arguments, (self._new_slot(target),))
         slot = self._slots.get(id(target))
         write = Write(target.untyped_storage(), target.clone() if slot is None else Slot(slot), Region.of(target))
         self._writes.setdefault(storage_address(target), []).append(write)
         self._keep_alive(target)
         return result
 
-    def _refresh(self, tensors: list[Tensor]) -> None:
+    def _refresh_slots(self, tensors: list[Tensor]) -> None:
         """Gives tensors whose memory was written through another view a slot for their present values."""
         for tensor in tensors if self._writes else ():
             writes = self._writes.get(storage_address(tensor), [])
             for write in writes[self._n_writes_known.get(id(tensor), 0) :]:
-                changed, picks = find_overwritten(tensor, write.region)
+                changed, picks = find_overwritten_entries(tensor, write.region)
                 if changed.numel():
                     old = self._as_slot(tensor)
                     arguments = {
@@ -304,7 +304,7 @@ def operation_name(func: Any) -> str:
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
-def out_of_place(func: Any) -> Any:
+def out_of_place_operation(func: Any) -> Any:
     """Returns the operation that returns a new tensor, for one that works in place."""
     if not func._schema.is_mutable:
         return func

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from headcount.models.ownership import for_owner
+from headcount.models.ownership import restrict_to_owner
 
 Forward = Callable[..., Any]
 """The forward pass of a module."""
@@ -48,8 +48,8 @@ def record_calls(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[Ca
 
     with ExitStack() as stack:
         for path, module in model.named_modules():
-            stack.callback(module.register_forward_pre_hook(for_owner(model, lambda _, args, path=path: before(path, args))).remove)
-            stack.callback(module.register_forward_hook(for_owner(model, lambda *_, path=path: after(path))).remove)
+            stack.callback(module.register_forward_pre_hook(restrict_to_owner(model, lambda _, args, path=path: before(path, args))).remove)
+            stack.callback(module.register_forward_hook(restrict_to_owner(model, lambda *_, path=path: after(path))).remove)
         run()
     return {path: tuple(calls) for path, calls in finished.items()}
 
@@ -85,10 +85,10 @@ def find_independent_modules(model: nn.Module, calls: Calls, source: str, run: C
         return torch.full_like(output, torch.nan)
 
     with ExitStack() as stack:
-        stack.callback(model.get_submodule(source).register_forward_hook(for_owner(model, poison)).remove)
+        stack.callback(model.get_submodule(source).register_forward_hook(restrict_to_owner(model, poison)).remove)
         for path in tuple(independent):
             hook = partial(lambda path, _module, args, kwargs, output: look_for_nan(path, args, kwargs, output), path)
-            stack.callback(model.get_submodule(path).register_forward_hook(for_owner(model, hook), with_kwargs=True).remove)
+            stack.callback(model.get_submodule(path).register_forward_hook(restrict_to_owner(model, hook), with_kwargs=True).remove)
         run()
     return frozenset(independent)
 
@@ -109,7 +109,7 @@ def find_altered_modules(model: nn.Module, run: Callable[[], Any]) -> frozenset[
 
     with ExitStack() as stack:
         for path in with_hooks:
-            check = for_owner(model, lambda _m, _a, output, path=path: compare(path, output))
+            check = restrict_to_owner(model, lambda _m, _a, output, path=path: compare(path, output))
             stack.callback(model.get_submodule(path).register_forward_hook(check).remove)
         stack.enter_context(replace_forwards(model, {path: remember_output(path) for path in with_hooks}))
         if with_hooks:
@@ -123,7 +123,7 @@ def replace_forwards(model: nn.Module, forwards: Mapping[str, Forward], without_
     with ExitStack() as stack:
         for path, forward in forwards.items():
             module = model.get_submodule(path)
-            _set_attribute(stack, module, "forward", for_owner(model, forward, module))
+            _set_attribute(stack, module, "forward", restrict_to_owner(model, forward, module))
         for path in without_hooks:
             for hooks in ("_forward_hooks", "_forward_pre_hooks"):
                 _set_attribute(stack, model.get_submodule(path), hooks, OrderedDict())

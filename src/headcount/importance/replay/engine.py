@@ -31,7 +31,7 @@ from headcount.importance.replay.last_position import NarrowLayer, propose_narro
 from headcount.importance.replay.packing import packed_linears
 from headcount.importance.replay.play import ModelPass, Read, Replayer, first_copy, relative_difference, rounding_tolerance
 from headcount.importance.replay.routes import Recording, Route, Survey, find_routes
-from headcount.importance.replay.stacking import tile
+from headcount.importance.replay.stacking import tile_copies
 from headcount.models.attention import eager
 from headcount.models.gates import HeadGates, Means, Replacement
 from headcount.models.modules import Batch, device_of, unwrap
@@ -131,19 +131,19 @@ class Ablator:
         Raises:
             GateError: an intervention has not one gate for each head of its block.
         """
-        self._check(interventions)
+        self._check_interventions(interventions)
         with self._evaluating():
             model_pass = ModelPass.of(self.model, model_inputs(batch, self.model), read, self._options, self.withhold)
             model_pass, trial = self._ensure_trial(model_pass)
             can_pack = self.pack and trial.can_pack and len(interventions) >= MIN_INTERVENTIONS_TO_PACK
             with packed_linears(self.model) if can_pack else nullcontext():
-                baseline, recording, trial = self._record(model_pass, trial)
-                results = self._evaluate(model_pass, trial, interventions, baseline, recording)
+                baseline, recording, trial = self._record_baseline(model_pass, trial)
+                results = self._evaluate_interventions(model_pass, trial, interventions, baseline, recording)
         if not interventions:
             return baseline, tree_map(lambda tensor: tensor.unsqueeze(0)[:0], baseline)
         return baseline, tree_map(lambda *tensors: torch.stack(tensors), *results)
 
-    def _check(self, interventions: Sequence[Intervention]) -> None:
+    def _check_interventions(self, interventions: Sequence[Intervention]) -> None:
         for intervention in interventions:
             self.heads.positions(intervention.block)
             if len(intervention.gates) != intervention.block.n_heads:
@@ -171,20 +171,20 @@ class Ablator:
             self._trial, self._trial_inputs = run_trial(self._gates, model_pass), inputs
         return model_pass, self._trial
 
-    def _record(self, model_pass: ModelPass, trial: TrialResult) -> tuple[Any, Recording | None, TrialResult]:
+    def _record_baseline(self, model_pass: ModelPass, trial: TrialResult) -> tuple[Any, Recording | None, TrialResult]:
         """Returns the baseline and its record; None if there is no route. A batch on which modules run in another order gets a new trial."""
         for attempt in range(2):
             survey = trial.replayer.survey
             if not survey.routes:
                 break
             baseline, recording = trial.replayer.record(model_pass)
-            if recording.fits(trial.order, survey.layouts):
+            if recording.is_of_same_pass(trial.order, survey.layouts):
                 return baseline, recording, trial
             if attempt == 0:
                 trial = self._trial = run_trial(self._gates, model_pass)
-        return first_copy(model_pass.result()), None, trial
+        return first_copy(model_pass.run_and_read()), None, trial
 
-    def _evaluate(
+    def _evaluate_interventions(
         self,
         model_pass: ModelPass,
         trial: TrialResult,
@@ -196,7 +196,7 @@ class Ablator:
         replayer, narrow = trial.replayer, trial.narrow
         if narrow and not (recording and replayer.narrow_layer_holds(model_pass, recording, baseline, narrow)):
             narrow = None
-        n_tokens = model_pass.tokens
+        n_tokens = model_pass.approximate_tokens
         if recording and recording.contexts:
             n_tokens = max(context.numel() // max(1, context.shape[-1]) for context in recording.contexts.values())
         max_copies = max(1, self.max_tokens // max(1, n_tokens)) if trial.can_stack else 1
@@ -227,16 +227,16 @@ def _split_evenly(positions: Sequence[int], max_size: int) -> Iterator[Sequence[
 
 def run_trial(gates: HeadGates, model_pass: ModelPass) -> TrialResult:
     """Finds routes on the first examples of a batch and keeps those that give what gates give."""
-    trial, baseline = _sample(model_pass)
+    trial, baseline = _sample_pass(model_pass)
     can_stack = _can_stack(trial, baseline)
     with packed_linears(trial.model):
-        can_pack = relative_difference(trial.result(), baseline) <= PACKED_TOLERANCE
+        can_pack = relative_difference(trial.run_and_read(), baseline) <= PACKED_TOLERANCE
     replayer = Replayer(gates, _find_routes(gates, trial, can_stack))
     if not replayer.survey.routes:
         return TrialResult(replayer, can_stack, can_pack)
     _, recording = replayer.record(trial)
     mismatches = {path: _explain_mismatch(replayer, trial, recording, route, baseline) for path, route in replayer.survey.routes.items()}
-    replayer = Replayer(gates, replayer.survey.without({path: reason for path, reason in mismatches.items() if reason}))
+    replayer = Replayer(gates, replayer.survey.without_routes({path: reason for path, reason in mismatches.items() if reason}))
     last = replayer.survey.last
     if last is None:
         return TrialResult(replayer, can_stack, can_pack)
@@ -254,31 +254,31 @@ def drop_harmful_options(model_pass: ModelPass) -> ModelPass:
     if not model_pass.options:
         return model_pass
     bare = replace(model_pass, options={})
-    _, bare_result = _sample(bare)
+    _, bare_result = _sample_pass(bare)
     try:
-        return model_pass if relative_difference(_sample(model_pass)[1], bare_result) <= rounding_tolerance(model_pass.model) else bare
+        return model_pass if relative_difference(_sample_pass(model_pass)[1], bare_result) <= rounding_tolerance(model_pass.model) else bare
     except Exception as error:  # a model whose code does not take the option
         reraise_memory(error)
         return bare
 
 
-def _sample(model_pass: ModelPass) -> tuple[ModelPass, Any]:
+def _sample_pass(model_pass: ModelPass) -> tuple[ModelPass, Any]:
     """Returns the pass over the first examples and its result [1, rows, …]; over all of them if the batch cannot be divided."""
-    trial = model_pass.sample(TRIAL_ROWS)
+    trial = model_pass.take_rows(TRIAL_ROWS)
     if trial is not model_pass:
         try:
-            return trial, trial.result()
+            return trial, trial.run_and_read()
         except Exception as error:  # an input whose first axis is not that of the examples
             reraise_memory(error)
             trial = model_pass
-    return trial, trial.result()
+    return trial, trial.run_and_read()
 
 
 def _can_stack(trial: ModelPass, baseline: Any) -> bool:
     """Whether the result of an example does not depend on how many others share its batch."""
     try:
-        expected = tree_map(lambda tensor: tile(tensor, 0, 2), baseline)
-        return relative_difference(trial.result(2), expected) <= rounding_tolerance(trial.model)
+        expected = tree_map(lambda tensor: tile_copies(tensor, 0, 2), baseline)
+        return relative_difference(trial.run_and_read(2), expected) <= rounding_tolerance(trial.model)
     except Exception:  # anything that a model's code raises on a stacked batch; if memory is short for two rows, nothing is stacked
         return False
 

@@ -52,7 +52,7 @@ class NarrowLayer:
                 if path not in self.wide:
                     return output
                 is_poisoned = self.is_poisoned and path != self.query
-                return _poison_elsewhere(output, positions, length) if is_poisoned else output.expand(-1, length, -1)
+                return _scatter_among_nan(output, positions, length) if is_poisoned else output.expand(-1, length, -1)
 
             return forward
 
@@ -101,7 +101,7 @@ def select_positions(tensor: Tensor, positions: Tensor) -> Tensor:
     return tensor[torch.arange(len(positions), device=positions.device), positions].unsqueeze(1)
 
 
-def _poison_elsewhere(tensor: Tensor, positions: Tensor, length: int) -> Tensor:
+def _scatter_among_nan(tensor: Tensor, positions: Tensor, length: int) -> Tensor:
     """Places the token of each row at its position and NaN everywhere else: [rows, 1, width] -> [rows, length, width]."""
     wide = tensor.new_full((tensor.shape[0], length, tensor.shape[2]), torch.nan)
     wide[torch.arange(len(positions), device=positions.device), positions] = tensor[:, 0]

@@ -26,7 +26,7 @@ def _can_pack(layer: nn.Linear) -> bool:
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous() and weight.numel() >= MIN_WEIGHTS
 
 
-def _pack(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+def _make_packed_forward(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
     """Returns a forward pass of the layer with packed weights."""
     ops: Any = torch.ops.mkldnn
     weight, bias = ops._reorder_linear_weight(layer.weight.detach(), None), layer.bias
@@ -48,5 +48,5 @@ def packed_linears(model: nn.Module) -> Iterator[None]:
     if not layers or sum(layer.weight.numel() for layer in layers.values()) > MAX_TOTAL_WEIGHTS:
         yield
         return
-    with replace_forwards(model, {path: _pack(layer) for path, layer in layers.items()}):
+    with replace_forwards(model, {path: _make_packed_forward(layer) for path, layer in layers.items()}):
         yield

@@ -25,7 +25,7 @@ from headcount.data.stream import reraise_memory
 from headcount.importance.replay.calls import Forward, replace_forwards
 from headcount.importance.replay.last_position import NarrowLayer, find_read_positions, select_positions
 from headcount.importance.replay.routes import Recording, Route, Survey, record_pass
-from headcount.importance.replay.stacking import OutputLayout, batch_rows, first_rows, stack_batch, tile
+from headcount.importance.replay.stacking import OutputLayout, batch_rows, first_rows, stack_batch, tile_copies
 from headcount.models.gates import HeadGates
 from headcount.models.modules import Batch, device_of
 from headcount.models.randomness import pass_rng
@@ -59,12 +59,12 @@ class ModelPass:
         return cls(model, batch, batch_rows(batch), read, further, withhold)
 
     @property
-    def tokens(self) -> int:
+    def approximate_tokens(self) -> int:
         """The approximate number of tokens in the batch; a guess for inputs other than text."""
         texts = [self.batch[name].numel() for name in ("input_ids", "decoder_input_ids") if isinstance(self.batch.get(name), Tensor)]
         return max(texts, default=256 * self.rows)
 
-    def sample(self, rows: int) -> ModelPass:
+    def take_rows(self, rows: int) -> ModelPass:
         """Returns the pass over the first few examples."""
         return self if rows >= self.rows else replace(self, batch=first_rows(self.batch, self.rows, rows), rows=rows)
 
@@ -72,7 +72,7 @@ class ModelPass:
         """Returns the model's output for stacked copies of the batch. Models that draw random numbers draw the same ones in every pass."""
         return self._forward(self._stack(copies))
 
-    def result(self, copies: int = 1) -> Any:
+    def run_and_read(self, copies: int = 1) -> Any:
         """Returns what `read` gives for stacked copies of the batch: tensors [copies, rows, …]."""
         stacked = self._stack(copies)
         rows = self.read(self._forward(stacked), stacked)
@@ -134,13 +134,13 @@ class Replayer:
         if self.gates.how != "uniform":
             recording = Recording()
             with record_pass(self.model, survey.blocks, survey.recorded, recording):
-                return first_copy(model_pass.result()), recording
+                return first_copy(model_pass.run_and_read()), recording
         recording = _UniformRecording(survey.layouts, {path: route.axis for path, route in survey.routes.items()})
         values = torch.ones(2 * model_pass.rows, len(self.gates.heads), dtype=torch.float64)
         values[model_pass.rows :] = 0.0
         self.gates.values = values
         with self.gates, record_pass(self.model, survey.blocks, survey.recorded, recording):
-            return first_copy(model_pass.result(2)), recording
+            return first_copy(model_pass.run_and_read(2)), recording
 
     def run_gated(self, model_pass: ModelPass, block: AttentionBlock, gates: Tensor) -> Any:
         """Returns the result [copies, rows, …] with `HeadGates` on the model."""
@@ -148,7 +148,7 @@ class Replayer:
         values[:, self.gates.heads.positions(block)] = gates
         self.gates.values = values[0] if len(gates) == 1 else values.repeat_interleave(model_pass.rows, dim=0)
         with self.gates:
-            return model_pass.result(len(gates))
+            return model_pass.run_and_read(len(gates))
 
     def replay(self, model_pass: ModelPass, recording: Recording, route: Route, gates: Tensor, narrow: NarrowLayer | None) -> Any:
         """Returns the result [copies, rows, …] by replay, with a narrow last layer if there is one."""
@@ -157,14 +157,14 @@ class Replayer:
         if narrow is not None:
             length = recording.contexts[narrow.route.block.path].shape[1]
             positions = find_read_positions(narrow.reads, model_pass.batch, model_pass.rows, length, device_of(self.model))
-            forwards = narrow.make_forwards(self.model, tile(positions, 0, copies), length)
+            forwards = narrow.make_forwards(self.model, tile_copies(positions, 0, copies), length)
             if path == narrow.route.block.path:
                 context, uniform = select_positions(context, positions), None if uniform is None else select_positions(uniform, positions)
         alternative = self.gates.means[path] if self.gates.means is not None else uniform
         projected = self.model.get_submodule(route.block.o.path).forward(stack_gated_contexts(context, gates, route.axis, alternative))
         forwards |= make_replayed_forwards(route, recording, self.survey.layouts, projected, copies)
         with replace_forwards(self.model, forwards, without_hooks=self.survey.altered.intersection(route.recorded)):
-            return model_pass.result(copies)
+            return model_pass.run_and_read(copies)
 
     def narrow_layer_holds(self, model_pass: ModelPass, recording: Recording, baseline: Any, narrow: NarrowLayer) -> bool:
         """Whether a narrow last layer reproduces the baseline of this batch with NaN at all positions that are not read."""

@@ -26,7 +26,7 @@ from headcount.importance.replay.calls import (
     record_calls,
 )
 from headcount.importance.replay.stacking import OutputLayout, flatten, row_axis
-from headcount.models.ownership import for_owner
+from headcount.models.ownership import restrict_to_owner
 
 Run = Callable[[int], Any]
 """Runs the model on that many stacked copies of the batch."""
@@ -75,7 +75,7 @@ class Survey:
     calls: Calls = field(default_factory=dict)
     altered: frozenset[str] = frozenset()
 
-    def without(self, refused: Mapping[str, str]) -> Survey:
+    def without_routes(self, refused: Mapping[str, str]) -> Survey:
         """Returns the survey without the routes of some blocks, by path with the reason."""
         routes = {path: route for path, route in self.routes.items() if path not in refused}
         return Survey(routes, self.layouts, {**self.refused, **refused}, self.calls, self.altered)
@@ -186,8 +186,8 @@ def _find_output_leaves(model: nn.Module, blocks: Sequence[AttentionBlock], call
         for block in blocks:
             if block.o.path.startswith(f"{block.path}.") and only_call(calls, block.path):
                 layer, module = model.get_submodule(block.o.path), model.get_submodule(block.path)
-                stack.callback(layer.register_forward_hook(for_owner(model, partial(keep, block.path))).remove)
-                stack.callback(module.register_forward_hook(for_owner(model, partial(compare, block))).remove)
+                stack.callback(layer.register_forward_hook(restrict_to_owner(model, partial(keep, block.path))).remove)
+                stack.callback(module.register_forward_hook(restrict_to_owner(model, partial(compare, block))).remove)
         run(1)
     return leaves
 
@@ -213,11 +213,11 @@ def record_pass(model: nn.Module, blocks: Sequence[AttentionBlock], modules: Seq
 
     with ExitStack() as stack:
         for path in modules:
-            keep = for_owner(model, lambda _m, _a, output, path=path: recorder.keep(path, output))
+            keep = restrict_to_owner(model, lambda _m, _a, output, path=path: recorder.keep(path, output))
             stack.callback(model.get_submodule(path).register_forward_hook(keep).remove)
         for block in blocks:
             layer = model.get_submodule(block.o.path)
-            stack.callback(layer.register_forward_pre_hook(for_owner(model, partial(keep_context, block))).remove)
+            stack.callback(layer.register_forward_pre_hook(restrict_to_owner(model, partial(keep_context, block))).remove)
         return stack.pop_all()
 
 
@@ -254,7 +254,7 @@ class Recording:
         self.order.append(block.o.path)
         return None
 
-    def fits(self, order: Sequence[str], layouts: Mapping[str, OutputLayout]) -> bool:
+    def is_of_same_pass(self, order: Sequence[str], layouts: Mapping[str, OutputLayout]) -> bool:
         """Whether the pass ran as the one that the routes were found on."""
         return self.order == list(order) and all(self.specs[path] == layouts[path].spec for path in self.outputs)
 

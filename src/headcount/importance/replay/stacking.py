@@ -34,7 +34,7 @@ def _has_rows(value: Any, rows: int) -> bool:
 
 def stack_batch(batch: Batch, rows: int, copies: int) -> dict[str, Any]:
     """Returns `copies` copies of the batch in one; entries without a row per example stay as they are."""
-    return {name: tile(value, 0, copies) if _has_rows(value, rows) else value for name, value in batch.items()}
+    return {name: tile_copies(value, 0, copies) if _has_rows(value, rows) else value for name, value in batch.items()}
 
 
 def first_rows(batch: Batch, rows: int, count: int) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def first_rows(batch: Batch, rows: int, count: int) -> dict[str, Any]:
     return {name: value[:count] if _has_rows(value, rows) else value for name, value in batch.items()}
 
 
-def tile(tensor: Tensor, axis: int, copies: int) -> Tensor:
+def tile_copies(tensor: Tensor, axis: int, copies: int) -> Tensor:
     """Returns a new tensor with `copies` copies along an axis, one after the other."""
     return tensor.repeat(*(copies if dimension == axis else 1 for dimension in range(tensor.ndim)))
 
@@ -59,7 +59,7 @@ def row_axis(single: Tensor, double: Tensor) -> int | None:
     if len(differing) > 1 or any(double.shape[axis] != 2 * single.shape[axis] for axis in differing):
         raise ValueError(f"its shape goes from {tuple(single.shape)} to {tuple(double.shape)} with twice the rows")
     axis = differing[0] if differing else None
-    expected = single if axis is None else tile(single, axis, 2)
+    expected = single if axis is None else tile_copies(single, axis, 2)
     limit = CLOSE.get(expected.dtype, 0.1)
     is_float = expected.is_floating_point()
     if not (torch.allclose(expected, double, rtol=limit, atol=limit, equal_nan=True) if is_float else torch.equal(expected, double)):
@@ -97,10 +97,10 @@ class OutputLayout:
         (leaves, spec), (double_leaves, double_spec) = flatten(single), flatten(double)
         if spec != double_spec:
             raise ValueError("its structure depends on the number of rows")
-        return cls(spec, tuple(cls._axis(leaf, double_leaf) for leaf, double_leaf in zip(leaves, double_leaves, strict=True)))
+        return cls(spec, tuple(cls._matching_row_axis(leaf, double_leaf) for leaf, double_leaf in zip(leaves, double_leaves, strict=True)))
 
     @staticmethod
-    def _axis(single: Any, double: Any) -> int | None:
+    def _matching_row_axis(single: Any, double: Any) -> int | None:
         if isinstance(single, Tensor) and isinstance(double, Tensor):
             return row_axis(single, double)
         if single is not double and single != double:
@@ -111,7 +111,7 @@ class OutputLayout:
         """Returns the output for stacked copies of the rows; some leaves, by position, are passed as `stacked_leaves` instead."""
         already = stacked_leaves or {}
         stacked = [
-            already[position] if position in already else leaf if axis is None else tile(leaf, axis, copies)
+            already[position] if position in already else leaf if axis is None else tile_copies(leaf, axis, copies)
             for position, (leaf, axis) in enumerate(zip(leaves, self.axes, strict=True))
         ]
         return tree_unflatten(stacked, self.spec)

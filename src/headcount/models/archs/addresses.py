@@ -27,7 +27,7 @@ class BlockAddress:
     kind: Kind
 
 
-def _causal_type(model: nn.Module) -> bool:
+def _is_causal_type(model: nn.Module) -> bool:
     from transformers.models.auto import modeling_auto
 
     kind = getattr(getattr(model, "config", None), "model_type", "")
@@ -52,10 +52,10 @@ def attention_kind(model: nn.Module, module: nn.Module, path: str) -> Kind:
         return "decoder-self"
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return "decoder-self" if "decoder" in re.split(r"[._]", path) else "encoder-self"
-    return "decoder-self" if causal is None and _causal_type(model) else "encoder-self"
+    return "decoder-self" if causal is None and _is_causal_type(model) else "encoder-self"
 
 
-def _layers(paths: list[str]) -> dict[str, int]:
+def _layer_numbers(paths: list[str]) -> dict[str, int]:
     """Returns layer numbers of the blocks of one pattern: the index in the path where only one varies, else their order."""
     rows = [tuple(int(part) for part in path.split(".") if part.isdigit()) for path in paths]
     varying = [i for i in range(len(rows[0])) if len({row[i] for row in rows}) > 1]
@@ -65,28 +65,28 @@ def _layers(paths: list[str]) -> dict[str, int]:
     return {path: (row[axis] if row else 0) for path, row in zip(paths, rows, strict=True)}
 
 
-def _clean(word: str) -> str:
+def _clean_name(word: str) -> str:
     for suffix in SUFFIXES:
         word = word.removesuffix(suffix)
     return re.sub(r"[^a-z0-9_]", "_", word.lower()).strip("_") or "stack"
 
 
-def _words(patterns: list[str]) -> dict[str, list[str]]:
+def _distinguishing_parts(patterns: list[str]) -> dict[str, list[str]]:
     """Returns the parts of each pattern that tell it from the others."""
     split = {pattern: [part for part in pattern.split(".") if part != "*"] for pattern in patterns}
     common = set.intersection(*(set(parts) for parts in split.values()))
     return {pattern: [part for part in parts if part not in common] for pattern, parts in split.items()}
 
 
-def _stacks(kinds: dict[str, Kind]) -> dict[str, str]:
+def _stack_names(kinds: dict[str, Kind]) -> dict[str, str]:
     """Returns a short unique name for each pattern: none, enc / dec / cross where that is enough, else from the path."""
     if len(kinds) == 1:
         return dict.fromkeys(kinds, "")
-    words, leads = _words(list(kinds)), _leads(list(kinds))
-    simple = {pattern: _simple(kinds[pattern], leads[pattern], words[pattern], kinds) for pattern in kinds}
+    words, leads = _distinguishing_parts(list(kinds)), _first_parts(list(kinds))
+    simple = {pattern: _short_stack_name(kinds[pattern], leads[pattern], words[pattern], kinds) for pattern in kinds}
     if len(set(simple.values())) == len(simple):
         return simple
-    long = {pattern: "_".join(_clean(SHORT.get(word, word)) for word in words[pattern]) or "main" for pattern in kinds}
+    long = {pattern: "_".join(_clean_name(SHORT.get(word, word)) for word in words[pattern]) or "main" for pattern in kinds}
     taken: dict[str, int] = defaultdict(int)
     for pattern, words_of in long.items():
         name = words_of if words_of[0].isalpha() else f"s_{words_of}"
@@ -95,7 +95,7 @@ def _stacks(kinds: dict[str, Kind]) -> dict[str, str]:
     return long
 
 
-def _leads(patterns: list[str]) -> dict[str, str]:
+def _first_parts(patterns: list[str]) -> dict[str, str]:
     """Returns the first part of each pattern behind what all of them begin with."""
     split = [pattern.split(".") for pattern in patterns]
     shared = 0
@@ -104,14 +104,14 @@ def _leads(patterns: list[str]) -> dict[str, str]:
     return {pattern: parts[shared] for pattern, parts in zip(patterns, split, strict=True)}
 
 
-def _simple(kind: Kind, lead: str, words: list[str], kinds: dict[str, Kind]) -> str:
+def _short_stack_name(kind: Kind, lead: str, words: list[str], kinds: dict[str, Kind]) -> str:
     if kind == "cross" and list(kinds.values()).count("cross") == 1:
         return "cross"
     if lead in SHORT:
         return SHORT[lead]
     first = words[0] if words else ""
     only_self = sum(any_kind != "cross" for any_kind in kinds.values()) == 1
-    return "" if only_self and kind != "cross" else _clean(first)
+    return "" if only_self and kind != "cross" else _clean_name(first)
 
 
 def addresses_of(model: nn.Module, blocks: dict[str, nn.Module]) -> dict[str, BlockAddress]:
@@ -121,10 +121,10 @@ def addresses_of(model: nn.Module, blocks: dict[str, nn.Module]) -> dict[str, Bl
         pattern = ".".join("*" if part.isdigit() else part for part in path.split("."))
         groups[pattern].append(path)
     kinds: dict[str, Kind] = {pattern: attention_kind(model, blocks[paths[0]], paths[0]) for pattern, paths in groups.items()}
-    stacks = _stacks(kinds)
+    stacks = _stack_names(kinds)
     addresses: dict[str, BlockAddress] = {}
     for pattern, paths in groups.items():
-        layers = _layers(paths)
+        layers = _layer_numbers(paths)
         for path in sorted(paths, key=lambda p: layers[p]):
             addresses[path] = BlockAddress(stacks[pattern], layers[path], attention_kind(model, blocks[path], path))
     order = {name: i for i, name in enumerate(("", "enc", "dec", "cross"))}

@@ -30,7 +30,7 @@ def relative_path(model: nn.Module, path: str) -> str:
     return path.removeprefix(f"{prefix}.") if prefix and hasattr(model, prefix) else path
 
 
-def _ascending(path: str, values: Any, total: int) -> tuple[int, ...]:
+def _parse_head_indices(path: str, values: Any, total: int) -> tuple[int, ...]:
     if not isinstance(values, list) or not all(type(value) is int for value in values):
         raise ArtifactError(f"config.{KEY}: block '{path}' must list its heads as whole numbers, got {values!r:.80}")
     if sorted(set(values)) != values or (values and not 0 <= values[0] <= values[-1] < total):
@@ -43,10 +43,12 @@ def _parse_block(path: str, entry: Any) -> KeptHeads:
     if type(total) is not int or not 0 < total < 10**6:
         raise ArtifactError(f"config.{KEY}: block '{path}' must say which heads are kept of how many, got {entry!r:.80}")
     columns = entry.get("columns")
-    return KeptHeads(_ascending(path, entry.get("heads"), total), total, None if columns is None else _ascending(path, columns, total))
+    return KeptHeads(
+        _parse_head_indices(path, entry.get("heads"), total), total, None if columns is None else _parse_head_indices(path, columns, total)
+    )
 
 
-def parse(record: Any) -> dict[str, KeptHeads]:
+def parse_cut_record(record: Any) -> dict[str, KeptHeads]:
     """Returns the blocks of a record in a configuration; raises ArtifactError unless it is valid."""
     if record is None:
         return {}
@@ -57,18 +59,18 @@ def parse(record: Any) -> dict[str, KeptHeads]:
     return {path: _parse_block(path, entry) for path, entry in record["blocks"].items()}
 
 
-def _raw(model: nn.Module) -> Any:
+def _raw_record(model: nn.Module) -> Any:
     return getattr(getattr(model, "config", None), KEY, None)
 
 
 def read_cut_record(model: nn.Module) -> dict[str, KeptHeads]:
     """Returns what is left of each cut block of a live model, by path relative to the base model."""
-    return parse(_raw(model))
+    return parse_cut_record(_raw_record(model))
 
 
-def replaced_values(model: nn.Module) -> dict[str, int | None]:
+def values_before_uniform_cut(model: nn.Module) -> dict[str, int | None]:
     """Returns the values that the configuration had before a uniform cut was written into it, by dotted name; None for those it did not have."""
-    return dict((_raw(model) or {}).get("replaced", {}))
+    return dict((_raw_record(model) or {}).get("replaced", {}))
 
 
 def write_cut_record(model: nn.Module, blocks: dict[str, KeptHeads], values: Mapping[str, int | None] | None = None) -> None:
@@ -79,16 +81,16 @@ def write_cut_record(model: nn.Module, blocks: dict[str, KeptHeads], values: Map
         if block.columns is not None:
             entries[path]["columns"] = list(block.columns)
     content: dict[str, object] = {"schema": SCHEMA, "blocks": entries}
-    values = replaced_values(model) if values is None else values
-    lists = read_named(model)
+    values = values_before_uniform_cut(model) if values is None else values
+    lists = read_original_head_lists(model)
     setattr(model.config, KEY, content | ({"replaced": dict(values)} if values else {}) | ({"named": lists} if lists else {}))
 
 
-def read_named(model: nn.Module) -> dict[str, list[list[int]]]:
+def read_original_head_lists(model: nn.Module) -> dict[str, list[list[int]]]:
     """Returns the lists of heads in configurations (Whisper's alignment heads) as they were before any cut, by dotted name."""
-    return dict((_raw(model) or {}).get("named", {}))
+    return dict((_raw_record(model) or {}).get("named", {}))
 
 
-def write_named(model: nn.Module, lists: dict[str, list[list[int]]]) -> None:
+def write_original_head_lists(model: nn.Module, lists: dict[str, list[list[int]]]) -> None:
     """Adds such lists to the record."""
-    setattr(model.config, KEY, {**_raw(model), "named": lists})
+    setattr(model.config, KEY, {**_raw_record(model), "named": lists})

@@ -20,7 +20,7 @@ QUANTISED = "is quantised or packed; load the model in a floating-point dtype (o
 OFFLOADED = "is offloaded to the meta device; load the model onto one device first"
 
 
-def arguments_of(module: nn.Module) -> tuple[HeadArgument, ...]:
+def head_arguments_of(module: nn.Module) -> tuple[HeadArgument, ...]:
     """Returns the forward arguments of a module that carry a head axis."""
     known = inspect.signature(type(module).forward).parameters
     shared = hasattr(module, "has_relative_attention_bias")
@@ -62,7 +62,7 @@ def twin_projections(model: nn.Module, module: nn.Module, path: str, geometry: G
     return tuple(twins)
 
 
-def _units(geometry: Geometry, size: int, name: str) -> tuple[Rows, Unit] | None:
+def _divide_axis(geometry: Geometry, size: int, name: str) -> tuple[Rows, Unit] | None:
     """Returns how an axis is divided into heads, or None. One entry per head counts only in known tables if head_dim is the same number."""
     heads, kv = geometry.n_heads, geometry.n_kv_heads
     if not set(names.PER_HEAD_LAYERS).isdisjoint(name.split(".")) and heads and size % heads == 0:
@@ -88,7 +88,7 @@ def _candidate_head_axes(owner: nn.Module, shape: torch.Size) -> list[int]:
     return order[::-1] if isinstance(owner, nn.Embedding) else order
 
 
-def _tensors(module: nn.Module, taken: set[str], path: str) -> Iterator[tuple[str, torch.Tensor, nn.Module]]:
+def _further_tensors(module: nn.Module, taken: set[str], path: str) -> Iterator[tuple[str, torch.Tensor, nn.Module]]:
     for owner_path, owner in module.named_modules(prefix=path):
         if any(owner_path == taken_path or owner_path.startswith(f"{taken_path}.") for taken_path in taken):
             continue
@@ -97,7 +97,7 @@ def _tensors(module: nn.Module, taken: set[str], path: str) -> Iterator[tuple[st
                 yield join_path(owner_path, name), tensor, owner
 
 
-def is_shared(path: str) -> bool:
+def is_shared_by_heads(path: str) -> bool:
     """Returns whether a path inside an attention module leads to something that all heads share."""
     return not set(names.SHARED_PARTS).isdisjoint(path.split("."))
 
@@ -109,18 +109,18 @@ def _is_norm(owner: nn.Module) -> bool:
 def extra_slices(module: nn.Module, path: str, geometry: Geometry) -> list[Slice]:
     """Returns every further tensor of an attention module that has heads along an axis."""
     taken = {projection.path for projection in (geometry.q, geometry.k, geometry.v, geometry.o)}
-    shared_table = any(argument.returned for argument in arguments_of(module))
+    shared_table = any(argument.returned for argument in head_arguments_of(module))
     slices = []
-    for name, tensor, owner in _tensors(module, taken, path):
+    for name, tensor, owner in _further_tensors(module, taken, path):
         if shared_table and isinstance(owner, nn.Embedding):
             continue  # the table serves other layers too: it stays whole, each layer takes its own heads of the bias
-        if (_is_norm(owner) and tensor.ndim == 1) or is_shared(name.removeprefix(f"{path}.")):
+        if (_is_norm(owner) and tensor.ndim == 1) or is_shared_by_heads(name.removeprefix(f"{path}.")):
             continue
         axes = _candidate_head_axes(owner, tensor.shape)
         if any(table in name for table in names.PER_HEAD_TABLES):  # an axis that counts heads, before one that is as wide as all of them
             axes = [axis for axis in axes if tensor.shape[axis] == geometry.n_heads] or axes
         for axis in axes:
-            units = _units(geometry, tensor.shape[axis], name)
+            units = _divide_axis(geometry, tensor.shape[axis], name)
             if units is not None:
                 slices.append(Slice(name, tuple(tensor.shape), axis, *units, extra=True))
                 break

@@ -13,21 +13,24 @@ from headcount.models.archs import cut_record as record
 from headcount.models.archs import names
 from headcount.models.archs.addresses import BlockAddress, addresses_of
 from headcount.models.archs.dependents import (
-    arguments_of,
     extra_slices,
     gate_only_reason,
+    head_arguments_of,
     projection_problem,
     projection_slices,
     twin_projections,
 )
-from headcount.models.archs.geometry import Geometry, NotUnderstood, family_of, read_geometry, read_queries, reads_other_block
+from headcount.models.archs.geometry import Geometry, NotUnderstood, family_of, makes_queries_only, read_geometry, read_query_only_geometry
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 
 FUNCTIONAL = "torch.nn.MultiheadAttention uses its projections functionally, so no hook on them fires (a pooling or decoder head)"
 
+RefusalReason = str
+"""Why a module that is named like attention is not understood."""
 
-def _examine(module: nn.Module, path: str, parent: nn.Module | None) -> Geometry | str | None:
+
+def _examine_module(module: nn.Module, path: str, parent: nn.Module | None) -> Geometry | RefusalReason | None:
     """Returns a geometry, the reason for a refusal, or None for a module that is no attention."""
     if isinstance(module, nn.MultiheadAttention):
         return FUNCTIONAL
@@ -51,7 +54,7 @@ def _looks_like_attention(module: nn.Module) -> bool:
     return owns and name.endswith(("Attention", "Attn", "SelfAttention", "AttentionBlock", "AttentionPoolingHead", "AttentionHead"))
 
 
-def _source_of(path: str, modules: dict[str, nn.Module], geometries: dict[str, Geometry]) -> str:
+def _kv_source_path(path: str, modules: dict[str, nn.Module], geometries: dict[str, Geometry]) -> str:
     """Returns the path of the block whose keys and values a block reads: the last of its stack and layer type that hands them on; or ""."""
 
     def stack(of: str) -> list[str]:
@@ -65,30 +68,30 @@ def _source_of(path: str, modules: dict[str, nn.Module], geometries: dict[str, G
     return next((candidate for candidate in reversed(geometries) if is_source(candidate)), "")
 
 
-def _examine_reader(module: nn.Module, path: str, source: Geometry | None) -> Geometry | str:
+def _examine_reader(module: nn.Module, path: str, source: Geometry | None) -> Geometry | RefusalReason:
     """Returns the geometry of a block that reads the keys and values of another one, or the reason for a refusal."""
     if source is None:
         return "it reads keys and values that no block of this model makes"
     try:
-        return read_queries(module, path, source)
+        return read_query_only_geometry(module, path, source)
     except NotUnderstood as error:
         return str(error)
 
 
-def _walk(model: nn.Module) -> tuple[dict[str, Geometry], dict[str, str], list[RefusedModule]]:
+def _examine_modules(model: nn.Module) -> tuple[dict[str, Geometry], dict[str, str], list[RefusedModule]]:
     """Returns geometries by path, for blocks that read keys and values of another block the path of that, and refusals."""
     modules = dict(model.named_modules())
     sources: dict[str, str] = {}
     geometries: dict[str, Geometry] = {}
     refused: dict[str, RefusedModule] = {}
     for path, module in modules.items():
-        if refused.keys() & _ancestors(path):
+        if refused.keys() & _path_and_ancestors(path):
             continue
-        if reads_other_block(module):
-            sources[path] = _source_of(path, modules, geometries)
+        if makes_queries_only(module):
+            sources[path] = _kv_source_path(path, modules, geometries)
             result = _examine_reader(module, path, geometries.get(sources[path]))
         else:
-            result = _examine(module, path, modules.get(path.rpartition(".")[0]) if path else None)
+            result = _examine_module(module, path, modules.get(path.rpartition(".")[0]) if path else None)
         if isinstance(result, Geometry):
             geometries[path] = result
         elif isinstance(result, str):
@@ -97,7 +100,7 @@ def _walk(model: nn.Module) -> tuple[dict[str, Geometry], dict[str, str], list[R
     return geometries, sources, list(refused.values())
 
 
-def _ancestors(path: str) -> set[str]:
+def _path_and_ancestors(path: str) -> set[str]:
     """Returns a path and those of all modules that contain it."""
     parts = path.split(".")
     return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
@@ -105,10 +108,10 @@ def _ancestors(path: str) -> set[str]:
 
 def _find_unexplained(modules: dict[str, nn.Module], known: set[str]) -> dict[str, RefusedModule]:
     """Returns refusals of modules that are named like attention, have weights, and are neither known nor part of a known module."""
-    containers = set().union(*map(_ancestors, known)) if known else set()
+    containers = set().union(*map(_path_and_ancestors, known)) if known else set()
     unexplained: dict[str, RefusedModule] = {}
     for path, module in modules.items():
-        if path in containers or not _looks_like_attention(module) or _ancestors(path) & (known | unexplained.keys()):
+        if path in containers or not _looks_like_attention(module) or _path_and_ancestors(path) & (known | unexplained.keys()):
             continue
         unexplained[path] = RefusedModule(path, type(module).__name__, "no query, key and value projections were recognised")
     return unexplained
@@ -150,7 +153,7 @@ def _build_block(
         o=geometry.o,
         layout=geometry.layout,
         slices=tuple(dict.fromkeys(slices)),
-        arguments=arguments_of(module),
+        arguments=head_arguments_of(module),
         gate_only=reason,
         time_first=family_of(module).time_first,
         twins=twins,
@@ -175,7 +178,7 @@ def detect(model: nn.Module) -> HeadMap:
     inner = unwrap(model)
     if not hasattr(inner, "config"):
         raise UnsupportedModel(f"{type(model).__name__} has no config: headcount works on transformers models (PreTrainedModel)")
-    geometries, sources, refused = _walk(inner)
+    geometries, sources, refused = _examine_modules(inner)
     model_type = str(getattr(inner.config, "model_type", ""))
     if not geometries:
         reasons = "; ".join(f"{r.class_name} at '{r.path}': {r.reason}" for r in refused[:3]) or "it has no attention modules"

@@ -9,7 +9,7 @@ from torch import nn
 from headcount.core.heads import Layout, Projection, Rows
 from headcount.models.archs import names
 from headcount.models.archs.families import DEFAULT_FUSION, FAMILIES, Family, Fusion
-from headcount.models.modules import descendant, inner_path, join_path, linear_size, positive_attribute, whole_number
+from headcount.models.modules import descendant, inner_layer_path, join_path, linear_size, positive_attribute, whole_number
 
 
 class NotUnderstood(Exception):
@@ -40,13 +40,13 @@ def family_of(module: nn.Module) -> Family:
     return Family()
 
 
-def _linears(module: nn.Module) -> dict[str, nn.Module]:
+def _linear_children(module: nn.Module) -> dict[str, nn.Module]:
     return {name: layer for name, layer in module._modules.items() if layer is not None and linear_size(layer) is not None}
 
 
 def input_projections(module: nn.Module) -> tuple[str, ...] | None:
     """Returns the names of the projections that make queries, keys and values: three, two (query and a key-value pair) or one (fused)."""
-    linears = _linears(module)
+    linears = _linear_children(module)
     for option in (*names.TRIPLES, *names.LATENT, *names.QUERY_AND_PAIR):
         if all(name in linears for name in option):
             return option
@@ -91,52 +91,56 @@ def read_head_counts(module: nn.Module, width: int) -> tuple[int, int]:
     raise NotUnderstood(f"the output projection reads {width} numbers, which is not {number or '?'} heads of {dim or '?'}")
 
 
-def _divide_outputs(total: int, units: int, layer_name: str) -> int:
+def _outputs_per_unit(total: int, units: int, layer_name: str) -> int:
     if units <= 0 or total % units:
         raise NotUnderstood(f"{layer_name} has {total} outputs, which is no multiple of {units} heads")
     return total // units
 
 
-def _kv_heads(module: nn.Module, width: int, dim: int, n_heads: int) -> int:
+def _count_kv_heads(module: nn.Module, width: int, dim: int, n_heads: int) -> int:
     """Returns the KV heads of a key projection: by the size of a head, since configurations can be wrong; by attribute where sizes differ."""
     if width % dim == 0 and width // dim <= n_heads and n_heads % (width // dim) == 0:
         return width // dim
     number = positive_attribute(module, names.KV_COUNTS) or n_heads
-    _divide_outputs(width, number, "the key projection")
+    _outputs_per_unit(width, number, "the key projection")
     if n_heads % number:
         raise NotUnderstood(f"{n_heads} query heads are no multiple of {number} KV heads")
     return number
 
 
-def _read_separate(module: nn.Module, projections: tuple[str, ...], n_heads: int, value_dim: int) -> dict[str, tuple[str, Rows]]:
+def _rows_of_separate_projections(
+    module: nn.Module, projections: tuple[str, ...], n_heads: int, value_dim: int
+) -> dict[str, tuple[str, Rows]]:
     q, k, v = projections
     q_out, k_out, v_out = (linear_size(module._modules[name])[1] for name in projections)  # pyright: ignore[reportOptionalSubscript]
-    q_dim = _divide_outputs(q_out, n_heads, f"'{q}'")
+    q_dim = _outputs_per_unit(q_out, n_heads, f"'{q}'")
     dim = positive_attribute(module, names.HEAD_DIMS) or q_dim
-    n_kv = _kv_heads(module, k_out, dim, n_heads)
-    k_dim, v_dim = _divide_outputs(k_out, n_kv, f"'{k}'"), _divide_outputs(v_out, n_kv, f"'{v}'")
+    n_kv = _count_kv_heads(module, k_out, dim, n_heads)
+    k_dim, v_dim = _outputs_per_unit(k_out, n_kv, f"'{k}'"), _outputs_per_unit(v_out, n_kv, f"'{v}'")
     if v_dim != value_dim:
         raise NotUnderstood(f"'{v}' gives {v_dim} numbers per head, the output projection reads {value_dim}")
     return {"q": (q, Rows(n_heads, q_dim)), "k": (k, Rows(n_kv, k_dim)), "v": (v, Rows(n_kv, v_dim))}
 
 
-def _read_pair(module: nn.Module, projections: tuple[str, ...], n_heads: int, value_dim: int) -> dict[str, tuple[str, Rows]]:
+def _rows_of_query_and_kv_pair(
+    module: nn.Module, projections: tuple[str, ...], n_heads: int, value_dim: int
+) -> dict[str, tuple[str, Rows]]:
     """Returns the rows of a query projection, and of keys and values in one: stacked, or per head where they come from a latent."""
     q, pair = projections
     q_out, pair_out = (linear_size(module._modules[name])[1] for name in projections)  # pyright: ignore[reportOptionalSubscript]
-    q_dim = _divide_outputs(q_out, n_heads, f"'{q}'")
+    q_dim = _outputs_per_unit(q_out, n_heads, f"'{q}'")
     if projections in names.LATENT:
-        both = _divide_outputs(pair_out, n_heads, f"'{pair}'")
+        both = _outputs_per_unit(pair_out, n_heads, f"'{pair}'")
         k = Rows(n_heads, both - value_dim, 0, 1, both)
         v = Rows(n_heads, value_dim, both - value_dim, 1, both)
     else:
-        n_kv = _kv_heads(module, pair_out // 2, q_dim, n_heads)
-        size = _divide_outputs(pair_out // 2, n_kv, f"'{pair}'")
+        n_kv = _count_kv_heads(module, pair_out // 2, q_dim, n_heads)
+        size = _outputs_per_unit(pair_out // 2, n_kv, f"'{pair}'")
         k, v = Rows(n_kv, size), Rows(n_kv, size, pair_out // 2)
     return {"q": (q, Rows(n_heads, q_dim)), "k": (pair, k), "v": (pair, v)}
 
 
-def _read_fused(module: nn.Module, name: str, n_heads: int, dim: int) -> dict[str, tuple[str, Rows]]:
+def _rows_of_fused_projection(module: nn.Module, name: str, n_heads: int, dim: int) -> dict[str, tuple[str, Rows]]:
     width = linear_size(module._modules[name])[1]  # pyright: ignore[reportOptionalSubscript]
     kv_width = width - n_heads * dim
     if kv_width <= 0 or kv_width % (2 * dim) or n_heads % (kv_width // (2 * dim)):
@@ -162,22 +166,22 @@ def fused_rows(kind: Fusion, n_heads: int, n_kv: int, dim: int) -> tuple[Rows, R
     return Rows(n_heads, dim, 0, per, stride), Rows(n_kv, dim, per * dim, 1, stride), Rows(n_kv, dim, (per + 1) * dim, 1, stride)
 
 
-def _read_live_rows(module: nn.Module, name: str) -> Rows:
+def _kv_rows_of_empty_block(module: nn.Module, name: str) -> Rows:
     """Returns the KV heads of a block that has no query heads left."""
     width = linear_size(module._modules[name])[1]  # pyright: ignore[reportOptionalSubscript]
     dim = positive_attribute(module, names.HEAD_DIMS)
     if dim is None:
         raise NotUnderstood(f"'{name}' has {width} outputs, and nothing says how many of them are a head")
-    return Rows(_divide_outputs(width, dim, f"'{name}'"), dim)
+    return Rows(_outputs_per_unit(width, dim, f"'{name}'"), dim)
 
 
-def reads_other_block(module: nn.Module) -> bool:
+def makes_queries_only(module: nn.Module) -> bool:
     """Returns whether an attention module makes queries only, for the keys and values of an earlier layer."""
-    linears = _linears(module)
+    linears = _linear_children(module)
     return getattr(module, "is_kv_shared_layer", False) is True and "q_proj" in linears and "k_proj" not in linears
 
 
-def read_queries(module: nn.Module, path: str, source: Geometry) -> Geometry:
+def read_query_only_geometry(module: nn.Module, path: str, source: Geometry) -> Geometry:
     """Returns the geometry of a module that reads the keys and values of another one."""
     output = find_output_projection(module, None, ("q_proj",))
     if output is None:
@@ -185,12 +189,12 @@ def read_queries(module: nn.Module, path: str, source: Geometry) -> Geometry:
     layer, name, _ = output
     query = module.get_submodule("q_proj")
     ghost = getattr(layer, "is_ghost", False)
-    n_heads = 0 if ghost else _divide_outputs(linear_size(layer)[0], source.value_dim, "the output projection")  # pyright: ignore[reportOptionalSubscript]
-    size = source.head_dim if ghost else _divide_outputs(linear_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]
+    n_heads = 0 if ghost else _outputs_per_unit(linear_size(layer)[0], source.value_dim, "the output projection")  # pyright: ignore[reportOptionalSubscript]
+    size = source.head_dim if ghost else _outputs_per_unit(linear_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]
     if source.n_kv_heads and n_heads % source.n_kv_heads:
         raise NotUnderstood(f"{n_heads} query heads are no multiple of the {source.n_kv_heads} KV heads of the layer whose keys they read")
-    q = Projection("q", inner_path(query, join_path(path, "q_proj")), Rows(n_heads, size), "head")
-    o = Projection("o", inner_path(layer, join_path(path, name)), Rows(n_heads, source.value_dim), "head")
+    q = Projection("q", inner_layer_path(query, join_path(path, "q_proj")), Rows(n_heads, size), "head")
+    o = Projection("o", inner_layer_path(layer, join_path(path, name)), Rows(n_heads, source.value_dim), "head")
     return Geometry(n_heads, source.n_kv_heads, source.head_dim, source.value_dim, q, source.k, source.v, o, "separate")
 
 
@@ -203,7 +207,7 @@ def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geo
     if output is None:
         raise NotUnderstood("no output projection was found")
     layer, name, on_parent = output
-    o_path = inner_path(layer, join_path(path.rpartition(".")[0] if on_parent else path, name))
+    o_path = inner_layer_path(layer, join_path(path.rpartition(".")[0] if on_parent else path, name))
     width = linear_size(layer)[0]  # pyright: ignore[reportOptionalSubscript]
     ghost_dim = whole_number(layer, "value_dim") if getattr(layer, "is_ghost", False) else None
     n_heads, value_dim = (0, ghost_dim) if ghost_dim else read_head_counts(module, width)
@@ -212,16 +216,18 @@ def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geo
         if len(projections) == 3 and not getattr(
             module._modules[projections[1]], "is_ghost", False
         ):  # other blocks read these keys and values
-            rows_by_role |= {role: (name, _read_live_rows(module, name)) for role, name in zip("kv", projections[1:], strict=True)}
+            rows_by_role |= {role: (name, _kv_rows_of_empty_block(module, name)) for role, name in zip("kv", projections[1:], strict=True)}
     elif len(projections) == 1:
-        rows_by_role = _read_fused(module, projections[0], n_heads, value_dim)
+        rows_by_role = _rows_of_fused_projection(module, projections[0], n_heads, value_dim)
     else:
-        rows_by_role = (_read_separate if len(projections) == 3 else _read_pair)(module, projections, n_heads, value_dim)
+        rows_by_role = (_rows_of_separate_projections if len(projections) == 3 else _rows_of_query_and_kv_pair)(
+            module, projections, n_heads, value_dim
+        )
 
     def projection(role: str) -> Projection:
         child_name, rows = rows_by_role[role]
         unit = "head" if role == "q" else "kv_head"
-        return Projection(role, inner_path(module._modules[child_name], join_path(path, child_name)), rows, unit)  # pyright: ignore[reportArgumentType]
+        return Projection(role, inner_layer_path(module._modules[child_name], join_path(path, child_name)), rows, unit)  # pyright: ignore[reportArgumentType]
 
     q, k, v = projection("q"), projection("k"), projection("v")
     o = Projection("o", o_path, Rows(n_heads, value_dim), "head")

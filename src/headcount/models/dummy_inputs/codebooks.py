@@ -24,7 +24,7 @@ LAYOUTS: dict[str, CodebookLayout] = {
 }
 
 
-def codes(probe: Probe, length: int, vocab: int) -> Tensor | None:
+def audio_codes(probe: Probe, length: int, vocab: int) -> Tensor | None:
     """Audio codes in the layout of the model type; None for models without codebooks."""
     layout = LAYOUTS.get(probe.model_type)
     decoder = getattr(probe.config, "decoder_config", None) or getattr(probe.config, "decoder", None) or probe.config
@@ -38,9 +38,9 @@ def codes(probe: Probe, length: int, vocab: int) -> Tensor | None:
         "positions": (probe.batch, number),
     }
     limits = [getattr(decoder, name, None) for name in ("vocab_size", "codebook_vocab_size", "codebook_size")]
-    return probe.words(min([vocab, *(limit for limit in limits if isinstance(limit, int))]), *shapes[layout])
+    return probe.ordinary_ids(min([vocab, *(limit for limit in limits if isinstance(limit, int))]), *shapes[layout])
 
 
 def parallel_codes(probe: Probe) -> Tensor:
     """Audio codes [batch, codebooks, length] that accompany a text of the same length, as in Moshi."""
-    return probe.words(probe.find("audio_vocab_size"), probe.batch, probe.find("num_codebooks"), probe.length)
+    return probe.ordinary_ids(probe.config_value("audio_vocab_size"), probe.batch, probe.config_value("num_codebooks"), probe.length)

@@ -37,7 +37,7 @@ class Probe:
         """The registered name of the architecture, or the class name of a model without one."""
         return str(getattr(getattr(self.model, "config", None), "model_type", type(self.model).__name__))
 
-    def find(self, *names: str, default: Any = None) -> Any:
+    def config_value(self, *names: str, default: Any = None) -> Any:
         """The value of the first name that some part of the configuration sets, outermost part first."""
         for name in names:
             for part in config_parts(self.config):
@@ -62,14 +62,14 @@ class Probe:
         """Integer ones, as masks want them."""
         return torch.ones(shape, dtype=torch.long)
 
-    def words(self, vocab: int, *shape: int) -> Tensor:
+    def ordinary_ids(self, vocab: int, *shape: int) -> Tensor:
         """Ordinary token ids: none that the configuration gives a meaning."""
         ordinary = torch.ones(vocab, dtype=torch.bool)
         ordinary[[t for t in special_tokens(self.config) if 0 <= t < vocab]] = False
         ids = ordinary.nonzero().flatten()
         return ids[self.integers(0, len(ids), *shape)]
 
-    def method(self, name: str) -> Callable[..., Any] | None:
+    def model_method(self, name: str) -> Callable[..., Any] | None:
         """The model's method of that name, taken from its innermost owner since wrappers hide its signature."""
         for owner in (getattr(self.model, "model", None), getattr(self.model, "base_model", None), self.model):
             if hasattr(owner, name):

@@ -51,8 +51,10 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
                     probe.inputs[name] = value.to(device_of(model), reference.dtype if value.is_floating_point() else value.dtype)
     except Exception as error:  # a maker may call the model's own code, which fails in its own ways
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ProbeError(f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_remedy(model)}") from error
-    if not _chooses(model):
+        raise ProbeError(
+            f"{probe.model_type}: the configuration does not tell what the inputs are ({reason}); {_explain_remedy(model)}"
+        ) from error
+    if not _is_multiple_choice(model):
         return probe.inputs
     return {  # [batch, choices, …] for text, one image or page per question
         name: value[::N_CHOICES] if value.is_floating_point() else value.unflatten(0, (-1, N_CHOICES))
@@ -62,26 +64,26 @@ def probe_inputs(model: nn.Module, *, batch: int = 2, length: int | None = None,
 
 def _fit_batch_and_length(probe: Probe, *, keep_length: bool) -> None:
     """Adapts length and batch to what the model can take: its positions, the choices of a question, a single example."""
-    positions = [n for name in POSITIONS if isinstance(n := probe.find(name), int) and n > 0]
+    positions = [n for name in POSITIONS if isinstance(n := probe.config_value(name), int) and n > 0]
     if positions and not keep_length:
-        probe.length = max(N_PADDED + 1, min(probe.length, min(positions) - _first_position(probe.model)))
-    if _chooses(probe.model):
+        probe.length = max(N_PADDED + 1, min(probe.length, min(positions) - _count_unused_positions(probe.model)))
+    if _is_multiple_choice(probe.model):
         probe.batch *= N_CHOICES
-    elif type(probe.model).__name__.endswith("ForSequenceClassification") and probe.find("pad_token_id") is None:
+    elif type(probe.model).__name__.endswith("ForSequenceClassification") and probe.config_value("pad_token_id") is None:
         probe.batch = 1  # decoders refuse to look for the last token of several examples without a padding token
 
 
-def _first_position(model: nn.Module) -> int:
+def _count_unused_positions(model: nn.Module) -> int:
     """Rows of the position table that no token uses: RoBERTa and its relatives count from the padding token's id on."""
     tables = (m for name, m in model.named_modules() if name.endswith("position_embeddings") and isinstance(m, nn.Embedding))
     return max((table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0)
 
 
-def _chooses(model: nn.Module) -> bool:
+def _is_multiple_choice(model: nn.Module) -> bool:
     return type(model).__name__.endswith("ForMultipleChoice")
 
 
-def _remedy(model: nn.Module) -> str:
+def _explain_remedy(model: nn.Module) -> str:
     """The end of every message: which inputs to pass."""
     names = [name for name in inspect.signature(_unwrap_peft(model).forward).parameters if not _OPTIONS.match(name)]
     listing = ", ".join(names[:_N_NAMED]) + (", …" if len(names) > _N_NAMED else "")
@@ -99,7 +101,7 @@ def reporting_inputs(model: nn.Module, batch: Mapping[str, object], *, dummy: bo
         shapes = [f"{name} {tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__}" for name, value in batch.items()]
         origin = "dummy inputs" if dummy else "the inputs"
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        text = f"{type(_unwrap_peft(model)).__name__} does not run on {origin} ({', '.join(shapes)}): {reason}; {_remedy(model)}"
+        text = f"{type(_unwrap_peft(model)).__name__} does not run on {origin} ({', '.join(shapes)}): {reason}; {_explain_remedy(model)}"
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in reason:
             raise OutOfMemory(text) from error
         raise ProbeError(text) from error
@@ -113,21 +115,21 @@ def _unwrap_peft(model: nn.Module) -> nn.Module:
 
 def _choose_makers(probe: Probe) -> dict[str, Maker]:
     if not hasattr(probe.model, "config"):
-        raise ProbeError(f"{probe.model_type} has no config to read the inputs from; {_remedy(probe.model)}")
+        raise ProbeError(f"{probe.model_type} has no config to read the inputs from; {_explain_remedy(probe.model)}")
     if type(probe.model).forward is nn.Module.forward:
         parts = ", ".join(f"model.{name}" for name, _ in probe.model.named_children())
         raise ProbeError(f"{type(probe.model).__name__} has no forward pass of its own; pass one of its parts instead of it: {parts}")
     needed = [n for n, p in probe.arguments.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     unknown = [n for n in needed if n not in MAKERS and n not in ON_DEMAND]
     if unknown:
-        raise ProbeError(f"{probe.model_type}: no rule makes the required input {', '.join(unknown)}; {_remedy(probe.model)}")
+        raise ProbeError(f"{probe.model_type}: no rule makes the required input {', '.join(unknown)}; {_explain_remedy(probe.model)}")
     makers = {n: m for n, m in {**ON_DEMAND, **MAKERS}.items() if n in (needed if n in ON_DEMAND else probe.arguments)}
     for tower, names in TOWERS.items():
         if getattr(probe.config, tower, probe) is None:  # the class has a place for the tower, this model has none
             makers = {n: m for n, m in makers.items() if n not in names}
     if not makers:
         raise ProbeError(
-            f"{probe.model_type}: the forward pass of {type(probe.model).__name__} has no input that a rule makes; {_remedy(probe.model)}"
+            f"{probe.model_type}: the forward pass of {type(probe.model).__name__} has no input that a rule makes; {_explain_remedy(probe.model)}"
         )
     return makers
 
@@ -141,22 +143,22 @@ def input_ids(probe: Probe) -> Tensor | None:
     if "input_features" in probe.inputs and probe.takes("decoder_input_ids") and probe.model_type in FEATURES_OR_TEXT:
         return None
     if not probe.config.is_encoder_decoder and not probe.takes("decoder_input_ids"):
-        codes = codebooks.codes(probe, probe.length, _vocab(probe))
+        codes = codebooks.audio_codes(probe, probe.length, _vocabulary_size(probe))
         if codes is not None:
             return codes
-    ids = probe.words(_vocab(probe), probe.batch, probe.length)
-    ids[1:, -N_PADDED:] = _pad_token(probe)
+    ids = probe.ordinary_ids(_vocabulary_size(probe), probe.batch, probe.length)
+    ids[1:, -N_PADDED:] = _pad_token_id(probe)
     if _reads_end_token(probe):
-        ids[0, -1] = ids[1:, -N_PADDED - 1] = _end_token(probe)
+        ids[0, -1] = ids[1:, -N_PADDED - 1] = _end_token_id(probe)
     if probe.takes("image_embeds_position_mask"):
-        ids = torch.cat([probe.words(_vocab(probe), probe.batch, _n_latents(probe)), ids], dim=1)
-    for token, count in _placeholders(probe):
+        ids = torch.cat([probe.ordinary_ids(_vocabulary_size(probe), probe.batch, _n_latents(probe)), ids], dim=1)
+    for token, count in _feature_placeholders(probe):
         ids = torch.cat([ids[:, :1], torch.full((probe.batch, count), token), ids[:, 1:]], dim=1)
     return ids
 
 
 def _n_latents(probe: Probe) -> int:
-    return probe.find("latent_query_num", default=0)
+    return probe.config_value("latent_query_num", default=0)
 
 
 def image_embeds_position_mask(probe: Probe) -> Tensor:
@@ -177,20 +179,20 @@ def cross_attention_mask(probe: Probe) -> Tensor | None:
     """Ones: every token sees every tile of the single image of its example."""
     if "pixel_values" not in probe.inputs:
         return None
-    return probe.ones(*probe.inputs["input_ids"].shape, 1, probe.find("max_num_tiles"))
+    return probe.ones(*probe.inputs["input_ids"].shape, 1, probe.config_value("max_num_tiles"))
 
 
-def _vocab(probe: Probe) -> int:
-    vocab = probe.find("vocab_size", "text_vocab_size", "src_vocab_size", "num_hash_buckets", default=2)
+def _vocabulary_size(probe: Probe) -> int:
+    vocab = probe.config_value("vocab_size", "text_vocab_size", "src_vocab_size", "num_hash_buckets", default=2)
     try:
         return min(vocab, probe.model.get_input_embeddings().num_embeddings)  # pyright: ignore[reportCallIssue]
     except (AttributeError, NotImplementedError):
         return vocab
 
 
-def _pad_token(probe: Probe) -> int:
-    token = probe.find("pad_token_id", default=0)
-    return token if isinstance(token, int) and 0 <= token < _vocab(probe) else 0
+def _pad_token_id(probe: Probe) -> int:
+    token = probe.config_value("pad_token_id", default=0)
+    return token if isinstance(token, int) and 0 <= token < _vocabulary_size(probe) else 0
 
 
 def _is_text_tower(probe: Probe) -> bool:
@@ -200,16 +202,16 @@ def _is_text_tower(probe: Probe) -> bool:
 def _reads_end_token(probe: Probe) -> bool:
     """Whether the model reads a sequence off its end-of-text token, as contrastive text towers and BART classifiers do."""
     classifies = type(probe.model).__name__.endswith("ForSequenceClassification") and probe.config.is_encoder_decoder
-    return probe.find("eos_token_id") is not None and (_is_text_tower(probe) or bool(classifies))
+    return probe.config_value("eos_token_id") is not None and (_is_text_tower(probe) or bool(classifies))
 
 
-def _end_token(probe: Probe) -> int:
-    token = probe.find("eos_token_id")
+def _end_token_id(probe: Probe) -> int:
+    token = probe.config_value("eos_token_id")
     token = token[0] if isinstance(token, list) else token
-    if not 0 <= token < _vocab(probe):
-        return _vocab(probe) - 1  # a configuration whose special tokens belong to another vocabulary
+    if not 0 <= token < _vocabulary_size(probe):
+        return _vocabulary_size(probe) - 1  # a configuration whose special tokens belong to another vocabulary
     # Old CLIP configurations say 2, which their tokenizer never produces: the tower then looks for the highest id.
-    return _vocab(probe) - 1 if token == 2 and _is_text_tower(probe) else token
+    return _vocabulary_size(probe) - 1 if token == 2 and _is_text_tower(probe) else token
 
 
 # Method that makes the features, the input it reads, where the configuration keeps the id of their placeholder.
@@ -219,18 +221,18 @@ PLACEHOLDERS = (
 )
 
 
-def _placeholders(probe: Probe) -> Iterator[tuple[int, int]]:
+def _feature_placeholders(probe: Probe) -> Iterator[tuple[int, int]]:
     """(token id, count per example) for each kind of feature that the model writes over its input embeddings."""
     for name, source, tokens in PLACEHOLDERS:
-        token, method = probe.find(*tokens), probe.method(name)
+        token, method = probe.config_value(*tokens), probe.model_method(name)
         if source in probe.inputs and token is not None and method is not None:
-            yield token, _n_rows(probe.call(method)) // probe.batch
+            yield token, _n_feature_rows(probe.call(method)) // probe.batch
 
 
-def _n_rows(features: Any) -> int:
+def _n_feature_rows(features: Any) -> int:
     features = getattr(features, "pooler_output", features)
     if isinstance(features, (list, tuple)):
-        return sum(_n_rows(f) for f in features)
+        return sum(_n_feature_rows(f) for f in features)
     return math.prod(features.shape[:-1])
 
 
@@ -256,7 +258,7 @@ def global_attention_mask(probe: Probe) -> Tensor:
 
 def mm_token_type_ids(probe: Probe) -> Tensor | None:
     """1 at image placeholders, 0 at text."""
-    token = probe.find("image_token_id", "image_token_index")
+    token = probe.config_value("image_token_id", "image_token_index")
     return None if token is None else (probe.inputs["input_ids"] == token).long()
 
 
@@ -268,10 +270,10 @@ def decoder_input_ids(probe: Probe) -> Tensor | None:
         return None
     if not (probe.config.is_encoder_decoder or hasattr(probe.model, "text_decoder")):
         return None
-    vocab = min(_vocab(probe), probe.find("decoder_vocab_size", "tgt_vocab_size", default=_vocab(probe)))
+    vocab = min(_vocabulary_size(probe), probe.config_value("decoder_vocab_size", "tgt_vocab_size", default=_vocabulary_size(probe)))
     length = max(2, probe.length - N_PADDED)
-    codes = codebooks.codes(probe, length, vocab)
-    return codes if codes is not None else probe.words(vocab, probe.batch, length)
+    codes = codebooks.audio_codes(probe, length, vocab)
+    return codes if codes is not None else probe.ordinary_ids(vocab, probe.batch, length)
 
 
 # Names of modules that attend to an encoder.
@@ -282,7 +284,7 @@ def encoder_hidden_states(probe: Probe) -> Tensor | None:
     """States for decoders with cross-attention that run without their encoder."""
     if probe.takes("decoder_input_ids") or not any(CROSS.search(name) for name, _ in probe.model.named_modules()):
         return None
-    width = probe.find("cross_attention_hidden_size", "encoder_hidden_size", "hidden_size", "d_model", "n_embd")
+    width = probe.config_value("cross_attention_hidden_size", "encoder_hidden_size", "hidden_size", "d_model", "n_embd")
     return probe.floats(probe.batch, probe.length + N_PADDED, width)
 
 
@@ -319,13 +321,13 @@ MAKERS: dict[str, Maker] = {
     "past_observed_mask": lambda probe: torch.ones_like(probe.inputs["past_values"]),
     "future_values": media.future_values,
     "future_time_features": media.time_features("future_values"),
-    "qformer_input_ids": lambda probe: probe.words(probe.config.qformer_config.vocab_size, probe.batch, probe.length),
+    "qformer_input_ids": lambda probe: probe.ordinary_ids(probe.config.qformer_config.vocab_size, probe.batch, probe.length),
     "entity_ids": lambda probe: probe.integers(3, probe.config.entity_vocab_size, probe.batch, 3),
     "entity_start_positions": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3),
     "entity_end_positions": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3),
     "entity_position_ids": lambda probe: probe.integers(0, probe.length - N_PADDED, probe.batch, 3, 2),
-    "states": lambda probe: probe.floats(probe.batch, probe.length, probe.find("state_dim")),
-    "actions": lambda probe: probe.floats(probe.batch, probe.length, probe.find("act_dim")),
+    "states": lambda probe: probe.floats(probe.batch, probe.length, probe.config_value("state_dim")),
+    "actions": lambda probe: probe.floats(probe.batch, probe.length, probe.config_value("act_dim")),
     "rewards": lambda probe: probe.floats(probe.batch, probe.length, 1),
     "returns_to_go": lambda probe: probe.floats(probe.batch, probe.length, 1),
     "timesteps": lambda probe: torch.arange(probe.length).expand(probe.batch, probe.length),
@@ -354,10 +356,10 @@ TOWERS = {
 # Made only for models that cannot run without them.
 ON_DEMAND: dict[str, Maker] = {
     "hidden_states": media.images,
-    "audio_mel": lambda probe: probe.floats(probe.batch, 64, probe.find("input_feat_size")),
+    "audio_mel": lambda probe: probe.floats(probe.batch, 64, probe.config_value("input_feat_size")),
     "audio_mel_mask": lambda probe: torch.zeros((probe.batch, 64), dtype=torch.bool),
     "pixel_values_videos": media.pixel_values,
     "query_embeds": lambda probe: probe.floats(probe.batch, probe.length, probe.config.hidden_size),
-    "inputs_embeds": lambda probe: probe.floats(probe.batch, probe.length, probe.find("hidden_size")),
-    "latents": lambda probe: probe.floats(probe.batch, probe.find("hidden_size"), probe.length),
+    "inputs_embeds": lambda probe: probe.floats(probe.batch, probe.length, probe.config_value("hidden_size")),
+    "latents": lambda probe: probe.floats(probe.batch, probe.config_value("hidden_size"), probe.length),
 }

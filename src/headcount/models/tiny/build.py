@@ -87,11 +87,11 @@ def tiny_config(model_type: str | type[PretrainedConfig], overrides: Mapping[str
         unknown = [key for key in overrides if not hasattr(default, key) and key not in UNDECLARED.get(default.model_type, ())]
         if unknown:
             raise ShrinkError(f"{default.model_type}: its configuration has no attribute {', '.join(unknown)} to override")
-        return _shrink(default, _token_map(default), {**OVERRIDES.get(name, {}), **overrides})
+        return _shrink_config(default, _small_token_ids(default), {**OVERRIDES.get(name, {}), **overrides})
     except ShrinkError:
         raise
     except Exception as error:
-        raise ShrinkError(f"{name}: the configuration does not shrink: {_reason(error)}") from error
+        raise ShrinkError(f"{name}: the configuration does not shrink: {_format_reason(error)}") from error
 
 
 def tiny_model(
@@ -130,7 +130,7 @@ def build_model(
             torch.manual_seed(seed)
             model = model_class._from_config(config, dtype=dtype, **options)
     except Exception as error:
-        raise ShrinkError(f"{config.model_type}: {model_class.__name__} does not build: {_reason(error)}") from error
+        raise ShrinkError(f"{config.model_type}: {model_class.__name__} does not build: {_format_reason(error)}") from error
     draw_weights(model, torch.Generator().manual_seed(seed))
     # Tables that the model computes in single precision follow its weights to double, as they do under `model.double()`.
     return (model.double() if dtype is torch.float64 else model).eval()
@@ -149,7 +149,7 @@ def model_class(model_type: str, auto: str | None = None) -> type[PreTrainedMode
     try:
         return getattr(transformers, name)
     except (AttributeError, ImportError) as error:
-        raise ShrinkError(f"{model_type}: transformers {transformers.__version__} cannot import {name}: {_reason(error)}") from error
+        raise ShrinkError(f"{model_type}: transformers {transformers.__version__} cannot import {name}: {_format_reason(error)}") from error
 
 
 @cache
@@ -163,7 +163,7 @@ def _classes_by_type() -> dict[str, dict[str, str]]:
     return classes
 
 
-def _reason(error: Exception) -> str:
+def _format_reason(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
@@ -181,16 +181,16 @@ def _subconfigs(config: PretrainedConfig) -> dict[str, PretrainedConfig]:
     return {k: v for k, v in vars(config).items() if isinstance(v, PretrainedConfig)}
 
 
-def _walk(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
+def _walk_configs(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
     yield config
     for child in _subconfigs(config).values():
-        yield from _walk(child)
+        yield from _walk_configs(child)
 
 
-def _token_map(config: PretrainedConfig) -> dict[int, int]:
+def _small_token_ids(config: PretrainedConfig) -> dict[int, int]:
     """Special token ids that lie outside the small vocabulary -> free ids at its end."""
     tokens: list[int] = []
-    for part in _walk(config):
+    for part in _walk_configs(config):
         for name, value in part.to_dict().items():
             values = value if isinstance(value, (list, tuple)) else [value]
             if _TOKEN.search(name):
@@ -199,7 +199,7 @@ def _token_map(config: PretrainedConfig) -> dict[int, int]:
     return {token: sizes.VOCAB - 1 - number for number, token in enumerate(unique)}
 
 
-def _shrink(config: PretrainedConfig, tokens: Mapping[int, int], changes: Mapping[str, Any]) -> PretrainedConfig:
+def _shrink_config(config: PretrainedConfig, tokens: Mapping[int, int], changes: Mapping[str, Any]) -> PretrainedConfig:
     """The small configuration; ``changes`` maps dotted attributes to values that no rule touches."""
     attributes = _constructor_arguments(config)
     layer_indices = layers.choose_layers(attributes)
@@ -209,14 +209,14 @@ def _shrink(config: PretrainedConfig, tokens: Mapping[int, int], changes: Mappin
     children = {k: v for k, v in attributes.items() if isinstance(v, PretrainedConfig)}
     plain = {k: v for k, v in attributes.items() if k not in children}
     context = {**plain, "has_mrope": bool(MROPE.match(config.model_type))}
-    small = {k: _retoken(k, sizes.small(k, v, context), tokens) for k, v in plain.items()}
+    small = {k: _replace_token_ids(k, sizes.small_value(k, v, context), tokens) for k, v in plain.items()}
     for name, child in children.items():
         child_changes = {key.removeprefix(f"{name}."): value for key, value in changes.items() if key.startswith(f"{name}.")}
-        small[name] = _shrink(child, tokens, child_changes).to_dict()
+        small[name] = _shrink_config(child, tokens, child_changes).to_dict()
     return type(config)(**small | {k: v for k, v in changes.items() if "." not in k})
 
 
-def _retoken(name: str, value: Any, tokens: Mapping[int, int]) -> Any:
+def _replace_token_ids(name: str, value: Any, tokens: Mapping[int, int]) -> Any:
     if not _TOKEN.search(name):
         return value
     if isinstance(value, (list, tuple)):

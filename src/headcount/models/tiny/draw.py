@@ -21,10 +21,10 @@ def draw_weights(model: nn.Module, generator: torch.Generator) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.is_floating_point():
             owner = modules[name.rpartition(".")[0]]
-            parameter.copy_(_draw(name, parameter, owner, generator))
+            parameter.copy_(_draw_parameter(name, parameter, owner, generator))
 
 
-def _draw(name: str, parameter: Tensor, module: nn.Module, generator: torch.Generator) -> Tensor:
+def _draw_parameter(name: str, parameter: Tensor, module: nn.Module, generator: torch.Generator) -> Tensor:
     noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
     if parameter.ndim >= 2 and not name.endswith("original0"):
         return noise * GAIN / math.sqrt(_fan_in(parameter, module))

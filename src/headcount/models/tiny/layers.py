@@ -50,23 +50,23 @@ def choose_layers(attributes: Attributes) -> list[int] | None:
     chosen = {0}
     for name, value in attributes.items():
         if is_index_list(name, value, depth):
-            chosen |= _roles(name, value, depth)
+            chosen |= _layers_inside_and_outside_list(name, value, depth)
         elif is_per_layer(name, value, depth):
-            chosen |= _kinds(value)
+            chosen |= _first_layer_of_each_kind(value)
     for layer in range(depth):
         if len(chosen) < MIN_LAYERS:
             chosen.add(layer)
     return sorted(chosen)
 
 
-def _kinds(values: list[Any]) -> set[int]:
+def _first_layer_of_each_kind(values: list[Any]) -> set[int]:
     first: dict[str, int] = {}
     for layer, value in enumerate(values):
         first.setdefault(repr(value), layer)
     return set(first.values()) if len(first) <= MAX_KINDS else set()
 
 
-def _roles(name: str, values: list[int], depth: int) -> set[int]:
+def _layers_inside_and_outside_list(name: str, values: list[int], depth: int) -> set[int]:
     # Stage 0 of a backbone is its stem, so stage i is the output of layer i - 1.
     if name.endswith("out_indices"):
         return {v - 1 for v in values if v > 0}

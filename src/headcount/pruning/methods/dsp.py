@@ -23,7 +23,7 @@ from headcount.pruning.gating import (
     train_gates,
     unit_index,
 )
-from headcount.pruning.training.gates import noise
+from headcount.pruning.training.gates import uniform_noise
 
 
 def sample_subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class SubsetGates:
         if self.pruner.variant == "straight":
             return self.hard() + expand_to_heads(self.w - self.w.detach(), self.index)
         draw = sample_subset_fast if self.pruner.variant == "fast" else sample_subset
-        u = noise(self.context.seed, step, len(self.w))
+        u = uniform_noise(self.context.seed, step, len(self.w))
         subset = draw(self.w[self.removable], self.n_draws, self._tau, u[self.removable])
         return expand_to_heads(torch.ones_like(self.w).masked_scatter(self.removable, subset), self.index)
 

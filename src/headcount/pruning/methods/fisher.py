@@ -10,8 +10,8 @@ from headcount.core.options import option
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.data.checks import check_batch
-from headcount.data.chunks import batch_size_of, chunks, rows_of
-from headcount.data.losses import ExampleLosses, OneByOne, finite_losses
+from headcount.data.chunks import batch_size_of, chunks, select_rows
+from headcount.data.losses import ExampleLosses, OneByOne, require_finite_losses
 from headcount.data.task import Task
 from headcount.models.gates import HeadGates
 from headcount.models.modules import Batch, pad_id, unwrap
@@ -73,12 +73,12 @@ def _batch_gradients(context: PruneContext, model: Any, batch: Batch, numbers: l
     gates = torch.ones(len(numbers), len(context.heads), device=next(model.parameters()).device, requires_grad=True)
     with torch.enable_grad(), HeadGates(model, gates, heads=context.heads):
         try:
-            example_losses = finite_losses(losses(forward(model, batch), batch), numbers)
+            example_losses = require_finite_losses(losses(forward(model, batch), batch), numbers)
         except OneByOne:
             example_losses = None
         if example_losses is not None:
             return torch.autograd.grad(example_losses.sum(), gates)[0].double().cpu()
-    return torch.cat([_batch_gradients(context, model, rows_of(batch, [row]), [number], losses) for row, number in enumerate(numbers)])
+    return torch.cat([_batch_gradients(context, model, select_rows(batch, [row]), [number], losses) for row, number in enumerate(numbers)])
 
 
 def exchange_units(fisher: Tensor, removed: list[int], units: list[int]) -> list[int]:

@@ -26,7 +26,7 @@ from headcount.pruning.gating import (
     unit_index,
 )
 from headcount.pruning.training.fine_tune import reset_weights
-from headcount.pruning.training.gates import noise
+from headcount.pruning.training.gates import uniform_noise
 
 BETA, LOW, HIGH, EPSILON = 0.33, -0.1, 1.1, 1e-6
 EDGE = BETA * math.log(-LOW / HIGH)
@@ -106,7 +106,7 @@ class L0(Pruner):
         if self.weights == "scratch":
             reset_weights(model, context.seed)
         trainable = [parameter.requires_grad for parameter in model.parameters()]
-        _freeze(model, self.frozen)
+        _freeze_weights(model, self.frozen)
         gates = HardConcrete(context, self, n_kept)
         trained = train_gates(context, model, gates)
         for parameter, requires_grad in zip(model.parameters(), trainable, strict=True):
@@ -141,7 +141,7 @@ class HardConcrete:
         """The trained parameters by name."""
         return {"log_a": self.log_a, "multiplier": self.multiplier}
 
-    def target(self, step: int, steps: int) -> float:
+    def target_open_count(self, step: int, steps: int) -> float:
         """Returns how many removable units should be open: those of the start during the warm-up, K from `reach` on."""
         n_unsettled = (1 - self.pruner.settle) * steps
         begin, end = self.pruner.warmup * n_unsettled, self.pruner.reach * n_unsettled
@@ -153,7 +153,9 @@ class HardConcrete:
         """Returns log a as it acts at the present step."""
         if self.pruner.variant == "lagrange" or self.pruner.penalty:
             return self.log_a
-        return self.log_a.masked_scatter(self.removable, shift_logits(self.log_a[self.removable], self.target(*self._progress)) + EDGE)
+        return self.log_a.masked_scatter(
+            self.removable, shift_logits(self.log_a[self.removable], self.target_open_count(*self._progress)) + EDGE
+        )
 
     def sample(self, step: int, steps: int) -> Tensor:
         """Returns the gates of one step."""
@@ -161,7 +163,7 @@ class HardConcrete:
         self._step_multiplier = float(self.multiplier.detach()[0])
         if is_settled(step, steps, self.pruner.settle):
             return self.hard()
-        u = noise(self.context.seed, step, len(self.log_a)) * (1 - 2 * EPSILON) + EPSILON
+        u = uniform_noise(self.context.seed, step, len(self.log_a)) * (1 - 2 * EPSILON) + EPSILON
         return expand_to_heads(torch.where(self.removable, sample_gates(self._acting_log_a(), u), 1.0), self.index)
 
     def hard(self) -> Tensor:
@@ -197,7 +199,7 @@ class HardConcrete:
             return self.penalty_weight(step, steps) * self._count_open() * (len(self.index) / len(self.log_a))
         if self.pruner.variant != "lagrange":
             return None
-        gap = (self._count_open() - self.target(step, steps)) / len(self.log_a)
+        gap = (self._count_open() - self.target_open_count(step, steps)) / len(self.log_a)
         return self.multiplier[0] * gap + self.multiplier[1] * gap * gap
 
     def optimiser(self) -> torch.optim.Optimizer:
@@ -223,7 +225,7 @@ class HardConcrete:
             }
 
 
-def _freeze(model: Any, frozen: str) -> None:
+def _freeze_weights(model: Any, frozen: str) -> None:
     """Freezes the weights of the decoder with its output layer, or all of them."""
     if frozen == "none":
         return

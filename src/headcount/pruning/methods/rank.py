@@ -2,13 +2,15 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
 
-from headcount.core.evaluation import Evaluation
+from headcount.core.errors import PlanError
 from headcount.core.normalisation import Normalise
 from headcount.core.options import option
 from headcount.core.plan import Plan
 from headcount.core.registry import PRUNERS
 from headcount.core.scores import Scores
 from headcount.data.evaluate import evaluate
+from headcount.data.share_above_chance import chance_of, metric_on_additive_scale, why_share_is_undefined
+from headcount.data.task import Task
 from headcount.importance.base import Importance
 from headcount.importance.score import score
 from headcount.models.gates import HeadGates
@@ -23,9 +25,9 @@ class Rank(Pruner):
 
     Between steps scores can be estimated again. The name of an importance stands for ranking by it: `ablation:mean(again=true)` is
     `rank(by=ablation:mean;again=true)`. `scope` ranks all heads together (global), or removes the same share of
-    every block (layer) or of each kind of attention (type). With `stop`, heads go step by step as long as the
-    metric on the selection split is at least that share of the dense model's: `stop` alone decides how many
-    stay. Michel et al. 2019.
+    every block (layer) or of each kind of attention (type). With `stop`, heads go step by step as long as that
+    share of the dense model's score above chance is left on the selection split (of perplexities, their
+    logarithms): `stop` alone decides how many stay. Michel et al. 2019.
     """
 
     _: KW_ONLY
@@ -35,7 +37,7 @@ class Rank(Pruner):
     again: bool = option(False, "Estimate scores again after each step")
     step: float = option(0.1, "Share of all heads that goes in one step", above=0, maximum=1)
     stop: float = option(
-        0.0, "Share of the dense metric that must be left; unless it is 0, it decides how many heads stay", minimum=0, maximum=1
+        0.0, "Share of the dense score above chance that must be left; unless it is 0, it decides how many heads stay", minimum=0, maximum=1
     )
     limit: int = option(512, "Calibration examples that scores are measured on", minimum=1)
     info = PrunerInfo("Michel, Levy & Neubig 2019", size_option="stop")
@@ -52,34 +54,34 @@ class Rank(Pruner):
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan, and the metric after each step where there are steps."""
+        stop = _StopRule.of(context, self.stop) if self.stop else None
         key = ("scores", self.by, self.normalise, self.limit, context.seed)
         scores = context.once(key, lambda: self.measure(context, self.normalise))
-        if not self.again and not self.stop:
+        if not self.again and stop is None:
             return Choice(keep_top_by_scope(context, scores, context.keep, self.scope), scores=scores)
-        return self._choose_in_steps(context, scores)
+        return self._choose_in_steps(context, scores, stop)
 
     def measure(self, context: PruneContext, normalise: Normalise) -> Scores:
         """Returns the scores of all heads of the model."""
         return score(context.model, context.data, self.by, normalise=normalise, limit=self.limit, seed=context.seed)
 
-    def _choose_in_steps(self, context: PruneContext, first_scores: Scores) -> Choice:
+    def _choose_in_steps(self, context: PruneContext, first_scores: Scores, stop: _StopRule | None) -> Choice:
         scores, history = first_scores, []
         plan = Plan.removing([], protected=context.budget.protected)
-        dense = evaluate(context.model, context.data, split="selection") if self.stop else None
-        counts = self.counts(context)
+        counts = self.kept_counts(context)
         for number in counts:
             next_plan = keep_top_by_scope(context, scores, number, self.scope)
             with HeadGates(context.model, gates_of(context.heads, next_plan), heads=context.heads):
-                gated = None if dense is None else evaluate(context.model, context.data, split="selection")
+                gated = None if stop is None else evaluate(context.model, stop.task, split="selection")
                 history.append({"heads": number, **({} if gated is None else {"loss": gated.loss, "value": gated.value})})
-                if gated is not None and dense is not None and not _retains_share(dense, gated, self.stop):
+                if gated is not None and stop is not None and metric_on_additive_scale(stop.task, gated.value) < stop.lowest:
                     break
                 if self.again and number > counts[-1]:
-                    scores = self._estimate_again(context, scores.method, next_plan)
+                    scores = self._estimate_under_gates(context, scores.method, next_plan)
             plan = next_plan
         return Choice(plan, history=history, scores=first_scores)
 
-    def _estimate_again(self, context: PruneContext, name: str, plan: Plan) -> Scores:
+    def _estimate_under_gates(self, context: PruneContext, name: str, plan: Plan) -> Scores:
         """Returns scores of the heads that a plan keeps, measured under the gates that are on the model now and normalised among themselves.
 
         Removed heads get a score below all others.
@@ -91,7 +93,7 @@ class Rank(Pruner):
         lowest = min(values.values()) - 1.0
         return context.scores([lowest if head in removed else values[head] for head in context.heads], name)
 
-    def counts(self, context: PruneContext) -> list[int]:
+    def kept_counts(self, context: PruneContext) -> list[int]:
         """Returns how many heads are left after each step: down to the number of the budget, or with `stop` to the fewest possible."""
         n_heads, sizes = len(context.heads), sorted({len(unit) for unit in context.heads.units()})
         unit_size = sizes[0] if len(sizes) == 1 else 1
@@ -102,8 +104,31 @@ class Rank(Pruner):
         return [*range(n_heads - step, last, -step), last]
 
 
-def _retains_share(dense: Evaluation, gated: Evaluation, share: float) -> bool:
-    """Whether the metric, or the loss where there is no metric, is at least a share of the dense model's."""
-    if gated.value is None or dense.value is None:
-        return gated.loss <= dense.loss / share
-    return gated.value >= share * dense.value if dense.higher_is_better else gated.value <= dense.value / share
+@dataclass(frozen=True, slots=True)
+class _StopRule:
+    """The lowest score of the selection split, on the additive scale, that leaves a share of what the dense model scores above chance."""
+
+    task: Task
+    lowest: float
+
+    @classmethod
+    def of(cls, context: PruneContext, share: float) -> _StopRule:
+        """Returns the rule for a share.
+
+        Raises:
+            PlanError: there is no metric whose chance is known, or the dense model is not above chance on the selection split.
+        """
+        if not isinstance(context.data, Task):
+            raise PlanError(
+                "stop needs a Task with a metric, of whose score above chance a share must be left; name how many heads stay (keep)"
+            )
+        task, dense = context.data, evaluate(context.model, context.data, split="selection")
+        chance = chance_of(context.model, task, split="selection")
+        reason = why_share_is_undefined(dense, task, chance, seed=context.seed)
+        if chance is None or reason:
+            raise PlanError(
+                f"stop={share:g} keeps a share of the dense model's score above chance, but on the selection split {reason}. "
+                "Name how many heads stay (keep) instead of stop, or give a model that was trained for the task, or more examples"
+            )
+        score = metric_on_additive_scale(task, dense.score)
+        return cls(task, score - (1 - share) * (score - metric_on_additive_scale(task, chance)))

@@ -77,7 +77,7 @@ class Lockstep:
                         raise running.error
                 self._call_between(passes)
         finally:
-            self._end(passes)
+            self._abandon_unfinished(passes)
 
     def _call_between(self, passes: list[_Pass]) -> None:
         """Calls `between` with the key at which all passes paused, unless all are finished."""
@@ -90,7 +90,7 @@ class Lockstep:
         if not passes[0].is_finished:
             self._between(keys.pop())
 
-    def _end(self, passes: list[_Pass]) -> None:
+    def _abandon_unfinished(self, passes: list[_Pass]) -> None:
         """Ends the passes that are not finished, and waits for all threads."""
         started = [running for running in passes if running.thread.ident is not None]
         for running in started:

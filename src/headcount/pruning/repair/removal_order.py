@@ -23,13 +23,13 @@ from torch import Tensor, nn
 from headcount.core.errors import NonFinite
 from headcount.core.heads import AttentionBlock, Head
 from headcount.data.checks import check_batch
-from headcount.data.chunks import batch_size_of, chunks, rows_of
-from headcount.data.losses import ExampleLosses, OneByOne, finite_losses
+from headcount.data.chunks import batch_size_of, chunks, select_rows
+from headcount.data.losses import ExampleLosses, OneByOne, require_finite_losses
 from headcount.data.task import Data, Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, frozen, model_inputs
-from headcount.models.ownership import for_owner, holds
+from headcount.models.ownership import holds, restrict_to_owner
 from headcount.models.state import forward
 from headcount.pruning.repair.least_squares import append_ones
 from headcount.pruning.repair.projection import has_bias, head_rows, output_projection, read_matrix, real_rows
@@ -72,18 +72,18 @@ class Surgeon:
         rows = {number: list(unit) for number, unit in enumerate(units)}
         return cls(inverse, weights.double().clone(), sensitivity.double(), rows, n_examples)
 
-    def costs(self) -> dict[int, float]:
+    def removal_costs(self) -> dict[int, float]:
         """Returns what removing each unit would cost now."""
-        return {unit: self._cost(rows) for unit, rows in self.units.items()}
+        return {unit: self._removal_cost(rows) for unit, rows in self.units.items()}
 
-    def _cost(self, rows: list[int]) -> float:
+    def _removal_cost(self, rows: list[int]) -> float:
         solution = torch.linalg.solve(self.inverse[rows][:, rows], self.weights[rows])
         return max(float((solution * (self.weights[rows] @ self.sensitivity)).sum()) / self.n_examples, 0.0)
 
     def remove(self, unit: int) -> float:
         """Removes a unit, refits the others, and returns what that cost."""
         rows = self.units.pop(unit)
-        cost = self._cost(rows)
+        cost = self._removal_cost(rows)
         solution = torch.linalg.solve(self.inverse[rows][:, rows], torch.cat([self.weights[rows], self.inverse[rows]], dim=1))
         column = self.inverse[:, rows]
         n_outputs = self.weights.shape[1]
@@ -146,7 +146,7 @@ class _MomentHooks:
     def __enter__(self) -> _MomentHooks:
         for moments in self.moments.values():
             module = self.model.get_submodule(moments.block.o.path)
-            self._stack.callback(module.register_forward_hook(for_owner(self.model, self._forward_hook(moments))).remove)
+            self._stack.callback(module.register_forward_hook(restrict_to_owner(self.model, self._forward_hook(moments))).remove)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -160,12 +160,12 @@ class _MomentHooks:
             self._run(inputs, numbers, losses)
         except OneByOne:
             for row, number in enumerate(numbers):
-                self._run(rows_of(inputs, [row]), [number], losses)
+                self._run(select_rows(inputs, [row]), [number], losses)
 
     def _run(self, batch: Batch, numbers: list[int], losses: ExampleLosses) -> None:
         self._batch, self._inputs = batch, []
         with torch.enable_grad():
-            example_losses = finite_losses(losses(forward(self.model, batch), batch), numbers)
+            example_losses = require_finite_losses(losses(forward(self.model, batch), batch), numbers)
             for moments, inputs in self._inputs:
                 moments.input_gram.addmm_(inputs.T, inputs)
                 moments.n_tokens += len(inputs)
@@ -211,10 +211,10 @@ def order_removals(model: nn.Module, data: Data, *, units: tuple[Unit, ...] | No
                 rows.append(head_rows(block, positions))
         surgeons.append(moments.surgeon(read_matrix(output_projection(inner, block)), rows))
     order: RemovalOrder = []
-    costs = [surgeon.costs() for surgeon in surgeons]
+    costs = [surgeon.removal_costs() for surgeon in surgeons]
     while parts:
         cheapest = min(parts, key=lambda unit: (sum(costs[index][number] for index, number in parts[unit]), parts[unit]))
         order.append((cheapest, sum(surgeons[index].remove(number) for index, number in parts[cheapest]) / 2))
         for index, _ in parts.pop(cheapest):
-            costs[index] = surgeons[index].costs()
+            costs[index] = surgeons[index].removal_costs()
     return order

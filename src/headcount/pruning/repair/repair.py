@@ -25,7 +25,7 @@ from headcount.data.task import Data, Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, model_inputs
-from headcount.models.ownership import for_owner, holds
+from headcount.models.ownership import holds, restrict_to_owner
 from headcount.models.randomness import fork_rng
 from headcount.models.state import copy_model
 from headcount.pruning.repair.least_squares import FitResult, Products, append_ones, fit
@@ -190,7 +190,7 @@ class _Refit:
         fits_in_memory = (n_tokens <= TOKENS_IN_FLIGHT and len(batches) <= BATCHES_IN_FLIGHT) or len(batches) == 1
         if fits_in_memory and called_once:
             products: ProductsByBlock = {}  # a block is refitted as soon as all batches have reached it
-            self._run_hooked(batches, called_once, products, lambda key: self._solve(key[0], products))
+            self._run_hooked(batches, called_once, products, lambda key: self._refit_block(key[0], products))
         elif called_once:
             for path in called_once:
                 self._sum_and_solve(batches, [path], in_waves=True)
@@ -206,7 +206,7 @@ class _Refit:
 
         with ExitStack() as stack:
             for path, block in self.blocks.items():
-                hook = for_owner(self.dense, partial(count, path))
+                hook = restrict_to_owner(self.dense, partial(count, path))
                 stack.callback(self.dense.get_submodule(block.o.path).register_forward_hook(hook).remove)
             self.dense(**batch)
         silent = next((block.name for path, block in self.blocks.items() if path not in counts), None)
@@ -220,7 +220,7 @@ class _Refit:
         for wave in _split_into_waves(batches) if in_waves else [batches]:
             self._run_hooked(wave, paths, products, lambda _: None)
         for path in paths:
-            self._solve(path, products)
+            self._refit_block(path, products)
 
     def _run_hooked(
         self, batches: list[SplitBatch], paths: Sequence[str], products: ProductsByBlock, between: Callable[[Any], None]
@@ -228,9 +228,9 @@ class _Refit:
         """Runs batches in step, adding up the products of some blocks; `between` is called when all have paused at one of these."""
         lockstep = Lockstep(between)
         with _Hooks(self, lockstep, paths, products) as hooks:
-            lockstep.run([job for batch, is_check in batches for job in hooks.jobs(batch, is_check)])
+            lockstep.run([job for batch, is_check in batches for job in hooks.pass_jobs(batch, is_check)])
 
-    def _solve(self, path: str, products: ProductsByBlock) -> None:
+    def _refit_block(self, path: str, products: ProductsByBlock) -> None:
         """Refits one block by its products."""
         block, module = self.blocks[path], output_projection(self.pruned, self.blocks[path])
         fitting, rows = products.get((path, False)), self._fitted_rows(path, module)
@@ -293,7 +293,7 @@ class _Hooks:
         for path, block in self.work.blocks.items():
             if path in self.paths:
                 dense_module, pruned_module = (model.get_submodule(block.o.path) for model in (self.work.dense, self.work.pruned))
-                dense_hook = for_owner(self.work.dense, self._collect_outputs(path, block))
+                dense_hook = restrict_to_owner(self.work.dense, self._collect_outputs(path, block))
                 self._stack.callback(dense_module.register_forward_hook(dense_hook).remove)
                 self._stack.callback(pruned_module.register_forward_pre_hook(self._add_inputs(path, block)).remove)
         return self
@@ -301,7 +301,7 @@ class _Hooks:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def jobs(self, batch: Batch, is_check: bool) -> list[Callable[[], None]]:
+    def pass_jobs(self, batch: Batch, is_check: bool) -> list[Callable[[], None]]:
         """Returns the two passes of a batch: the dense model's, then the pruned one's."""
         state = _BatchState(batch, is_check)
 

@@ -136,10 +136,10 @@ def _check_training(task: Task, recipe: Recipe, teacher: nn.Module | None) -> No
             f"training takes batches of {recipe.train_batch} and task '{task.name}' has {len(task.calibration)} examples of calibration; "
             "give more data, or a smaller train_batch"
         )
-    if recipe.train_batch % _n_parts(recipe):
+    if recipe.train_batch % _passes_per_batch(recipe):
         raise DataError(
             f"a batch of {recipe.train_batch} examples cannot be shared evenly by {rank_and_world_size()[1]} processes in "
-            f"{_accumulation_steps(recipe)} steps of accumulation; name a multiple of {_n_parts(recipe)}"
+            f"{_accumulation_steps(recipe)} steps of accumulation; name a multiple of {_passes_per_batch(recipe)}"
         )
 
 
@@ -147,7 +147,7 @@ def _accumulation_steps(recipe: Recipe) -> int:
     return int((recipe.training_arguments or {}).get("gradient_accumulation_steps", 1))
 
 
-def _n_parts(recipe: Recipe) -> int:
+def _passes_per_batch(recipe: Recipe) -> int:
     """Returns the number of forward passes that one batch is divided into."""
     return rank_and_world_size()[1] * _accumulation_steps(recipe)
 
@@ -231,7 +231,7 @@ def _training_arguments(model: nn.Module, recipe: Recipe, seed: int, folder: Pat
     settings: dict[str, Any] = {
         "output_dir": str(folder),
         "max_steps": steps,
-        "per_device_train_batch_size": recipe.train_batch // _n_parts(recipe),
+        "per_device_train_batch_size": recipe.train_batch // _passes_per_batch(recipe),
         "learning_rate": recipe.rate,
         "warmup_steps": round(recipe.warmup * steps),
         "lr_scheduler_type": "linear",

@@ -26,7 +26,7 @@ from headcount.models.modules import unwrap
 FILE = "gates.safetensors"
 
 
-def noise(seed: int, step: int, number: int) -> Tensor:
+def uniform_noise(seed: int, step: int, number: int) -> Tensor:
     """Returns uniform numbers in (0, 1) that depend on seed and step alone, not on the machine."""
     uniform = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, step], dtype=np.uint64))).random(number)
     return torch.from_numpy(uniform).clamp(torch.finfo(torch.float64).tiny, 1 - 1e-16)
@@ -100,9 +100,9 @@ class GateCallback(TrainerCallback):
             resumed = args.resume_from_checkpoint
             self.load(Path(resumed) if isinstance(resumed, str) and Path(resumed).name == folder.name else folder)
         self.history = state.log_history
-        self._open()
+        self._put_on_model()
 
-    def _open(self) -> None:
+    def _put_on_model(self) -> None:
         """Puts the gates on the model: samples while it trains, hard gates while it is evaluated."""
         self.close()
         gates = self._gates

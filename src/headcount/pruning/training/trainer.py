@@ -20,7 +20,7 @@ from headcount.core.files import PARTIAL, read_json, sha256, write_json
 from headcount.core.folders import sync_folder
 from headcount.data.losses import kl_divergences
 from headcount.data.metrics import IGNORED
-from headcount.models.modules import Batch, at_least_single, shifts_labels, unwrap
+from headcount.models.modules import Batch, in_float32_or_float64, shifts_labels, unwrap
 from headcount.models.observe import evaluating, model_inputs
 from headcount.models.state import forward
 from headcount.pruning.training.gates import GateCallback
@@ -103,7 +103,7 @@ class AtomicTrainer(Trainer):
         output = model(**batch)
         loss = output.loss if self._own_loss is None else self._own_loss(output, batch).mean()
         if self._teacher is not None:
-            loss = (1 - self._mix) * loss + self._mix * divergence(self._teacher, output, batch)
+            loss = (1 - self._mix) * loss + self._mix * teacher_divergence(self._teacher, output, batch)
         _check_finite(loss, self.state.global_step)
         return (loss, output) if return_outputs else loss
 
@@ -159,17 +159,17 @@ class AtomicTrainer(Trainer):
             target = folder / written.name
             for callback in self._gate_callbacks():
                 callback.save(written)
-            _seal(written)
+            _seal_checkpoint(written)
             if target.exists():
-                _remove(target)
+                _remove_checkpoint(target)
             written.rename(target)
             shutil.rmtree(folder / PARTIAL, ignore_errors=True)
-            for old in checkpoints(folder)[: -(self.args.save_total_limit or 1)]:
-                _remove(old)
+            for old in list_finished_checkpoints(folder)[: -(self.args.save_total_limit or 1)]:
+                _remove_checkpoint(old)
         self.accelerator.wait_for_everyone()
 
 
-def checkpoints(folder: Path) -> list[Path]:
+def list_finished_checkpoints(folder: Path) -> list[Path]:
     """Returns the finished checkpoints of a training, oldest first."""
     paths = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.name.rpartition("-")[2].isdigit()]
     return sorted(paths, key=lambda path: int(path.name.rpartition("-")[2]))
@@ -177,8 +177,8 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def last_intact_checkpoint(folder: Path) -> Path | None:
     """Returns the newest checkpoint that is as it was written; damaged ones are set aside, with a warning."""
-    for path in reversed(checkpoints(folder)):
-        if (damage := damage_of(path)) is None:
+    for path in reversed(list_finished_checkpoints(folder)):
+        if (damage := checkpoint_damage(path)) is None:
             return path
         warnings.warn(f"checkpoint {path} is damaged ({damage}); it is set aside and not used", stacklevel=2)
         aside = path.with_name(DAMAGED + path.name)
@@ -187,14 +187,14 @@ def last_intact_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-def _seal(folder: Path) -> None:
+def _seal_checkpoint(folder: Path) -> None:
     """Writes the hashes of all files of a checkpoint into it."""
     files = {str(path.relative_to(folder)): sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     write_json(folder / SEAL, files)
     sync_folder(folder)
 
 
-def damage_of(folder: Path) -> str | None:
+def checkpoint_damage(folder: Path) -> str | None:
     """Returns what is wrong with a checkpoint by the hashes that seal it; None if it is as it was written."""
     try:
         files = read_json(folder / SEAL)
@@ -205,7 +205,7 @@ def damage_of(folder: Path) -> str | None:
     return next((name for name, digest in files.items() if not (folder / name).is_file() or sha256(folder / name) != digest), None)
 
 
-def _remove(folder: Path) -> None:
+def _remove_checkpoint(folder: Path) -> None:
     """Removes a checkpoint; it is renamed first, so that none is ever incomplete under its name."""
     trash = folder.with_name(f"{PARTIAL}-gone")
     shutil.rmtree(trash, ignore_errors=True)
@@ -218,11 +218,11 @@ def _check_finite(loss: Tensor, step: int) -> None:
         raise NonFinite(f"the training loss is {loss.item()} at step {step}; lower the learning rate, or look at the data")
 
 
-def divergence(teacher: nn.Module, output: Any, batch: Batch) -> Tensor:
+def teacher_divergence(teacher: nn.Module, output: Any, batch: Batch) -> Tensor:
     """Returns the mean divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
     with evaluating(teacher):
-        teacher_logits = at_least_single(forward(teacher, model_inputs(batch, teacher)).logits).to(output.logits.device)
-    values, labels = kl_divergences(teacher_logits, at_least_single(output.logits)), batch.get("labels")
+        teacher_logits = in_float32_or_float64(forward(teacher, model_inputs(batch, teacher)).logits).to(output.logits.device)
+    values, labels = kl_divergences(teacher_logits, in_float32_or_float64(output.logits)), batch.get("labels")
     if values.ndim == 2 and isinstance(labels, Tensor) and labels.shape == values.shape:
         if shifts_labels(unwrap(teacher)):
             values, labels = values[:, :-1], labels[:, 1:]  # what a token predicts is the label of the next

@@ -46,19 +46,14 @@ class Maps:
             return None
         included = tuple(range(len(array)) if heads is None else heads[block])
         if (sentence, block, included) not in self.packs:
-            self.packs[sentence, block, included] = pack(array[list(included)])
+            self.packs[sentence, block, included] = pack_array(array[list(included)])
         return self.packs[sentence, block, included]
 
 
-def pack(array: np.ndarray) -> str:
+def pack_array(array: np.ndarray) -> str:
     """Returns the bytes of an array, compressed by raw deflate, in base64."""
     compressor = zlib.compressobj(6, zlib.DEFLATED, -15)
     return base64.b64encode(compressor.compress(np.ascontiguousarray(array, dtype=np.uint8).tobytes()) + compressor.flush()).decode()
-
-
-def unpack(text: str) -> bytes:
-    """Returns the bytes that `pack` compressed, as the page reads them."""
-    return zlib.decompressobj(-15).decompress(base64.b64decode(text))
 
 
 def profiles_of(run: Run, heads: Sequence[str], blocks: Sequence[BlockRecord]) -> tuple[dict[str, Any] | None, Maps, list[str]]:

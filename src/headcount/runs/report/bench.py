@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report import contract
-from headcount.runs.report.curves import id_of
+from headcount.runs.report.curves import point_id_of
 from headcount.runs.report.plain import round_number
 from headcount.runs.results import PRUNED, PrunedRecord, method_label
 from headcount.runs.store import Run
@@ -47,24 +47,24 @@ class PrunedModel(TypedDict):
     seed: int | None
 
 
-def bench_of(run: Run, n_heads: int) -> list[contract.BenchRow]:
+def bench_rows_of(run: Run, n_heads: int) -> list[contract.BenchRow]:
     """Returns every measured time with the curve point of its model and the flags of `judge_times`."""
     pruned = {artifact.key.digest: artifact for artifact in run.results(PRUNED).values()}
     rows: list[contract.BenchRow] = []
     for name, artifact in run.results(BENCH).items():
-        model = _describe_model(pruned.get(artifact.key.inputs["of"]), n_heads)
+        model = _describe_pruned_model(pruned.get(artifact.key.inputs["of"]), n_heads)
         for row in judge_times(artifact.content["rows"]):
             seconds, low, high, speedup = (round_number(row[key]) for key in ("seconds", "low", "high", "speedup"))
             rows.append({"of": name, **model, **row, "seconds": seconds, "low": low, "high": high, "speedup": speedup})
     return rows
 
 
-def _describe_model(artifact: Artifact | None, n_heads: int) -> PrunedModel:
+def _describe_pruned_model(artifact: Artifact | None, n_heads: int) -> PrunedModel:
     if artifact is None:
         return {"point": None, "method": None, "keep": None, "seed": None}
     record = PrunedRecord.of(artifact)
     keep, seed = n_heads - len(record.removed), record.spec["seed"]
-    return {"point": id_of(artifact), "method": method_label(artifact), "keep": keep, "seed": seed}
+    return {"point": point_id_of(artifact), "method": method_label(artifact), "keep": keep, "seed": seed}
 
 
 def judge_times(rows: Sequence[Time]) -> list[JudgedTime]:

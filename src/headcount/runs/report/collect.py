@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from headcount.runs.report import contract
 from headcount.runs.report.attention import Maps, profiles_of
-from headcount.runs.report.bench import bench_of
+from headcount.runs.report.bench import bench_rows_of
 from headcount.runs.report.compare import compare_runs
 from headcount.runs.report.curves import curves_of
 from headcount.runs.report.roles import find_roles, roles_of, untested_table
 from headcount.runs.report.scores import collect_scores
-from headcount.runs.report.sentences import summary_of, warnings_of
+from headcount.runs.report.sentences import summary_sentences, warning_sentences
 from headcount.runs.report.studies import collect_papers, collect_studies
-from headcount.runs.schema import BlockRecord, HeadsRecord
+from headcount.runs.schema import HeadsRecord
 from headcount.runs.store import Run
 
 SCHEMA = 1
@@ -34,7 +34,7 @@ class ReportData:
         return {**self.report, "runs": runs}
 
 
-def collect(run: Run, run_b: Run | None = None) -> ReportData:
+def collect_report(run: Run, run_b: Run | None = None) -> ReportData:
     """Returns the report of a run, or of two runs with their comparison B − A; raises ArtifactError for an incomplete run."""
     runs = [run, *([run_b] if run_b is not None else [])]
     for shown_run in runs:
@@ -52,7 +52,7 @@ def _run_data(run: Run) -> tuple[contract.RunData, Maps]:
     roles = find_roles(run)
     curves, rows, notes = curves_of(run, record, heads)
     profiles, maps, missing = profiles_of(run, names, heads.blocks)
-    bench = bench_of(run, len(names))
+    bench = bench_rows_of(run, len(names))
     model = record.model
     data: contract.RunData = {
         "name": run.folder.resolve().name,
@@ -73,7 +73,7 @@ def _run_data(run: Run) -> tuple[contract.RunData, Maps]:
         "config": dict(record.config),
         "data": dict(record.data),
         "heads": names,
-        "blocks": _blocks(heads),
+        "blocks": _report_blocks(heads),
         "scores": collect_scores(run, names),
         "roles": None if roles is None else roles_of(roles, names),
         "curves": curves,
@@ -84,16 +84,17 @@ def _run_data(run: Run) -> tuple[contract.RunData, Maps]:
         "tables": [] if roles is None else untested_table(roles),
         "studies": collect_studies(run),
         "papers": collect_papers(run),
-        "summary": summary_of(record, heads, curves, bench, rows),
-        "warnings": [*warnings_of(run, record, curves, bench), *notes, *missing],
+        "summary": summary_sentences(record, heads, curves, bench, rows),
+        "warnings": [*warning_sentences(run, record, curves, bench), *notes, *missing],
     }
     return data, maps
 
 
-def _blocks(heads: HeadsRecord) -> list[contract.Block]:
+def _report_blocks(heads: HeadsRecord) -> list[contract.Block]:
     blocks: list[contract.Block] = []
     start = 0
     for block in heads.blocks:
+        group_size = len(block.heads) // block.n_kv_heads if block.n_kv_heads else 0
         blocks.append(
             {
                 "path": block.path,
@@ -101,13 +102,8 @@ def _blocks(heads: HeadsRecord) -> list[contract.Block]:
                 "stack": block.stack,
                 "layer": block.layer,
                 "heads": list(range(start, start + len(block.heads))),
-                "kv_group": _groups(block),
+                "kv_group": [position // group_size for position in range(len(block.heads))] if group_size > 1 else None,
             }
         )
         start += len(block.heads)
     return blocks
-
-
-def _groups(block: BlockRecord) -> list[int] | None:
-    size = len(block.heads) // block.n_kv_heads if block.n_kv_heads else 0
-    return [position // size for position in range(len(block.heads))] if size > 1 else None

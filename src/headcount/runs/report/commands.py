@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headcount.core.budget import SIZES
-from headcount.core.files import reopened_model
+from headcount.core.files import model_to_reopen
 from headcount.runs.artifacts import Artifact
 from headcount.runs.results import method_label
 from headcount.runs.schema import RunRecord
@@ -24,7 +24,7 @@ def prune_command(record: RunRecord, out: str, artifact: Artifact, keep: str | N
     method, seed = arguments.pop("method"), arguments.pop("seed", 0)
     size = {name: arguments.pop(name) for name in SIZES if name in arguments}
     opening = task_words({"task": record.task or None, **record.config.get("opened", {})})
-    subject = ["headcount", "prune", reopened_model(record.model.name, record.config), *opening, *argument_words({"method": method})]
+    subject = ["headcount", "prune", model_to_reopen(record.model.name, record.config), *opening, *argument_words({"method": method})]
     seeds = {"seed": record.seed, **({} if seed == record.seed else {"method_seed": seed})}
     options = argument_words({**arguments, **seeds, "out": f"runs/{out}"})
     size_text = " ".join([*argument_words({"keep": ""})[:1], keep]) if keep is not None else shlex.join(argument_words(size))
@@ -56,18 +56,18 @@ def argument_words(arguments: Mapping[str, Argument]) -> list[str]:
         elif isinstance(value, str):
             words += [f"--{flag}", value]
         else:
-            words += [f"--{flag}", milliseconds(value) if name == "latency" else plain_number(value)]
+            words += [f"--{flag}", format_milliseconds(value) if name == "latency" else format_number(value)]
     return words
 
 
-def plain_number(value: float) -> str:
+def format_number(value: float) -> str:
     """Returns a number in as few digits as give it back."""
     if isinstance(value, int):
         return str(value)
     return next(text for digits in (6, 17) if float(text := f"{value:.{digits}g}") == value)
 
 
-def milliseconds(value: float) -> str:
+def format_milliseconds(value: float) -> str:
     """Returns seconds as milliseconds, in as few digits as give them back when they are divided by 1000."""
     texts = [f"{1000 * value:.{digits}g}" for digits in range(1, 18)]
     return next((text for text in texts if float(text) / 1000 == value), texts[-1])

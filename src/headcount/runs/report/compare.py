@@ -8,10 +8,10 @@ from headcount.core.errors import StatisticsError
 from headcount.core.evaluation import Evaluation, is_right_or_wrong
 from headcount.core.scores import SCALED, Scores
 from headcount.core.stats.agreement import correlate, spearman
-from headcount.core.stats.significance import away_from_zero, benjamini_hochberg, mcnemar, paired_t
+from headcount.core.stats.significance import away_from_zero, benjamini_hochberg, paired_t, tango
 from headcount.runs.report import contract
-from headcount.runs.report.curves import dense_of
-from headcount.runs.report.plain import column, flatten_entries, round_number, short
+from headcount.runs.report.curves import dense_evaluation_of
+from headcount.runs.report.plain import flatten_entries, round_column, round_number, round_or_none
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
@@ -27,16 +27,16 @@ def compare_runs(a: Side, b: Side) -> tuple[contract.Comparison | None, str]:
     reason = why_not_comparable(run_a, run_b)
     if reason:
         return None, reason
-    dense_a, dense_b = dense_of(run_a), dense_of(run_b)
+    dense_a, dense_b = dense_evaluation_of(run_a), dense_evaluation_of(run_b)
     roles_a, roles_b = data_a["roles"], data_b["roles"]
     content: contract.Comparison = {
         "title": f"{data_b['name']} ({data_b['model']['name']}) against {data_a['name']} ({data_a['model']['name']}): B − A",
         "scores": _compare_scores(all_scores(run_a), all_scores(run_b), data_a["heads"]),
         "roles": _role_changes(roles_a, roles_b),
         "roles_only": {"a": _roles_only_in(roles_a, roles_b), "b": _roles_only_in(roles_b, roles_a)},
-        "outcomes": _outcomes(dense_a, dense_b),
+        "outcomes": _compare_outcomes(dense_a, dense_b),
         "config": _setting_differences(data_a, data_b),
-        "warnings": [*_warnings(data_a, data_b, dense_a, dense_b), *_scaling_warnings(all_scores(run_a), all_scores(run_b))],
+        "warnings": [*_comparison_warnings(data_a, data_b, dense_a, dense_b), *_scaling_warnings(all_scores(run_a), all_scores(run_b))],
     }
     return content, ""
 
@@ -58,7 +58,7 @@ def _compare_scores(a: dict[str, Scores], b: dict[str, Scores], heads: list[str]
     for name, scores in a.items():
         if name in b and scores.normalise == b[name].normalise:
             difference, significant = _differences_of_heads(scores, b[name], heads)
-            value, low, high = _agreement(scores, b[name])
+            value, low, high = _rank_agreement(scores, b[name])
             rows.append({"name": name, "difference": difference, "significant": significant, "spearman": value, "low": low, "high": high})
     return rows
 
@@ -83,10 +83,10 @@ def _differences_of_heads(a: Scores, b: Scores, heads: list[str]) -> tuple[list[
         shift = np.array([gap[head] for head in both])
         away = dict(zip(both, (benjamini_hochberg(away_from_zero(shift, error, n - 1)) <= ALPHA).tolist(), strict=True))
         significant = [away.get(head, False) for head in heads]
-    return column([gap.get(head) for head in heads]), significant
+    return round_column([gap.get(head) for head in heads]), significant
 
 
-def _agreement(a: Scores, b: Scores) -> tuple[float | None, float | None, float | None]:
+def _rank_agreement(a: Scores, b: Scores) -> tuple[float | None, float | None, float | None]:
     """Returns Spearman's correlation of the rankings, with its interval if both runs keep their samples."""
     if a.heads != b.heads:
         return None, None, None
@@ -95,8 +95,8 @@ def _agreement(a: Scores, b: Scores) -> tuple[float | None, float | None, float 
         if first is not None and second is not None:
             paired = a.data == b.data and first.n_groups == second.n_groups and first.n == second.n
             correlation = correlate(first, second, seed=0, paired=paired, repeats=1000)
-            return short(correlation.value), short(correlation.low), short(correlation.high)
-        return short(float(spearman(a.values, b.values))), None, None
+            return round_or_none(correlation.value), round_or_none(correlation.low), round_or_none(correlation.high)
+        return round_or_none(float(spearman(a.values, b.values))), None, None
     except StatisticsError:
         return None, None, None
 
@@ -120,21 +120,20 @@ def _roles_only_in(a: contract.Roles | None, b: contract.Roles | None) -> list[s
     return [name for name in a["names"] if name not in b["names"]] if a is not None and b is not None else []
 
 
-def _outcomes(a: Evaluation | None, b: Evaluation | None) -> contract.Outcomes | None:
-    """Compares the dense models on the same examples: by McNemar's test if answers are right or wrong, else by a paired t of the losses."""
+def _compare_outcomes(a: Evaluation | None, b: Evaluation | None) -> contract.Outcomes | None:
+    """Compares the dense models on the same examples: by Tango's test if answers are right or wrong, else by a paired t of the losses."""
     if a is None or b is None or a.data != b.data or a.metric != b.metric or len(a.losses) != len(b.losses) or len(a.losses) < 2:
         return None
     if is_right_or_wrong(a) and is_right_or_wrong(b):
         assert a.parts is not None and b.parts is not None and a.value is not None and b.value is not None
         right_a, right_b = a.parts[:, 0] > 0, b.parts[:, 0] > 0
-        test = mcnemar(a.parts[:, 0], b.parts[:, 0])
         return {
             "both": int((right_a & right_b).sum()),
             "neither": int((~right_a & ~right_b).sum()),
-            "only_a": test.only_a,
-            "only_b": test.only_b,
-            "p": short(test.p, 3),
-            "test": "McNemar",
+            "only_a": int((right_a & ~right_b).sum()),
+            "only_b": int((right_b & ~right_a).sum()),
+            "p": round_or_none(tango(a.parts[:, 0], b.parts[:, 0]).p, 3),
+            "test": "Tango",
             "metric": a.metric,
             "a": round_number(a.value),
             "b": round_number(b.value),
@@ -145,7 +144,7 @@ def _outcomes(a: Evaluation | None, b: Evaluation | None) -> contract.Outcomes |
         "only_a": int((gap > 0).sum()),
         "only_b": int((gap < 0).sum()),
         "neither": 0,
-        "p": short(paired_t(gap).p, 3),
+        "p": round_or_none(paired_t(gap).p, 3),
         "test": "paired t of the losses; an example counts for the model with the smaller one",
         "metric": "loss",
         "a": round_number(a.loss),
@@ -163,7 +162,7 @@ def _setting_differences(a: contract.RunData, b: contract.RunData) -> list[contr
     ]
 
 
-def _warnings(a: contract.RunData, b: contract.RunData, dense_a: Evaluation | None, dense_b: Evaluation | None) -> list[str]:
+def _comparison_warnings(a: contract.RunData, b: contract.RunData, dense_a: Evaluation | None, dense_b: Evaluation | None) -> list[str]:
     warnings = []
     if a["versions"] != b["versions"]:
         warnings.append("The runs were computed with different versions of the software.")

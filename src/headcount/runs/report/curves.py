@@ -13,7 +13,7 @@ from headcount.core.training_log import FEW_STEPS
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report import contract
 from headcount.runs.report.commands import prune_command, prune_commands
-from headcount.runs.report.plain import plural, round_number, short
+from headcount.runs.report.plain import plural, round_number, round_or_none
 from headcount.runs.results import (
     EVALUATION,
     PRUNED,
@@ -32,7 +32,7 @@ DENSE = "dense"
 ID_DIGITS = 12
 
 
-def dense_of(run: Run) -> Evaluation | None:
+def dense_evaluation_of(run: Run) -> Evaluation | None:
     """Returns the evaluation of the dense model; None if the run has none."""
     artifact = run.results(EVALUATION).get(DENSE)
     return unpack_evaluation(artifact) if artifact is not None else None
@@ -40,10 +40,10 @@ def dense_of(run: Run) -> Evaluation | None:
 
 def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[contract.Curves | None, list[PrunedRow], list[str]]:
     """Returns the curves (None if nothing was pruned), the rows behind them with the tests of loss and metric, and notes on what is left out."""
-    dense, artifacts = dense_of(run), list(run.results(PRUNED).values())
+    dense, artifacts = dense_evaluation_of(run), list(run.results(PRUNED).values())
     if dense is None or not artifacts:
         return None, [], []
-    current = _current(record, artifacts)
+    current = _artifacts_on_current_data(record, artifacts)
     records = [(artifact, PrunedRecord.of(artifact)) for artifact in current]
     same = [artifact for artifact, pruned in records if (pruned.data, pruned.metric) == (dense.data, dense.metric)]
     notes = _describe_left_out(len(artifacts) - len(current), len(current) - len(same))
@@ -52,12 +52,12 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[contract
     total = total_of(dense.metric)
     if dense.metric and total is None:
         notes.append(f"How {dense.metric} is made of examples is not known here: changes are tested by the loss alone.")
-    rows = _rows(dense, same, heads)
+    rows = _pruned_rows(dense, same, heads)
     hasty = sorted({row.method for row in rows if row.steps is not None and row.steps < FEW_STEPS})
     if hasty:
         notes.append(f"Trained for fewer than {FEW_STEPS} optimiser steps, too few to judge a method by: {'; '.join(hasty)}.")
     best = find_best(rows)
-    points = _points(run, record, dense, rows, same, heads)
+    points = _curve_points(run, record, dense, rows, same, heads)
     points.sort(key=lambda point: (point["method"], point["keep"], point["seed"]))
     curves: contract.Curves = {
         "metric": dense.metric or "loss",
@@ -83,7 +83,7 @@ def _describe_left_out(earlier: int, elsewhere: int) -> list[str]:
     return notes
 
 
-def _current(record: RunRecord, artifacts: Sequence[Artifact]) -> list[Artifact]:
+def _artifacts_on_current_data(record: RunRecord, artifacts: Sequence[Artifact]) -> list[Artifact]:
     """Returns the artifacts that run.json lists and others made on the same data, without those that an earlier command left behind."""
     listed = [artifact for artifact in artifacts if record.results.get(f"{PRUNED}/{artifact.key.name}") == artifact.key.digest]
     listed_data = [_model_and_data(artifact) for artifact in listed]
@@ -95,32 +95,32 @@ def _model_and_data(artifact: Artifact) -> dict[str, Any]:
     return {name: value for name, value in artifact.key.inputs.items() if name != "spec"}
 
 
-def id_of(artifact: Artifact) -> str:
+def point_id_of(artifact: Artifact) -> str:
     """Returns the identifier of a point: the first digits of the digest of its artifact."""
     return artifact.key.digest[:ID_DIGITS]
 
 
 def point_of(run: Run, artifact: Artifact) -> contract.Point:
     """Returns the point of one pruned model in the curves of its run."""
-    record, heads, dense = run.record(), run.heads(), dense_of(run)
+    record, heads, dense = run.record(), run.heads(), dense_evaluation_of(run)
     if dense is None:
         raise ArtifactError(f"{run.folder} holds no evaluation of the dense model to compare a pruned one with; evaluate it first")
-    return _points(run, record, dense, _rows(dense, [artifact], heads), [artifact], heads)[0]
+    return _curve_points(run, record, dense, _pruned_rows(dense, [artifact], heads), [artifact], heads)[0]
 
 
-def _rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord) -> list[PrunedRow]:
+def _pruned_rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord) -> list[PrunedRow]:
     n_heads = sum(len(block.heads) for block in heads.blocks)
     rows = compare_pruned(dense, artifacts, total_of(dense.metric), heads.blocks)
-    return [replace(row, id=id_of(artifact), keep=n_heads - row.removed) for row, artifact in zip(rows, artifacts, strict=True)]
+    return [replace(row, id=point_id_of(artifact), keep=n_heads - row.removed) for row, artifact in zip(rows, artifacts, strict=True)]
 
 
-def _points(
+def _curve_points(
     run: Run, record: RunRecord, dense: Evaluation, rows: Sequence[PrunedRow], artifacts: Sequence[Artifact], heads: HeadsRecord
 ) -> list[contract.Point]:
     positions = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
     name = run.folder.resolve().name
     return [
-        _point(row, artifact, dense, positions, prune_command(record, name, artifact))
+        _curve_point(row, artifact, dense, positions, prune_command(record, name, artifact))
         for row, artifact in zip(rows, artifacts, strict=True)
     ]
 
@@ -132,8 +132,8 @@ def _describe_dense(dense: Evaluation, total: Total | None, cost: CostRecord) ->
         "value": round_number(value),
         "loss": round_number(dense.loss),
         "n_examples": dense.n_examples,
-        "low": short(low),
-        "high": short(high),
+        "low": round_or_none(low),
+        "high": round_or_none(high),
         "parameters": cost["parameters"],
         "bytes": cost["bytes"],
         "flops": cost["flops"],
@@ -142,7 +142,7 @@ def _describe_dense(dense: Evaluation, total: Total | None, cost: CostRecord) ->
     }
 
 
-def _point(row: PrunedRow, artifact: Artifact, dense: Evaluation, positions: Mapping[str, int], command: str) -> contract.Point:
+def _curve_point(row: PrunedRow, artifact: Artifact, dense: Evaluation, positions: Mapping[str, int], command: str) -> contract.Point:
     record = PrunedRecord.of(artifact)
     loss, tested = row.changes["loss"], row.changes.get("metric", row.changes["loss"])
     value = row.loss if row.value is None else row.value
@@ -158,12 +158,12 @@ def _point(row: PrunedRow, artifact: Artifact, dense: Evaluation, positions: Map
         "value": round_number(value),
         "loss": round_number(row.loss),
         "difference": round_number(value - base),
-        "low": short(tested.low) if has_interval else None,
-        "high": short(tested.high) if has_interval else None,
-        "p": short(tested.p, 3),
+        "low": round_or_none(tested.low) if has_interval else None,
+        "high": round_or_none(tested.high) if has_interval else None,
+        "p": round_or_none(tested.p, 3),
         "test": tested.by,
-        "loss_difference": short(loss.difference),
-        "loss_p": short(loss.p, 3),
+        "loss_difference": round_or_none(loss.difference),
+        "loss_p": round_or_none(loss.p, 3),
         "worse_by": row.worse_by(),
         "is_repaired": bool(record.repaired) or record.spec["ablation"] == "mean",
         "removed": [positions[head] for head in record.removed if head in positions],

@@ -17,10 +17,10 @@ from headcount.runs.artifacts import safe_name
 from headcount.runs.draw import draw_figure
 from headcount.runs.paper_pages import read_paper_pages
 from headcount.runs.report import contract
-from headcount.runs.report.collect import collect
+from headcount.runs.report.collect import collect_report
 from headcount.runs.report.missing_figures import MissingFigure, find_missing_figures
-from headcount.runs.report.plain import readable
-from headcount.runs.report.studies import read_study
+from headcount.runs.report.plain import replace_control_characters
+from headcount.runs.report.studies import unpack_study
 from headcount.runs.store import Run
 from headcount.runs.study_files import file_stem
 from headcount.runs.tables import STUDY
@@ -65,9 +65,9 @@ def write_figures(run: Run, folder: Path) -> FigureFiles:
         raise MissingExtra("figures need matplotlib: pip install 'headcount[figures]'") from error
     check_writable(folder / "figure")
     make_folder(folder)
-    data = collect(run).report["runs"][0]
+    data = collect_report(run).report["runs"][0]
     paths, names = [], set[str]()
-    for base, contents in chain(_run_figures(data), _study_figures(run), _training_figures(run)):
+    for base, contents in chain(_draw_run_figures(data), _draw_study_figures(run), _draw_training_figures(run)):
         name = next(name for number in count(1) if (name := base if number == 1 else f"{base}-{number}") not in names)
         names.add(name)
         for kind, content in contents.items():
@@ -76,12 +76,12 @@ def write_figures(run: Run, folder: Path) -> FigureFiles:
     return FigureFiles(paths, find_missing_figures(run, data))
 
 
-def _run_figures(data: contract.RunData) -> Iterator[tuple[str, dict[str, bytes]]]:
+def _draw_run_figures(data: contract.RunData) -> Iterator[tuple[str, dict[str, bytes]]]:
     """Yields name and files, by kind, of the figures of scores, roles, curves and costs."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    for name, size, draw in _figures(data):
+    for name, size, draw in _list_drawings(data):
         contents = {}
         with matplotlib.rc_context(STYLE):
             figure = Figure(figsize=size, layout="constrained")
@@ -93,9 +93,9 @@ def _run_figures(data: contract.RunData) -> Iterator[tuple[str, dict[str, bytes]
         yield name, contents
 
 
-def _study_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
+def _draw_study_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
     """Yields name and files, by kind, of the figures of studies and papers."""
-    results = {f"study-{name}": read_study(artifact) for name, artifact in run.results(STUDY).items()}
+    results = {f"study-{name}": unpack_study(artifact) for name, artifact in run.results(STUDY).items()}
     for page in read_paper_pages(run):
         results |= {f"{page.name}-{entry.id}": entry.result for entry in page.entries if entry.result is not None}
     for name, result in results.items():
@@ -103,13 +103,13 @@ def _study_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
             yield file_stem(f"{name}-{figure.name}"), {kind: draw_figure(figure, kind) for kind in KINDS}
 
 
-def _training_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
+def _draw_training_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
     """Yields name and files, by kind, of the figures of gates, penalties and temperatures over training."""
     for figure in training_figures(run):
         yield file_stem(figure.name), {kind: draw_figure(figure, kind) for kind in KINDS}
 
 
-def _figures(data: contract.RunData) -> Iterator[tuple[str, tuple[float, float], Draw]]:
+def _list_drawings(data: contract.RunData) -> Iterator[tuple[str, tuple[float, float], Draw]]:
     maps = group_blocks(data["blocks"])
     curves, roles = data["curves"], data["roles"]
     height = 0.7 + sum(0.4 + 0.22 * len(rows) for _, rows in maps)
@@ -139,7 +139,7 @@ def group_blocks(blocks: Sequence[contract.Block]) -> list[tuple[str, list[contr
     return [(f"{kind}, {stack}" if kinds[kind] > 1 else kind, rows) for (kind, stack), rows in by_kind.items()]
 
 
-def _ramp() -> Any:
+def _colour_ramp() -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("headcount", RAMP)
@@ -168,10 +168,10 @@ def draw_map(
                 grid[y, x] = np.nan if value is None else value
                 if significant is not None and significant[head]:
                     panel.plot(x, y, "o", markersize=3, color="white", markeredgecolor="black", markeredgewidth=0.6)
-        image = panel.imshow(grid, cmap=_ramp(), vmin=low, vmax=high, aspect="auto")
+        image = panel.imshow(grid, cmap=_colour_ramp(), vmin=low, vmax=high, aspect="auto")
         panel.set(title=kind, ylabel="layer", xlabel="head", yticks=range(len(rows)), yticklabels=[str(row["layer"]) for row in rows])
     if image is not None:
-        figure.colorbar(image, ax=list(panels), label=readable(name))
+        figure.colorbar(image, ax=list(panels), label=replace_control_characters(name))
     if significant is not None and any(significant):
         panels[-1].annotate(
             "○ away from zero, 5 %, corrected", (0, 0), (0, -26), xycoords="axes fraction", textcoords="offset points", fontsize=6
@@ -200,12 +200,16 @@ def draw_curves(figure: Any, curves: contract.Curves, n_heads: int) -> None:
             "linewidth": 1,
         }
         look |= {"color": "grey", "linestyle": ":"} if method in control else {}
-        label = f"{readable(method)}, range of seeds" if max(map(len, by_keep.values())) > 1 else readable(method)
+        label = (
+            f"{replace_control_characters(method)}, range of seeds"
+            if max(map(len, by_keep.values())) > 1
+            else replace_control_characters(method)
+        )
         (line,) = panel.plot(keeps, means, label=label, markevery=[i for i, keep in enumerate(keeps) if keep < n_heads], **look)
         panel.fill_between(
             keeps, [min(by_keep[k]) for k in keeps], [max(by_keep[k]) for k in keeps], alpha=0.15, color=line.get_color(), linewidth=0
         )
-    panel.set(xlabel=f"heads kept of {n_heads}", ylabel=readable(curves["metric"]))
+    panel.set(xlabel=f"heads kept of {n_heads}", ylabel=replace_control_characters(curves["metric"]))
     panel.legend(frameon=False, fontsize=7)
 
 
@@ -227,13 +231,14 @@ def draw_cost(figure: Any, bench: Sequence[contract.BenchRow], machine: Mapping[
         panel.set_title(f"batch {batch}, length {length}", fontsize=7)
         panel.tick_params(labelsize=6)
         panel.set_xlabel("ms", fontsize=6)
-    panels[0].set_yticks(range(len(models)), ["\n".join(wrap(readable(model), 28)) for model in models])
+    panels[0].set_yticks(range(len(models)), ["\n".join(wrap(replace_control_characters(model), 28)) for model in models])
     panels[0].invert_yaxis()
     for panel in panels[len(shapes) :]:
         panel.set_visible(False)
     threads = machine.get("threads", "?")
     figure.suptitle(
-        readable(f"one pass, median and quartiles; {machine.get('system', '')}, {threads} thread{'s' * (threads != 1)}"), fontsize=6
+        replace_control_characters(f"one pass, median and quartiles; {machine.get('system', '')}, {threads} thread{'s' * (threads != 1)}"),
+        fontsize=6,
     )
     figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, fontsize=6, ncols=3, loc="outside lower center")
 
@@ -245,8 +250,12 @@ def _draw_roles(figure: Any, roles: contract.Roles, blocks: Sequence[contract.Bl
     panel = figure.subplots()
     present = sorted({role for labels in roles["labels"] for role in labels})
     grid = np.array([[sum(role in roles["labels"][head] for head in block["heads"]) for block in blocks] for role in present])
-    image = panel.imshow(grid, cmap=_ramp(), vmin=0, aspect="auto")
+    image = panel.imshow(grid, cmap=_colour_ramp(), vmin=0, aspect="auto")
     names = [f"{block['stack']}.L{block['layer']}" if block["stack"] else f"L{block['layer']}" for block in blocks]
-    panel.set(xticks=range(len(names)), yticks=range(len(present)), yticklabels=[readable(roles["names"][role]) for role in present])
+    panel.set(
+        xticks=range(len(names)),
+        yticks=range(len(present)),
+        yticklabels=[replace_control_characters(roles["names"][role]) for role in present],
+    )
     panel.set_xticks(range(len(names)), names, rotation=90)
     figure.colorbar(image, ax=panel, label="heads", ticks=range(int(grid.max()) + 1) if grid.max() < MANY else None)

@@ -18,7 +18,7 @@ def round_number(value: float, digits: int = DIGITS) -> float | int:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
-def short(value: float | None, digits: int = DIGITS) -> float | int | None:
+def round_or_none(value: float | None, digits: int = DIGITS) -> float | int | None:
     """Returns a number rounded by `round_number`; None if it is missing or not finite."""
     return None if value is None or isinstance(value, bool) or not math.isfinite(value) else round_number(value, digits)
 
@@ -28,22 +28,22 @@ def plural(number: int, word: str) -> str:
     return f"{number} {word}{'s' * (number != 1)}"
 
 
-def column(values: Iterable[Any], digits: int = DIGITS) -> list[float | int | None]:
-    """Returns the numbers, each rounded by `short`."""
-    return [short(value, digits) for value in values]
+def round_column(values: Iterable[Any], digits: int = DIGITS) -> list[float | int | None]:
+    """Returns the numbers, each rounded by `round_or_none`."""
+    return [round_or_none(value, digits) for value in values]
 
 
-def readable(text: object) -> str:
+def replace_control_characters(text: object) -> str:
     """Returns the text with control characters and direction marks replaced."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in str(text))
 
 
-def to_line(value: Any) -> str:
+def value_to_line(value: Any) -> str:
     """Returns a value of a configuration as one line of text."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {to_line(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key}: {value_to_line(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(to_line, value))
+        return ", ".join(map(value_to_line, value))
     return "" if value is None else str(value)
 
 
@@ -51,7 +51,7 @@ def flatten_entries(value: Mapping[str, object], prefix: str = "") -> dict[str, 
     """Returns the entries of nested mappings by their dotted names, as texts."""
     entries: dict[str, str] = {}
     for key, inner in value.items():
-        entries |= flatten_entries(inner, f"{prefix}{key}.") if isinstance(inner, Mapping) else {f"{prefix}{key}": to_line(inner)}
+        entries |= flatten_entries(inner, f"{prefix}{key}.") if isinstance(inner, Mapping) else {f"{prefix}{key}": value_to_line(inner)}
     return entries
 
 

@@ -10,8 +10,8 @@ from headcount.core.registry import ROLES
 from headcount.core.role_table import ALPHA, BestHead, RoleTable
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.runs.report import contract
-from headcount.runs.report.plain import column, plural, short
-from headcount.runs.report.scores import summarise
+from headcount.runs.report.plain import plural, round_column, round_or_none
+from headcount.runs.report.scores import method_summary
 from headcount.runs.store import Run
 
 COLUMNS = (
@@ -48,7 +48,7 @@ def roles_of(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
     for row in sorted(rows, key=lambda row: -row.normalised):
         if row.has_role:
             labels[head_index[str(row.head)]].append(role_index[row.role])
-    columns: dict[str, list[Any]] = {name: column([getattr(row, name) for row in rows], DIGITS) for name in COLUMNS}
+    columns: dict[str, list[Any]] = {name: round_column([getattr(row, name) for row in rows], DIGITS) for name in COLUMNS}
     columns |= {"head": [head_index[str(row.head)] for row in rows], "role": [role_index[row.role] for row in rows]}
     columns |= {
         "has_role": [row.has_role for row in rows],
@@ -58,15 +58,15 @@ def roles_of(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
     best_heads = [best for best in table.best_heads if best.role in role_index and str(best.head) in head_index]
     return {
         "names": names,
-        "about": [summarise(ROLES, name) for name in names],
-        "letters": letters(names),
+        "about": [method_summary(ROLES, name) for name in names],
+        "letters": role_marks(names),
         "labels": labels,
         "rows": columns,
         "best": [
             {
                 "role": role_index[best.role],
                 "head": head_index[str(best.head)],
-                **{name: short(getattr(best, name), DIGITS) for name in BEST_COLUMNS},
+                **{name: round_or_none(getattr(best, name), DIGITS) for name in BEST_COLUMNS},
                 "n": best.n_sentences,
             }
             for best in best_heads
@@ -89,13 +89,13 @@ def relations_of(best_heads: Sequence[BestHead], role_index: Mapping[str, int], 
         {
             "role": role_index[best.role],
             "head": head_index[str(best.head)],
-            "accuracy": short(best.accuracy, DIGITS),
-            "baseline": short(best.baseline, DIGITS),
+            "accuracy": round_or_none(best.accuracy, DIGITS),
+            "baseline": round_or_none(best.baseline, DIGITS),
             "baseline_offset": best.baseline_offset,
-            "difference": short(best.accuracy - best.baseline, DIGITS),
-            "low": short(best.accuracy_low - best.baseline, DIGITS),
-            "high": short(best.accuracy_high - best.baseline, DIGITS),
-            "q": short(corrected, DIGITS),
+            "difference": round_or_none(best.accuracy - best.baseline, DIGITS),
+            "low": round_or_none(best.accuracy_low - best.baseline, DIGITS),
+            "high": round_or_none(best.accuracy_high - best.baseline, DIGITS),
+            "q": round_or_none(corrected, DIGITS),
             "n": best.n_tokens,
             "holds": corrected < ALPHA and best.accuracy > best.baseline,
         }
@@ -103,7 +103,7 @@ def relations_of(best_heads: Sequence[BestHead], role_index: Mapping[str, int], 
     ]
 
 
-def letters(names: Sequence[str]) -> list[str]:
+def role_marks(names: Sequence[str]) -> list[str]:
     """Returns a mark of one or two characters for every role, all different: offsets as they are, else letters of the name."""
     marks: dict[str, None] = {}
     for name in names:

@@ -11,7 +11,7 @@ from headcount.core.registry import IMPORTANCES, Registry
 from headcount.core.scores import ROUNDING, SCALED, Scores
 from headcount.core.stats.significance import away_from_zero, benjamini_hochberg
 from headcount.runs.report import contract
-from headcount.runs.report.plain import column
+from headcount.runs.report.plain import round_column
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
@@ -22,7 +22,7 @@ CHANGES, ERRORS, LOWER_IS_BETTER = " change", " stderr", "perplexity"
 ALPHA = 0.05
 
 
-def summarise(registry: Registry, name: str) -> str:
+def method_summary(registry: Registry, name: str) -> str:
     """Returns the first sentence of the documentation of a method; empty if it is not installed."""
     registered = name.partition(":")[0].partition("(")[0]
     return registry.summary(registered) if registered in registry.names() else ""
@@ -30,28 +30,28 @@ def summarise(registry: Registry, name: str) -> str:
 
 def collect_scores(run: Run, heads: list[str]) -> list[contract.Score]:
     """Returns every score of the run, importances first, each followed by its further columns."""
-    columns = [column for name, scores in all_scores(run).items() for column in _columns(name, scores, heads)]
+    columns = [column for name, scores in all_scores(run).items() for column in _score_columns(name, scores, heads)]
     return sorted(columns, key=lambda score: score["kind"] != "importance")
 
 
-def _columns(name: str, scores: Scores, heads: list[str]) -> list[contract.Score]:
+def _score_columns(name: str, scores: Scores, heads: list[str]) -> list[contract.Score]:
     positions = {str(head): i for i, head in enumerate(scores.heads)}
     order = [positions.get(head) for head in heads]
-    errors = _in_order(scores.stderr, order) if scores.stderr and any(scores.stderr) else None
+    errors = _in_head_order(scores.stderr, order) if scores.stderr and any(scores.stderr) else None
     described = name.partition(":")[0] in DESCRIPTIONS if scores.describes is None else scores.describes
     first: contract.Score = {
         "name": name,
-        "about": f"{summarise(IMPORTANCES, name)} Scores are {SCALED[scores.normalise]}.".strip(),
+        "about": f"{method_summary(IMPORTANCES, name)} Scores are {SCALED[scores.normalise]}.".strip(),
         "kind": "description" if described else "importance",
         "higher_is_keep": scores.higher_is_keep,
-        "values": column(_in_order(scores.values, order)),
-        "stderr": None if errors is None else column(errors),
-        "significant": significant(_in_order(scores.values, order), errors, scores.n_examples),
+        "values": round_column(_in_head_order(scores.values, order)),
+        "stderr": None if errors is None else round_column(errors),
+        "significant": mark_significant(_in_head_order(scores.values, order), errors, scores.n_examples),
         "n_examples": scores.n_examples or None,
         "removal_order": None if described else removal_order(scores, heads),
         "group_removal_order": None if described else group_removal_order(scores, heads),
     }
-    return [first, *(_column(first, scores, title, order) for title in scores.columns if not title.endswith(ERRORS))]
+    return [first, *(_further_column(first, scores, title, order) for title in scores.columns if not title.endswith(ERRORS))]
 
 
 def removal_order(scores: Scores, heads: list[str]) -> list[int]:
@@ -72,10 +72,10 @@ def group_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | N
     return [[index[str(head)] for head in unit] for unit in reversed(rank_units(scores))]
 
 
-def _column(first: contract.Score, scores: Scores, title: str, order: list[int | None]) -> contract.Score:
+def _further_column(first: contract.Score, scores: Scores, title: str, order: list[int | None]) -> contract.Score:
     """Returns a further column of a method, such as the change of the metric, with its standard error if known."""
     stderr = scores.columns.get(title.removesuffix(CHANGES) + ERRORS)
-    values, errors = _in_order(scores.columns[title], order), None if stderr is None else _in_order(stderr, order)
+    values, errors = _in_head_order(scores.columns[title], order), None if stderr is None else _in_head_order(stderr, order)
     # A lower loss is a change for the better; other numbers have no direction.
     more_is_keep = not title.endswith(CHANGES) or scores.higher_is_keep == title.startswith(LOWER_IS_BETTER)
     return {
@@ -84,9 +84,9 @@ def _column(first: contract.Score, scores: Scores, title: str, order: list[int |
         "about": _describe_column(first["name"], title),
         "kind": "description",
         "higher_is_keep": scores.directions.get(title, more_is_keep),
-        "values": column(values),
-        "stderr": None if errors is None else column(errors),
-        "significant": significant(values, errors, scores.n_examples),
+        "values": round_column(values),
+        "stderr": None if errors is None else round_column(errors),
+        "significant": mark_significant(values, errors, scores.n_examples),
         "removal_order": None,
         "group_removal_order": None,
     }
@@ -102,11 +102,11 @@ def _describe_column(method: str, title: str) -> str:
     return f"The {title} of each head, noted by {method} beside its score."
 
 
-def _in_order(values: Any, order: list[int | None]) -> list[float | None]:
+def _in_head_order(values: Any, order: list[int | None]) -> list[float | None]:
     return [None if position is None else values[position] for position in order]
 
 
-def significant(values: list[float | None], errors: list[float | None] | None, n: int) -> list[bool] | None:
+def mark_significant(values: list[float | None], errors: list[float | None] | None, n: int) -> list[bool] | None:
     """Returns which values differ from zero, by t-tests corrected over all heads (Benjamini–Hochberg, 5 %); None if no test is possible."""
     known = [i for i, value in enumerate(values) if value is not None]
     if errors is None or n < 2 or not known:

@@ -16,7 +16,7 @@ FEW = 200
 """With fewer examples than this, differences of a few percent cannot be told from chance."""
 
 
-def summary_of(
+def summary_sentences(
     record: RunRecord, heads: HeadsRecord, curves: contract.Curves | None, bench: Sequence[contract.BenchRow], rows: Sequence[PrunedRow]
 ) -> list[str]:
     """Returns three sentences: the number of heads, how many can be removed at what cost, and the speed-up, as far as measured.
@@ -76,7 +76,7 @@ def noise_warnings(bench: Sequence[contract.BenchRow]) -> list[str]:
     ]
 
 
-def warnings_of(run: Run, record: RunRecord, curves: contract.Curves | None, bench: Sequence[contract.BenchRow]) -> list[str]:
+def warning_sentences(run: Run, record: RunRecord, curves: contract.Curves | None, bench: Sequence[contract.BenchRow]) -> list[str]:
     """Returns the warnings about a run: few examples, noisy times, damaged files, missing models, failures, mixed versions."""
     warnings = []
     if curves is not None and curves["dense"]["n_examples"] < FEW:
@@ -90,7 +90,7 @@ def warnings_of(run: Run, record: RunRecord, curves: contract.Curves | None, ben
             f"{plural(n_damaged, 'damaged file')} {was} found in the run folder and moved to {QUARANTINE}/; the content of {them} was computed again."
         )
     warnings += missing_model_warnings(run, record)
-    warnings += _failures(run.folder / LOG)
+    warnings += _logged_failures(run.folder / LOG)
     versions = {
         tuple(sorted(artifact.provenance.get("versions", {}).items()))
         for kind in ("scores", "roles", "evaluation", "pruned")
@@ -113,7 +113,7 @@ def missing_model_warnings(run: Run, record: RunRecord) -> list[str]:
     ]
 
 
-def _failures(log: Path) -> list[str]:
+def _logged_failures(log: Path) -> list[str]:
     """Returns the failures in the log, once each."""
     if not log.is_file():
         return []

@@ -12,7 +12,7 @@ from headcount.runs.paper_files import PaperEntry
 from headcount.runs.paper_pages import read_paper_pages
 from headcount.runs.report import contract
 from headcount.runs.report.plain import plural, round_number
-from headcount.runs.report.scores import summarise
+from headcount.runs.report.scores import method_summary
 from headcount.runs.store import Run
 from headcount.runs.tables import STUDY
 
@@ -31,22 +31,22 @@ def collect_studies(run: Run) -> list[contract.StudyPage]:
         pages.append(
             {
                 "name": name,
-                "about": summarise(STUDIES, name),
+                "about": method_summary(STUDIES, name),
                 "command": artifact.content.get("command", ""),
                 "conditions": conditions,
-                "result": pack_result(read_study(artifact)),
+                "result": pack_result(unpack_study(artifact)),
             }
         )
     return pages
 
 
-def read_study(artifact: Artifact) -> StudyResult:
+def unpack_study(artifact: Artifact) -> StudyResult:
     """Returns the result in the artifact of a study; one that holds rows alone has a single table of them."""
     if "result" in artifact.content:
         return StudyResult.from_dict(artifact.content["result"])
     rows: Sequence[Mapping[str, object]] = artifact.content["rows"]
     names = list(dict.fromkeys(key for row in rows for key in row))
-    cells = tuple(tuple(_cell(row.get(name)) for name in names) for row in rows)
+    cells = tuple(tuple(_report_cell(row.get(name)) for name in names) for row in rows)
     return StudyResult(artifact.key.name, (Table("rows", tuple(map(Column, names)), cells),), "")
 
 
@@ -59,13 +59,13 @@ def collect_papers(run: Run) -> list[contract.PaperPage]:
             "bibtex": page.bibtex,
             "command": page.command,
             "conditions": list(page.conditions),
-            "items": [_item(entry) for entry in page.entries],
+            "items": [_paper_item(entry) for entry in page.entries],
         }
         for page in read_paper_pages(run)
     ]
 
 
-def _item(entry: PaperEntry) -> contract.PaperItem:
+def _paper_item(entry: PaperEntry) -> contract.PaperItem:
     return {
         "id": entry.id,
         "title": entry.title,
@@ -103,12 +103,12 @@ def pack_table(table: Table) -> contract.StudyTable:
         "name": table.name,
         "title": table.title,
         "columns": columns,
-        "rows": [[_cell(cell) for cell in row] for row in table.rows],
+        "rows": [[_report_cell(cell) for cell in row] for row in table.list_shown_rows()],
         "is_printed": table.is_printed,
     }
 
 
-def _cell(value: object) -> contract.Cell:
+def _report_cell(value: object) -> contract.Cell:
     if value is None or isinstance(value, bool | str):
         return value
     return _round_numbers(value) if isinstance(value, int | float) else str(value)

@@ -10,8 +10,8 @@ from headcount.core.errors import ArtifactError
 from headcount.core.files import check_writable, write_atomic
 from headcount.runs.report import contract
 from headcount.runs.report.attention import Maps
-from headcount.runs.report.collect import ReportData, collect
-from headcount.runs.report.page import DATA, Bundle, data_text, load_bundle, page
+from headcount.runs.report.collect import ReportData, collect_report
+from headcount.runs.report.page import DATA, FrontEnd, load_front_end, render_page, report_to_json
 from headcount.runs.store import Run
 
 FILE, OWN = "report.html", "report*.html"
@@ -32,15 +32,15 @@ def write_report(run: Run, run_b: Run | None = None, out: Path | None = None, *,
     if target.is_dir():
         raise ArtifactError(f"{target} is a folder; name the file to write, such as {target / FILE}")
     if out is not None:
-        _check_target(target, [run.folder, *([] if run_b is None else [run_b.folder])])
+        _check_report_path(target, [run.folder, *([] if run_b is None else [run_b.folder])])
     check_writable(target)
-    bundle = load_bundle()
-    report = fit_report(collect(run, run_b), round(max_mb * MEGABYTE), bundle)
-    write_atomic(target, page(report, bundle).encode())
+    bundle = load_front_end()
+    report = fit_report(collect_report(run, run_b), round(max_mb * MEGABYTE), bundle)
+    write_atomic(target, render_page(report, bundle).encode())
     return target
 
 
-def _check_target(target: Path, folders: Sequence[Path]) -> None:
+def _check_report_path(target: Path, folders: Sequence[Path]) -> None:
     """Raises ArtifactError if the report would replace another file or lie in a folder that does not exist."""
     if not target.parent.is_dir():
         raise ArtifactError(f"a report is written into a folder that exists; {target.parent} does not. Make it first, or name another file")
@@ -59,36 +59,36 @@ def _check_target(target: Path, folders: Sequence[Path]) -> None:
         raise ArtifactError(f"only a report that headcount wrote is replaced; {target} is another file. Remove it, or name another file")
 
 
-def fit_report(collected: ReportData, max_bytes: int, bundle: Bundle) -> contract.Report:
+def fit_report(collected: ReportData, max_bytes: int, front_end: FrontEnd) -> contract.Report:
     """Returns the report with as many attention maps as fit into `max_bytes`, and a sentence about those left out."""
-    shell = len(page({**collected.report, "runs": [], "left_out": []}, bundle).encode())
+    shell = len(render_page({**collected.report, "runs": [], "left_out": []}, front_end).encode())
     most = max((len(maps.sentences) for maps in collected.maps), default=0)
     steps = [(number, 1.0) for number in range(most, 1, -1)]
     steps += [(number, share) for share in (0.5, 0.25) for number in (2, 1) if number <= most]
     steps += [(1, share) for share in (0.125, 0.0625) if most]
     for n_sentences, share in steps:
-        report = _with_maps(collected, n_sentences, share)
-        if shell + len(data_text(report)) <= max_bytes:
+        report = _report_with_maps(collected, n_sentences, share)
+        if shell + len(report_to_json(report)) <= max_bytes:
             return report
-    report = _with_maps(collected, 0, 0.0)
-    size = shell + len(data_text(report))
+    report = _report_with_maps(collected, 0, 0.0)
+    size = shell + len(report_to_json(report))
     if size > max_bytes:
         report = _without_examples(report)
-        size = shell + len(data_text(report))
+        size = shell + len(report_to_json(report))
     if size > max_bytes:
         report = _without_long_tables(report)
-        size = shell + len(data_text(report))
+        size = shell + len(report_to_json(report))
     if size > HARD_MB * MEGABYTE:
         raise ArtifactError(
             f"the tables of this run alone take {size / MEGABYTE:.1f} MB, more than the {HARD_MB:g} MB that a report may have; look at them with "
             "headcount serve, or at the csv and parquet files of the run folder"
         )
     if size > max_bytes:
-        report["left_out"].append(too_large(size, max_bytes))
+        report["left_out"].append(too_large_sentence(size, max_bytes))
     return report
 
 
-def too_large(size: int, max_bytes: int) -> str:
+def too_large_sentence(size: int, max_bytes: int) -> str:
     """Returns the sentence about a file that exceeds the size asked for."""
     return (
         f"The page and its tables alone take {size / MEGABYTE:.2g} MB, so the file could not be made as small as the {max_bytes / MEGABYTE:g} MB "
@@ -96,18 +96,18 @@ def too_large(size: int, max_bytes: int) -> str:
     )
 
 
-def _with_maps(collected: ReportData, n_sentences: int, share: float) -> contract.Report:
+def _report_with_maps(collected: ReportData, n_sentences: int, share: float) -> contract.Report:
     runs: list[contract.RunData] = []
     notes = list(collected.report["left_out"])
     for run, maps in zip(collected.report["runs"], collected.maps, strict=True):
-        heads = None if share == 1.0 else most_important(run["scores"], maps, share)
+        heads = None if share == 1.0 else choose_heads_with_maps(run["scores"], maps, share)
         packed = maps.pack_sentences(n_sentences, heads) if n_sentences else None
         runs.append({**run, "attention": packed, "attention_left_out": bool(maps.sentences) and packed is None})
         notes += _left_out_sentences(run["name"] if len(collected.maps) > 1 else "", maps, n_sentences, heads)
     return {**collected.report, "runs": runs, "left_out": notes}
 
 
-def most_important(scores: Sequence[contract.Score], maps: Maps, share: float) -> list[list[int]]:
+def choose_heads_with_maps(scores: Sequence[contract.Score], maps: Maps, share: float) -> list[list[int]]:
     """Returns for every block the heads whose maps are kept: the most important ones of the model by the first importance, else the first."""
     score = next((score for score in scores if score["kind"] == "importance"), None)
     n_heads = sum(maps.sizes)

@@ -81,10 +81,10 @@ def reduce_layers(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
                 rise.p,
             )
         )
-    return _correct_changes(correct_rows(rows))
+    return _correct_metric_changes(correct_rows(rows))
 
 
-def _correct_changes(rows: list[LayerRow]) -> list[LayerRow]:
+def _correct_metric_changes(rows: list[LayerRow]) -> list[LayerRow]:
     """Returns the rows with the corrected p-value of the change of the metric, where there is one."""
     p_values = [row.metric_change.p for row in rows if row.metric_change is not None]
     if not p_values:

@@ -15,7 +15,7 @@ from headcount.core.role_table import RoleScore, RoleTable
 from headcount.models.modules import start_id
 from headcount.models.observe import observe
 from headcount.studies._base import StudyContext
-from headcount.studies._measure.role_tables import measure_table, open_text
+from headcount.studies._measure.role_tables import measure_table, open_study_corpus
 
 if TYPE_CHECKING:
     from headcount.studies.attention_maps import AttentionMaps
@@ -50,14 +50,14 @@ def draw_typical_heads(study: AttentionMaps, context: StudyContext) -> tuple[Rol
         DataError: there is no text, it is of images, or no sentence of it has a length that can be shown.
     """
     table = measure_table(context, study.name, study.definition, study.sentences)
-    corpus = open_text(context, context.loaded, context.task if context.sources.task_name else None, study.sentences)
+    corpus = open_study_corpus(context, context.loaded, context.task if context.sources.task_name else None, study.sentences)
     if corpus.grid:
         raise DataError("attention maps are drawn on sentences, and this model reads images")
-    numbers = list_fitting(corpus, study.shortest, study.longest)
-    return table, [_draw_head(context, corpus, numbers, row, family) for family, row in choose_heads(table).items()]
+    numbers = list_sentences_that_fit(corpus, study.shortest, study.longest)
+    return table, [_draw_head(context, corpus, numbers, row, family) for family, row in choose_head_of_each_family(table).items()]
 
 
-def choose_heads(table: RoleTable) -> dict[str, RoleScore]:
+def choose_head_of_each_family(table: RoleTable) -> dict[str, RoleScore]:
     """Returns for every family the row with the largest lead of the accuracy over chance, rows that have the role first."""
     definition = Definition.parse(table.definition)
     rows: dict[str, RoleScore] = {}
@@ -68,7 +68,7 @@ def choose_heads(table: RoleTable) -> dict[str, RoleScore]:
     return rows
 
 
-def list_fitting(corpus: Corpus, shortest: int, longest: int) -> list[int]:
+def list_sentences_that_fit(corpus: Corpus, min_tokens: int, max_tokens: int) -> list[int]:
     """Returns the numbers of the sentences of a length that can be shown.
 
     Raises:
@@ -78,10 +78,10 @@ def list_fitting(corpus: Corpus, shortest: int, longest: int) -> list[int]:
         max(len(sentence.ids), len(corpus.targets[number].ids) + 1 if corpus.targets else 0)
         for number, sentence in enumerate(corpus.sentences)
     ]
-    fitting = [number for number, length in enumerate(lengths) if shortest <= length <= longest]
+    fitting = [number for number, length in enumerate(lengths) if min_tokens <= length <= max_tokens]
     if not fitting:
         raise DataError(
-            f"no sentence has {shortest} to {longest} tokens; the text has {min(lengths)} to {max(lengths)}: name other bounds of the example"
+            f"no sentence has {min_tokens} to {max_tokens} tokens; the text has {min(lengths)} to {max(lengths)}: name other bounds of the example"
         )
     return fitting
 
@@ -109,11 +109,11 @@ def _draw_head(context: StudyContext, corpus: Corpus, numbers: Sequence[int], ro
     )
 
 
-def _read_tokens(context: StudyContext, corpus: Corpus, number: int, view: ViewName) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _read_tokens(context: StudyContext, corpus: Corpus, sentence: int, view: ViewName) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the tokens of queries and keys as people read them."""
     tokenizer = context.sources.read_tokenizer(context.loaded)
-    source = tuple(token_texts(corpus.sentences[number], tokenizer))
+    source = tuple(token_texts(corpus.sentences[sentence], tokenizer))
     if view == "source":
         return source, source
-    target = tuple(token_texts(corpus.targets[number], tokenizer, start=start_id(context.loaded.model)))
+    target = tuple(token_texts(corpus.targets[sentence], tokenizer, start=start_id(context.loaded.model)))
     return target, source if view == "cross" else target

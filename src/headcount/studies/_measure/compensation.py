@@ -158,7 +158,7 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Changes:
     before: list[Evaluation] = []
     for each in requests:
         with context.progress(f"pruning by {study.method}") as advance:
-            artifact, small = pruning.make(each, advance)
+            artifact, small = pruning.make_model(each, advance)
         small, plan = small.to(next(loaded.model.parameters()).device).eval(), Plan.removing(artifact.content["removed"])
         with context.progress("fine-tuning the pruned model") as advance:
             pruned = tune_model(context, f"after {each.name}", small, recipe, by=by, seed=each.seed, progress=advance)
@@ -178,9 +178,9 @@ def compare_quality(
     """Returns the quality of the dense and the pruned model before and after training, so that it shows how much of the score came back."""
     models = {
         "dense": [dense],
-        "dense, fine-tuned": [_evaluation_of(training[1], dense) for training in trainings],
+        "dense, fine-tuned": [_evaluation_after_training(training[1], dense) for training in trainings],
         "pruned": list(pruned),
-        "pruned, fine-tuned": [_evaluation_of(training[0], dense) for training in trainings],
+        "pruned, fine-tuned": [_evaluation_after_training(training[0], dense) for training in trainings],
     }
     means = {name: each[0] if len(each) == 1 else average_evaluations(each, task) for name, each in models.items()}
     rows = []
@@ -194,7 +194,7 @@ def compare_quality(
     return rows
 
 
-def _evaluation_of(artifact: Artifact, like: Evaluation) -> Evaluation:
+def _evaluation_after_training(artifact: Artifact, like: Evaluation) -> Evaluation:
     return replace(like, losses=artifact.arrays["losses"], value=artifact.content["value"], parts=artifact.arrays.get("parts"))
 
 

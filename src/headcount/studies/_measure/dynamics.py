@@ -15,6 +15,7 @@ from headcount.core.normalisation import Scaling
 from headcount.core.plan import Plan
 from headcount.core.scores import SCALED, Scores
 from headcount.data.evaluate import fingerprint_of
+from headcount.data.share_above_chance import Share, chance_of, share_left
 from headcount.data.task import Task, task_key
 from headcount.importance.base import Importance
 from headcount.importance.settings import ScoreSettings
@@ -23,10 +24,10 @@ from headcount.models.state import copy_model
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.repair.repair import refit
 from headcount.pruning.training.fine_tune import fine_tune, reset_weights
-from headcount.pruning.training.trainer import checkpoints as checkpoint_folders
+from headcount.pruning.training.trainer import list_finished_checkpoints as checkpoint_folders
 from headcount.runs.artifacts import ArtifactKey, safe_name
 from headcount.studies._base import LoadedModel, StudyContext
-from headcount.studies._gated import Drop, Share, admit_model, chance_of, count_levels, evaluate_without, measure_drop, share_left
+from headcount.studies._gated import Drop, admit_model, count_levels, evaluate_without, measure_drop
 from headcount.studies._results import describe_study_run
 from headcount.surgery.save import save
 from headcount.surgery.source import local_folder

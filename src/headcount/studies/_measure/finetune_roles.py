@@ -19,7 +19,7 @@ from headcount.core.stats.margins import trend
 from headcount.core.stats.significance import paired_t
 from headcount.data.task import Task
 from headcount.studies._base import LoadedModel, StudyContext
-from headcount.studies._measure.role_tables import open_text
+from headcount.studies._measure.role_tables import open_study_corpus
 
 ALL_ROLES = "all roles"
 
@@ -128,7 +128,7 @@ def measure_role_changes(
     before = context.loaded
     after = context.sources.load_model(tuned, as_configured=True)
     task = _open_task(context, before, after) if context.sources.task_name else None
-    corpus = open_text(context, before, task, sentences)
+    corpus = open_study_corpus(context, before, task, sentences)
     return compare_roles(
         before.model, after.model, corpus, only=only, definition=definition, seed=context.seed, batch_size=context.batch_size
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headcount.core.evaluation import Evaluation
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.survivors import count_by
+from headcount.data.share_above_chance import chance_of
 from headcount.models.head_map import HeadMap
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
@@ -44,9 +45,14 @@ class ControlPair(DifferenceRow):
 
 @dataclass(frozen=True, slots=True)
 class ScratchResult:
-    """The dense model, the names of the pruned model and its controls, a row for each of them and every size, and their pairs."""
+    """The dense model, the names of the pruned model and its controls, a row for each of them and every size, and their pairs.
+
+    `floor` is the score of a model that has learnt nothing: that of the best constant answer, or 0 for a metric without one (BLEU); None where no
+    metric is measured, or a lower one is better.
+    """
 
     dense: Evaluation
+    floor: float | None
     models: tuple[str, ...]
     rows: list[ControlRow]
     pairs: list[ControlPair]
@@ -92,7 +98,14 @@ def measure_controls(study: FromScratch, context: StudyContext) -> ScratchResult
         for (model, size), point in points.items()
         if model != PRUNED
     ]
-    return ScratchResult(grid.dense, tuple(dict.fromkeys(model for model, _ in requests)), correct_rows(rows), correct_rows(pairs))
+    is_rising = grid.dense.value is not None and grid.dense.higher_is_better
+    return ScratchResult(
+        grid.dense,
+        (chance_of(context.loaded.model, context.task, context.limit) or 0.0) if is_rising else None,
+        tuple(dict.fromkeys(model for model, _ in requests)),
+        correct_rows(rows),
+        correct_rows(pairs),
+    )
 
 
 def _make_row(model: str, size: int, point: GridPoint, grid: Grid) -> ControlRow:

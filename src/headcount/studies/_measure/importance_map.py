@@ -12,11 +12,12 @@ import torch
 from scipy import special
 from torch import nn
 
-from headcount.behaviour.profiles.numbers import affordable_queries, distances
+from headcount.behaviour.profiles.numbers import affordable_queries, head_distances
 from headcount.core.heads import AttentionBlock
 from headcount.core.scores import Scores
 from headcount.core.stats.hall import inverse_hall_transform
 from headcount.data.chunks import batches
+from headcount.importance.base import Importance
 from headcount.importance.settings import ScoreSettings
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
@@ -49,9 +50,10 @@ class ScoreRow:
 
 @dataclass(frozen=True, slots=True)
 class MappedScores:
-    """The scores of all heads by one importance; `label` names it with its normalisation."""
+    """The scores of all heads by one importance; `title` names it with its rule, if it has several, and `label` also with its normalisation."""
 
     method: str
+    title: str
     label: str
     unit: str
     n_examples: int
@@ -109,7 +111,9 @@ def _map_scores(scores: Scores, heads: HeadMap) -> MappedScores:
     intervals, rows = _score_intervals(scores), []
     for head, value, ends in zip(scores.heads, scores.values, intervals, strict=True):
         rows.append(ScoreRow(str(head), heads.block_of(head).kind, head.layer, head.index, value, *ends, ranks[head]))
-    return MappedScores(scores.method, scores.label, UNITS.get(scores.method, ""), scores.n_examples, rows)
+    rule = Importance.parse(scores.method).rule
+    title, label = (f"{name} by the {rule}" if rule else name for name in (scores.method, scores.label))
+    return MappedScores(scores.method, title, label, UNITS.get(scores.method, ""), scores.n_examples, rows)
 
 
 def _score_intervals(scores: Scores) -> list[tuple[float | None, float | None]]:
@@ -158,7 +162,7 @@ def _compare_heads(context: StudyContext, kind: str, blocks: Sequence[AttentionB
         rows += _attention_rows(observations)
         if len(rows) >= affordable_queries(len(heads), rows[0].shape[-1], QUERIES):
             break
-    matrix = distances(rows)
+    matrix = head_distances(rows)
     values = tuple(tuple(map(float, row)) for row in matrix)
     layers = tuple(str(head.layer) for head in heads)
     return HeadDistances(kind, tuple(map(str, heads)), layers, values, len(rows))

@@ -43,7 +43,7 @@ class Choices:
     rows: list[ChoiceRow]
 
 
-def count_sizes(study: ImportanceOrRandom, n_heads: int) -> list[int]:
+def list_head_counts(study: ImportanceOrRandom, n_heads: int) -> list[int]:
     """Returns how many heads the importance keeps, most first."""
     return sorted({count_heads(keep, n_heads) for keep in study.keep}, reverse=True)
 
@@ -56,7 +56,11 @@ def make_template(study: ImportanceOrRandom, seed: int) -> PruneSpec:
 
 def estimate_effort(study: ImportanceOrRandom, context: StudyContext) -> Effort:
     """Returns the evaluations of all models and the steps of those that are trained."""
-    sizes, n_train, n_report = len(count_sizes(study, len(context.loaded.heads))), len(context.task.calibration), len(context.task.report)
+    sizes, n_train, n_report = (
+        len(list_head_counts(study, len(context.loaded.heads))),
+        len(context.task.calibration),
+        len(context.task.report),
+    )
     steps = 0 if study.recover is None else Recipe(train_batch=study.train_batch).with_length(study.recover).n_steps(n_train)
     n_trained = 0 if study.recover is None else (4 * sizes + 1) * study.seeds
     n_models = sizes * (4 + 4 * study.seeds) + n_trained
@@ -71,7 +75,7 @@ def measure_choices(study: ImportanceOrRandom, context: StudyContext) -> Choices
     describe_study_run(context, context.loaded, {"study": study.name, "by": study.by, "seeds": study.seeds})
     heads, seed = context.loaded.heads, context.seed
     pruning, template = make_pruning(context), make_template(study, seed)
-    sizes = count_sizes(study, len(heads))
+    sizes = list_head_counts(study, len(heads))
     chosen = run_grid(context, pruning, [template.resized(keep) for keep in sizes])
     removed = {keep: tuple(chosen.find(template.resized(keep)).artifacts[0].content["removed"]) for keep in sizes}
     stages = {AS_IS: template, REPAIRED: replace(template, repair=True)}

@@ -44,7 +44,7 @@ class InterventionRow(PrunedRow):
         return None if self.against_zero is None else self.against_zero.p
 
 
-def list_sizes(study: Interventions, context: StudyContext) -> list[int]:
+def list_levels(study: Interventions, context: StudyContext) -> list[int]:
     """Returns how many heads stay at each level, most first."""
     return count_levels(study.keep, context.loaded.heads, LEVELS)
 
@@ -57,21 +57,21 @@ def count_seeds(study: Interventions) -> int:
 def estimate_effort(study: Interventions, context: StudyContext) -> Effort:
     """Returns the evaluations under all interventions."""
     n_report = min(len(context.task.report), context.limit or len(context.task.report))
-    return Effort(passes=n_report * (1 + len(study.interventions) * count_seeds(study) * len(list_sizes(study, context))))
+    return Effort(passes=n_report * (1 + len(study.interventions) * count_seeds(study) * len(list_levels(study, context))))
 
 
 def measure_interventions(study: Interventions, context: StudyContext) -> tuple[Evaluation, list[InterventionRow]]:
     """Returns the dense model, and a row for every intervention and number of heads; all gate the same heads away."""
     pruner, loaded = Pruner.parse(study.method), context.loaded
-    if pruner.info.trains or pruner.sizes_itself:
+    if pruner.info.trains or pruner.sizing_option:
         raise OptionError(f"interventions need a method that chooses a number of heads without training; {pruner} is none of these")
-    sizes = list_sizes(study, context)
+    sizes = list_levels(study, context)
     for size in sizes:
         check_request(PruneSpec.of(pruner, size), loaded.model, loaded.heads)
     describe_study_run(context, loaded, {"study": study.name, "method": study.method, "seeds": study.seeds})
     seeds = range(context.seed, context.seed + count_seeds(study))
-    removed = {(size, seed): _choose(context, pruner, size, seed) for size in sizes for seed in seeds}
-    dense = _evaluate(context, (), ZERO)
+    removed = {(size, seed): _removed_heads(context, pruner, size, seed) for size in sizes for seed in seeds}
+    dense = _evaluate_removal(context, (), ZERO)
     points: dict[tuple[str, int], GridPoint] = {}
     total = len(study.interventions) * len(removed)
     with context.progress("gating heads", "models") as advance:
@@ -81,7 +81,7 @@ def measure_interventions(study: Interventions, context: StudyContext) -> tuple[
             for size in sizes:
                 evaluations = []
                 for seed in seeds:
-                    evaluations.append(_evaluate(context, removed[size, seed], intervention, means))
+                    evaluations.append(_evaluate_removal(context, removed[size, seed], intervention, means))
                     advance(len(points) * len(seeds) + len(evaluations), total)
                 survivors = tuple(frozenset(loaded.heads) - removed[size, seed] for seed in seeds)
                 points[intervention, size] = _make_point(context, intervention, size, tuple(seeds), evaluations, survivors, dense)
@@ -102,13 +102,13 @@ def measure_interventions(study: Interventions, context: StudyContext) -> tuple[
     return dense, correct_rows(rows)
 
 
-def _choose(context: StudyContext, pruner: Pruner, size: int, seed: int) -> frozenset[Head]:
+def _removed_heads(context: StudyContext, pruner: Pruner, size: int, seed: int) -> frozenset[Head]:
     loaded = context.loaded
     choice = pruner.choose(PruneContext(loaded.model, loaded.heads, context.task, Budget(keep=size), seed))
     return frozenset(choice.plan.removed)
 
 
-def _evaluate(
+def _evaluate_removal(
     context: StudyContext, removed: Sequence[Head] | frozenset[Head], intervention: Replacement, means: Mapping[str, Tensor] | None = None
 ) -> Evaluation:
     loaded, task = context.loaded, context.task

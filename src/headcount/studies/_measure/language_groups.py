@@ -13,16 +13,20 @@ import numpy as np
 from scipy import stats
 
 from headcount.core.errors import DataError
+from headcount.core.evaluation import Evaluation
 from headcount.core.stats.agreement import spearman
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.resampling import draw_with_replacement
+from headcount.core.stats.seed_parts import match_seeds
+from headcount.data.share_above_chance import metric_on_additive_scale
 from headcount.data.task import Task
-from headcount.studies._gated import scale_metric
 
 COLUMNS = ("language", "family", "size")
 FEWEST_LANGUAGES = 4
 """With fewer languages no rank correlation is tested."""
 RESAMPLES, PERMUTATIONS = 1000, 10_000
+FEWEST_DEFINED = 0.95
+"""The share of the resamples that must have a correlation for an interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +94,15 @@ class FamilyContrast:
 class SizeTrend:
     """The rank correlation over languages of the share lost with the size of the corpus.
 
-    The interval is of the observed correlation, by resampling the examples of every language; p permutes sizes over languages.
+    The interval is of the observed correlation, by resampling the examples of every language, None where resamples often have none; p permutes
+    sizes over languages.
     """
 
     without: str
     n_languages: int
     correlation: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     p: float
     q: float | None = None
 
@@ -144,17 +149,28 @@ def correlate_sizes(
         permuted = spearman(np.tile(values, (PERMUTATIONS, 1)), random.permuted(np.tile(sizes, (PERMUTATIONS, 1)), axis=1))
         p = (1 + int((np.abs(permuted) >= abs(observed) - 1e-12).sum())) / (1 + PERMUTATIONS)
         draws = np.stack([resampled[without][language] for language in languages], axis=1)
-        drawn = spearman(draws, np.broadcast_to(sizes, draws.shape))
-        low, high = np.quantile(drawn[np.isfinite(drawn)], [0.025, 0.975])
-        rows.append(SizeTrend(without, len(languages), observed, min(float(low), observed), max(float(high), observed), p))
+        rows.append(SizeTrend(without, len(languages), observed, *_resample_correlation(observed, draws, sizes), p))
     return correct_rows(rows)
 
 
-def resample_lost(dense: np.ndarray, pruned: np.ndarray, task: Task, chance: float, *, seed: int = 0) -> np.ndarray:
+def _resample_correlation(observed: float, draws: np.ndarray, sizes: np.ndarray) -> tuple[float | None, float | None]:
+    """Returns the interval of a rank correlation from the shares lost on resampled examples, [resamples, languages].
+
+    A resample in which all languages lose the same has no correlation; with many of them there is no interval.
+    """
+    defined = draws[np.isfinite(draws).all(1) & (np.ptp(np.nan_to_num(draws), axis=1) > 0)]
+    if len(defined) < FEWEST_DEFINED * len(draws):
+        return None, None
+    low, high = np.quantile(spearman(defined, np.broadcast_to(sizes, defined.shape)), [0.025, 0.975])
+    return min(float(low), observed), max(float(high), observed)
+
+
+def resample_lost_shares(dense: Evaluation, pruned: Evaluation, task: Task, chance: float, *, seed: int = 0) -> np.ndarray:
     """Returns the share of the score above chance that is lost on resampled examples, from the metric's parts of both models."""
-    assert task.metric is not None
-    counts = draw_with_replacement(len(dense), seed)(RESAMPLES)[:, 0]
-    floor = scale_metric(task, chance)
-    before, after = (scale_metric(task, task.metric.total(counts @ parts)) - floor for parts in (dense, pruned))
+    assert task.metric is not None and dense.parts is not None and pruned.parts is not None
+    by_model, total = match_seeds((dense.parts, pruned.parts), task.metric.total)
+    counts = draw_with_replacement(dense.n_examples, seed)(RESAMPLES)[:, 0]
+    floor = metric_on_additive_scale(task, chance)
+    before, after = (metric_on_additive_scale(task, total(counts @ parts)) - floor for parts in by_model)
     with np.errstate(divide="ignore", invalid="ignore"):
         return 1 - after / before

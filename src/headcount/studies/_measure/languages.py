@@ -17,6 +17,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.data.embedded.entailment import LABELS
+from headcount.data.share_above_chance import Share, chance_of, relative_gap, share_left
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
@@ -24,19 +25,9 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
-from headcount.studies._base import STEP_BATCH, Effort, LoadedModel, Progress, StudyContext, parse_pairs
+from headcount.studies._base import STEP_BATCH, Effort, LoadedModel, Progress, StudyContext, parse_name_value_pairs
 from headcount.studies._checks import check_same_kinds
-from headcount.studies._gated import (
-    Drop,
-    Share,
-    admit_model,
-    chance_of,
-    count_levels,
-    evaluate_without,
-    measure_drop,
-    relative_gap,
-    share_left,
-)
+from headcount.studies._gated import Drop, admit_model, count_levels, evaluate_without, measure_drop
 from headcount.studies._grid import estimate_requests
 from headcount.studies._measure.language_groups import (
     FamilyContrast,
@@ -45,7 +36,7 @@ from headcount.studies._measure.language_groups import (
     contrast_families,
     correlate_sizes,
     read_groups,
-    resample_lost,
+    resample_lost_shares,
 )
 from headcount.studies._measure.layers import LAYER, THIRD, group_layers
 from headcount.studies._results import describe_study_run
@@ -57,6 +48,8 @@ if TYPE_CHECKING:
     from headcount.studies.languages import Languages
 
 
+HEADS = "heads"
+"""The kind of a removal of single heads, rather than of all heads of some layers."""
 SHARES = (0.75, 0.5, 0.25)
 """The shares of heads that stay by default."""
 
@@ -79,7 +72,11 @@ Evaluations = Mapping[tuple[str, str, str], tuple[Evaluation, Evaluation]]
 
 @dataclass(frozen=True, slots=True)
 class LossRow:
-    """A model in one language without some heads: its loss and metric, their change, and the share of its score above chance that it loses."""
+    """A model in one language without some heads: its loss and metric, their change, and the share of its score above chance that it loses.
+
+    `dense` is the score of the dense model that it is compared with, after the same training; `untrained` is that before, None without
+    training and for a new head.
+    """
 
     model: str
     language: str
@@ -93,11 +90,12 @@ class LossRow:
     share: Share
     p: float
     q: float = 1.0
+    untrained: float | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Returns the row as plain data."""
         names = {"model": self.model, "language": self.language, "kind": self.kind, "without": self.without}
-        scores = {"dense": self.dense, "loss": self.loss, "value": self.value, "n_examples": self.n_examples}
+        scores = {"dense": self.dense, "untrained": self.untrained, "loss": self.loss, "value": self.value, "n_examples": self.n_examples}
         share = {**self.share.to_dict(), "lost": self.share.interval_lost[0]}
         return {**names, **scores, **self.drop.to_dict(), **share, "p": self.p, "q": self.q}
 
@@ -133,6 +131,15 @@ class ModelGap:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskDrop:
+    """What two models lose on one task without the same number of heads: a row of each, and the difference of their shares."""
+
+    row: LossRow
+    row_of_other: LossRow
+    gap: ModelGap
+
+
+@dataclass(frozen=True, slots=True)
 class LanguageLosses:
     """Everything that the study measures, the names of the models, and the request as plain data."""
 
@@ -144,6 +151,8 @@ class LanguageLosses:
     gaps: list[ModelGap]
     contrasts: list[FamilyContrast]
     trends: list[SizeTrend]
+    groups: Mapping[str, LanguageGroup]
+    drops: list[TaskDrop]
 
 
 def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses:
@@ -163,7 +172,9 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
     with context.progress("evaluating", "evaluations") as advance:
         rows, evaluations = prune_languages(context, subjects, seeds=study.seeds, progress=advance)
     between = compare_languages(evaluations, subjects[0])
-    gaps = compare_models(evaluations, *subjects, limit=context.limit, seed=context.seed) if study.against is not None else []
+    pairs = [(subjects, rows, evaluations)] if study.against is not None else []
+    pairs += [_measure_pair(study, context, pair, template, tuning) for pair in list_pairs(study, context)]
+    gaps, drops = _compare_pairs(context, pairs)
     models = [subject.name for subject in subjects]
     request: dict[str, object] = {
         "models": models,
@@ -174,7 +185,61 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
     }
     columns = [(subject.name, language) for subject in subjects for language in subject.tasks]
     contrasts, trends = group_languages(context, subjects[0], groups, rows, evaluations) if groups else ([], [])
-    return LanguageLosses(models, columns, request, rows, between, gaps, contrasts, trends)
+    return LanguageLosses(models, columns, request, rows, between, gaps, contrasts, trends, groups, drops)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPair:
+    """A further task, and the two models that are compared on it."""
+
+    task: str
+    model: str
+    control: str
+
+
+def list_pairs(study: Languages, context: StudyContext) -> list[TaskPair]:
+    """Returns the further tasks of a study, each TASK for its own two models, or MODEL=OTHER=TASK.
+
+    Raises:
+        OptionError: a text is neither.
+    """
+    pairs = []
+    for text in study.other_tasks:
+        name, parenthesis, options = text.partition("(")  # an equals sign within parentheses belongs to an option of the task
+        *models, task = name.split("=")
+        if len(models) not in (0, 2) or not all((*models, task)):
+            raise OptionError(f"a further task must be TASK or MODEL=OTHER=TASK, with two models to compare; got {text!r}")
+        model, control = models or (context.model_name, study.against or "")
+        pairs.append(TaskPair(f"{task}{parenthesis}{options}", model, control))
+    return pairs
+
+
+Measured = tuple[Sequence[StudiedModel], Sequence[LossRow], Evaluations]
+"""Two models, what they lose, and the evaluations behind it."""
+
+
+def _measure_pair(study: Languages, context: StudyContext, pair: TaskPair, template: PruneSpec, tuning: Recipe) -> Measured:
+    """Returns what the two models of a further task lose, both pruned on that task."""
+    alone = replace(study, tasks=(pair.task,), languages=(), shared=(), groups="", against=pair.control, other_tasks=())
+    subjects = [_open_subject(alone, context, name, (pair.task,), template, tuning) for name in (pair.model, pair.control)]
+    with context.progress(f"evaluating on {pair.task}", "evaluations") as advance:
+        rows, evaluations = prune_languages(context, subjects, seeds=study.seeds, progress=advance)
+    return subjects, rows, evaluations
+
+
+def _compare_pairs(context: StudyContext, pairs: Sequence[Measured]) -> tuple[list[ModelGap], list[TaskDrop]]:
+    """Returns the differences between the models of every pair, corrected together, and those of pruned heads with the rows behind them."""
+    gaps: list[ModelGap] = []
+    rows_of: list[tuple[LossRow, LossRow]] = []
+    for (first, second), rows, evaluations in pairs:
+        of_pair = compare_models(evaluations, first, second, limit=context.limit, seed=context.seed)
+        by_model = {(row.model, row.language, row.without): row for row in rows}
+        keys = [(gap.language, gap.without) for gap in of_pair]
+        rows_of += [(by_model[first.name, *key], by_model[second.name, *key]) for key in keys]
+        gaps += of_pair
+    gaps = correct_rows(gaps)
+    drops = [TaskDrop(*pair, gap) for pair, gap in zip(rows_of, gaps, strict=True) if pair[0].kind == HEADS]
+    return gaps, drops
 
 
 def estimate_effort(study: Languages, context: StudyContext) -> Effort:
@@ -184,16 +249,17 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
     """
     heads, n_report = context.loaded.heads, len(context.task.report)
     n_examples, template = min(n_report, context.limit or n_report), make_template(study, context.seed)
-    sizes = [None] if template.method.sizes_itself and not study.keep else count_levels(study.keep, heads, SHARES)
+    sizes = [None] if template.method.sizing_option and not study.keep else count_levels(study.keep, heads, SHARES)
     requests = [template if size is None else template.resized(size) for size in sizes]
     by_seed = [replace(request, seed=request.seed + number) for request in requests for number in range(_count_seeds(request, study.seeds))]
     if study.recover is not None:
         first = by_seed[: _count_seeds(requests[0], study.seeds)]
         by_seed += [replace(each, method=Pruner.parse("random"), budget=Budget(keep=len(heads))) for each in first]
-    n_groups = 0 if context.new_head else len(group_layers(heads, (THIRD, LAYER)))
+    n_groups = 0 if context.new_head or study.recover is not None else len(group_layers(heads, (THIRD, LAYER)))
     effort = Effort()
-    names = {context.model_name: study.names} | ({} if study.against is None else {study.against: study.shared or study.names[:1]})
-    for model, languages in names.items():
+    readings = [(context.model_name, study.names), *([] if study.against is None else [(study.against, study.shared or study.names[:1])])]
+    readings += [(model, (pair.task,)) for pair in list_pairs(study, context) for model in (pair.model, pair.control)]
+    for model, languages in readings:
         effort += estimate_requests(context, by_seed, subject=f"{model}, {languages[0]}")
         for language in languages:
             effort += Effort(shared={("layers", model, language): Effort(passes=(1 + n_groups) * n_examples)})
@@ -207,7 +273,7 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
 def make_template(study: Languages, seed: int) -> PruneSpec:
     """Returns the request that those of all sizes and seeds differ from."""
     pruner, recipe = Pruner.parse(study.method), Recipe(rate=study.rate, train_batch=study.train_batch)
-    size = None if pruner.sizes_itself else 1
+    size = None if pruner.sizing_option else 1
     return PruneSpec.of(pruner, size, repair=study.repair, recover=study.recover, recipe=recipe, seed=seed)
 
 
@@ -226,6 +292,10 @@ def check_languages(study: Languages, context: StudyContext) -> None:
         read_groups(Path(study.groups), study.names)
     if study.against is not None:
         check_same_kinds(context, study.against)
+    for pair in list_pairs(study, context):
+        for model in (pair.model, pair.control):
+            loaded = context.loaded if model == context.model_name else context.sources.load_model(model)
+            context.sources.open_task(loaded, pair.task)
 
 
 def group_languages(
@@ -239,9 +309,8 @@ def group_languages(
         if row.model != subject.name or share is None or chance is None:
             continue
         dense, pruned = evaluations[row.model, row.language, row.without]
-        assert dense.parts is not None and pruned.parts is not None
         lost.setdefault(row.without, {})[row.language] = share
-        draws = resample_lost(dense.parts, pruned.parts, subject.tasks[row.language], chance, seed=context.seed)
+        draws = resample_lost_shares(dense, pruned, subject.tasks[row.language], chance, seed=context.seed)
         resampled.setdefault(row.without, {})[row.language] = draws
     return contrast_families(lost, groups), correlate_sizes(resampled, lost, groups, seed=context.seed)
 
@@ -257,10 +326,10 @@ def _open_subject(
         has_new_head = (has_new_head and bool(labels)) or (context.new_head and loaded is context.loaded)
         loaded = load_with_head(context, name, labels)
     if study.fine_tune:
-        options = parse_pairs(study.tune_option, "tune_option")
+        options = parse_name_value_pairs(study.tune_option, "tune_option")
         loaded = train_model(context, loaded, open_language(study, context, loaded, study.names[0], options), tuning)
     requests = [template]
-    if study.keep or not template.method.sizes_itself:
+    if study.keep or not template.method.sizing_option:
         requests = [template.resized(keep) for keep in count_levels(study.keep, loaded.heads, SHARES)]
     for request in requests:
         check_request(request, loaded.model, loaded.heads)
@@ -287,13 +356,15 @@ def prune_languages(
     for subject in subjects:
         admit_model(context.run, subject.loaded.model)
         chances = {language: chance_of(subject.loaded.model, task, context.limit) for language, task in subject.tasks.items()}
-        for language, removal, dense, pruned in _evaluate_removals(context, subject, seeds, progress):
+        for language, removal, dense, pruned, untrained in _evaluate_removals(context, subject, seeds, progress):
             evaluations[subject.name, language, removal.name] = dense, pruned
             task = subject.tasks[language]
             drop = measure_drop(dense, pruned, task, seed=context.seed)
             share = share_left(dense, pruned, task, chances[language], seed=context.seed)
             names = subject.name, language, removal.kind, removal.name
-            rows.append(LossRow(*names, dense.score, pruned.loss, pruned.value, dense.n_examples, drop, share, drop.score.p))
+            before = None if untrained is dense or subject.is_untrained else untrained.score
+            scores = pruned.loss, pruned.value, dense.n_examples
+            rows.append(LossRow(*names, dense.score, *scores, drop, share, drop.score.p, untrained=before))
     return correct_rows(rows), evaluations
 
 
@@ -309,22 +380,26 @@ class Removal:
 
 def _evaluate_removals(
     context: StudyContext, subject: StudiedModel, seeds: int, progress: Progress | None
-) -> Iterator[tuple[str, Removal, Evaluation, Evaluation]]:
-    """Yields language, removal, and the evaluations of the dense and the pruned model; pruned models choose their heads on the first task."""
+) -> Iterator[tuple[str, Removal, Evaluation, Evaluation, Evaluation]]:
+    """Yields language, removal, and the evaluations of the dense model, the pruned model, and the dense model before any training.
+
+    Pruned models choose their heads on the first task. Where they are trained, no layers are removed: that would be another, untrained model.
+    """
     run, model, n_heads = context.required_run, subject.loaded.model, len(subject.loaded.heads)
     reading: Any = {"limit": context.limit, "batch_size": context.batch_size}
-    groups = [] if subject.is_untrained else group_layers(subject.loaded.heads, (THIRD, LAYER))
+    trains = any(request.recover is not None for request in subject.requests)
+    groups = [] if trains else group_layers(subject.loaded.heads, (THIRD, LAYER))
     removals = [Removal(group.kind, group.name, (model,), group.heads) for group in groups]
     pruning = Pruning(run, model, next(iter(subject.tasks.values())), limit=context.limit, command=context.command)
     device, trained = next(model.parameters()).device, []
     for request in subject.requests:
         by_seed = [replace(request, seed=request.seed + number) for number in range(_count_seeds(request, seeds))]
-        models = tuple(pruning.make(each)[1].to(device).eval() for each in by_seed)
+        models = tuple(pruning.make_model(each)[1].to(device).eval() for each in by_seed)
         if request.recover is not None and not trained:  # the dense model after the same training
             dense_requests = [replace(each, method=Pruner.parse("random"), budget=Budget(keep=n_heads)) for each in by_seed]
-            trained = [pruning.make(each)[1].to(device).eval() for each in dense_requests]
+            trained = [pruning.make_model(each)[1].to(device).eval() for each in dense_requests]
         name = f"{n_heads - len(HeadMap.of(models[0]))} of {n_heads} heads by {request.label}"
-        removals.append(Removal("heads", name, models))
+        removals.append(Removal(HEADS, name, models))
     n_finished, total = 0, len(subject.tasks) * len(removals)
     for language, task in subject.tasks.items():
         dense = evaluate_without(run, f"{subject.name}, {language}: dense", model, task, (), **reading)
@@ -337,7 +412,7 @@ def _evaluate_removals(
             n_finished += 1
             if progress is not None:
                 progress(n_finished, total)
-            yield language, removal, dense_tuned if removal.kind == "heads" else dense, pruned
+            yield language, removal, dense_tuned, pruned, dense
 
 
 def compare_languages(evaluations: Evaluations, subject: StudiedModel) -> list[LanguageGap]:

@@ -12,11 +12,12 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.heads import AttentionBlock, Head
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.significance import paired_t
+from headcount.data.share_above_chance import Share, chance_of, share_left
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
 from headcount.studies._base import Ablation, Progress, StudyContext
-from headcount.studies._gated import Drop, Share, chance_of, evaluate_without, means_for, measure_drop, share_left
+from headcount.studies._gated import Drop, evaluate_without, means_for, measure_drop
 
 THIRD, LAYER, CONSECUTIVE, SPREAD = "third", "layer", "consecutive", "spread"
 

@@ -124,7 +124,7 @@ def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
         kept = [sum(len(survivors.intersection(block.heads)) for block in free) for survivors in point.survivors]
         counts = (*kept, *closed[len(kept) :])
         rows.append(PenaltyRow(penalty, counts, count_by(free, point.survivors), point.scores.steps, point.mean, point.change))
-    exact = _train_exact(study, context, pruning, points, rows) if study.exact else []
+    exact = _train_exact_counts(study, context, pruning, points, rows) if study.exact else []
     return Sweep(dense, sum(block.n_heads for block in free), correct_rows(rows), correct_rows(exact))
 
 
@@ -140,7 +140,7 @@ def _train_gates(context: StudyContext, pruning: Pruning, specs: Sequence[PruneS
             raise error
 
 
-def _train_exact(
+def _train_exact_counts(
     study: PenaltySweep, context: StudyContext, pruning: Pruning, points: Mapping[float, GridPoint], rows: Sequence[PenaltyRow]
 ) -> list[ExactRow]:
     recipe = Recipe(steps=study.steps, rate=study.rate, train_batch=study.train_batch)

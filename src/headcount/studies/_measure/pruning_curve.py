@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headcount.core.budget import Budget
 from headcount.core.evaluation import Evaluation
 from headcount.core.stats.corrected_rows import correct_rows
+from headcount.data.share_above_chance import chance_of, share_left
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.pruning.prune import check_request
@@ -109,7 +111,10 @@ def open_series(study: PruningCurve, context: StudyContext) -> list[Series]:
 
 
 def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
-    """Prunes the model of a study by every method to every size on every task, and compares the results."""
+    """Prunes the model of a study by every method to every size on every task, and compares the results.
+
+    With several tasks each row has the share of its dense model's score above chance, as the scores themselves cannot be compared.
+    """
     all_series = open_series(study, context)
     describe_study_run(context, context.loaded, {"study": study.name, "methods": list(study.methods), "seeds": study.seeds})
     dense: dict[str, Evaluation] = {}
@@ -122,6 +127,11 @@ def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
             specs = build_specs(study, series.loaded.heads, kinds, first_seed=context.seed)
             grid = run_grid(context, pruning, specs, keep_models=study.keep_models)
             dense[series.label] = grid.dense
-            rows += [replace(row, task=series.label) for row in summarise_methods(grid, kinds, seed=context.seed)]
+            measure_share = None
+            if len(all_series) > 1:
+                chance = chance_of(series.loaded.model, series.task, context.limit)
+                measure_share = partial(share_left, grid.dense, task=series.task, chance=chance, seed=context.seed)
+            summary = summarise_methods(grid, kinds, seed=context.seed, measure_share=measure_share)
+            rows += [replace(row, task=series.label) for row in summary]
             pairs += [replace(row, task=series.label) for row in compare_methods(grid, kinds, seed=context.seed)]
     return Curves(dense, correct_rows(rows), correct_rows(pairs))

@@ -15,7 +15,7 @@ from headcount.core.heads import Head
 from headcount.core.options import option
 from headcount.core.role_table import BestHead, RoleTable
 from headcount.studies._base import StudyContext
-from headcount.studies._measure.role_tables import open_text
+from headcount.studies._measure.role_tables import open_study_corpus
 from headcount.studies._results import describe_study_run
 from headcount.workflows.roles import roles_into
 
@@ -71,7 +71,7 @@ def measure_rare_words(context: StudyContext, study: str, frequent: int, sentenc
     loaded = context.loaded
     describe_study_run(context, loaded, {"study": study, "frequent": frequent, "limit": context.limit})
     task = context.task if context.sources.task_name else None
-    corpus = open_text(context, loaded, task, sentences)
+    corpus = open_study_corpus(context, loaded, task, sentences)
     rare = [Rare(number, frequent=frequent) for number in ("1", "2")]
     ranks = [FrequencyRank(rank, frequent=frequent) for rank in range(1, N_RANKS + 1)]
     spec = RoleSpec((*rare, *ranks), batch_size=context.batch_size, seed=context.seed)
@@ -85,10 +85,10 @@ def measure_rare_words(context: StudyContext, study: str, frequent: int, sentenc
             f"too few sentences have a token outside the {frequent} most frequent of this text ({len(corpus.token_counts)} different tokens); "
             "use a larger text, or a smaller number of frequent tokens"
         )
-    return RareWordResult(table, best, *_share_ranks(table, [str(rank) for rank in ranks]))
+    return RareWordResult(table, best, *_shares_by_rank(table, [str(rank) for rank in ranks]))
 
 
-def _share_ranks(table: RoleTable, ranks: Sequence[str]) -> tuple[dict[Head, tuple[float, ...]], tuple[float, ...]]:
+def _shares_by_rank(table: RoleTable, ranks: Sequence[str]) -> tuple[dict[Head, tuple[float, ...]], tuple[float, ...]]:
     """Returns the share of queries by frequency rank of every head, and of a random key."""
     rows = {(row.head, row.role): row for row in table}
     shares, chances = {}, []

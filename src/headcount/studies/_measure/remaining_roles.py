@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headcount.studies._base import StudyContext
 from headcount.studies._grid import make_pruning
 from headcount.studies._measure.pruning_curve import build_requests
-from headcount.studies._measure.role_tables import open_text
+from headcount.studies._measure.role_tables import open_study_corpus
 from headcount.studies._results import describe_study_run
 from headcount.studies._tuning import note_training
 from headcount.workflows.remaining_roles import FamilyTest, RemainingFamilies, measure_remaining_roles
@@ -25,7 +25,7 @@ def measure_remaining(study: RemainingRoles, context: StudyContext) -> Remaining
     """
     specs, loaded = build_requests(study, context), context.loaded
     describe_study_run(context, loaded, {"study": study.name, "methods": list(study.methods), "definition": study.definition})
-    corpus = open_text(context, loaded, context.task, study.sentences)
+    corpus = open_study_corpus(context, loaded, context.task, study.sentences)
     test = FamilyTest.of(corpus, study.definition, seed=context.seed, batch_size=context.batch_size)
     with context.progress("testing roles") as advance:
         dense = roles_into(context.run, loaded.model, corpus, test.spec, progress=advance)

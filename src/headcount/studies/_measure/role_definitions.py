@@ -70,10 +70,10 @@ class DefinitionResult:
 def measure_definitions(context: StudyContext, study: str, taus: Sequence[float], tau: float, sentences: int | None) -> DefinitionResult:
     """Measures the roles of a study's model once, and labels them by several definitions."""
     table = measure_table(context, study, str(Pande2021(tau=tau)), sentences)
-    return DefinitionResult(table, sweep_tau(table, taus), compare_rules(table, tau), list_blocks(table, tau))
+    return DefinitionResult(table, sweep_tau(table, taus), compare_rules(table, tau), list_block_head_rows(table, tau))
 
 
-def _rows_of(table: RoleTable, family: str) -> list[RoleScore]:
+def _rows_of_family(table: RoleTable, family: str) -> list[RoleScore]:
     """Returns the rows of a family of Pande et al. 2021; of all families for `ANY`."""
     definition = Pande2021()
     return [row for row in table.rows if (name := definition.family_of(row.role)) is not None and family in (name, ANY)]
@@ -85,7 +85,7 @@ def _list_families(table: RoleTable) -> list[str]:
 
 
 def _count_heads(table: RoleTable, family: str) -> int:
-    return len({row.head for row in _rows_of(table, family) if row.has_role})
+    return len({row.head for row in _rows_of_family(table, family) if row.has_role})
 
 
 def sweep_tau(table: RoleTable, taus: Sequence[float]) -> list[SweepRow]:
@@ -94,7 +94,7 @@ def sweep_tau(table: RoleTable, taus: Sequence[float]) -> list[SweepRow]:
     for tau in taus:
         published, corrected = (table.relabel(Pande2021(tau=tau, correct=correct)) for correct in ("none", "bh"))
         for family in _list_families(table):
-            n_tested = len({row.head for row in _rows_of(table, family)})
+            n_tested = len({row.head for row in _rows_of_family(table, family)})
             rows.append(SweepRow(tau, family, n_tested, _count_heads(published, family), _count_heads(corrected, family)))
     return rows
 
@@ -105,7 +105,7 @@ def compare_rules(table: RoleTable, tau: float) -> list[RuleRow]:
     tables = [*(table.relabel(Pande2021(tau=tau, correct=correct)) for correct in corrections), table.relabel(Voita2019())]
     rows = []
     for family in _list_families(table):
-        tested = _rows_of(tables[0], family)
+        tested = _rows_of_family(tables[0], family)
         above = {row.head for row in tested if row.bias > tau}
         counts = (len(above), *(_count_heads(labelled, family) for labelled in tables))
         both, test_only, argmax_only = (
@@ -115,7 +115,7 @@ def compare_rules(table: RoleTable, tau: float) -> list[RuleRow]:
     return rows
 
 
-def list_blocks(table: RoleTable, tau: float) -> list[BlockRow]:
+def list_block_head_rows(table: RoleTable, tau: float) -> list[BlockRow]:
     """Returns every head that was tested as block head; none if the text has no pairs."""
     published, corrected = (table.relabel(Pande2021(tau=tau, correct=correct)) for correct in ("none", "bh"))
     plain = {row.head: row for row in corrected if row.role == "segment"}

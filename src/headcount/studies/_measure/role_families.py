@@ -84,7 +84,7 @@ class FamilyResult:
 def measure_families(context: StudyContext, study: str, definition: str, tasks: Sequence[str], sentences: int | None) -> FamilyResult:
     """Measures the families of the heads of a study's model, and of further tasks."""
     table = measure_table(context, study, definition, sentences)
-    first = "text" if context.sources.text_key else context.sources.task_name or "text"
+    first = "text" if context.sources.text_fingerprint else context.sources.task_name or "text"
     tables = {first: table, **measure_further_tables(context, [task for task in tasks if task != first], definition, sentences)}
     families = Families.of(table)
     return FamilyResult(

@@ -74,7 +74,7 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
     choices = list_choices(loaded.heads, heads_by_role, keeps, with_exact=not study.keep)
     choices = [replace(choice, roles=study.roles_by_name.get(choice.role, ())) for choice in choices]
     draws = range(context.seed, context.seed + study.seeds)
-    requests = [choice.request(template, draw) for choice in choices for draw in draws]
+    requests = [choice.prune_spec(template, draw) for choice in choices for draw in draws]
     note_training(context, pruning, requests)
     dense = evaluate_dense(context, pruning, requests)
     with context.progress("pruning", "models") as advance:
@@ -105,7 +105,7 @@ class HeadSelection:
     keep: int
     roles: tuple[str, ...] = field(default=(), compare=False)
 
-    def request(self, template: PruneSpec, seed: int) -> PruneSpec:
+    def prune_spec(self, template: PruneSpec, seed: int) -> PruneSpec:
         """Returns the request for the pruned model of one seed."""
         method = Pruner.parse(f"role:{self.variant}(roles={','.join(self.roles) or self.role})" if self.role else RANDOM)
         return replace(template, method=method, seed=seed).resized(self.keep)
@@ -192,7 +192,7 @@ def prune_roles(
     Every seed of `draws` draws the heads once; the first is also the seed of the intervals.
     """
     task, seed = pruning.task, draws[0]
-    requests = {(choice, draw): choice.request(template, draw) for choice in choices for draw in draws}
+    requests = {(choice, draw): choice.prune_spec(template, draw) for choice in choices for draw in draws}
     jobs = [pruning.job(request) for request in requests.values()]
     artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.provenance, progress=progress)
     for error in failed.values():

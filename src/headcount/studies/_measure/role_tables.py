@@ -15,7 +15,7 @@ from headcount.core.errors import DataError
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleTable
 from headcount.data.task import Task
-from headcount.data.text.annotated import pair
+from headcount.data.text.annotated import join_pair
 from headcount.studies._base import LoadedModel, StudyContext
 from headcount.studies._results import describe_study_run
 from headcount.workflows.roles import roles_into
@@ -54,7 +54,7 @@ class Families:
         return sum(head in members for members in self.members.values())
 
 
-def open_text(context: StudyContext, loaded: LoadedModel, task: Task | None, sentences: int | None) -> Corpus:
+def open_study_corpus(context: StudyContext, loaded: LoadedModel, task: Task | None, sentences: int | None) -> Corpus:
     """Returns the text of the caller or of the task, at most so many sentences of it.
 
     Raises:
@@ -63,39 +63,39 @@ def open_text(context: StudyContext, loaded: LoadedModel, task: Task | None, sen
     corpus = context.sources.open_corpus(loaded, task)
     if corpus is None:
         raise DataError("roles are measured on a text; name one, or a task with texts")
-    return draw_corpus(corpus, sentences)
+    return sample_sentences(corpus, sentences)
 
 
-def draw_corpus(corpus: Corpus, number: int | None) -> Corpus:
-    """Returns `number` sentences of a corpus, drawn by a hash of their tokens, in their order; all of them for None, and all images."""
-    if number is None or len(corpus.sentences) <= number:
+def sample_sentences(corpus: Corpus, n_sentences: int | None) -> Corpus:
+    """Returns `n_sentences` sentences of a corpus, drawn by a hash of their tokens, in their order; all of them for None, and all images."""
+    if n_sentences is None or len(corpus.sentences) <= n_sentences:
         return corpus
     order = sorted(range(len(corpus.sentences)), key=lambda index: hashlib.sha256(repr(corpus.sentences[index].ids).encode()).hexdigest())
-    chosen = sorted(order[:number])
+    chosen = sorted(order[:n_sentences])
     sides = {name: tuple(getattr(corpus, name)[index] for index in chosen) for name in ("sentences", "targets") if getattr(corpus, name)}
     return replace(corpus, **sides)
 
 
-def pair_sentences(corpus: Corpus, loaded: LoadedModel, tokenizer: Any) -> Corpus | None:
+def pair_consecutive_sentences(corpus: Corpus, loaded: LoadedModel, tokenizer: Any) -> Corpus | None:
     """Returns every two consecutive sentences of a corpus as a pair of texts; None if the tokenizer makes no pairs of them."""
     texts = [sentence.annotated for sentence in corpus.sentences]
     if corpus.targets or len(texts) < 2 or not all(text.words for text in texts):
         return None
     try:
-        pairs = read_corpus(loaded.model, [pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=False)], tokenizer)
+        pairs = read_corpus(loaded.model, [join_pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=False)], tokenizer)
     except DataError:
         return None
     return pairs if pairs.has_pairs else None
 
 
-def _find_pairs(context: StudyContext, task: Task | None, corpus: Corpus, sentences: int | None) -> tuple[str, Corpus | None]:
+def _find_text_pairs(context: StudyContext, task: Task | None, corpus: Corpus, sentences: int | None) -> tuple[str, Corpus | None]:
     """Returns pairs of texts for block heads, and where they are from: the texts of the task, or else consecutive sentences of the text."""
     tokenizer = context.sources.read_tokenizer(context.loaded)
-    if task is not None and context.sources.text_key:
+    if task is not None and context.sources.text_fingerprint:
         own = read_corpus(context.loaded.model, task, tokenizer, limit=context.limit)
         if own.has_pairs:
-            return f"the texts of task {task.name}", draw_corpus(own, sentences)
-    return "pairs of consecutive sentences of the text", pair_sentences(corpus, context.loaded, tokenizer)
+            return f"the texts of task {task.name}", sample_sentences(own, sentences)
+    return "pairs of consecutive sentences of the text", pair_consecutive_sentences(corpus, context.loaded, tokenizer)
 
 
 def measure_table(context: StudyContext, study: str, definition: str, sentences: int | None = None) -> RoleTable:
@@ -109,13 +109,13 @@ def measure_table(context: StudyContext, study: str, definition: str, sentences:
     rule, loaded = Definition.parse(definition), context.loaded
     describe_study_run(context, loaded, {"study": study, "definition": definition, "limit": context.limit})
     task = context.task if context.sources.task_name else None
-    corpus = open_text(context, loaded, task, sentences)
-    table = _test_roles(context, loaded, corpus, _role_names(rule))
-    has_blocks = "segment" in _role_names(rule)
+    corpus = open_study_corpus(context, loaded, task, sentences)
+    table = _measure_or_read_roles(context, loaded, corpus, _names_of_family_roles(rule))
+    has_blocks = "segment" in _names_of_family_roles(rule)
     if has_blocks and not corpus.has_pairs and not corpus.grid:
-        origin, pairs = _find_pairs(context, task, corpus, sentences)
+        origin, pairs = _find_text_pairs(context, task, corpus, sentences)
         if pairs is not None:
-            blocks = _test_roles(context, loaded, pairs, BLOCK_ROLES)
+            blocks = _measure_or_read_roles(context, loaded, pairs, BLOCK_ROLES)
             untested = {role: reason for role, reason in table.untested.items() if role not in BLOCK_ROLES}
             conditions = {**table.conditions, PAIRS: f"{origin} ({len(pairs.sentences)})"}
             table = replace(table, rows=(*table.rows, *blocks.rows), untested=untested, conditions=conditions)
@@ -137,18 +137,20 @@ def measure_further_tables(
         name, _, model = text.partition("=")
         loaded = context.sources.load_model(model, as_configured=True) if model else context.loaded
         task = context.sources.open_task(loaded, name)
-        corpus = draw_corpus(read_corpus(loaded.model, task, context.sources.read_tokenizer(loaded), limit=context.limit), sentences)
-        tables[text] = _test_roles(context, loaded, corpus, _role_names(rule), is_of_run=not model).relabel(rule)
+        corpus = sample_sentences(read_corpus(loaded.model, task, context.sources.read_tokenizer(loaded), limit=context.limit), sentences)
+        tables[text] = _measure_or_read_roles(context, loaded, corpus, _names_of_family_roles(rule), is_of_run=not model).relabel(rule)
     return tables
 
 
-def _role_names(definition: Definition) -> tuple[str, ...]:
+def _names_of_family_roles(definition: Definition) -> tuple[str, ...]:
     """Returns the names of the roles of all families, block heads in both forms."""
     names = [name for family in definition.info.families.values() for name in family]
     return (*names, "segment:entropy") if "segment" in names else tuple(names)
 
 
-def _test_roles(context: StudyContext, loaded: LoadedModel, corpus: Corpus, names: Sequence[str], *, is_of_run: bool = True) -> RoleTable:
+def _measure_or_read_roles(
+    context: StudyContext, loaded: LoadedModel, corpus: Corpus, names: Sequence[str], *, is_of_run: bool = True
+) -> RoleTable:
     """Returns the test of some roles, kept in the run unless the model is another than that of the run."""
     spec = RoleSpec(parse_roles(names), batch_size=context.batch_size, seed=context.seed)
     with context.progress("testing roles") as advance:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headcount.behaviour.roles import roles
 from headcount.core.definition import Definition
-from headcount.core.errors import DataError
 from headcount.core.role_table import RoleTable
 from headcount.core.scores import Scores
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.ranks import ranks
 from headcount.importance.base import Importance
-from headcount.importance.score import score_all
 from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import ANY_ROLE, StudyContext
-from headcount.studies._parts import layer_of
+from headcount.studies._measure.role_tables import measure_table
+from headcount.studies._parts import layer_of_address
+from headcount.workflows.score import score_into
+
+if TYPE_CHECKING:
+    from headcount.studies.roles_importance import RolesImportance
 
 ALPHA = 0.05
 
@@ -45,16 +48,19 @@ class RoleRow:
 
 
 def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0, repeats: int = 2000) -> list[RoleRow]:
-    """Returns every role and family that some heads have and some lack, against every importance; heads are permuted within their layers."""
+    """Returns every role and family of the definition that some heads have and some lack, against every importance.
+
+    Heads are permuted within their layers. Roles of no family of the definition do not count, also not as any role.
+    """
     labels, definition = table.labels(), Definition.parse(table.definition)
     families = {head: definition.families_of(roles) for head, roles in labels.items()}
-    groups = {ANY_ROLE: [bool(labels[head]) for head in table.heads]}
-    by_role = {role: [role in labels[head] for head in table.heads] for role in table.roles()}
+    groups = {ANY_ROLE: [bool(families[head]) for head in table.heads]}
+    by_role = {role: [role in labels[head] for head in table.heads] for role in table.roles() if definition.family_of(role)}
     by_family = {f"{name} family": [name in families[head] for head in table.heads] for name in definition.info.families}
     groups |= {
         name: having for name, having in by_family.items() if having not in by_role.values()
     } | by_role  # one role alone is no family
-    layers = np.unique([layer_of(head) for head in table.heads], return_inverse=True)[1]
+    layers = np.unique([layer_of_address(head) for head in table.heads], return_inverse=True)[1]
     random = np.random.Generator(np.random.Philox(seed))
     rows = []
     for method, of_method in scores.items():
@@ -109,19 +115,16 @@ def _bisect_end(p_of: Callable[[float], float], inside: float, outside: float) -
     return inside
 
 
-def measure_roles_and_scores(context: StudyContext, by: Sequence[str], definition: str) -> tuple[RoleTable, dict[str, Scores]]:
-    """Returns the roles of the heads and their scores by every importance.
+def measure_roles_and_scores(study: RolesImportance, context: StudyContext) -> tuple[RoleTable, dict[str, Scores]]:
+    """Returns the roles of the heads by the definition, and their scores by every importance; a run keeps both.
 
     Raises:
         DataError: there is no text to measure roles on.
     """
-    Definition.parse(definition)  # an unknown one is an error before any work
-    loaded, task = context.loaded, context.task
-    methods = [str(Importance.parse(name)) for name in by]
-    corpus = context.sources.open_corpus(loaded, task)
-    if corpus is None:
-        raise DataError("roles are measured on a text; name one, or a task with texts")
-    table = roles(loaded.model, corpus, definition=definition, seed=context.seed, batch_size=context.batch_size)
+    Definition.parse(study.definition)  # an unknown one is an error before any work
+    methods = [str(Importance.parse(name)) for name in study.by]
+    table = measure_table(context, study.name, study.definition, study.sentences)
+    limit = context.limit if study.examples is None else min(study.examples, context.limit or study.examples)
+    settings = ScoreSettings(seed=context.seed, limit=limit, batch_size=context.batch_size)
     with context.progress("scoring") as advance:
-        settings = ScoreSettings(seed=context.seed, limit=context.limit, batch_size=context.batch_size)
-        return table, score_all(loaded.model, task, methods, settings, progress=advance)
+        return table, score_into(context.run, context.loaded.model, context.task, methods, settings, progress=advance)

@@ -88,7 +88,7 @@ def build_requests(study: Strategies, heads: HeadMap, first_seed: int) -> list[P
     if len(kinds) == 1:
         pruners.pop(Pruner.parse("random:type"), None)
     for pruner in pruners:
-        if pruner.sizes_itself or pruner.info.trains:
+        if pruner.sizing_option or pruner.info.trains:
             raise OptionError(f"strategies are pruners that choose a number of heads without training; {pruner} is none of these")
     specs = [
         replace(template, method=pruner, kinds=group, seed=seed).resized(keep)
@@ -137,12 +137,12 @@ def measure_strategies(study: Strategies, context: StudyContext) -> StrategyResu
     task = context.task if subject is context.loaded else context.sources.open_task(subject)
     pruning = Pruning(run, subject.model, task, limit=context.limit, command=context.command)
     grid = run_grid(context, pruning, specs)
-    result = summarise(grid, subject.name, is_trained=study.recover is not None, seed=context.seed)
+    result = summarise_grid(grid, subject.name, is_trained=study.recover is not None, seed=context.seed)
     has_one_kind = len({block.kind for block in subject.heads.blocks}) == 1 and "random:type" in study.strategies
     return replace(result, has_one_kind=has_one_kind)
 
 
-def summarise(grid: Grid, model: str, *, is_trained: bool, seed: int = 0) -> StrategyResult:
+def summarise_grid(grid: Grid, model: str, *, is_trained: bool, seed: int = 0) -> StrategyResult:
     """Returns the rows and pairs of a grid; with `is_trained`, its random request that keeps all heads is the trained dense model."""
     specs = {id(point): PruneSpec.from_dict(point.artifacts[0].content["spec"]) for point in grid.points}
     trained = [point for point in grid.points if is_trained and point.n_kept == len(grid.heads)]

@@ -18,7 +18,7 @@ from headcount.models.provenance import model_record
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.results import PRUNED, method_label
 from headcount.runs.store import Run
-from headcount.studies._base import ANY_ROLE, StudyContext, role_family
+from headcount.studies._base import ANY_ROLE, StudyContext, family_of_roles
 from headcount.workflows.roles import read_roles, roles_into
 
 REPEATS = 10_000
@@ -64,7 +64,7 @@ class Survival:
 
 
 @dataclass(frozen=True, slots=True)
-class FamilyCount:
+class FamilySurvivors:
     """How many survivors of one method and number of heads have roles of one family alone, mean over seeds."""
 
     method: str
@@ -74,12 +74,12 @@ class FamilyCount:
     survivors: float
 
 
-def count_families(table: RoleTable, survivor_sets: SurvivorSets) -> list[FamilyCount]:
+def count_families(table: RoleTable, survivor_sets: SurvivorSets) -> list[FamilySurvivors]:
     """Returns the survivors of every method and number of heads by the family of their roles; families that no head has are left out."""
-    family_of = {head: role_family(labels) for head, labels in table.labels().items()}
+    family_of = {head: family_of_roles(labels) for head, labels in table.labels().items()}
     families = sorted(set(family_of.values()))
     return [
-        FamilyCount(
+        FamilySurvivors(
             method, keep, len(sets), family, sum(family_of.get(head) == family for survivors in sets for head in survivors) / len(sets)
         )
         for (method, keep), sets in survivor_sets.items()
@@ -106,7 +106,7 @@ def compare_survivors(
     are_whole = all(len(survivors.intersection(unit)) in (0, len(unit)) for survivors in every_set for unit in units)
     groups = {
         role: RoleGroup(tested, having, _group_units(tested, units if are_whole else ()))
-        for role, (tested, having) in _heads_by_role(table).items()
+        for role, (tested, having) in _tested_and_labelled_heads(table).items()
         if 0 < len(having) < len(tested)
     }
     levels = [_test_level(key, sets, role, group, seed) for key, sets in survivor_sets.items() for role, group in groups.items()]
@@ -114,13 +114,13 @@ def compare_survivors(
     for method in dict.fromkeys(method for method, _ in survivor_sets):
         sets = [survivors for (name, _), of_level in survivor_sets.items() if name == method for survivors in of_level]
         survival += [_test_survival(method, sets, role, group, seed) for role, group in groups.items()]
-    return _correct_apart(levels), _correct_apart(survival)
+    return _correct_any_role_apart(levels), _correct_any_role_apart(survival)
 
 
 RoleRow = TypeVar("RoleRow", Level, Survival)
 
 
-def _correct_apart(rows: Sequence[RoleRow]) -> list[RoleRow]:
+def _correct_any_role_apart(rows: Sequence[RoleRow]) -> list[RoleRow]:
     """Corrects the p-values of any role, which is the question of the study, apart from those of single roles, which are a search of their own."""
     of_any = iter(correct_rows([row for row in rows if row.role == ANY_ROLE]))
     of_single = iter(correct_rows([row for row in rows if row.role != ANY_ROLE]))
@@ -135,7 +135,7 @@ def _group_units(tested: list[Head], units: Units) -> list[list[Head]]:
     return [unit for unit in tested_units if unit] + [[head] for head in tested if head in alone]
 
 
-def _heads_by_role(table: RoleTable) -> dict[str, tuple[list[Head], set[Head]]]:
+def _tested_and_labelled_heads(table: RoleTable) -> dict[str, tuple[list[Head], set[Head]]]:
     """Returns by role the heads that were tested for it and those that have it."""
     with_any = {head for head, roles in table.labels().items() if roles}
     by_role: dict[str, tuple[list[Head], set[Head]]] = {ANY_ROLE: (list(table.heads), with_any)}

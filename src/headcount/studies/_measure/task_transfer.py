@@ -57,7 +57,7 @@ def compare_tasks(study: TaskTransfer, context: StudyContext) -> tuple[list[Chan
     for other in changes[1:]:
         for quantity in changes[0].samples:
             if quantity in other.samples:
-                rows.append(_correlate(changes[0], other, quantity, context.seed))
+                rows.append(_correlate_changes(changes[0], other, quantity, context.seed))
     return changes, rows
 
 
@@ -79,7 +79,7 @@ def measure_changes(task: Task, dense: Evaluation, without: Mapping[Head, Evalua
     return Changes(task.name, dense.metric, heads, values, tuple(losses.means().tolist()), samples)
 
 
-def _correlate(first: Changes, other: Changes, quantity: str, seed: int) -> TransferRow:
+def _correlate_changes(first: Changes, other: Changes, quantity: str, seed: int) -> TransferRow:
     samples = first.samples[quantity], other.samples[quantity]
     try:
         pearson, spearman = (correlate(*samples, seed=seed, by=by) for by in ("pearson", "spearman"))

@@ -45,11 +45,14 @@ class Budhraja2020(Paper):
 
     _: KW_ONLY
     pretrained: str = option("", "The pre-trained model that is pruned before it is fine-tuned on the task: a folder, hub id or demo/NAME")
-    other_task: str = option("", "Another task, whose heads are used on this one")
+    other_task: str = option("", "Another task, or a file with other data for the same one, whose heads are used on this one")
     other_model: str = option("", "A model with a head for the other task; by default the model itself")
     by: str = option("gradient", "The importance that is compared with chance")
     recover: str = option("auto", "How long models are fine-tuned: a number of epochs, or of steps (300steps), or auto")
     rate: float = option(5e-5, "The learning rate of the fine-tuning", minimum=0)
+    train_batch: int = option(32, "Examples per training step", minimum=1)
+    keep: tuple[int | float | str, ...] = option((), "How many heads stay: numbers or shares; by default 75%, 50%, 25%")
+    seeds: int = option(3, "Draws of the heads and trainings of every strategy", minimum=1)
     info = PaperInfo(
         title="On the weak link between importance and prunability of attention heads",
         authors=("Budhraja, Aakriti", "Pande, Madhura", "Nema, Preksha", "Kumar, Pratyush", "Khapra, Mitesh M."),
@@ -62,19 +65,19 @@ class Budhraja2020(Paper):
         """How the models of all experiments are fine-tuned, and by how many seeds."""
         if self.quick:
             return {"recover": "10steps", "rate": self.rate, "train_batch": 8, "seeds": 2}
-        return {"recover": self.recover, "rate": self.rate, "train_batch": 32, "seeds": 3}
+        return {"recover": self.recover, "rate": self.rate, "train_batch": self.train_batch, "seeds": self.seeds}
 
     def items(self, subject: Subject) -> Sequence[Item]:
         """Returns B1 to B10."""
-        training, sizes = self.training, ("50%",) if self.quick else ("75%", "50%", "25%")
+        training, sizes = self.training, ("50%",) if self.quick else self.keep or ("75%", "50%", "25%")
         half = {"keep": "50%", "rate": self.rate, "train_batch": training["train_batch"], "seeds": training["seeds"]}
-        length = self._compensation_length()
+        length = self._compensation_steps()
         places = ("layers:top", "layers:middle", "layers:bottom")
 
         def compare(*strategies: str, by_kind: bool = False, pretrained: str = "") -> Study:
             return Strategies(strategies=strategies, keep=sizes, by_kind=by_kind, pretrained=pretrained, **training)
 
-        roles = RolePruning(groups=FAMILIES[:3] if self.quick else FAMILIES, keep=sizes if self.quick else (), **training)
+        roles = RolePruning(groups=FAMILIES[:3] if self.quick else FAMILIES, keep=sizes if self.quick else self.keep, **training)
         return [
             Item("B1", "Random heads of the model and of each attention type, fine-tuned", "random", compare("random:type", by_kind=True)),
             self._item_of_pretrained(subject, compare(pretrained=self.pretrained)),
@@ -104,7 +107,7 @@ class Budhraja2020(Paper):
             ),
         ]
 
-    def _compensation_length(self) -> int | None:
+    def _compensation_steps(self) -> int | None:
         """Returns the steps of the two trainings of B7; None where the recipe decides."""
         length = self.training["recover"]
         return int(length.removesuffix("steps")) if length.endswith("steps") else None
@@ -124,7 +127,7 @@ class Budhraja2020(Paper):
             return Item("B4", title, part, reason=f"the model has one type of attention, {subject.kinds[0]}; B3 has the same strategies")
         return Item("B4", title, part, study)
 
-    def _item_of_other_task(self, sizes: tuple[str, ...]) -> Item:
+    def _item_of_other_task(self, sizes: tuple[int | float | str, ...]) -> Item:
         title, part = "Heads chosen on another task, used on this one", "transfer"
         if not self.other_task:
             return Item("B9", title, part, lacks=("other_task",))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 from headcount.core.options import option
 from headcount.studies._paper import Item, Paper, PaperInfo, Subject
@@ -20,11 +21,15 @@ class Budhraja2021(Paper):
     tasks: tuple[str, ...] = option((), "The task in each language, this one first, such as demo/entailment and demo/entailment-tavi")
     language: tuple[str, ...] = option((), "Instead of tasks: a file of the task in each language, as NAME=FILE, such as en=en.tsv")
     against: str = option("", "A monolingual model for the first language: a folder, hub id or demo/NAME")
+    other_task: tuple[str, ...] = option(
+        (), "Further tasks to compare both models on: TASK, or MODEL=OTHER=TASK for models fine-tuned on it"
+    )
     groups: str = option("", "A csv file with the columns language, family and size (of the pre-training corpus)")
     tuned: str = option("", "The model after fine-tuning: a folder, a hub id, or demo/NAME")
     method: str = option("random", "The pruner that chooses single heads, or an importance to rank by")
     recover: str = option("auto", "How long pruned models are fine-tuned on the first language: epochs, steps (300steps), or auto")
     rate: float = option(5e-5, "The learning rate of the fine-tuning", minimum=0)
+    train_batch: int = option(32, "Examples per training step", minimum=1)
     info = PaperInfo(
         title="On the Prunability of Attention Heads in Multilingual BERT",
         authors=("Budhraja, Aakriti", "Pande, Madhura", "Kumar, Pratyush", "Khapra, Mitesh M."),
@@ -37,7 +42,11 @@ class Budhraja2021(Paper):
         first = {"languages": self.language[:1]} if self.language else {"tasks": (self.tasks or (subject.task.name,))[:1]}
         every = {"languages": self.language} if self.language else {"tasks": self.tasks or (subject.task.name,)}
         sizes, seeds = (("50%",), 2) if self.quick else (("75%", "50%", "25%"), 3)
-        training = {"recover": "8steps" if self.quick else self.recover, "rate": self.rate, "train_batch": 8 if self.quick else 32}
+        training = {
+            "recover": "8steps" if self.quick else self.recover,
+            "rate": self.rate,
+            "train_batch": 8 if self.quick else self.train_batch,
+        }
         has_several = len(self.language or self.tasks) > 1
 
         def make(id: str, title: str, part: str, study: Languages | None, *lacks: str) -> Item:
@@ -45,24 +54,28 @@ class Budhraja2021(Paper):
 
         several = () if has_several else ("language",)
         common = {"method": self.method, "keep": sizes, "seeds": seeds}
-        alone = Languages(**first, against=self.against or None, **common)
-        transfer = Languages(**every, **common)
-        grouped = Languages(**every, groups=self.groups, **common)
-        trained = Languages(**every, **common, **training)
+
+        def measure_groups(show: Literal["families", "sizes"]) -> Languages | None:
+            return Languages(**every, groups=self.groups, show=show, **common) if self.groups else None
+
+        alone = Languages(**first, against=self.against, other_tasks=self.other_task, show="models", **common) if self.against else None
+        trained = Languages(**every, show="trained", **common, **training)
         lacks_groups = (*several, *(() if self.groups else ("groups",)))
         tuned = WeightChange(self.tuned) if self.tuned else None
         return [
             make(
                 "X1",
-                "Relative drop of the multilingual against a monolingual model",
+                "Relative drop of the multilingual against a monolingual model, task by task",
                 "models",
                 alone,
                 *(() if self.against else ("against",)),
             ),
-            make("X2", "Zero-shot transfer: what every language loses", "transfer", transfer, *several),
-            make("X3", "Share lost by language and block of layers", "layers", transfer, *several),
-            make("X4", "Contrasts between language families", "families", grouped, *lacks_groups),
-            make("X5", "Rank correlation of the loss with the size of the corpus", "sizes", grouped, *lacks_groups),
+            make(
+                "X2", "Zero-shot transfer: what every language loses", "transfer", Languages(**every, show="transfer", **common), *several
+            ),
+            make("X3", "Share lost by language and block of layers", "layers", Languages(**every, show="layers", **common), *several),
+            make("X4", "Contrasts between language families", "families", measure_groups("families"), *lacks_groups),
+            make("X5", "Rank correlation of the loss with the size of the corpus", "sizes", measure_groups("sizes"), *lacks_groups),
             Item("X6", "Change of weights by layer in fine-tuning", "weights", tuned, lacks=() if self.tuned else ("tuned",)),
             make("X7", "Pruned at random, fine-tuned on the first language, read in all", "trained", trained, *several),
         ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import TypedDict
 
 from headcount.core.options import option
 from headcount.core.study_result import Column, Table
@@ -13,6 +14,14 @@ from headcount.studies.speed import Speed
 from headcount.studies.training_log import TrainingLog
 
 QUICK_STEPS = 20
+PENALTIES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+
+
+class Training(TypedDict):
+    """How long every training lasts."""
+
+    steps: int | None
+    train_batch: int
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,13 @@ class Li2021(Paper):
 
     _: KW_ONLY
     steps: int | None = option(None, "Optimiser steps of every training; by default those of one epoch, and at least 300", minimum=1)
+    train_batch: int = option(32, "Examples per training step", minimum=1)
+    keep: tuple[int | float | str, ...] = option((), "How many heads stay: numbers or shares; by default 90%, 80%, …, 10%")
+    seeds: int = option(3, "Seeds of every training", minimum=1)
+    penalties: tuple[float, ...] = option(PENALTIES, "The values of λ of the comparison with exactly K heads")
+    penalty_rate: float = option(
+        0.1, "The learning rate of the gates that λ closes; with few steps, they close only at a larger one", minimum=0
+    )
     info = PaperInfo(
         title="Differentiable Subset Pruning of Transformer Heads",
         authors=("Li, Jiaoda", "Cotterell, Ryan", "Sachan, Mrinmaya"),
@@ -33,22 +49,23 @@ class Li2021(Paper):
 
     def items(self, subject: Subject) -> list[Item]:
         """Returns the experiments of the paper."""
-        joint, pipelined, straight, gates, gradient = self._methods()
+        joint, pipelined, straight, gates, gradient = self._compared_methods()
         translates = "cross" in subject.kinds
-        comparison = self._curve(joint, pipelined, straight, gates, gradient)
+        comparison = self._pruning_curve(joint, pipelined, straight, gates, gradient)
         only_other = "the model translates: L7 is the figure for such models" if translates else "the model has no cross-attention: see L6"
         return [
-            Item("L1", "Joint training of weights and head importances", "section 4", self._curve(joint)),
-            Item("L2", "Pipelined: head importances on frozen weights, then a fine-tune", "section 4", self._pipelined(pipelined)),
-            Item("L3", "Straight-through estimation", "section 4", self._curve(straight)),
-            Item("L4", "Baseline: L0 gates of Voita et al. 2019 at the same number of heads", "section 5", self._curve(gates)),
-            Item("L5", "Baseline: gradient importance of Michel et al. 2019", "section 5", self._curve(gradient)),
+            Item("L1", "Joint training of weights and head importances", "section 4", self._pruning_curve(joint)),
+            Item("L2", "Pipelined: head importances on frozen weights, then a fine-tune", "section 4", self._pipelined_curve(pipelined)),
+            Item("L3", "Straight-through estimation", "section 4", self._pruning_curve(straight)),
+            Item("L4", "Baseline: L0 gates of Voita et al. 2019 at the same number of heads", "section 5", self._pruning_curve(gates)),
+            Item("L5", "Baseline: gradient importance of Michel et al. 2019", "section 5", self._pruning_curve(gradient)),
             Item(
                 "L6",
                 "Classification: score by the number of heads, all methods",
                 "Fig. 2",
                 None if translates else comparison,
                 reason=only_other if translates else "",
+                published=METHODS,
             ),
             Item(
                 "L7",
@@ -56,55 +73,60 @@ class Li2021(Paper):
                 "Fig. 3",
                 comparison if translates else None,
                 reason="" if translates else only_other,
+                published=METHODS,
             ),
-            Item("L8", "Exactly K heads against the heads that λ leaves", "section 5", self._penalties(joint)),
-            Item("L9", "Sensitivity to the temperature, its cooling and the rate", "Appendix", self._sensitivity()),
-            Item("L10", "Speed-up and size by the number of heads", "section 6", self._speed(), published=SPEED),
-            Item("L11", "Survivors by layer as K shrinks", "section 6", self._grid(Kept, (joint,))),
-            Item("L12", "Gates and temperature during training", "section 3", self._log(joint)),
-            Item("L13", "The published schedule of the temperature", "section 5", self._curve(_published_schedule(translates), joint)),
+            Item("L8", "Exactly K heads against the heads that λ leaves", "section 5", self._penalty_sweep(joint)),
+            Item("L9", "Sensitivity to the temperature, its cooling and the rate", "Appendix", self._option_curve()),
+            Item("L10", "Speed-up and size by the number of heads", "section 6", self._speed_study(), published=SPEED),
+            Item("L11", "Survivors by layer as K shrinks", "section 6", self._make_study(Kept, (joint,))),
+            Item("L12", "Gates and temperature during training", "section 3", self._training_log(joint)),
+            Item(
+                "L13", "The published schedule of the temperature", "section 5", self._pruning_curve(_published_schedule(translates), joint)
+            ),
         ]
 
-    def _methods(self) -> tuple[str, str, str, str, str]:
+    def _training(self) -> Training:
+        return {"steps": self.steps, "train_batch": self.train_batch}
+
+    def _compared_methods(self) -> tuple[str, str, str, str, str]:
         if self.quick:
             return "dsp(limit=64)", "dsp:pipelined(limit=64)", "dsp:straight(limit=64)", "l0", "rank(by=gradient;limit=64)"
         return "dsp", "dsp:pipelined", "dsp:straight", "l0", "gradient"
 
-    def _grid(self, kind: type[PrunedModels], methods: tuple[str, ...], recover: str | None = None) -> PrunedModels:
+    def _make_study(self, study_class: type[PrunedModels], methods: tuple[str, ...], recover: str | None = None) -> PrunedModels:
         if self.quick:
             steps = self.steps or QUICK_STEPS
-            return kind(methods=methods, keep=("50%", "25%"), seeds=2, steps=steps, train_batch=8, recover=recover)
-        return kind(methods=methods, steps=self.steps, recover=recover)
+            return study_class(methods=methods, keep=("50%", "25%"), seeds=2, steps=steps, train_batch=8, recover=recover)
+        return study_class(methods=methods, keep=self.keep, seeds=self.seeds, recover=recover, **self._training())
 
-    def _curve(self, *methods: str) -> PrunedModels:
-        return self._grid(PruningCurve, methods)
+    def _pruning_curve(self, *methods: str) -> PrunedModels:
+        return self._make_study(PruningCurve, methods)
 
-    def _pipelined(self, method: str) -> PrunedModels:
+    def _pipelined_curve(self, method: str) -> PrunedModels:
         length = self.steps or (QUICK_STEPS if self.quick else None)
-        return self._grid(PruningCurve, (method,), recover="auto" if length is None else f"{length}steps")
+        return self._make_study(PruningCurve, (method,), recover="auto" if length is None else f"{length}steps")
 
-    def _penalties(self, method: str) -> PenaltySweep:
+    def _penalty_sweep(self, exact_method: str) -> PenaltySweep:
         if self.quick:
-            return PenaltySweep((0.05, 1.0), exact=method, seeds=1, steps=self.steps or QUICK_STEPS, gate_rate=0.5, train_batch=8)
-        return PenaltySweep(exact=method, steps=self.steps)
+            return PenaltySweep((0.05, 1.0), exact=exact_method, seeds=1, steps=self.steps or QUICK_STEPS, gate_rate=0.5, train_batch=8)
+        return PenaltySweep(self.penalties, exact=exact_method, seeds=self.seeds, gate_rate=self.penalty_rate, **self._training())
 
-    def _sensitivity(self) -> PrunedModels:
-        """Returns the curve of DSP with one of its options changed at a time."""
-        grid = {"tau": (0.1, 1, 10), "tau_end": (1e-4, 1e-2), "cool": (0.1, 0.25), "rate": (0.1, 1)}
-        changed = [f"{name}={value:g}" for name, values in grid.items() for value in values]
+    def _option_curve(self) -> PrunedModels:
+        """Returns the curve of DSP as it is, and with one of its options changed at a time."""
+        grid = {"tau": (0.1, 10), "tau_end": (1e-4, 1e-2), "cool": (0.1, 0.25), "rate": (0.01, 1)}
+        chosen = [f"{name}={value:g}" for name, values in grid.items() for value in (values[1:] if self.quick else values)]
         limit = ";limit=64" if self.quick else ""
-        chosen = changed[::3] if self.quick else changed
-        return self._grid(PruningCurve, tuple(f"dsp({option}{limit})" for option in chosen))
+        return self._pruning_curve(self._compared_methods()[0], *(f"dsp({option}{limit})" for option in chosen))
 
-    def _speed(self) -> Speed:
+    def _speed_study(self) -> Speed:
         if self.quick:
             return Speed(method="rank(by=gradient;limit=64)", keep=("50%", "25%"), batches=(1, 4), length=16, rounds=15)
         return Speed(keep=tuple(f"{share}%" for share in range(90, 0, -10)))
 
-    def _log(self, method: str) -> TrainingLog:
+    def _training_log(self, method: str) -> TrainingLog:
         if self.quick:
             return TrainingLog(method=method, steps=self.steps or QUICK_STEPS, train_batch=8)
-        return TrainingLog(method=method, steps=self.steps)
+        return TrainingLog(method=method, **self._training())
 
 
 def _published_schedule(translates: bool) -> str:
@@ -113,6 +135,15 @@ def _published_schedule(translates: bool) -> str:
     return f"dsp(tau={tau};tau_end=1e-08;cool=0.6667;rate={rate};init=none;settle=0)"
 
 
+METHODS = Table(
+    "published",
+    (Column("finding"), Column("value")),
+    (
+        ("heads that can go with little loss", "about 90 %"),
+        ("methods at high sparsity, best first", "joint DSP ≥ L0 gates ≫ pipelined DSP > gradient importance"),
+    ),
+    "The order of the methods in Li et al. 2021",
+)
 SPEED = Table(
     "published",
     (Column("heads"), Column("of"), Column("smaller by", format=".0%"), Column("faster by", format=".0%")),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 from headcount.core.options import option
 from headcount.core.study_result import Column, Table
@@ -27,9 +28,14 @@ class Michel2019(Paper):
     """
 
     _: KW_ONLY
-    other_task: tuple[str, ...] = option((), "Further tasks of this model (TASK), or of other models (MODEL=TASK)")
+    other_task: tuple[str, ...] = option(
+        (), "Further tasks of this model (TASK, or a file for the same task), or of other models (MODEL=TASK)"
+    )
     checkpoints: tuple[str, ...] = option((), "Checkpoints of a training, or a folder of them; without any the model is trained anew")
-    train_steps: int = option(1000, "Optimiser steps of the training that makes checkpoints", minimum=1)
+    train_steps: int | None = option(
+        None, "Optimiser steps of the training that makes checkpoints; by default 1000, and 60 if quick", minimum=1
+    )
+    start: Literal["scratch", "model"] = option("scratch", "What that training starts from: weights drawn anew, or those of the model")
     info = PaperInfo(
         title="Are Sixteen Heads Really Better than One?",
         authors=("Michel, Paul", "Levy, Omer", "Neubig, Graham"),
@@ -39,16 +45,22 @@ class Michel2019(Paper):
 
     def items(self, subject: Subject) -> list[Item]:
         """Returns M1 to M16."""
-        kinds, all_but_one = subject.kinds, AllButOne()
+        kinds, best = subject.kinds, AllButOne(show="layers")
         one_kind = f"the model has one kind of attention, {kinds[0]}" if len(kinds) == 1 else ""
         return [
-            Item("M1", "Histogram of the score without one head", "Fig. 1", SingleHeads(), published=SINGLE_HEADS),
-            Item("M2", "Change of the metric without each head, with its significance", "Table 1", SingleHeads(), published=SINGLE_HEADS),
+            Item("M1", "Histogram of the score without one head", "Fig. 1", SingleHeads(show="histogram"), published=SINGLE_HEADS),
+            Item(
+                "M2",
+                "Change of the metric without each head, with its significance",
+                "Table 1",
+                SingleHeads(show="heads"),
+                published=SINGLE_HEADS,
+            ),
             Item(
                 "M3",
                 "Best single head of every layer, by kind of attention",
                 "Table 2",
-                None if one_kind else all_but_one,
+                None if one_kind else best,
                 reason=f"{one_kind}: M4 is the table for such models" if one_kind else "",
                 published=KEPT_HEAD,
             ),
@@ -56,35 +68,46 @@ class Michel2019(Paper):
                 "M4",
                 "Best single head of every layer",
                 "Table 3",
-                all_but_one if one_kind else None,
+                best if one_kind else None,
                 reason="" if one_kind else "the model has several kinds of attention: M3 is the table for such models",
             ),
-            Item("M5", "Heads chosen on one set of examples and reported on another", "Appendix A", all_but_one),
-            self._transfer(),
-            Item("M7", "Importance of every head by the gradient, divided by the norm of its layer", "section 4.1", self._map("gradient")),
-            Item("M8", "Pruning curve by gradient importance and by ablation", "Fig. 3", self._curve(self._rankings()), published=CURVE),
-            self._several_tasks(),
-            Item("M10", "Ranked once against ranked again after every step", "section 4.1", self._curve(self._iterative())),
-            Item("M11", "Speed of the cut model by batch size, half of the heads removed", "Table 4", self._speed(), published=SPEED),
+            Item("M5", "Heads chosen on one set of examples and reported on another", "Appendix A", AllButOne(show="splits")),
+            self._transfer_item(),
+            Item(
+                "M7",
+                "Importance of every head by the gradient, divided by the norm of its layer",
+                "section 4.1",
+                self._importance_map("gradient"),
+            ),
+            Item(
+                "M8",
+                "Pruning curve by gradient importance and by ablation",
+                "Fig. 3",
+                self._pruning_curve(self._ranking_methods()),
+                published=CURVE,
+            ),
+            self._several_tasks_item(),
+            Item("M10", "Ranked once against ranked again after every step", "section 4.1", self._pruning_curve(self._iterative_methods())),
+            Item("M11", "Speed of the cut model by batch size, half of the heads removed", "Table 4", self._speed_study(), published=SPEED),
             Item(
                 "M12",
                 "Pruning curve of each kind of attention alone",
                 "Fig. 4",
-                None if one_kind else self._curve(self._rankings()[:1], each_kind=True),
+                None if one_kind else self._pruning_curve(self._ranking_methods()[:1], each_kind=True),
                 reason=one_kind,
             ),
-            Item("M13", "Pruning curves of checkpoints of one training", "Fig. 5", self._dynamics()),
-            Item("M14", "Parameters of a head in every layer", "section 4.3", self._map("gradient")),
+            Item("M13", "Pruning curves of checkpoints of one training", "Fig. 5", self._dynamics_study()),
+            Item("M14", "Parameters of a head in every layer", "section 4.3", ImportanceMap(show="parameters")),
             Item(
                 "M15",
                 "Entropy of the attention, and distances between heads",
                 "section 5",
-                self._map("entropy", "distance", distances=True),
+                self._importance_map("entropy", "distance", distances=True),
             ),
-            Item("M16", "One head in every layer at once", "section 3.3", all_but_one),
+            Item("M16", "One head in every layer at once", "section 3.3", AllButOne(show="everywhere")),
         ]
 
-    def _transfer(self) -> Item:
+    def _transfer_item(self) -> Item:
         tasks = tuple(task for task in self.other_task if "=" not in task.partition("(")[0])  # those of this model
         published = Table(
             "published",
@@ -95,34 +118,34 @@ class Michel2019(Paper):
         study, lacks = (TaskTransfer(tasks), ()) if tasks else (None, ("other_task",))
         return Item("M6", "Correlation of the changes without each head on two tasks", "Fig. 2", study, lacks, published=published)
 
-    def _several_tasks(self) -> Item:
-        study = self._curve(self._rankings()[:1], other_tasks=self.other_task) if self.other_task else None
+    def _several_tasks_item(self) -> Item:
+        study = self._pruning_curve(self._ranking_methods()[:1], other_tasks=self.other_task) if self.other_task else None
         lacks = () if self.other_task else ("other_task",)
         return Item("M9", "Pruning curves of several tasks, absolute and relative", "Appendix B", study, lacks, published=TASKS)
 
-    def _rankings(self) -> tuple[str, ...]:
+    def _ranking_methods(self) -> tuple[str, ...]:
         return ("rank(by=gradient;limit=64)", "rank(by=ablation;limit=32)") if self.quick else ("gradient", "ablation")
 
-    def _iterative(self) -> tuple[str, ...]:
-        once = self._rankings()[0]
+    def _iterative_methods(self) -> tuple[str, ...]:
+        once = self._ranking_methods()[0]
         return once, "rank(by=gradient;again=true;limit=64;step=0.25)" if self.quick else "rank(by=gradient;again=true)"
 
-    def _curve(self, methods: tuple[str, ...], *, each_kind: bool = False, other_tasks: tuple[str, ...] = ()) -> PruningCurve:
+    def _pruning_curve(self, methods: tuple[str, ...], *, each_kind: bool = False, other_tasks: tuple[str, ...] = ()) -> PruningCurve:
         quick_sizes = ("50%", "25%") if each_kind else ("75%", "50%", "25%")
         keep, seeds = (quick_sizes, 3) if self.quick else ((), 5)
         return PruningCurve(methods=methods, keep=keep, seeds=seeds, each_kind=each_kind, other_tasks=other_tasks)
 
-    def _map(self, *by: str, distances: bool = False) -> ImportanceMap:
-        return ImportanceMap(by, examples=64 if self.quick else 512, distances=distances)
+    def _importance_map(self, *by: str, distances: bool = False) -> ImportanceMap:
+        return ImportanceMap(by, examples=64 if self.quick else 512, distances=distances, show="scores")
 
-    def _speed(self) -> Speed:
+    def _speed_study(self) -> Speed:
         return Speed(batches=(1, 4), length=16, rounds=15) if self.quick else Speed()
 
-    def _dynamics(self) -> Dynamics:
+    def _dynamics_study(self) -> Dynamics:
         keep = ("75%", "50%", "25%") if self.quick else ()
         if self.checkpoints:
             return Dynamics(self.checkpoints, keep=keep)
-        return Dynamics(keep=keep, train_steps=min(self.train_steps, 60) if self.quick else self.train_steps)
+        return Dynamics(keep=keep, train_steps=self.train_steps or (60 if self.quick else 1000), start=self.start)
 
 
 SINGLE_HEADS = Table(

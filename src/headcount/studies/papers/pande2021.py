@@ -64,12 +64,14 @@ class Pande2021Paper(Paper):
                 "Share of heads of every family, by task",
                 "families",
                 RoleFamilies(tasks=tasks, definition=rule, sentences=n, show="shares"),
+                SHARES,
             ),
             item(
                 6,
                 "Heads with several functions: overlap of families",
                 "overlap",
                 RoleFamilies(definition=rule, sentences=n, show="overlap"),
+                OVERLAP,
             ),
             item(7, "Families over layers", "layers", RoleFamilies(definition=rule, sentences=n, show="layers")),
             item(8, "Heads with several functions by depth", "depth", RoleFamilies(definition=rule, sentences=n, show="depth")),
@@ -88,4 +90,19 @@ TEST = Table(
     (Column("quantity"), Column("value", format="g")),
     (("τ, the bias that a head must exceed", 3.0), ("α, the level of the test, not corrected", 0.05)),
     "The test of Pande et al. 2021",
+)
+SHARES = Table(
+    "published",
+    (Column("model"), Column("family"), Column("share of heads, mean", format=".0%")),
+    (("multilingual BERT", "delimiter", 0.68),),
+    "Heads of a family in Pande et al. 2021",
+)
+OVERLAP = Table(
+    "published",
+    (Column("model"), Column("share"), Column("lowest", format=".0%"), Column("highest", format=".0%")),
+    (
+        ("BERT", "heads that are both local and syntactic", 0.42, 0.88),
+        ("multilingual BERT", "syntactic heads that are also local", 0.71, 0.71),
+    ),
+    "Heads of several families in Pande et al. 2021",
 )

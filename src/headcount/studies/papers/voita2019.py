@@ -35,12 +35,15 @@ class Voita2019Paper(Paper):
     """
 
     _: KW_ONLY
-    other_task: tuple[str, ...] = option((), "Further tasks of this model (TASK), or of other models (MODEL=TASK)")
+    other_task: tuple[str, ...] = option(
+        (), "Further tasks of this model (TASK, or a file for the same task), or of other models (MODEL=TASK)"
+    )
     definition: str = option("voita2019", "When a head has a role; by default as published")
     frequent: int = option(500, "Rare words: sentences count whose rarest token is outside so many most frequent tokens", minimum=0)
     keep: tuple[int | float | str, ...] = option(("75%", "50%", "25%", "12%"), "How many heads stay: numbers or shares")
     seeds: int = option(3, "Seeds of every training", minimum=1)
     steps: int | None = option(None, "Optimiser steps of L0 gates; by default those of one epoch, and at least 300", minimum=1)
+    train_batch: int = option(32, "Examples per training step", minimum=1)
     penalties: tuple[float, ...] = option((0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1), "The values of λ")
     scratch: float | str = option(10.0, "How long models train from scratch: a number of epochs, or of steps (300steps), or auto")
     scratch_rate: float = option(5e-4, "The learning rate from scratch", minimum=0)
@@ -64,57 +67,64 @@ class Voita2019Paper(Paper):
             return Item(f"V{number}", title, part, None if lacks or reason else study, lacks, reason, published)
 
         maps: Any = {"definition": self.definition, "sentences": n}
-        encoder, everywhere = self._models(frozen_decoder=is_translator), self._models()
+        encoder, everywhere = self._pruned_model_options(frozen_decoder=is_translator), self._pruned_model_options()
         encoder |= {} if one_kind else {"kinds": (ENCODER,)}
         curves = PruningCurve(**everywhere, other_tasks=self.other_task)
         several_tasks = item(15, "Pruning curves of several tasks or languages", "section 6.2", curves)
         return [
-            item(1, "Confidence of every head", "Fig. 1b", self._importance("confidence")),
-            item(2, "Relevance of every head by LRP", "Fig. 1a", self._importance("lrp")),
-            item(3, "Important and confident heads have roles", "section 5", self._roles_importance()),
+            item(1, "Confidence of every head", "Fig. 1b", self._importance_map("confidence")),
+            item(2, "Relevance of every head by LRP", "Fig. 1a", self._importance_map("lrp")),
+            item(
+                3,
+                "Important and confident heads have roles",
+                "section 5",
+                RolesImportance(by=("lrp", "confidence"), examples=self._examples, **maps),
+            ),
             item(4, "Heads of every role: 90 % of tokens at one offset", "section 5.1", RoleMap(show="labels", **maps), published=RULES),
             item(5, "Accuracy of the best head per relation", "Table 1", RelationAccuracy(sentences=n), published=RELATIONS),
             item(6, "Rare-word head", "section 5.3", RareWords(frequent=self.frequent, sentences=n)),
             item(7, "Role map, layer × head", "Fig. 1c", RoleMap(show="map", **maps)),
-            item(8, "Heads left as a function of λ", "section 6.1", self._sweep(is_translator), no_encoder),
+            item(8, "Heads left as a function of λ", "section 6.1", self._penalty_sweep(is_translator), no_encoder),
             item(9, "Metric by the encoder heads left", "Fig. 7", PruningCurve(**encoder, keep_models=True), no_encoder, ENCODER_HEADS),
             item(10, "Roles of the encoder heads that remain", "Fig. 8", RemainingRoles(**encoder, **maps), no_encoder),
             item(11, "Metric by the heads left of each kind", "Table 2", PruningCurve(**everywhere), no_kinds, ALL_HEADS),
-            item(12, "The same heads trained from scratch", "Table 2", self._scratch(heads=True), published=FROM_SCRATCH),
+            item(12, "The same heads trained from scratch", "Table 2", self._from_scratch_study(heads=True), published=FROM_SCRATCH),
             item(13, "Heads that stay by kind of attention", "Fig. 9", Kept(**everywhere), no_kinds),
             item(14, "Heads that stay by layer", "Fig. 10", Kept(**everywhere)),
             several_tasks if self.other_task else replace(several_tasks, study=None, lacks=("other_task",)),
             item(16, "Attention maps of typical heads", "Fig. 5", AttentionMaps(**maps)),
-            item(17, "Gates on the trained model against gates from scratch", "section 6.3", self._scratch(gates=True)),
+            item(17, "Gates on the trained model against gates from scratch", "section 6.3", self._from_scratch_study(gates=True)),
         ]
 
-    def _roles_importance(self) -> RolesImportance:
-        return RolesImportance(by=("lrp", "confidence"), definition=self.definition)
+    def _importance_map(self, by: str) -> ImportanceMap:
+        return ImportanceMap((by,), examples=self._examples, show="scores")
 
-    def _importance(self, by: str) -> ImportanceMap:
-        return ImportanceMap((by,), examples=64 if self.quick else 512)
+    @property
+    def _examples(self) -> int:
+        """The examples that scores are measured on."""
+        return 64 if self.quick else 512
 
-    def _training(self) -> Any:
+    def _training_options(self) -> Any:
         """Returns the options of all studies that train."""
         if self.quick:
             return {"seeds": 1, "steps": QUICK_STEPS, "train_batch": QUICK_BATCH}
-        return {"seeds": self.seeds, "steps": self.steps}
+        return {"seeds": self.seeds, "steps": self.steps, "train_batch": self.train_batch}
 
-    def _models(self, *, frozen_decoder: bool = False) -> Any:
+    def _pruned_model_options(self, *, frozen_decoder: bool = False) -> Any:
         """Returns the options of studies of pruned models."""
         method = "l0(frozen=decoder)" if frozen_decoder else "l0"
-        return {"methods": (method,), "keep": QUICK_KEEP if self.quick else self.keep, **self._training()}
+        return {"methods": (method,), "keep": QUICK_KEEP if self.quick else self.keep, **self._training_options()}
 
-    def _sweep(self, is_translator: bool) -> PenaltySweep:
+    def _penalty_sweep(self, is_translator: bool) -> PenaltySweep:
         penalties, rate = (QUICK_PENALTIES, 1.0) if self.quick else (self.penalties, 0.1)
         frozen = "decoder" if is_translator else "none"
-        return PenaltySweep(penalties, kinds=(ENCODER,), frozen=frozen, gate_rate=rate, **self._training())
+        return PenaltySweep(penalties, kinds=(ENCODER,), frozen=frozen, gate_rate=rate, **self._training_options())
 
-    def _scratch(self, *, heads: bool = False, gates: bool = False) -> FromScratch:
+    def _from_scratch_study(self, *, heads: bool = False, gates: bool = False) -> FromScratch:
         keep = QUICK_KEEP[:1] if self.quick else self.keep
         length = f"{QUICK_STEPS}steps" if self.quick else self.scratch
         controls: Any = {"heads": heads, "gates": gates}
-        return FromScratch("l0", keep=keep, scratch=length, scratch_rate=self.scratch_rate, **controls, **self._training())
+        return FromScratch("l0", keep=keep, scratch=length, scratch_rate=self.scratch_rate, **controls, **self._training_options())
 
 
 RULES = Table(

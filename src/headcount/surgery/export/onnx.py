@@ -23,7 +23,7 @@ from headcount.models.observe import evaluating
 from headcount.models.ownership import holds
 from headcount.surgery.export_base import ComparisonInputs, Exported, ExportInfo, ExportTarget
 from headcount.surgery.samples import TEXT, sample_batches, varying_inputs
-from headcount.surgery.verify import HALF, difference, float_dtype
+from headcount.surgery.verify import HALF, float_dtype, largest_relative_difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,16 @@ class OnnxExport(Exported):
     compared: tuple[str, ...]
     varied: tuple[str, ...]
     unproven: tuple[str, ...]
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Returns a sentence on the inputs that did not vary, if there are any."""
+        if not self.unproven:
+            return ()
+        return (
+            f"Nothing is known of other values of {', '.join(self.unproven)}: the comparison had one only. Compare on a task or on inputs "
+            "that have others.",
+        )
 
 
 @dataclass(frozen=True)
@@ -111,10 +121,10 @@ class Onnx(ExportTarget):
                 _to_onnx(wrapper, tuple(first.values()), names, file, dynamic=False)
                 samples = [batch for batch in samples if all(batch[name].shape == first[name].shape for name in names)]
             exported = _OnnxModel(file)
-            gap = max(difference([exported(batch)], [wrapper(*batch.values()).cpu()]) for batch in samples)
+            gap = max(largest_relative_difference([exported(batch)], [wrapper(*batch.values()).cpu()]) for batch in samples)
             if not gap <= 1e-4:
                 raise VerificationError(f"the ONNX file differs from the model by {gap:.3g} (relative), more than 1e-4; it was not kept")
-            _sign(file)
+            _mark_as_ours(file)
             files = _copy_files(Path(scratch), target.parent)
         varied = varying_inputs(samples)
         return OnnxExport(
@@ -183,7 +193,7 @@ def _require_onnx() -> None:
         raise MissingExtra(f"export to ONNX needs {error.name}; install it with: pip install 'headcount[onnx]'") from error
 
 
-def _sign(path: Path) -> None:
+def _mark_as_ours(path: Path) -> None:
     """Marks an ONNX file as ours, so that it may be overwritten by a later export."""
     import onnx
 

@@ -1,36 +1,69 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from headcount.core.errors import DataError, UnsupportedModel
-from headcount.core.folders import check_target
+from headcount.core.errors import ArtifactError, DataError, UnsupportedModel, VerificationError
+from headcount.core.folders import check_output_folder, new_folder
 from headcount.core.options import option
 from headcount.data.task import Data
 from headcount.models.archs import cut_record as record
 from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
 from headcount.models.head_map import HeadMap
+from headcount.models.modules import Batch
 from headcount.models.ownership import holds
 from headcount.models.randomness import fork_rng
+from headcount.models.state import preserve
 from headcount.surgery import manifest
 from headcount.surgery.config import assign_values
 from headcount.surgery.export_base import ComparisonInputs, Exported, ExportInfo, ExportTarget
+from headcount.surgery.load import load_plainly
 from headcount.surgery.named_heads import assign_fields, original_fields
 from headcount.surgery.reshape import cuts_of
-from headcount.surgery.save import MAX_SHARD_SIZE, save
+from headcount.surgery.save import MAX_SHARD_SIZE, check_savable, write_description, write_weights
 from headcount.surgery.sizes import BUILD_LOCK
-from headcount.surgery.verify import check_equal, float_dtype, forward_outputs
+from headcount.surgery.verify import HALF, check_equal, copy_in_float32, float_dtype, forward_outputs, largest_relative_difference
+
+NOT_WRITTEN = "Nothing was written. Save the smaller model instead (headcount.save), and report the model class."
+
+
+@dataclass(frozen=True, slots=True)
+class PortableExport(Exported):
+    """A portable folder, and what plain from_pretrained of transformers changes of it.
+
+    Attributes:
+        changed: The parameters and buffers that it changes: padding rows that it zeroes, buffers that it computes anew.
+        difference: The relative difference of the outputs that follows, in float32 for half precision.
+    """
+
+    changed: tuple[str, ...]
+    difference: float
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Returns a sentence on what plain loading changes, if it changes anything."""
+        if not self.changed:
+            return ()
+        first, *others = self.changed
+        more = f" and {len(others)} more" if others else ""
+        return (
+            f"Plain from_pretrained of transformers changes '{first}'{more} on loading this model; its outputs differ by "
+            f"{self.difference:.2g} (relative). headcount.load, and from_pretrained after headcount.register(), restore it.",
+        )
 
 
 @dataclass(frozen=True)
 class Portable(ExportTarget):
-    """A folder at the original shapes, in which removed heads have zero weights. Any tool loads it; it is no smaller and no faster."""
+    """A folder at the original shapes, in which removed heads have zero weights. Any tool loads it; it is no smaller and no faster.
+
+    It is loaded by plain from_pretrained and compared before it is kept. What that changes, such as padding rows, is in the model card.
+    """
 
     _: KW_ONLY
     max_shard_size: str = option(MAX_SHARD_SIZE, "Largest weight file, such as 2GB; more weights are split into several files")
@@ -38,7 +71,7 @@ class Portable(ExportTarget):
 
     def check_path(self, path: Path, *, overwrite: bool) -> None:
         """Raises ArtifactError unless the folder is new or empty, or was written by headcount and may be overwritten."""
-        check_target(path, overwrite, manifest.NAME)
+        check_output_folder(path, overwrite, manifest.NAME)
 
     @holds("an export")
     def write(
@@ -51,32 +84,73 @@ class Portable(ExportTarget):
         inputs: ComparisonInputs = None,
         command: str | None = None,
         overwrite: bool = False,
-    ) -> Exported:
-        """Writes the folder, after comparing the widened model with the model on one batch."""
+    ) -> PortableExport:
+        """Writes the folder, after comparing the widened model, and the one that plain loading gives, with the model on one batch."""
         if data is not None:
             raise DataError("a portable export is compared on one batch and takes no data; pass inputs, or leave data out")
         if inputs is not None and not isinstance(inputs, Mapping):
             raise DataError(f"a portable export is compared on one batch, a mapping of tensors; got {type(inputs).__name__}")
+        check_savable(model, tokenizer)
         batch = dict(inputs) if inputs is not None else probe_inputs(model)
         dense = widen(model)
         with reporting_inputs(model, batch, dummy=inputs is None):
             expected = forward_outputs(model, batch)
-        check_equal(
-            expected,
-            forward_outputs(dense, batch),
-            float_dtype(model),
-            "the portable model",
-            reference="the smaller one",
-            remedy="Nothing was written. Save the smaller model instead (headcount.save), and report the model class.",
-        )
-        folder = save(dense, path, tokenizer=tokenizer, command=command, max_shard_size=self.max_shard_size, overwrite=overwrite)
-        return Exported(folder)
+        _check_same_outputs(expected, forward_outputs(dense, batch), float_dtype(model), "the portable model")
+        if float_dtype(model) in HALF:  # rounding could hide an error: the proof is repeated in float32
+            exact, exact_batch = copy_in_float32(model, batch)
+            outputs = forward_outputs(copy_in_float32(dense, {})[0], exact_batch)
+            _check_same_outputs(forward_outputs(exact, exact_batch), outputs, torch.float32, "the portable model in float32")
+        with new_folder(path, overwrite=overwrite, marker=manifest.NAME) as folder, preserve(dense):
+            state_keys = write_weights(dense, folder, self.max_shard_size)
+            changed, difference = compare_plain_loading(dense, folder, batch)
+            exported = PortableExport(path, changed, difference)
+            write_description(dense, folder, tokenizer=tokenizer, notes=exported.caveats, command=command, state_keys=state_keys)
+        return exported
+
+
+def compare_plain_loading(model: nn.Module, folder: Path, batch: Batch) -> tuple[tuple[str, ...], float]:
+    """Returns the tensors that plain from_pretrained changes of a model it loads from a folder, and how far its outputs then are.
+
+    Raises:
+        VerificationError: plain loading fails, or changes the outputs and no tensor.
+    """
+    try:
+        plain = load_plainly(model, folder)
+    except ArtifactError as error:
+        raise VerificationError(f"plain from_pretrained does not load the portable model: {error}. {NOT_WRITTEN}") from error
+    loaded = _tensors(plain)
+    changed = tuple(name for name, tensor in _tensors(model).items() if name not in loaded or _is_changed(tensor, loaded[name]))
+    dtype = float_dtype(model)
+    if dtype in HALF:
+        (exact, batch), (plain, _) = copy_in_float32(model, batch), copy_in_float32(plain, {})
+        outputs, plain_outputs, dtype = forward_outputs(exact, batch), forward_outputs(plain, batch), torch.float32
+    else:
+        outputs, plain_outputs = forward_outputs(model, batch), forward_outputs(plain, batch)
+    if changed:
+        return changed, largest_relative_difference(plain_outputs, outputs)
+    return (), _check_same_outputs(outputs, plain_outputs, dtype, "the portable model, loaded by plain from_pretrained,")
+
+
+def _is_changed(saved: Tensor, loaded: Tensor) -> bool:
+    """Whether a tensor has other values, or a parameter another dtype; a wider buffer of the same values gives the same."""
+    if isinstance(saved, nn.Parameter) and saved.dtype != loaded.dtype:
+        return True
+    dtype = torch.promote_types(saved.dtype, loaded.dtype)
+    return not torch.equal(saved.to(dtype).nan_to_num(), loaded.to(dtype).nan_to_num())
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def _check_same_outputs(expected: Sequence[Tensor], outputs: Sequence[Tensor], dtype: torch.dtype, name: str) -> float:
+    return check_equal(expected, outputs, dtype, name, reference="the smaller one", remedy=NOT_WRITTEN)
 
 
 def widen(model: nn.Module) -> nn.Module:
     """Returns the model at its original shapes: removed heads come back with all their weights zero, so they add nothing."""
     config = copy.deepcopy(model.config)
-    assign_values(config, record.replaced_values(model))
+    assign_values(config, record.values_before_uniform_cut(model))
     vars(config).pop(record.KEY, None)
     options = {"dtype": float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
     with BUILD_LOCK, fork_rng(()):  # first weights are drawn, and replaced below
@@ -106,13 +180,15 @@ def widen(model: nn.Module) -> nn.Module:
         target.data = torch.zeros(target.shape, dtype=tensor.dtype, device=tensor.device)
         if name in cuts:
             parts = [part for part in cuts[name].block.slices if part.tensor == name]
-            entries = sorted(entry for part in parts for entry in part.rows.keep(cuts[name].units(part)))
+            entries = sorted(entry for part in parts for entry in part.rows.keep(cuts[name].kept_units(part)))
             target.data.index_copy_(parts[0].axis, torch.tensor(entries, dtype=torch.long, device=target.device), tensor)
         else:
             target.data[:, table_columns[name]] = tensor
-    for name, buffer in dense.named_buffers():
-        if name in source:
-            buffer.data = source[name].clone()
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    for name, _ in list(dense.named_buffers(remove_duplicate=False)):
+        if name in buffers:
+            owner, _, leaf = name.rpartition(".")
+            dense.get_submodule(owner)._buffers[leaf] = buffers[name].clone()  # also those that no checkpoint holds, which a cast rounds
     return dense
 
 

@@ -1,0 +1,153 @@
+"""`headcount certify`: opens both models and the tasks, makes the certificate, prints and writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from headcount.app.console.inputs import ModelOptions, TaskOptions
+from headcount.app.console.models import open_model, open_named_task
+from headcount.app.console.session import Session
+from headcount.core.certificate import Certificate, disagreements
+from headcount.core.errors import ArtifactError, DataError
+from headcount.core.files import absolute_path, model_to_reopen
+from headcount.core.margin import Margin
+from headcount.data.task import Task
+from headcount.runs.report.certificates import describe_certificate
+from headcount.runs.store import Run
+from headcount.surgery import manifest
+from headcount.surgery.certificate_file import attach_certificate, read_certificate, write_certificate
+from headcount.workflows.certify import CertificateRequest, certify_models
+
+FLIPS_SHOWN = 10
+Margins = tuple[Margin | None, Margin | None]
+
+
+def certify_model(
+    session: Session,
+    data: TaskOptions,
+    against: str | None,
+    margins: Margins,
+    other_tasks: Sequence[str],
+    check: Path | None,
+    out: Path | None,
+) -> int:
+    """Makes a certificate, or makes one again and compares; returns the exit code."""
+    recorded = None if check is None else read_certificate(check)
+    if recorded is not None:
+        margins = tuple(Margin.parse(text) if text else None for text in (recorded.margin, recorded.loss_margin))  # pyright: ignore[reportAssignmentType]
+        other_tasks = recorded.opening.get("other_tasks", ())
+        data = _fill(data, recorded.opening)
+        against = against or recorded.opening.get("against")
+    run = Run.open(Path(data.model)) if (Path(data.model) / "run.json").is_file() else None
+    folder = Path(data.model)
+    if run is not None:
+        folder, data, dense_name, loading = _read_run(run, data)
+        against = against or dense_name
+    else:
+        loading = data.model_options
+    if against is None:
+        raise typer.BadParameter("certify needs --against, the dense model that MODEL was made from")
+    request = CertificateRequest(*margins, limit=data.limit, seed=data.seed)
+    dense, _, dense_folder = open_model(session, against, loading)
+    small, _, small_folder = open_model(session, str(folder), data.model_options)
+    tasks = [open_named_task(session, task, dense, dense_folder) for task in (data, *(data._replace(task=name) for name in other_tasks))]
+    for task in tasks:
+        session.note(f"{task.name}: both models on {len(task.report):,} examples of the report split")
+    with session.progress("evaluating both models") as advance:
+        certificate = certify_models(small, dense, tasks, request, names=(data.model, against), watch=lambda work: advance)
+    opening = {
+        **data.opening_record(),
+        "against": absolute_path(against) if Path(against).exists() else against,
+        "other_tasks": list(other_tasks),
+    }
+    certificate = replace(certificate, opening={name: value for name, value in opening.items() if name not in ("model", "path")})
+    _show(session, certificate, tasks)
+    if recorded is not None:
+        return _report_check(session, recorded, certificate)
+    path = _write(certificate, small_folder, out, run)
+    session.write_json({**certificate.to_dict(), "file": None if path is None else str(path)})
+    if path is None:
+        session.note("the folder was not written by headcount, so the certificate was not kept; name a file with --out")
+    else:
+        session.note(f"written to {path}")
+        session.suggest_next("certify", data.model, "--check", path)
+    return 0
+
+
+def _fill(data: TaskOptions, opening: Mapping[str, Any]) -> TaskOptions:
+    """Returns the options of a command line, those it leaves out as a certificate records them."""
+    defaults = TaskOptions._field_defaults
+    recorded = {name: value for name, value in opening.items() if name in defaults and getattr(data, name) == defaults[name]}
+    paths = {name: [Path(path) for path in recorded[name]] for name in ("train", "eval") if name in recorded}
+    return data._replace(**{**recorded, **paths})
+
+
+def _read_run(run: Run, data: TaskOptions) -> tuple[Path, TaskOptions, str, ModelOptions]:
+    """Returns the model that a run keeps, the options that open its task, and the dense model with how it is loaded."""
+    models = run.models()
+    if not models:
+        raise ArtifactError(f"{run.folder} keeps no model; make one with headcount prune, or with headcount compare --keep-models")
+    if len(models) > 1:
+        raise ArtifactError(
+            f"{run.folder} keeps {len(models)} models; name the folder of one: {', '.join(str(path) for path in models)[:400]}"
+        )
+    record = run.record()
+    opening = record.config.get("opened") or {}
+    if opening.get("own_task") and data.task is None:
+        raise DataError("the task of this run was made in Python; use hc.certify with the task, or name one with --task")
+    data = _fill(data, {"task": record.task or None, **opening})
+    return models[0], data, model_to_reopen(record.model.name, record.config), data.model_options.fill_from_record(record.config)
+
+
+def _show(session: Session, certificate: Certificate, tasks: Sequence[Task]) -> None:
+    """Prints the sentences of a certificate, and the first examples whose answers changed."""
+    for sentence in describe_certificate(certificate):
+        session.write_line(sentence)
+    for certified, task in zip(certificate.tasks, tasks, strict=True):
+        for label, positions in (("right → wrong", certified.right_to_wrong), ("wrong → right", certified.wrong_to_right)):
+            texts = _read_texts(task, (positions or ())[:FLIPS_SHOWN])
+            for position, text in texts.items():
+                session.write_line(f"  {label}  {position}: {text}")
+            if positions and len(positions) > FLIPS_SHOWN:
+                session.write_line(f"  {label}  … {len(positions) - FLIPS_SHOWN} more (--json lists all)")
+
+
+def _read_texts(task: Task, positions: Sequence[int]) -> dict[int, str]:
+    """Returns the texts of some examples of the report split by position; no text where the task has none."""
+    if task.texts is None:
+        return dict.fromkeys(positions, "")
+    chosen = set(positions)
+    return {
+        number: " | ".join(filter(None, (text.text, text.pair)))[:100]
+        for number, text in enumerate(task.texts.read("report"))
+        if number in chosen
+    }
+
+
+def _report_check(session: Session, recorded: Certificate, now: Certificate) -> int:
+    problems = disagreements(recorded, now)
+    for problem in problems:
+        session.write_line(f"Not confirmed: {problem}.")
+    if not problems:
+        session.write_line("The certificate still holds.")
+    session.write_json({"holds": not problems, "problems": problems, "before": recorded.to_dict(), "now": now.to_dict()})
+    return 1 if problems else 0
+
+
+def _write(certificate: Certificate, folder: Path, out: Path | None, run: Run | None) -> Path | None:
+    """Writes a certificate to a file, or beside a model that headcount saved; returns where, None if nowhere."""
+    if out is not None:
+        write_certificate(out, certificate)
+        return out
+    if not (folder / manifest.NAME).is_file():
+        return None
+    path = attach_certificate(folder, certificate)
+    if run is not None:
+        with Run.lead(run.folder, command=run.record().command) as leading:
+            leading.list_model(folder)
+    return path

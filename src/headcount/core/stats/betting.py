@@ -1,0 +1,71 @@
+"""Betting on means: one-sided bounds that hold for every distribution within known limits, rare harm included (Waudby-Smith & Ramdas 2024).
+
+A gambler bets that the mean of values in [−c, c] is below m. A bet of size λ multiplies the wealth by 1 − λ (y − m) with every value y; if the mean
+is m or more, wealth is not expected to grow, and by Ville's inequality it exceeds 1/α at any time with probability at most α. The wealth here is the
+mean over ten gamblers with constant bets of 5 % to 95 % of the largest that cannot ruin them, λ = 1/(c − m).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headcount.core.errors import StatisticsError
+from headcount.core.stats.samples import Array, finite, tail
+
+BETS = np.linspace(0.05, 0.95, 10)
+"""The bets, as shares of the largest."""
+_HALVINGS = 26
+_CELLS = 2**21
+
+
+def betting_p(values: ArrayLike, mean: float, clip: float) -> Array:
+    """Returns for every column the p-value of its mean being `mean` or more: 1 / the largest wealth, at most 1.
+
+    Args:
+        values: One number per example, [examples] or [examples, columns], in an order that does not depend on them; clipped to [−clip, clip].
+        mean: The mean of the null hypothesis, above −clip and below clip.
+        clip: What a value can be at most; larger ones count as that.
+    """
+    clipped = _clip(values, clip)
+    if not -clip < mean < clip:
+        raise StatisticsError(f"the mean must lie between −{clip:g} and {clip:g}, where the values are, got {mean:g}")
+    return np.minimum(1.0, np.exp(-_largest_log_wealth(clipped, np.full(clipped.shape[1], float(mean)), clip)))
+
+
+def betting_bound(values: ArrayLike, clip: float, level: float = 0.95) -> Array:
+    """Returns the upper confidence bound of every column's mean: the smallest mean that the wealth refutes, `clip` where none is refuted.
+
+    Args:
+        values: As for `betting_p`.
+        clip: What a value can be at most; larger ones count as that. The bound is that of the mean of clipped values.
+        level: The confidence.
+    """
+    clipped, goal = _clip(values, clip), -np.log(tail(level))
+    low, high = clipped.mean(0), np.full(clipped.shape[1], float(clip))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        refuted = _largest_log_wealth(clipped, middle, clip) >= goal
+        low, high = np.where(refuted, low, middle), np.where(refuted, middle, high)
+    return high
+
+
+def _clip(values: ArrayLike, clip: float) -> Array:
+    numbers = finite(values, "values")
+    if numbers.ndim not in (1, 2) or not clip > 0:
+        raise StatisticsError(f"values must be [examples] or [examples, columns] and clip above 0, got {numbers.shape} and {clip:g}")
+    return np.clip(numbers.reshape(len(numbers), -1), -clip, clip)
+
+
+def _largest_log_wealth(clipped: Array, mean: Array, clip: float) -> Array:
+    """Returns the logarithm of the largest wealth that each column ever reached against its mean."""
+    largest = np.zeros(clipped.shape[1])
+    wealth = np.zeros((len(BETS), clipped.shape[1]))
+    reach = np.maximum(clip - mean, np.finfo(float).tiny)
+    step = max(1, _CELLS // wealth.size)
+    for start in range(0, len(clipped), step):
+        lost = (clipped[start : start + step] - mean) / reach
+        steps = np.log1p(-BETS[:, None, None] * lost).cumsum(1) + wealth[:, None]
+        largest = np.maximum(largest, np.logaddexp.reduce(steps, axis=0).max(0) - np.log(len(BETS)))
+        wealth = steps[:, -1]
+    return largest

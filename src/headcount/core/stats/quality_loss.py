@@ -1,0 +1,304 @@
+"""How much worse a smaller model is than the dense one, at most: bounds and tests of the loss of quality on the same examples.
+
+The loss of quality is in units of what is measured, positive where the smaller model is worse. A bound is one-sided, at the level of one test; the
+two bounds of a test, taken together, are an interval of level 1 − 2 (1 − level).
+
+| data | test |
+|---|---|
+| right or wrong | `TangoLoss` |
+| a metric of summed parts (F1, Matthews' correlation, BLEU, chrF, anything over documents) | `BootstrapLoss` |
+| a mean loss per example (also perplexity, through its logarithm) | `BettingLoss` |
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from headcount.core.errors import StatisticsError
+from headcount.core.stats.betting import betting_bound, betting_p
+from headcount.core.stats.metric_parts import Total
+from headcount.core.stats.resampling import draw_with_replacement
+from headcount.core.stats.samples import Array, finite, to_matching_arrays
+from headcount.core.stats.tango import PairedCounts
+
+POWER_QUANTILES = 1.645 + 0.84
+"""Normal quantiles of a one-sided test at 5 % and of a power of 80 %."""
+FEW_CHANGES, UNSEEN_CHANGES = 10, 3
+"""Where fewer examples changed than the first, so many unchanged ones count as changed for the worse: resampling cannot see what did not occur."""
+N_RESAMPLES = 2000
+_CELLS = 2**21
+
+Worsen = Callable[[Array], Array]
+"""Parts of the metric [examples, parts] -> the same if the model had got each example wrong."""
+
+
+class QualityLoss(ABC):
+    """The loss of quality of one model against another on the same examples.
+
+    Attributes:
+        procedure: The name of the statistical procedure.
+        n: How many examples, or documents, there are.
+    """
+
+    procedure: str
+    n: int
+
+    @property
+    @abstractmethod
+    def estimate(self) -> float:
+        """The observed loss of quality."""
+
+    @abstractmethod
+    def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
+        """Returns the lower and the upper bound, each one-sided at this level."""
+
+    @abstractmethod
+    def p_certified(self, margin: float) -> float:
+        """Returns the p-value of the loss being `margin` or more: a small one certifies the smaller model."""
+
+    @abstractmethod
+    def p_worse(self, margin: float) -> float:
+        """Returns the p-value of the loss being `margin` or less: a small one shows that the smaller model is worse than that."""
+
+    @abstractmethod
+    def stderr(self, margin: float) -> float:
+        """Returns the standard error of the estimate if the loss were `margin`."""
+
+    def excess(self, margin: float) -> float:
+        """Returns by how much the observed loss of quality exceeds a margin."""
+        return self.estimate - margin
+
+    def examples_needed(self, margin: float) -> int | None:
+        """Returns how many examples would decide with a power of 80 %, if the observed loss is the true one; None if it is not below the margin."""
+        room = -self.excess(margin)
+        if room <= 0:
+            return None
+        return int(np.ceil(self.n * (POWER_QUANTILES * self.stderr(margin) / room) ** 2))
+
+
+class TangoLoss(QualityLoss):
+    """The loss of accuracy, by Tango's score method: bounds and p-values come from one statistic."""
+
+    procedure = "Tango"
+
+    def __init__(self, dense_correct: ArrayLike, small_correct: ArrayLike) -> None:
+        """Takes 0 or 1 per example for both models."""
+        self._counts = PairedCounts.of(dense_correct, small_correct)
+        self.n = self._counts.n
+
+    @property
+    def estimate(self) -> float:
+        """The difference of accuracies."""
+        return -self._counts.difference
+
+    def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
+        """Returns the ends of the interval of level 1 − 2 (1 − level)."""
+        low, high = self._counts.interval(2 * level - 1)
+        return -high, -low
+
+    def p_certified(self, margin: float) -> float:
+        """Returns the one-sided p-value of Tango's statistic at the margin."""
+        return self._counts.p_above(-margin)
+
+    def p_worse(self, margin: float) -> float:
+        """Returns the p-value of the other side."""
+        return self._counts.p_below(-margin)
+
+    def stderr(self, margin: float) -> float:
+        """Returns the standard error under the margin, as the statistic has it."""
+        return self._counts.stderr(-margin)
+
+
+class BettingLoss(QualityLoss):
+    """The mean damage per example, each clipped, by betting: valid for every distribution within the clip, also where rare harm was not drawn."""
+
+    procedure = "betting"
+
+    def __init__(self, damage: ArrayLike, clip: float) -> None:
+        """Takes the rise of the loss of every example, in an order that does not depend on it, and the largest rise that counts."""
+        values = finite(damage, "damage")
+        if values.ndim != 1 or len(values) < 2:
+            raise StatisticsError(f"damage must be a vector of 2 examples or more, got shape {values.shape}")
+        self.n, self.clip, self._damage = len(values), clip, np.clip(values, -clip, clip)
+
+    @property
+    def estimate(self) -> float:
+        """The mean of the clipped damage."""
+        return float(self._damage.mean())
+
+    def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
+        """Returns both bounds of the mean of the clipped damage."""
+        return -float(betting_bound(-self._damage, self.clip, level)[0]), float(betting_bound(self._damage, self.clip, level)[0])
+
+    def p_certified(self, margin: float) -> float:
+        """Returns 1 / the largest wealth of gamblers who bet that the mean is below the margin; 1 for a margin beyond the clip."""
+        return float(betting_p(self._damage, margin, self.clip)[0]) if margin < self.clip else 1.0
+
+    def p_worse(self, margin: float) -> float:
+        """Returns the same for gamblers who bet that it is above."""
+        return float(betting_p(-self._damage, -margin, self.clip)[0]) if margin < self.clip else 1.0
+
+    def stderr(self, margin: float) -> float:
+        """Returns the standard error of the mean."""
+        del margin
+        return float(self._damage.std(ddof=1) / np.sqrt(self.n))
+
+
+class BootstrapLoss(QualityLoss):
+    """The loss of a metric made of summed parts, by resampling examples, or documents, the same ones for both models."""
+
+    procedure = "paired bootstrap"
+
+    def __init__(
+        self,
+        dense_parts: ArrayLike,
+        small_parts: ArrayLike,
+        total: Total,
+        *,
+        higher_is_better: bool = True,
+        worsen: Worsen | None = None,
+        documents: NDArray[np.int64] | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Takes what every example adds to the metric of both models.
+
+        Args:
+            dense_parts: What each example adds to the dense model's metric, [examples, parts].
+            small_parts: The same for the smaller model.
+            total: Turns summed parts [..., parts] into the metric [...].
+            higher_is_better: Whether a higher value of the metric is better.
+            worsen: Turns parts into those of a model that got each example wrong; by default the parts of the worst example stand in.
+            documents: The document of each example, by number; documents are resampled then.
+            seed: Seeds the resampling.
+        """
+        dense, small = to_matching_arrays(dense_parts, small_parts, ("dense_parts", "small_parts"))
+        if dense.ndim != 2 or len(dense) < 2:
+            raise StatisticsError(f"parts must be [examples, parts] with 2 examples or more, got {dense.shape}")
+        self._total, self._sign = total, 1.0 if higher_is_better else -1.0
+        self._values = float(total(dense.sum(0))), float(total(small.sum(0)))
+        self.n_changed = int((dense != small).any(axis=1).sum())
+        if self.n_changed < FEW_CHANGES:
+            small = self._count_unseen_changes(dense, small, worsen)
+        if documents is not None:
+            dense, small = (_sum_documents(parts, documents) for parts in (dense, small))
+        self.n = len(dense)
+        self._parts, self._seed = (dense, small), seed
+
+    @property
+    def estimate(self) -> float:
+        """The difference of the metrics."""
+        return self._sign * (self._values[0] - self._values[1])
+
+    def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
+        """Returns the percentiles of the difference; the observed difference lies between them."""
+        low, high = np.quantile(self._losses(1.0), [1 - level, level])
+        return min(float(low), self.estimate), max(float(high), self.estimate)
+
+    def p_certified(self, margin: float) -> float:
+        """Returns the share of resamples in which the loss is `margin` or more."""
+        return self._share(self._losses(1.0) >= margin)
+
+    def p_worse(self, margin: float) -> float:
+        """Returns the share of resamples in which the loss is `margin` or less."""
+        return self._share(self._losses(1.0) <= margin)
+
+    def stderr(self, margin: float) -> float:
+        """Returns the standard deviation of the difference over resamples."""
+        del margin
+        return float(self._losses(1.0).std(ddof=1))
+
+    def relative_bound(self, level: float = 0.95) -> float | None:
+        """Returns the upper bound as a share of the dense model's metric; None where a resample has a dense metric of 0 or below."""
+        dense, _ = self._replicates
+        if dense.min() <= 0 or self._values[0] <= 0:
+            return None
+        shares = self._losses(1.0) / dense
+        return max(float(np.quantile(shares, level)), self.estimate / self._values[0])
+
+    def relative(self, share: float) -> RelativeLoss:
+        """Returns the test of losing at most a share of the dense model's metric, which is itself uncertain."""
+        return RelativeLoss(self, share)
+
+    @cached_property
+    def _replicates(self) -> tuple[Array, Array]:
+        """The metric of both models in every resample."""
+        draw, step = draw_with_replacement(self.n, self._seed), max(1, _CELLS // self.n)
+        counts = (draw(min(step, N_RESAMPLES - start))[:, 0] for start in range(0, N_RESAMPLES, step))
+        totals = [[finite(self._total(drawn @ part), "totals of a resample") for part in self._parts] for drawn in counts]
+        dense, small = (np.concatenate(parts) for parts in zip(*totals, strict=True))
+        return dense, small
+
+    def _losses(self, dense_share: float) -> Array:
+        """Returns by how much the smaller model's metric is worse than a share of the dense model's, in every resample."""
+        dense, small = self._replicates
+        return self._sign * (dense_share * dense - small)
+
+    def _share(self, extreme: NDArray[np.bool_]) -> float:
+        return float((1 + extreme.sum()) / (N_RESAMPLES + 1))
+
+    def _count_unseen_changes(self, dense: Array, small: Array, worsen: Worsen | None) -> Array:
+        """Returns the smaller model's parts with a few unchanged examples made wrong, those that cost most."""
+        unchanged = np.flatnonzero((dense == small).all(axis=1))
+        sums = small.sum(0)
+        if worsen is None:
+            each = self._sign * self._total(sums + small)
+            worse = np.broadcast_to(small[int(np.argmin(each))], (len(unchanged), small.shape[1]))
+        else:
+            worse = worsen(small)[unchanged]
+        scores = self._sign * self._total(sums - small[unchanged] + worse)
+        chosen = np.argsort(scores, kind="stable")[:UNSEEN_CHANGES]
+        changed = small.copy()
+        changed[unchanged[chosen]] = worse[chosen]
+        return changed
+
+
+class RelativeLoss(QualityLoss):
+    """The loss of a resampled metric against a share of the dense model's: M_small − (1 − share) M_dense, resampled jointly.
+
+    Margins of this test are differences from that share, so that 0 is the margin itself.
+    """
+
+    procedure = "paired bootstrap"
+
+    def __init__(self, loss: BootstrapLoss, share: float) -> None:
+        """Takes the loss in units of the metric, and the share of the dense model's metric that may be lost."""
+        self._loss, self.n = loss, loss.n
+        self._dense_share = 1 - share if loss._sign > 0 else 1 + share
+
+    @property
+    def estimate(self) -> float:
+        """The observed loss beyond the share."""
+        dense, small = self._loss._values
+        return self._loss._sign * (self._dense_share * dense - small)
+
+    def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
+        """Returns the percentiles of the loss beyond the share."""
+        low, high = np.quantile(self._loss._losses(self._dense_share), [1 - level, level])
+        return float(low), float(high)
+
+    def p_certified(self, margin: float = 0.0) -> float:
+        """Returns the share of resamples in which more is lost."""
+        return self._loss._share(self._loss._losses(self._dense_share) >= margin)
+
+    def p_worse(self, margin: float = 0.0) -> float:
+        """Returns the share of resamples in which less is lost."""
+        return self._loss._share(self._loss._losses(self._dense_share) <= margin)
+
+    def stderr(self, margin: float = 0.0) -> float:
+        """Returns the standard deviation over resamples."""
+        del margin
+        return float(self._loss._losses(self._dense_share).std(ddof=1))
+
+
+def _sum_documents(parts: Array, documents: NDArray[np.int64]) -> Array:
+    if len(documents) != len(parts):
+        raise StatisticsError(f"documents must name one for each of {len(parts)} examples, got {len(documents)}")
+    _, numbers = np.unique(documents, return_inverse=True)
+    sums = np.zeros((int(numbers.max()) + 1, parts.shape[1]))
+    np.add.at(sums, numbers, parts)
+    return sums

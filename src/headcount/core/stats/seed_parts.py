@@ -1,0 +1,46 @@
+"""Metrics over seeds: what every example adds for each seed side by side, and the metric as the mean over seeds of that of each.
+
+    M̄ = 1/S Σ_s M(Σ_i parts_is)
+
+A metric that is not linear in its parts (F1, Matthews' correlation, BLEU, perplexity) of parts that are averaged over seeds is another quantity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lcm
+
+import numpy as np
+from jaxtyping import Float
+
+from headcount.core.evaluation import Evaluation
+from headcount.core.stats.metric_parts import Total
+
+
+def stack_seeds(evaluations: Sequence[Evaluation]) -> Float[np.ndarray, "examples seeds parts"] | None:
+    """Returns the parts of every example by seed; None where an evaluation has none."""
+    parts = [evaluation.parts for evaluation in evaluations if evaluation.parts is not None]
+    return np.stack(parts, axis=1) if len(parts) == len(evaluations) else None
+
+
+def count_seeds(parts: np.ndarray) -> int:
+    """Returns how many seeds the parts of an evaluation hold: those of a single model have no axis for them."""
+    return parts.shape[1] if parts.ndim == 3 else 1
+
+
+def match_seeds(parts: Sequence[np.ndarray], total: Total) -> tuple[list[Float[np.ndarray, "examples seed_parts"]], Total]:
+    """Returns parts with their seeds side by side, and the function that turns their sums into the mean of the metric over seeds.
+
+    All get the same number of seeds, by repetition, so that models that agree have exactly the same metric. Parts of single models, and their metric,
+    are returned as they are.
+    """
+    n_seeds = lcm(*map(count_seeds, parts))
+    if n_seeds == 1:
+        return list(parts), total
+
+    def total_over_seeds(sums: np.ndarray) -> np.ndarray:
+        return total(sums.reshape(*sums.shape[:-1], n_seeds, -1)).mean(-1)
+
+    by_seed = [array if array.ndim == 3 else array[:, None] for array in parts]
+    repeated = [np.tile(array, (1, n_seeds // array.shape[1], 1)) for array in by_seed]
+    return [array.reshape(len(array), -1) for array in repeated], total_over_seeds

@@ -1,0 +1,126 @@
+"""The share of a score above chance that a pruned model keeps: of a dense model that is not above chance none is defined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from headcount.core.evaluation import Evaluation
+from headcount.core.stats.seed_parts import match_seeds
+from headcount.core.stats.significance import Difference, paired_bootstrap
+from headcount.data.chunks import batches
+from headcount.data.metrics import IGNORED
+from headcount.data.task import Split, Task
+from headcount.models.modules import shifts_labels
+
+CHANCE_P = 0.001
+"""The largest p-value of being above chance at which a share of the score is defined: with 2,000 resamples, none is at chance or below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of the dense model's score above chance that remains, with its bootstrap interval.
+
+    `remaining` is None where it is not defined, because the dense model is not above chance or chance is unknown; `reason` says which.
+    """
+
+    chance: float | None
+    remaining: Difference | None
+    reason: str = ""
+
+    @property
+    def interval(self) -> tuple[float | None, float | None, float | None]:
+        """The share that remains and the ends of its interval; None where it is not defined."""
+        return (None, None, None) if self.remaining is None else self.remaining.interval
+
+    @property
+    def interval_lost(self) -> tuple[float | None, float | None, float | None]:
+        """The share that is lost and the ends of its interval; None where it is not defined."""
+        return (
+            (None, None, None)
+            if self.remaining is None
+            else (1 - self.remaining.difference, 1 - self.remaining.high, 1 - self.remaining.low)
+        )
+
+    def to_dict(self) -> dict[str, float | str | None]:
+        """Returns the numbers by name, as plain data."""
+        names = ("remaining", "remaining low", "remaining high")
+        return {"chance": self.chance, **dict(zip(names, self.interval, strict=True)), "reason": self.reason}
+
+
+def chance_of(model: nn.Module, task: Task, limit: int | None = None, *, split: Split = "report") -> float | None:
+    """Returns the metric of the best constant answer to the labels of a split; None where the task's metric defines none."""
+    if task.metric is None or task.metric.chance is None:
+        return None
+    by_batch = []
+    for batch in batches(task, split=split, limit=limit):
+        labels = np.asarray(batch["labels"])
+        by_batch.append((labels[:, 1:] if labels.ndim > 1 and shifts_labels(model) else labels).ravel())
+    labels = np.concatenate(by_batch)
+    return task.metric.chance(labels[labels != IGNORED])
+
+
+def why_share_is_undefined(dense: Evaluation, task: Task, chance: float | None, *, seed: int = 0) -> str:
+    """Returns why the dense model has no score above chance to keep a share of; empty where it is above chance in each of 2,000 resamples."""
+    if chance is None or task.metric is None or dense.parts is None:
+        return f"chance is not known for {dense.metric or 'a task without a metric'}"
+    (parts,), total = match_seeds((dense.parts,), task.metric.total)
+    floor, flag = metric_on_additive_scale(task, chance), np.ones((len(parts), 1))
+    against_chance = paired_bootstrap(
+        np.hstack([parts, 0 * flag]),
+        np.hstack([parts, flag]),
+        lambda sums: np.where(sums[..., -1] > 0, metric_on_additive_scale(task, total(sums[..., :-1])), floor),
+        seed=seed,
+    )
+    score = f"{dense.metric} {dense.score:.4g}"
+    if against_chance.difference <= 0:
+        return f"{score} is not better than chance, {chance:.4g}"
+    if against_chance.p > CHANCE_P:
+        return f"{score} is not surely better than chance, {chance:.4g} (p {against_chance.p:.2g})"
+    return ""
+
+
+def share_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float | None, *, seed: int = 0) -> Share:
+    """Returns the share of the score above chance that remains, (pruned − chance) / (dense − chance); of perplexities, their logarithms.
+
+    It is not defined unless the dense model is above chance in each of 2,000 resamples of the examples.
+    """
+    reason = why_share_is_undefined(dense, task, chance, seed=seed)
+    if reason or chance is None or task.metric is None or dense.parts is None or pruned.parts is None:
+        return Share(chance, None, reason or "the pruned model was not measured by the metric of the task")
+    (before, after), total = match_seeds((dense.parts, pruned.parts), task.metric.total)
+    floor, width = metric_on_additive_scale(task, chance), before.shape[1]
+
+    def share(sums: np.ndarray) -> np.ndarray:
+        of_dense, of_pruned = (metric_on_additive_scale(task, total(part)) - floor for part in (sums[..., :width], sums[..., width:]))
+        return of_pruned / of_dense
+
+    lost = paired_bootstrap(np.hstack([before] * 2), np.hstack([before, after]), share, seed=seed)
+    return Share(chance, Difference(1 + lost.difference, 1 + lost.low, 1 + lost.high, lost.p))
+
+
+def metric_on_additive_scale(task: Task, value: Any) -> Any:
+    """Returns a metric on a scale where more is better and differences compare: unchanged, or − ln of a perplexity."""
+    return value if task.metric is None or task.metric.higher_is_better else -np.log(value)
+
+
+def relative_gap(
+    first: tuple[Evaluation, Evaluation], second: tuple[Evaluation, Evaluation], task: Task, chance: float, *, seed: int = 0
+) -> Difference:
+    """Returns the share of the score above chance that the first model loses minus that which the second loses, by paired bootstrap.
+
+    Each model is a pair (dense, pruned) on the same examples; both shares must be defined.
+    """
+    assert task.metric is not None
+    of_all = [evaluation.parts for pair in (second, first) for evaluation in pair if evaluation.parts is not None]
+    parts, total = match_seeds(of_all, task.metric.total)
+    floor = metric_on_additive_scale(task, chance)
+
+    def lost_share(sums: np.ndarray) -> np.ndarray:
+        dense, pruned = (metric_on_additive_scale(task, total(part)) - floor for part in np.split(sums, 2, axis=-1))
+        return 1 - pruned / dense
+
+    return paired_bootstrap(np.hstack(parts[:2]), np.hstack(parts[2:]), lost_share, seed=seed)

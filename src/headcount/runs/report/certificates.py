@@ -1,0 +1,73 @@
+"""Certificates in words: the bound, which always exists, and the verdict against a margin, for pages, cards and the terminal. No torch here."""
+
+from __future__ import annotations
+
+from headcount.core.certificate import Certificate, QualityBound, TaskCertificate
+from headcount.core.metric_range import point_of
+
+
+def format_loss(quantity: str, loss: float) -> str:
+    """Returns a loss of quality with its unit: `1.3 points`, `0.8 BLEU`, `0.02 nats`."""
+    if quantity == "loss":
+        return f"{_format(loss)} nats"
+    size = _format(loss / point_of(quantity))
+    return f"{size} {'point' if size == '1' else 'points'}" if point_of(quantity) < 1 else f"{size} {quantity}"
+
+
+def describe_bound(bound: QualityBound) -> str:
+    """Returns how much worse the smaller model is at most: `at most 1.3 points worse by accuracy`."""
+    by = "" if bound.quantity == "loss" or point_of(bound.quantity) == 1 else f" by {bound.quantity}"
+    if bound.bound <= 0:
+        return f"better than the dense model{by or f' by {bound.quantity}'}"
+    return f"at most {format_loss(bound.quantity, bound.bound)} worse{by}"
+
+
+def headline(task: TaskCertificate) -> str:
+    """Returns the bound of a task with its conditions: `at most 1.3 points worse by accuracy (95 %, one-sided, n = 500)`."""
+    documents = "" if task.n_documents is None else f" from {task.n_documents} documents"
+    return f"{describe_bound(task.quality)} (95 %, one-sided, n = {task.n_examples}{documents})"
+
+
+def describe_verdict(bound: QualityBound) -> str:
+    """Returns the verdict on one bound against its margin, with the number of examples that would decide where it is open."""
+    margin = f"a margin of {bound.margin}"
+    if bound.margin.endswith("%") and bound.margin_size is not None:
+        margin += f" ({format_loss(bound.quantity, bound.margin_size)})"
+    if bound.verdict == "certified":
+        return f"certified: not worse by {margin} or more"
+    if bound.verdict == "worse":
+        return f"worse: it loses more than {margin}, at least {format_loss(bound.quantity, bound.at_least)}"
+    if bound.reason:
+        return f"undecided against {margin}: {bound.reason}"
+    if bound.n_needed is None:
+        return f"undecided against {margin}: the observed loss is no smaller, so that more data will probably not certify this model"
+    return f"undecided against {margin}: about {bound.n_needed:,} examples would decide"
+
+
+def describe_certificate(certificate: Certificate) -> list[str]:
+    """Returns the sentences of a certificate: for every task its headline, its verdicts, and the examples that changed."""
+    sentences: list[str] = []
+    names = tuple(task.task for task in certificate.tasks if task.task)
+    for task in certificate.tasks:
+        name = f"{task.task}: " if task.task else ""
+        sentences.append(f"{name}{headline(task)}.")
+        sentences += [f"{describe_verdict(bound)}." for bound in bounds_of(task) if bound.verdict is not None]
+        if task.by_loss is not None:
+            sentences.append(f"By the loss {describe_bound(task.by_loss)}, at most {task.by_loss.clip:g} nats per example counted.")
+        if task.right_to_wrong is not None and task.wrong_to_right is not None:
+            sentences.append(
+                f"{len(task.right_to_wrong)} examples went from right to wrong, {len(task.wrong_to_right)} from wrong to right."
+            )
+    if len(certificate.tasks) > 1 and certificate.verdict is not None:
+        sentences.append(f"All tasks together, each of which must hold: {certificate.verdict}.")
+    return [sentence if sentence.startswith(names) else sentence[:1].upper() + sentence[1:] for sentence in sentences]
+
+
+def bounds_of(task: TaskCertificate) -> list[QualityBound]:
+    """Returns the bound of the metric and, where it was measured beside it, of the loss."""
+    return [task.quality, *([task.by_loss] if task.by_loss is not None else [])]
+
+
+def _format(number: float) -> str:
+    """Returns two digits that matter, without an exponent where that is readable."""
+    return f"{number:.2g}" if 0.001 <= abs(number) < 100 or not number else f"{number:.2e}" if abs(number) < 0.001 else f"{number:,.0f}"

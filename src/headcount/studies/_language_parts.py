@@ -1,0 +1,413 @@
+"""What models lose in several languages: the tables, the figures and the sentence of each question. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
+from math import log10
+from typing import TYPE_CHECKING
+
+from headcount.core.figure import Axis, BarFigure, Bars, HeatMap, Points, ScatterFigure
+from headcount.core.study_result import Cell, Column, Table, format_interval, interval_columns
+from headcount.studies._base import SIGNIFICANT
+from headcount.studies._parts import Part
+
+if TYPE_CHECKING:
+    from headcount.studies._measure.language_groups import FamilyContrast, SizeTrend
+    from headcount.studies._measure.languages import LanguageGap, LanguageLosses, LossRow, ModelGap, TaskDrop
+
+SINGLE_HEADS = "heads"
+"""The kind of a removal of single heads, rather than of whole layers."""
+LOST = "share of the score above chance that is lost"
+
+
+def build_parts(losses: LanguageLosses, first: str, *, is_trained: bool) -> dict[str, Part]:
+    """Returns what was measured by question; `first` is the language that heads are chosen on, and that all models are trained on if they are."""
+    lost = _loss_table(losses)
+    heads = [row for row in losses.rows if row.kind == SINGLE_HEADS and row.model == losses.models[0]]
+    parts = {"transfer": _transfer_part(losses, lost, heads, first)}
+    if is_trained:
+        parts["trained"] = _trained_part(heads, first)
+    else:
+        parts["layers"] = Part((lost,), (_loss_map(losses),), _layer_sentence(losses))
+    if len(losses.models) > 1:
+        parts["models"] = _models_part(losses)
+    if losses.groups:
+        parts["families"] = _families_part(losses)
+        parts["sizes"] = _sizes_part(losses, heads)
+    return parts
+
+
+def note_dense_models(losses: LanguageLosses) -> Iterator[str]:
+    """Returns a sentence about the score of every dense model, before and after training, and why shares are not defined."""
+    of_tasks = [row for drop in losses.drops for row in (drop.row, drop.row_of_other)]
+    row_of = {(row.model, row.language): row for row in (*losses.rows, *of_tasks)}
+    for (model, language), row in row_of.items():
+        chance = "unknown" if row.share.chance is None else f"{row.share.chance:.4g}"
+        score = f"{row.dense:.4g}" if row.untrained is None else f"{row.untrained:.4g} before and {row.dense:.4g} after the fine-tuning"
+        yield f"{model}, {language}: score of the dense model {score}, of the best constant answer {chance}."
+        if row.share.reason:
+            yield f"{model}, {language}: no share is defined: {row.share.reason}."
+
+
+def _count_significant(tests: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
+    return f"{sum(row.q <= SIGNIFICANT for row in tests)} of {len(tests)}"
+
+
+def _format_lost(row: LossRow) -> str:
+    share, low, high = row.share.interval_lost
+    return "an undefined share" if share is None else format_interval(share, low, high, ".1%")
+
+
+def _last_removal(rows: Sequence[LossRow]) -> list[LossRow]:
+    """Returns the rows of the smallest models, those that are made last."""
+    return [row for row in rows if row.without == rows[-1].without]
+
+
+# What is lost: every language and block of layers or number of heads.
+
+
+def _loss_table(losses: LanguageLosses) -> Table:
+    row_of = {(row.model, row.language, row.without): row for row in losses.rows}
+    headings = [Column("without")]
+    for model, language in losses.columns:
+        headings += interval_columns(f"{model}: {language}", ".1%")
+    cells = []
+    for without in dict.fromkeys(row.without for row in losses.rows):
+        shares: list[float | None] = []
+        for model, language in losses.columns:
+            row = row_of.get((model, language, without))
+            shares += (None, None, None) if row is None else row.share.interval_lost
+        cells.append((without, *shares))
+    return Table("lost", tuple(headings), tuple(cells), "Share of its own score above chance that each model loses in each language")
+
+
+def _loss_map(losses: LanguageLosses) -> HeatMap:
+    row_of = {(row.model, row.language, row.without): row for row in losses.rows}
+    removals = tuple(dict.fromkeys(row.without for row in losses.rows))
+    cells = [[row_of.get((model, language, without)) for model, language in losses.columns] for without in removals]
+    sizes = {row.n_examples for row in losses.rows}
+    return HeatMap(
+        name="lost",
+        title="Share of its own score above chance that each model loses in each language",
+        x=Axis("language"),
+        y=Axis("without"),
+        table="lost",
+        n=min(sizes),
+        n_unit="examples in each language" if len(sizes) == 1 else "examples in a language at least",
+        rows=removals,
+        columns=tuple(language if len(losses.models) == 1 else f"{model}: {language}" for model, language in losses.columns),
+        values=tuple(tuple(None if row is None else row.share.interval_lost[0] for row in cells_of_row) for cells_of_row in cells),
+        value=Axis(LOST, is_share=True),
+        marks=tuple(tuple(row is not None and row.q <= SIGNIFICANT for row in cells_of_row) for cells_of_row in cells),
+        mark_label=f"a change of the score with q ≤ {SIGNIFICANT}",
+        missing_label="not defined: the dense model is not surely above chance",
+    )
+
+
+def _layer_sentence(losses: LanguageLosses) -> str:
+    rows = [row for row in losses.rows if row.kind != SINGLE_HEADS and row.model == losses.models[0]]
+    defined = [row for row in rows if row.share.interval_lost[0] is not None]
+    text = f"{_count_significant(rows)} removals of layers change the score significantly (q ≤ {SIGNIFICANT})"
+    if not defined:
+        return f"{text}; no share of the score above chance is defined."
+    most: dict[str, LossRow] = {}
+    for row in defined:
+        if row.language not in most or _lost(row) > _lost(most[row.language]):
+            most[row.language] = row
+    blocks = [row.without for row in most.values()]
+    common = max(dict.fromkeys(blocks), key=blocks.count)
+    worst = max(most.values(), key=_lost)
+    return (
+        f"{text}; {blocks.count(common)} of {len(most)} languages lose most without {common}, "
+        f"and {worst.language} without {worst.without} loses {_format_lost(worst)} of its score above chance."
+    )
+
+
+def _lost(row: LossRow) -> float:
+    share = row.share.interval_lost[0]
+    return 0.0 if share is None else share
+
+
+# Every language without single heads.
+
+
+def _transfer_part(losses: LanguageLosses, lost: Table, heads: Sequence[LossRow], first: str) -> Part:
+    tables, text = [lost], ""
+    if heads:
+        last = _last_removal(heads)
+        shares = ", ".join(f"{row.language} loses {_format_lost(row)}" for row in last)
+        text = f"Without {last[0].without}, of the score above chance {shares}; "
+    if losses.between:
+        columns = (Column("language"), Column("without"), *interval_columns("difference", "+.3g"), Column("q", format=".2g"))
+        cells = tuple((row.language, row.without, row.difference, row.low, row.high, row.q) for row in losses.between)
+        tables.append(Table("between languages", columns, cells, f"Rise of the loss beyond that in {first}, {losses.models[0]}"))
+        text += f"{_count_significant(losses.between)} removals raise the loss otherwise than in {first} (q ≤ {SIGNIFICANT})."
+    else:
+        text += f"{_count_significant(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT})."
+    figures = (_language_bars("languages", "Share of the score above chance that each language loses", heads, "lost"),) if heads else ()
+    return Part(tuple(tables), figures, text)
+
+
+def _language_bars(name: str, title: str, rows: Sequence[LossRow], table: str) -> BarFigure:
+    """Returns a group of bars for every language, one for each number of heads."""
+    languages, row_of = tuple(dict.fromkeys(row.language for row in rows)), {(row.language, row.without): row for row in rows}
+    bars = []
+    for without in dict.fromkeys(row.without for row in rows):
+        shares = [row_of[language, without].share.interval_lost for language in languages]
+        bars.append(Bars(f"without {without}", *zip(*shares, strict=True)))
+    sizes = {row.n_examples for row in rows}
+    return BarFigure(
+        name=name,
+        title=title,
+        x=Axis("language"),
+        y=Axis(LOST, is_share=True),
+        table=table,
+        n=min(sizes),
+        n_unit="examples in each language" if len(sizes) == 1 else "examples in a language at least",
+        categories=languages,
+        bars=tuple(bars),
+    )
+
+
+# Pruned, then fine-tuned on the first language.
+
+
+def _trained_part(heads: Sequence[LossRow], first: str) -> Part:
+    columns = (
+        Column("language"),
+        Column("without"),
+        Column("dense before the fine-tuning", format=".4g"),
+        Column("dense, fine-tuned", format=".4g"),
+        Column("pruned, fine-tuned", format=".4g"),
+        *interval_columns("change", "+.3g"),
+        *interval_columns("lost", ".1%"),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+    cells: list[tuple[Cell, ...]] = []
+    for row in heads:
+        pruned = row.loss if row.value is None else row.value
+        scores = row.untrained, row.dense, pruned
+        cells.append((row.language, row.without, *scores, *row.drop.score.interval, *row.share.interval_lost, row.p, row.q))
+    title = f"Heads pruned and the model fine-tuned on {first} alone, then read in every language, means over seeds; the dense model is trained alike"
+    last = _last_removal(heads)
+    changes = ", ".join(f"{row.language} {format_interval(*row.drop.score.interval)}" for row in last)
+    sentence = (
+        f"Without {last[0].without}, and fine-tuned on {first}, the score changes against the dense model after the same fine-tuning by: {changes}; "
+        f"{_count_significant(heads)} changes are significant (q ≤ {SIGNIFICANT})."
+    )
+    figure = _language_bars("trained", f"Share of the score above chance that each language loses, fine-tuned on {first}", heads, "trained")
+    return Part((Table("trained", columns, tuple(cells), title),), (figure,), sentence)
+
+
+# Two models, task by task.
+
+
+def _models_part(losses: LanguageLosses) -> Part:
+    tables = [_task_table(losses.drops)] if losses.drops else []
+    names = " and ".join(losses.models)
+    tables.append(
+        _gap_table(losses.gaps, f"Share above chance that {losses.models[0]} loses minus that of the other model, on the same examples")
+    )
+    text = f"{_count_significant(losses.gaps)} removals take another share of the score above chance from {names} (q ≤ {SIGNIFICANT})"
+    smallest = {drop.gap.language: drop for drop in losses.drops}  # the last of every task is the smallest model
+    differences = [
+        f"on {task} {drop.row.model} loses {_format_lost(drop.row)} and {drop.row_of_other.model} {_format_lost(drop.row_of_other)}, "
+        f"a difference of {format_interval(drop.gap.difference, drop.gap.low, drop.gap.high, '+.1%')}"
+        for task, drop in smallest.items()
+    ]
+    sentence = f"Of the score above chance, {'; '.join(differences)}. {text}." if differences else f"{text}."
+    return Part(tuple(tables), (_task_bars(losses.drops),) if losses.drops else (), sentence)
+
+
+def _task_table(drops: Sequence[TaskDrop]) -> Table:
+    columns = (
+        Column("task"),
+        Column("without"),
+        Column("model"),
+        Column("other model"),
+        Column("dense model", format=".4g"),
+        Column("dense other model", format=".4g"),
+        *interval_columns("lost", ".1%"),
+        *interval_columns("lost by the other", ".1%"),
+        *interval_columns("difference", "+.1%"),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+    cells = []
+    for drop in drops:
+        row, control, gap = drop.row, drop.row_of_other, drop.gap
+        shares = (*row.share.interval_lost, *control.share.interval_lost, gap.difference, gap.low, gap.high)
+        cells.append((gap.language, gap.without, row.model, control.model, row.dense, control.dense, *shares, gap.p, gap.q))
+    return Table(
+        "tasks", columns, tuple(cells), "Share of its own score above chance that each model loses, task by task, on the same examples"
+    )
+
+
+def _task_bars(drops: Sequence[TaskDrop]) -> BarFigure:
+    """Returns a group of bars for every task and number of heads: one for the model, one for the other."""
+    has_levels = len({drop.gap.without for drop in drops}) > 1
+    own, of_control = ([row.share.interval_lost for row in rows] for rows in ([d.row for d in drops], [d.row_of_other for d in drops]))
+    first = drops[0]
+    return BarFigure(
+        name="tasks",
+        title="Share of its own score above chance that each model loses, by task",
+        x=Axis("task"),
+        y=Axis(LOST, is_share=True),
+        table="tasks",
+        n=min(drop.row.n_examples for drop in drops),
+        n_unit="examples of a task at least",
+        categories=tuple(f"{drop.gap.language}, without {drop.gap.without}" if has_levels else drop.gap.language for drop in drops),
+        bars=(Bars(first.row.model, *zip(*own, strict=True)), Bars(first.row_of_other.model, *zip(*of_control, strict=True))),
+    )
+
+
+def _gap_table(rows: Sequence[ModelGap], title: str) -> Table:
+    columns = (
+        Column("language"),
+        Column("without"),
+        Column("one", format=".1%"),
+        Column("other", format=".1%"),
+        *interval_columns("difference", "+.1%"),
+        Column("q", format=".2g"),
+    )
+    cells = tuple((row.language, row.without, row.lost, row.lost_by_other, row.difference, row.low, row.high, row.q) for row in rows)
+    return Table("against", columns, cells, title)
+
+
+# Families of languages, and the size of their corpus.
+
+
+def _smallest_without(rows: Sequence[FamilyContrast] | Sequence[SizeTrend], losses: LanguageLosses) -> str:
+    """Returns the removal to speak of: the smallest model, or else the first that was compared."""
+    heads = [row.without for row in losses.rows if row.kind == SINGLE_HEADS]
+    compared = [row.without for row in rows]
+    return next((without for without in reversed(heads) if without in compared), compared[0])
+
+
+def _families_part(losses: LanguageLosses) -> Part:
+    rows = losses.contrasts
+    table = _contrast_table(rows)
+    if not rows:
+        return Part((table,), (), "No contrast: the file of groups names fewer than two families whose losses are defined.")
+    without = _smallest_without(rows, losses)
+    texts = []
+    for row in rows:
+        if row.without == without:
+            tested = "no interval, since one side is a single language" if row.p is None else f"p = {row.p:.2g}, q = {row.q:.2g}"
+            texts.append(f"{row.family} {format_interval(row.difference, row.low, row.high, '+.1%')} ({tested})")
+    sentence = f"Without {without}, the share that languages of a family lose differs from that of all others by: {'; '.join(texts)}."
+    return Part((table,), (_contrast_bars(rows),), sentence)
+
+
+def _contrast_bars(rows: Sequence[FamilyContrast]) -> BarFigure:
+    removals, row_of = tuple(dict.fromkeys(row.without for row in rows)), {(row.family, row.without): row for row in rows}
+    bars = []
+    for family in dict.fromkeys(row.family for row in rows):
+        cells = [row_of.get((family, without)) for without in removals]
+        numbers = [(None, None, None) if row is None else (row.difference, row.low, row.high) for row in cells]
+        bars.append(Bars(family, *zip(*numbers, strict=True)))
+    return BarFigure(
+        name="families",
+        title="Share above chance that the languages of a family lose minus that of all others",
+        x=Axis("without"),
+        y=Axis("difference of the share lost", is_share=True),
+        table="families",
+        n=rows[0].n_languages + rows[0].n_others,
+        n_unit="languages",
+        categories=removals,
+        bars=tuple(bars),
+        is_horizontal=True,
+    )
+
+
+def _contrast_table(rows: Sequence[FamilyContrast]) -> Table:
+    columns = (
+        Column("without"),
+        Column("family"),
+        Column("languages"),
+        Column("other languages"),
+        Column("lost", format=".1%"),
+        Column("lost by others", format=".1%"),
+        *interval_columns("difference", "+.1%"),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+    title = "Share above chance that the languages of a family lose, against all others; Welch's t over languages"
+    return Table("families", columns, tuple(astuple(row) for row in rows), title)
+
+
+def _sizes_part(losses: LanguageLosses, heads: Sequence[LossRow]) -> Part:
+    tables = [*([_trend_table(losses.trends)] if losses.trends else []), _size_table(losses, heads)]
+    figures = tuple(_size_figures(tables[-1], {row.without: row for row in losses.trends}))
+    if not losses.trends:
+        n_languages = len({row.language for row in heads if losses.groups[row.language].size is not None})
+        sentence = (
+            f"No rank correlation of the share lost with the size of the corpus: {n_languages} languages have a size, and it takes four."
+        )
+        return Part(tuple(tables), figures, sentence)
+    without = _smallest_without(losses.trends, losses)
+    (row,) = [row for row in losses.trends if row.without == without]
+    sentence = (
+        f"Without {without}, the rank correlation of the share lost with the size of the corpus over {row.n_languages} languages is "
+        f"{format_interval(row.correlation, row.low, row.high, '+.2f')} (p = {row.p:.2g}, q = {row.q:.2g})."
+    )
+    return Part(tuple(tables), figures, sentence)
+
+
+def _size_table(losses: LanguageLosses, heads: Sequence[LossRow]) -> Table:
+    columns = (
+        Column("language"),
+        Column("family"),
+        Column("size", format=".4g"),
+        Column("log10 size", format=".3f"),
+        Column("without"),
+        *interval_columns("lost", ".1%"),
+    )
+    cells = []
+    for row in heads:
+        group = losses.groups[row.language]
+        if group.size is not None:
+            cells.append((row.language, group.family, group.size, log10(group.size), row.without, *row.share.interval_lost))
+    return Table("language sizes", columns, tuple(cells), "Share above chance that every language loses, with the size of its corpus")
+
+
+def _size_figures(table: Table, trends: Mapping[str, SizeTrend]) -> Iterator[ScatterFigure]:
+    """Yields every language by the size of its corpus and the share that it loses, a figure for each number of heads."""
+    records = [record for record in table.records() if record["lost"] is not None]
+    removals = list(dict.fromkeys(str(record["without"]) for record in records))
+    for number, without in enumerate(removals, 1):
+        own = [record for record in records if record["without"] == without]
+        families = dict.fromkeys(str(record["family"]) for record in own)
+        groups = []
+        for family in families:
+            of_family = [record for record in own if record["family"] == family]
+            x, y = (tuple(float(record[name] or 0) for record in of_family) for name in ("log10 size", "lost"))
+            groups.append(Points(family or "no family", x, y, tuple(str(record["language"]) for record in of_family)))
+        trend = trends.get(without)
+        yield ScatterFigure(
+            name="sizes" if len(removals) == 1 else f"sizes {number}",
+            title=f"Share above chance that languages lose by the size of their corpus, without {without}",
+            x=Axis("size of the corpus", "log10"),
+            y=Axis("share lost", is_share=True),
+            table=table.name,
+            n=len(own),
+            n_unit="languages",
+            groups=tuple(groups),
+            note="" if trend is None else f"rank correlation {format_interval(trend.correlation, trend.low, trend.high, '+.2f')}",
+        )
+
+
+def _trend_table(rows: Sequence[SizeTrend]) -> Table:
+    columns = (
+        Column("without"),
+        Column("languages"),
+        *interval_columns("rank correlation", "+.2f"),
+        Column("p", format=".2g"),
+        Column("q", format=".2g"),
+    )
+    title = (
+        "Rank correlation over languages of the share lost with the size of the corpus; interval by resampling examples, p by permutation"
+    )
+    return Table("sizes", columns, tuple(astuple(row) for row in rows), title)

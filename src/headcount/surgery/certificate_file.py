@@ -1,0 +1,93 @@
+"""Certificates beside saved models: certificate.json, and a table in the model card."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from headcount.core.certificate import Certificate, QualityBound
+from headcount.core.errors import ArtifactError
+from headcount.core.files import add_seal, read_json, seal, write_json
+from headcount.core.folders import new_folder
+from headcount.surgery import manifest
+from headcount.surgery.card import inline_code_in_table
+
+NAME = "certificate.json"
+SCHEMA = 1
+HEADING, NEXT_HEADING = "## How much worse, at most", "## How to load it"
+
+
+def write_certificate(path: Path, certificate: Certificate) -> None:
+    """Writes a certificate with a seal over its content."""
+    write_json(path, add_seal({"schema_version": SCHEMA, **certificate.to_dict()}))
+
+
+def read_certificate(path: Path) -> Certificate:
+    """Returns the certificate in a file.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, edited or of another version.
+    """
+    if not path.is_file():
+        raise ArtifactError(f"there is no certificate {path}; make one with headcount certify")
+    content = read_json(path, unique=True)
+    if not isinstance(content, dict) or content.get("seal") != seal(content):
+        raise ArtifactError(f"{path} is damaged or was edited: its content does not match its seal; make it again with headcount certify")
+    if content.get("schema_version") != SCHEMA:
+        raise ArtifactError(
+            f"{path} has schema version {content.get('schema_version')!r:.20}, this headcount reads {SCHEMA}; install a newer one"
+        )
+    return Certificate.from_dict({name: value for name, value in content.items() if name not in ("seal", "schema_version")})
+
+
+def attach_certificate(folder: Path, certificate: Certificate) -> Path:
+    """Writes a certificate beside a model that headcount saved, and its table into the model card; returns the path of the file.
+
+    The folder is replaced as a whole, with the same weights, so that a stop in between leaves the old one.
+
+    Raises:
+        ArtifactError: the folder was not written by headcount, or is damaged.
+    """
+    listing = manifest.read_manifest(folder)
+    if listing is None:
+        raise ArtifactError(f"{folder} was not saved by headcount (it has no {manifest.NAME}); write its certificate to a file of its own")
+    manifest.check_files(folder, listing)
+    card = folder / "README.md"
+    before, _, after = (card.read_text(encoding="utf-8") if card.is_file() else "").partition(NEXT_HEADING)
+    text = before.partition(HEADING)[0] + "\n".join([*card_table(certificate), NEXT_HEADING]) + after
+    with new_folder(folder, overwrite=True, marker=manifest.NAME) as fresh:
+        for path in sorted(folder.iterdir()):
+            if path.name not in (NAME, "README.md", manifest.NAME):
+                _link(path, fresh / path.name)
+        (fresh / "README.md").write_text(text, encoding="utf-8")
+        write_certificate(fresh / NAME, certificate)
+        changed = manifest.hash_files(fresh)
+        listing.files = {name: entry for name, entry in changed.items() if name in listing.files or name in (NAME, "README.md")}
+        manifest.write_manifest(fresh, listing)
+    return folder / NAME
+
+
+def card_table(certificate: Certificate) -> list[str]:
+    """Returns the lines of the table of a certificate in a model card."""
+    rows = [
+        "| task | measured by | dense model | this model | at most worse by | margin | verdict | examples |",
+        "|---|---|---:|---:|---:|---:|---|---:|",
+    ]
+    for task in certificate.tasks:
+        bounds: Sequence[QualityBound] = [task.quality, *([task.by_loss] if task.by_loss is not None else [])]
+        name = inline_code_in_table(task.task) if task.task else ""
+        for bound in bounds:
+            numbers = [f"{bound.dense:.4g}", f"{bound.small:.4g}", f"{max(0.0, bound.bound):.2g}", bound.margin or "–"]
+            rows.append(f"| {name} | {bound.quantity} | {' | '.join(numbers)} | {bound.verdict or '–'} | {task.n_examples} |")
+    note = "Bounds hold at 95 %, one-sided, on examples that nothing was chosen on."
+    return [HEADING, "", *rows, "", note, ""]
+
+
+def _link(source: Path, target: Path) -> None:
+    """Puts a file under a second name, or copies it where the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copytree(source, target) if source.is_dir() else shutil.copyfile(source, target)
