@@ -355,7 +355,7 @@ export interface FigureAxis {
   is_share: boolean;
   ticks: [number, string][];
   is_count: boolean;
-  limits: [] | [number, number];
+  limits: number[]; // two, or none
 }
 
 /** Lines with their intervals, which are empty where there are none; a control is grey; `start` is the point (x, y) of the dense model, empty if there is none.
@@ -370,7 +370,7 @@ export interface LineFigure {
   n: Maybe;
   n_unit: string;
   note: string; // a line about the figure, such as a correlation, or what all series share
-  lines: { label: string; x: number[]; y: Maybe[]; low: Maybe[]; high: Maybe[]; is_control: boolean; start: [] | [number, number] }[];
+  lines: { label: string; x: number[]; y: Maybe[]; low: Maybe[]; high: Maybe[]; is_control: boolean; start: number[] }[];
   references: { label: string; y: number }[];
 }
 

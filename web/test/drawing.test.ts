@@ -21,7 +21,7 @@ test("numbers have the format of their column", () => {
 });
 
 test("numbers of an axis have their name, or are percentages", () => {
-  const axis = { label: "x", unit: "", is_share: true, ticks: [[1, "all"]] as [number, string][], is_count: false, limits: [] as [] };
+  const axis = { label: "x", unit: "", is_share: true, ticks: [[1, "all"]] as [number, string][], is_count: false, limits: [] };
   assert.deepEqual([0.125, 1, null].map((value) => axisNumber(axis, value)), ["12.5 %", "all", "–"]);
 });
 
@@ -45,7 +45,7 @@ test("lines break where a value is not defined", () => {
 });
 
 test("a line begins at the dense model, and many intervals are whiskers", () => {
-  const axis = { label: "", unit: "", is_share: true, ticks: [], is_count: false, limits: [] as [] };
+  const axis = { label: "", unit: "", is_share: true, ticks: [], is_count: false, limits: [] };
   const line = (label: string): LineFigure["lines"][number] => ({ label, x: [0.25, 0.5], y: [0.8, 0.5], low: [0.7, 0.4], high: [0.9, 0.6], is_control: false, start: [0, 1] });
   const figure: LineFigure = { kind: "lines", name: "", title: "", x: axis, y: axis, table: "", n: null, n_unit: "", note: "", lines: ["a", "b", "c"].map(line), references: [] };
   const joined = joinStart(line("a"));
@@ -56,7 +56,7 @@ test("a line begins at the dense model, and many intervals are whiskers", () => 
 });
 
 test("stacked bars stand on those before them, on their side of 0", () => {
-  const axis = { label: "", unit: "", is_share: false, ticks: [], is_count: false, limits: [] as [] };
+  const axis = { label: "", unit: "", is_share: false, ticks: [], is_count: false, limits: [] };
   const bars = [[1], [-2], [3]].map((values) => ({ label: "", values, low: [], high: [] }));
   const figure: BarFigure = { kind: "bars", name: "", title: "", x: axis, y: axis, table: "", n: null, n_unit: "", note: "", categories: ["a"], bars, is_stacked: true, is_horizontal: false };
   assert.deepEqual([0, 1, 2].map((series) => extentOf(figure, { series, at: 0, text: "" })).map(({ from, to }) => [from, to]), [[0, 1], [0, -2], [1, 4]]);

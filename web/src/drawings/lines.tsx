@@ -66,7 +66,7 @@ export function Lines({ figure }: { figure: LineFigure }): JSX.Element {
   const values = [...figure.lines.flatMap((line) => [...line.y, ...line.low, ...line.high, line.start[1]]), ...figure.references.map((one) => one.y)];
   const [first, last] = span(figure.lines.flatMap((line) => [...line.x, line.start[0]]));
   const margin = positions(figure).length === 1 ? 0 : (last - first) * 0.02;
-  const { frame, xLabel, yLabel } = frameFor(width, heightOf(width), [[first - margin, last + margin], figure.x], [figure.y.limits.length ? figure.y.limits : span(values), figure.y], 0, !figure.y.limits.length);
+  const { frame, xLabel, yLabel } = frameFor(width, heightOf(width), [[first - margin, last + margin], figure.x], [figure.y.limits.length ? span(figure.y.limits) : span(values), figure.y], 0, !figure.y.limits.length);
   const shifts = shiftsOf(figure, frame);
   const shiftAt = (line: Line, series: number, at: number): number => (typeof line.low[at] === "number" ? shifts[series]! : 0);
   return (
