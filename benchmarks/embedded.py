@@ -35,6 +35,7 @@ SHOWN = {
     "entailment": ("entailment", "entailment-tavi"),
     "entailment-english": ("entailment",),
     "translator": ("translation",),
+    "rare-words": ("rare-words",),
     "decoder": ("stories",),
 }
 """The tasks that each model is shown on."""

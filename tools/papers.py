@@ -45,6 +45,7 @@ class Example:
 
 
 ENTAILMENT, TAVI = "demo/entailment", "demo/entailment-tavi"
+RARE = "demo/rare-words"
 TRANSLATOR, TRANSLATION, FEW = "demo/translator", "demo/translation", "--limit 100"
 OTHER = f"--other-task {TAVI}"
 GATES = f"{FEW} --steps 300 --train-batch 16 --keep 50%,25%"
@@ -52,6 +53,7 @@ EXAMPLES = {
     "voita2019": (
         Example(TRANSLATOR, TRANSLATION, f"{GATES} --penalties 0.001,0.01,0.03 --scratch 300steps --embedded translation --frequent 60"),
         Example(ENTAILMENT, ENTAILMENT, f"--steps 300 --train-batch 16 --keep 50%,25% {OTHER}", ("V15",)),
+        Example(RARE, RARE, "--embedded rare-words --frequent 60", ("V6", "V7", "V10")),
     ),
     "michel2019": (
         Example(ENTAILMENT, ENTAILMENT, OTHER),

@@ -20,8 +20,10 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
+    BertForTokenClassification,
     DataCollatorForLanguageModeling,
     DataCollatorForSeq2Seq,
+    DataCollatorForTokenClassification,
     DataCollatorWithPadding,
     LlamaConfig,
     LlamaForCausalLM,
@@ -38,12 +40,13 @@ from transformers import (
 )
 
 from headcount.core.errors import unknown_name_error
-from headcount.data.embedded import english, tavi
+from headcount.data.embedded import english, rare_words, tavi
 from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, text_of_pair
 from headcount.data.embedded.grammar import Clause, draw_clause
 from headcount.data.embedded.splits import draw_split
 from headcount.data.embedded.stories import draw_story
-from headcount.data.embedded.tokenizer import build_tokenizer
+from headcount.data.embedded.tokenizer import build_tokenizer, vocabulary
+from headcount.data.metrics import IGNORED
 
 Rows = list[dict[str, Any]]
 RowMaker = Callable[[Random, PreTrainedTokenizerFast, float], Rows]
@@ -53,7 +56,7 @@ SEED = 20260
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one model is made: what it is built or started from, what it reads, for how long."""
+    """How one model is made: what it is built or started from, what it reads, for how long, and the tokens that it knows."""
 
     build: Callable[[Path], PreTrainedModel]
     rows: RowMaker
@@ -61,6 +64,7 @@ class Recipe:
     epochs: float
     rate: float
     batch: int = 64
+    tokens: Callable[[], list[str]] = vocabulary
 
 
 def _bert_config(**options: Any) -> BertConfig:
@@ -135,6 +139,35 @@ def _stories(number: int) -> RowMaker:
     return rows
 
 
+def _rare_words(number: int) -> RowMaker:
+    def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
+        made: Rows = []
+        for sentence in draw_split(random, "train", round(share * number), rare_words.draw_rare_sentence, str):
+            encoded = tokenizer(str(sentence))
+            labels = [rare_words.LABELS.index(label) for label in sentence.labels]
+            made.append({**{name: encoded[name] for name in ("input_ids", "token_type_ids")}, "labels": [IGNORED, *labels, IGNORED]})
+        return made
+
+    return rows
+
+
+def _word_classifier(_out: Path) -> PreTrainedModel:
+    labels = dict(enumerate(rare_words.LABELS))
+    return BertForTokenClassification(
+        BertConfig(
+            vocab_size=len(rare_words.rare_vocabulary()),
+            hidden_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=128,
+            max_position_embeddings=128,
+            pad_token_id=0,
+            id2label=labels,
+            label2id={name: number for number, name in labels.items()},
+        )
+    )
+
+
 def _marian(_out: Path) -> PreTrainedModel:
     return MarianMTModel(
         MarianConfig(
@@ -194,6 +227,9 @@ RECIPES: dict[str, Recipe] = {
     "entailment": Recipe(_classifier("encoder"), _pairs(60_000, 20_000), DataCollatorWithPadding, epochs=8, rate=1e-3),
     "entailment-english": Recipe(_classifier("encoder-english"), _pairs(60_000), DataCollatorWithPadding, epochs=8, rate=1e-3),
     "translator": Recipe(_marian, _translations(40_000), DataCollatorForSeq2Seq, epochs=4, rate=2e-3),
+    "rare-words": Recipe(
+        _word_classifier, _rare_words(40_000), DataCollatorForTokenClassification, epochs=5, rate=2e-3, tokens=rare_words.rare_vocabulary
+    ),
     "decoder": Recipe(_llama, _stories(20_000), lambda t: DataCollatorForLanguageModeling(t, mlm=False), epochs=5, rate=2e-3, batch=32),
 }
 """The embedded models by name, in the order in which they can be made."""
@@ -219,7 +255,7 @@ def train(name: str, out: Path, *, keep_checkpoints: bool = False, share: float 
     torch.set_num_threads(1)
     set_seed(SEED)
     model = recipe.build(out)
-    tokenizer = build_tokenizer(segments=hasattr(model.config, "type_vocab_size"))
+    tokenizer = build_tokenizer(segments=hasattr(model.config, "type_vocab_size"), tokens=recipe.tokens())
     arguments = TrainingArguments(
         output_dir=str(out / "checkpoints" / name),
         num_train_epochs=recipe.epochs,

@@ -10,6 +10,7 @@ import pytest
 from headcount.data.embedded import english, lexicon, tavi
 from headcount.data.embedded.entailment import LABELS, _list_facts, draw_pair
 from headcount.data.embedded.grammar import Clause, Phrase, Relative, draw_clause
+from headcount.data.embedded.rare_words import FREQUENT, GENDER_OF, RARE, draw_rare_sentence, draw_rare_sentences
 from headcount.data.embedded.stories import draw_story
 from headcount.data.embedded.tokenizer import build_tokenizer, vocabulary
 from headcount.data.embedded.trees import Sentence
@@ -123,3 +124,17 @@ def test_the_recipes_train(tmp_path) -> None:
     first, second = (load_file(tmp_path / side / "decoder" / "model.safetensors") for side in "ab")
     assert all(torch.equal(first[key], second[key]) for key in first)
     assert max(path.stat().st_size for path in (tmp_path / "a").glob("*/model.safetensors")) < 4e6
+
+
+def test_one_word_of_a_rare_sentence_is_rare_and_the_others_follow_zipf() -> None:
+    random = Random(0)
+    drawn = [draw_rare_sentence(random) for _ in range(2000)]
+    counts = Counter(word for sentence in drawn for word in sentence.words)
+    assert all(sum(word in RARE for word in sentence.words) == 1 and 6 <= len(sentence.words) <= 12 for sentence in drawn)
+    assert min(counts[word] for word in FREQUENT) > max(counts[word] for word in RARE), "the rare word is the rarest of its sentence"
+    assert counts[FREQUENT[0]] == pytest.approx(10 * counts[FREQUENT[9]], rel=0.25)
+    for sentence in drawn[:50]:
+        before, rarest = sentence.words[-2], next(word for word in sentence.words if word in RARE)
+        assert sentence.rarest == rarest and sentence.labels[-1] == f"{GENDER_OF[before]}, {GENDER_OF[rarest]}"
+    ours, others = ({sentence.text for sentence in draw_rare_sentences(64, split=split)} for split in ("report", "calibration"))
+    assert not ours & others and ours == {sentence.text for sentence in draw_rare_sentences(64)}

@@ -33,6 +33,7 @@ from transformers import (
     ViTForImageClassification,
 )
 
+import headcount as hc
 from headcount.core.errors import DataError, HeadcountError, MissingExtra, NonFinite, OptionError, UnknownName
 from headcount.core.options import Option, option, options_of
 from headcount.core.plan import Plan
@@ -481,6 +482,17 @@ def test_demo(variant: str, kind: str) -> None:
     assert [list(task.split(split)) for split in SPLITS] == [list(again.split(split)) for split in SPLITS]
     assert len(other.report) == 7 and other.report[0] != task.report[0]
     assert not any(TOKENIZER.unk_token_id in task.report[i]["input_ids"] for i in range(20))
+
+
+def test_demo_rare_words_labels_every_word_and_suits_its_own_model_alone() -> None:
+    trained = hc.load("demo/rare-words")
+    task = open_task("demo/rare-words(size=40)", trained)
+    for example in task.report:
+        is_ignored = [label == IGNORED for label in example["labels"]]
+        assert is_ignored == [True, *[False] * (len(is_ignored) - 2), True], "[CLS] and [SEP]"
+    assert evaluate(trained, task).value > 0.98
+    with pytest.raises(DataError, match="only the tokenizer of the embedded models knows"):
+        open_task("demo/rare-words", trained, TOKENIZER)
 
 
 def test_demo_translation_is_tokenised_as_in_training() -> None:

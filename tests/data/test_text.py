@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from slow_tokenizer import WithoutOffsets
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from headcount.core.errors import DataError, MissingExtra, UnknownName
+from headcount.core.errors import AlignmentError, DataError, MissingExtra, UnknownName
 from headcount.data.embedded import english
 from headcount.data.embedded.grammar import draw_clause
 from headcount.data.embedded.sentences import CONTENT, STEMS, draw_sentences, draw_translations
@@ -28,6 +29,7 @@ from headcount.data.task import Text
 from headcount.data.text.align import align_all
 from headcount.data.text.aligned import Aligned, Reason, SentenceRefusal, Tokens, match_tokens
 from headcount.data.text.annotated import Annotated, Note, Word, base_relation, join_pair
+from headcount.data.text.match_pieces import match_pieces
 from headcount.data.text.parallel import read_links, translations
 from headcount.data.text.parsers import from_spacy, from_stanza, parse_sentences, parser_of, spacy_parser, stanza_parser
 from headcount.data.text.sentences import read_annotated, sentences_of, sentences_of_examples, split_words
@@ -253,9 +255,64 @@ def test_too_long_is_an_error_that_names_the_sentence() -> None:
         align(split_words("the dog " * 64), build_tokenizer())
 
 
-def test_a_tokenizer_without_offsets_is_refused_for_all() -> None:
-    with pytest.raises(DataError, match="ByT5Tokenizer is a tokenizer without offsets"):
-        align_all([split_words("a")], ByT5Tokenizer())
+SPELLING = tuple(name for name in BUILDERS if not name.startswith("bytes"))
+"""Tokenizers whose pieces spell the text."""
+
+
+@pytest.mark.parametrize("spells_unknown", [True, False])
+@pytest.mark.parametrize("name", SPELLING)
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_tokenizer_without_offsets_aligns_as_its_fast_twin_or_not_at_all(text: str, name: str, spells_unknown: bool) -> None:
+    fast = built(name)
+    annotated = split_words(text)
+    aligned, refused = align_all([annotated], WithoutOffsets(fast, spells_unknown=spells_unknown))
+    expected, _ = align_all([annotated], fast)
+    assert len(aligned) + len(refused) == 1
+    for ours, theirs in zip(aligned, expected, strict=False):
+        assert (ours.ids, ours.special, ours.segments) == (theirs.ids, theirs.special, theirs.segments)
+        assert ours.by_word == theirs.by_word
+
+
+def test_nearly_all_texts_are_aligned_without_offsets() -> None:
+    sentences = [split_words(text) for text in TEXTS]
+    counts = {name: len(align_all(sentences, WithoutOffsets(built(name), spells_unknown=True))[0]) for name in SPELLING}
+    assert min(counts.values()) >= len(TEXTS) - 1, counts
+
+
+@pytest.mark.parametrize("max_length", [7, 8, 11])
+def test_pairs_without_offsets_are_cut_and_told_apart_as_those_with_offsets(max_length: int) -> None:
+    fast = wordpiece()
+    pairs = [
+        join_pair(split_words("The dog sees the dog"), split_words("the dog sees it")),
+        join_pair(split_words("a"), split_words("The dog sees the")),
+    ]
+    options: Any = {"truncate": True, "end": (1,)}
+    ours, _ = align_all(pairs, WithoutOffsets(fast, spells_unknown=True), max_length, **options)
+    assert ours == align_all(pairs, fast, max_length, **options)[0]
+
+
+def test_pieces_that_do_not_spell_the_text_or_in_two_ways_are_refused() -> None:
+    assert match_pieces("a dog", ["▁a", "▁dig"]) is None
+    assert match_pieces("a dog", ["▁a"]) is None  # something is left
+    assert match_pieces("a dog", ["▁a", "▁dog", "s"]) is None  # something is too much
+    assert match_pieces("xyx x", ["?", "x", "▁x"], "?") == [(0, 2), (2, 3), (4, 5)]  # the unknown piece ends before the last x of its word
+    assert match_pieces("xyxz", ["?", "x", "?"], "?") == [(0, 2), (2, 3), (3, 4)]
+    assert match_pieces("xxxx", ["?", "x", "?"], "?") is None  # either x in the middle
+
+
+def test_normalised_pieces_are_found_where_their_characters_come_from() -> None:
+    text = "\u200bThe ﬁne  cafe\u0301… 가"
+    pieces = ["▁The", "▁fi", "ne", "▁caf", "é", "...", "▁가"]
+    spans = match_pieces(text, pieces)
+    assert spans is not None
+    assert [text[start:end] for start, end in spans] == ["The", "ﬁ", "ne", "caf", "e\u0301", "…", "가"]
+    assert match_pieces("Ünder STRASSE", ["unde", "##r", "stra", "##sse"]) == [(0, 4), (4, 5), (6, 10), (10, 13)]
+
+
+def test_a_tokenizer_whose_pieces_cannot_be_placed_is_refused() -> None:
+    assert align_all([split_words("é")], ByT5Tokenizer())[1].counts == {Reason.PIECES: 1}  # two bytes, neither of which spells it
+    with pytest.raises(AlignmentError, match="SimpleNamespace is a tokenizer without offsets and without tokenize"):
+        align_all([split_words("a")], SimpleNamespace(is_fast=False))
 
 
 def test_a_token_on_two_words_goes_to_the_larger_part_and_the_other_borrows_it() -> None:

@@ -69,7 +69,7 @@ def test_every_file_of_the_repository_is_in_the_source_archive() -> None:
 
 
 def test_files_that_the_package_reads_are_in_it_and_small() -> None:
-    models = [f"data/embedded/models/{name}/model.safetensors" for name in ("encoder", "entailment", "translator", "decoder")]
+    models = [f"data/embedded/models/{name}/model.safetensors" for name in ("encoder", "entailment", "translator", "decoder", "rare-words")]
     for name in ("py.typed", "runs/report/bundle/app.js", "runs/report/bundle/app.css", *models):
         assert (SOURCES / name).is_file(), name
     assert [path for path in SOURCES.rglob("*") if path.is_file() and path.stat().st_size > LARGEST] == []

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from command_line import result as run_json
 from toys import build
 
 import headcount as hc
@@ -112,16 +113,50 @@ def test_a_file_for_every_language_with_groups(files: dict[str, Path], tmp_path:
     study = f"languages(languages={named};groups={groups};method=magnitude;keep=50%)"
     result = hc.study(study, "demo/entailment", "nli", out=tmp_path / "run", progress=False)
     columns = [column.name for column in result.table("lost").columns]
-    assert "demo/entailment: english" in columns and "demo/entailment: tavi" in columns
+    assert {"english", "tavi"} <= set(columns), "languages, not the model that is the same in all columns"
     families = result.table("families").records()
     assert {row["family"] for row in families} == {"one", "two"} and all(row["p"] is None for row in families)
     by_language = {row["language"]: row for row in result.measurements["rows"] if row["without"] == "L3"}
     (one,) = [row for row in families if (row["without"], row["family"]) == ("L3", "one")]
     assert one["difference"] == pytest.approx(by_language["english"]["lost"] - by_language["tavi"]["lost"])
     figure = result.figure("lost")
-    assert isinstance(figure, HeatMap) and figure.columns == ("english", "tavi") and "L3" in figure.rows
+    n_report = by_language["english"]["n_examples"]
+    assert n_report < 60 and by_language["tavi"]["n_examples"] == 120, "nothing is chosen on the second language, so all its rows are read"
+    assert isinstance(figure, HeatMap) and figure.columns == (f"english, n = {n_report}", "tavi, n = 120") and "L3" in figure.rows
+    assert [column.unit for column in result.table("lost").columns if column.name == "tavi"] == ["n = 120"]
+    assert [row["examples"] for row in result.table("languages").records()] == [n_report, 120]
+    assert {row["language"]: row["family"] for row in result.table("languages").records()} == {"english": "one", "tavi": "two"}
     table = result.table("lost").records()
-    assert [row[0] for row in figure.values] == [row["demo/entailment: english"] for row in table]
+    assert [row[0] for row in figure.values] == [row["english"] for row in table]
+
+
+def test_the_first_language_is_held_out_from_the_data_for_training(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file stands in for --eval; without --eval it is divided in three."""
+    header, *rows = files["english"].read_text().splitlines()
+    parts = {"train": rows[:40], "held": rows[40:]}
+    for name, lines in parts.items():
+        (tmp_path / f"{name}.tsv").write_text("\n".join([header, *lines]) + "\n")
+    words = ("study", "languages", "demo/entailment", "--languages", f"english={tmp_path / 'held.tsv'}")
+    words = (
+        *words,
+        "--languages",
+        f"tavi={files['tavi']}",
+        "--task",
+        "nli",
+        "--train",
+        tmp_path / "train.tsv",
+        "--method",
+        "magnitude",
+        "--keep",
+        "50%",
+    )
+    held_out = run_json(capsys, *words, "--eval", files["tavi"], "--out", tmp_path / "held-out")
+    divided = run_json(capsys, *words, "--out", tmp_path / "divided")
+    n_examples = [{row["language"]: row["n_examples"] for row in found["rows"]} for found in (held_out, divided)]
+    assert n_examples[0]["english"] == pytest.approx(40, abs=15) and n_examples[1]["english"] == pytest.approx(20, abs=10)
+    assert n_examples[0]["tavi"] == n_examples[1]["tavi"] == 120
 
 
 def test_prune_then_train_on_one_language_and_read_all(tmp_path: Path) -> None:
@@ -133,7 +168,7 @@ def test_prune_then_train_on_one_language_and_read_all(tmp_path: Path) -> None:
     alone = hc.study(
         "languages(tasks=demo/entailment;method=magnitude;keep=50%)", "demo/entailment", out=tmp_path / "one", limit=40, progress=False
     )
-    assert [table.name for table in alone.tables] == ["lost"] and "between" not in alone.sentence
+    assert [table.name for table in alone.tables] == ["lost", "languages"] and "between" not in alone.sentence
     for text in ("languages", "languages(tasks=demo/entailment;languages=en=x.tsv)"):
         with pytest.raises(OptionError, match="either tasks, or languages"):
             hc.study(text, "demo/entailment", out=tmp_path / "none")

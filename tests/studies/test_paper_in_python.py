@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from command_line import refused, result, run
+from slow_tokenizer import WithoutOffsets
 from toys import files
 
 import headcount as hc
-from headcount.core.errors import HeadcountError
+from headcount.core.errors import HeadcountError, OptionError
+from headcount.data.embedded.sentences import draw_sentences
+from headcount.data.embedded.tokenizer import build_tokenizer
 
 MODEL, ENCODER, TRANSLATOR = "demo/entailment", "demo/encoder", "demo/translator"
 TASK = MODEL
@@ -84,6 +88,28 @@ def test_random_heads_and_the_dense_model_train_as_long_as_methods_that_train(tm
     )
     code, _, err = run(capsys, *words[:2], MODEL, *words[3:], "--list")
     assert code == 2 and "has a head for classes already" in err
+
+
+@pytest.mark.parametrize("text", [draw_sentences("english", 12), None])
+def test_items_on_roles_are_listed_as_impossible_with_a_tokenizer_that_cannot_be_aligned(tmp_path: Path, text: Any) -> None:
+    task = hc.open_task(TASK, hc.load(MODEL), limit=12)
+    arguments: Any = {"tokenizer": SimpleNamespace(is_fast=False), "text": text, "quick": True, "limit": 12, "progress": False}
+    with pytest.raises(OptionError, match=r"none of these items can run .* V6: SimpleNamespace is a tokenizer without offsets"):
+        hc.paper("voita2019", MODEL, task, out=tmp_path / "none", only=["V6"], **arguments)
+    assert not (tmp_path / "none" / "artifacts").exists(), "nothing was measured"
+    made = hc.paper("voita2019", MODEL, task, out=tmp_path / "run", only=["V1", "V4", "V10", "V16"], **arguments)
+    assert not made.failures and list(made.results) == ["V1"]
+    reasons = {item.id: item.reason for item in made.items if item.study is None}
+    assert set(reasons) == {"V4", "V10", "V16"} and all("is a tokenizer without offsets" in reason for reason in reasons.values())
+
+
+def test_items_on_roles_run_with_a_tokenizer_that_reports_no_offsets(tmp_path: Path) -> None:
+    task = hc.open_task(TASK, hc.load(MODEL), limit=12)
+    slow = WithoutOffsets(build_tokenizer(segments=True), spells_unknown=True)
+    arguments: Any = {"text": draw_sentences("english", 12), "quick": True, "limit": 12, "progress": False}
+    made = hc.paper("voita2019", MODEL, task, out=tmp_path / "slow", only=["V4"], tokenizer=slow, **arguments)
+    same = hc.paper("voita2019", MODEL, task, out=tmp_path / "fast", only=["V4"], tokenizer=build_tokenizer(segments=True), **arguments)
+    assert made.results["V4"].tables == same.results["V4"].tables
 
 
 Words = tuple[object, ...]

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headcount.behaviour.base import Corpus, make_sequence
-from headcount.core.errors import DataError
+from headcount.core.errors import AlignmentError, DataError
 from headcount.data.checks import n_positions
 from headcount.data.metrics import IGNORED
 from headcount.data.task import SPLITS, Example, Split, Task, Text
@@ -202,7 +202,7 @@ def _align(model: nn.Module, sentences: Sequence[Annotated], tokenizer: Any, ali
     aligned, refused = align_all(sentences, tokenizer, max_length, **options)
     counts = {str(reason): number for reason, number in refused.counts.items()}
     if not aligned:
-        raise DataError(f"none of the {len(sentences)} sentences could be aligned with the tokenizer: {counts}")
+        raise AlignmentError(f"none of the {len(sentences)} sentences could be aligned with the tokenizer: {counts}")
     translations = [sentence.annotated.target for sentence in aligned if sentence.annotated.target is not None]
     if not getattr(inner.config, "is_encoder_decoder", False) or len(translations) < len(aligned):
         return Corpus(tuple(aligned), refused=counts)

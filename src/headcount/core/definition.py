@@ -43,6 +43,11 @@ class Definition(Configurable):
         """Roles that the definition labels and that are otherwise measured only when named."""
         return ()
 
+    @property
+    def family_roles(self) -> tuple[str, ...]:
+        """The roles of all families, by the names under which they are measured."""
+        return tuple(name for names in self.info.families.values() for name in names)
+
     def accuracy_threshold(self, row: RoleScore) -> float | None:
         """Returns the share of tokens whose strongest key must be in the sieve for a role; None if the sieve bias decides."""
         return None

@@ -77,6 +77,10 @@ class DataError(HeadcountError, ValueError):
     """Data that cannot be scored: empty, mislabelled, too long, or of another model; names the example."""
 
 
+class AlignmentError(DataError):
+    """A text whose words cannot be matched to the tokens of a tokenizer."""
+
+
 class UnknownTokens(UserWarning):
     """Warning: many tokens of a text are unknown to the tokenizer."""
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from headcount.core.errors import OptionError
+from headcount.core.errors import HeadcountError, OptionError
 from headcount.core.options import Configurable
 from headcount.core.progress import Progress
 from headcount.core.registry import STUDIES
@@ -101,12 +101,19 @@ class Sources(Protocol):
         ...
 
     def open_task(
-        self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None, *, file: Path | None = None
+        self,
+        loaded: LoadedModel,
+        name: str | None = None,
+        options: Mapping[str, str] | None = None,
+        *,
+        file: Path | None = None,
+        keeps_train: bool = False,
     ) -> Task:
         """Returns the task of the caller, or the named one, for a model.
 
-        `options` are further options of the task; `file` holds its data in place of those that the caller named. A name that is a file stands for
-        the task of the caller on the data in it.
+        `options` are further options of the task; `file` holds its data in place of those that the caller named. With `keeps_train` it stands in for
+        those held out alone, where the caller named some for training and some held out. A name that is a file stands for the task of the caller on
+        the data in it.
         """
         ...
 
@@ -183,6 +190,16 @@ class StudyContext:
     def task(self) -> Task:
         """The task of the study, opened when it is first used."""
         return self.sources.open_task(self.loaded)
+
+    @cached_property
+    def text_problem(self) -> HeadcountError | OSError | None:
+        """Why the text of the caller, or of the task, cannot be read with the tokenizer of the model; None if it can, or if there is none."""
+        try:
+            if self.sources.has_text:
+                self.sources.open_corpus(self.loaded, self.task)
+        except (HeadcountError, OSError) as error:
+            return error
+        return None
 
     @property
     def model_name(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from math import log10
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from headcount.core.figure import Axis, BarFigure, Bars, HeatMap, Points, ScatterFigure
@@ -18,36 +19,59 @@ if TYPE_CHECKING:
 
 SINGLE_HEADS = "heads"
 """The kind of a removal of single heads, rather than of whole layers."""
+LANGUAGES = "languages"
+"""The name of the table with a row for every language and model."""
 LOST = "share of the score above chance that is lost"
 
 
 def build_parts(losses: LanguageLosses, first: str, *, is_trained: bool) -> dict[str, Part]:
     """Returns what was measured by question; `first` is the language that heads are chosen on, and that all models are trained on if they are."""
-    lost = _loss_table(losses)
+    lost, languages = _loss_table(losses), _language_table(losses)
     heads = [row for row in losses.rows if row.kind == SINGLE_HEADS and row.model == losses.models[0]]
-    parts = {"transfer": _transfer_part(losses, lost, heads, first)}
+    parts = {"transfer": _transfer_part(losses, (lost, languages), heads, first)}
     if is_trained:
         parts["trained"] = _trained_part(heads, first)
     else:
-        parts["layers"] = Part((lost,), (_loss_map(losses),), _layer_sentence(losses))
+        parts["layers"] = Part((lost, languages), (_loss_map(losses),), _layer_sentence(losses))
     if len(losses.models) > 1:
         parts["models"] = _models_part(losses)
     if losses.groups:
-        parts["families"] = _families_part(losses)
-        parts["sizes"] = _sizes_part(losses, heads)
+        parts["families"] = _families_part(losses, languages)
+        parts["sizes"] = _sizes_part(losses, heads, languages)
     return parts
 
 
-def note_dense_models(losses: LanguageLosses) -> Iterator[str]:
-    """Returns a sentence about the score of every dense model, before and after training, and why shares are not defined."""
+def note_dense_models(losses: LanguageLosses, tables: Sequence[Table]) -> Iterator[str]:
+    """Yields a sentence about the score of every dense model, before and after training, and why shares are not defined.
+
+    Models that were not trained are left out where the table of languages is among `tables`, which says the same of them.
+    """
+    listed = set(losses.columns) if any(table.name == LANGUAGES for table in tables) else set()
+    names = _shorten_models(losses)
     of_tasks = [row for drop in losses.drops for row in (drop.row, drop.row_of_other)]
     row_of = {(row.model, row.language): row for row in (*losses.rows, *of_tasks)}
     for (model, language), row in row_of.items():
+        if (model, language) in listed and row.untrained is None:
+            continue
         chance = "unknown" if row.share.chance is None else f"{row.share.chance:.4g}"
         score = f"{row.dense:.4g}" if row.untrained is None else f"{row.untrained:.4g} before and {row.dense:.4g} after the fine-tuning"
-        yield f"{model}, {language}: score of the dense model {score}, of the best constant answer {chance}."
+        yield f"{names[model]}, {language}: score of the dense model {score}, of the best constant answer {chance}."
         if row.share.reason:
-            yield f"{model}, {language}: no share is defined: {row.share.reason}."
+            yield f"{names[model]}, {language}: no share is defined: {row.share.reason}."
+
+
+def _shorten_models(losses: LanguageLosses) -> dict[str, str]:
+    """Returns how every model is called: folders by the last part of their path, where no other model has the same; all others as they are."""
+    of_tasks = [row.model for drop in losses.drops for row in (drop.row, drop.row_of_other)]
+    models = list(dict.fromkeys([*losses.models, *of_tasks]))
+    names = {model: PurePath(model).name if PurePath(model).is_absolute() or model.count("/") > 1 else model for model in models}
+    return names if len(set(names.values())) == len(names) else {model: model for model in models}
+
+
+def _name_columns(losses: LanguageLosses) -> list[str]:
+    """Returns the name of every column: the language, after the model where there are two."""
+    names = _shorten_models(losses)
+    return [language if len(losses.models) == 1 else f"{names[model]}: {language}" for model, language in losses.columns]
 
 
 def _count_significant(tests: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
@@ -70,8 +94,8 @@ def _last_removal(rows: Sequence[LossRow]) -> list[LossRow]:
 def _loss_table(losses: LanguageLosses) -> Table:
     row_of = {(row.model, row.language, row.without): row for row in losses.rows}
     headings = [Column("without")]
-    for model, language in losses.columns:
-        headings += interval_columns(f"{model}: {language}", ".1%")
+    for name, n_examples in zip(_name_columns(losses), losses.sizes, strict=True):
+        headings += interval_columns(name, ".1%", f"n = {n_examples}")
     cells = []
     for without in dict.fromkeys(row.without for row in losses.rows):
         shares: list[float | None] = []
@@ -82,21 +106,45 @@ def _loss_table(losses: LanguageLosses) -> Table:
     return Table("lost", tuple(headings), tuple(cells), "Share of its own score above chance that each model loses in each language")
 
 
+def _language_table(losses: LanguageLosses) -> Table:
+    row_of = {(row.model, row.language): row for row in losses.rows}
+    columns = (
+        Column("model"),
+        Column("language"),
+        Column("examples"),
+        Column("score", "of the dense model", ".3g"),
+        Column("chance", format=".3g"),
+        Column("family"),
+        Column("size"),
+        Column("remark"),
+    )
+    names, cells = _shorten_models(losses), []
+    for (model, language), n_examples in zip(losses.columns, losses.sizes, strict=True):
+        row, group = row_of[model, language], losses.groups.get(language)
+        family, size = (None, None) if group is None else (group.family, group.size)
+        remark = f"no share is defined: {row.share.reason}" if row.share.reason else ""
+        cells.append((names[model], language, n_examples, row.dense, row.share.chance, family, size, remark))
+    title = "Examples of each language, the score of the dense model, and that of the best constant answer"
+    return Table(LANGUAGES, columns, tuple(cells), title)
+
+
 def _loss_map(losses: LanguageLosses) -> HeatMap:
     row_of = {(row.model, row.language, row.without): row for row in losses.rows}
     removals = tuple(dict.fromkeys(row.without for row in losses.rows))
     cells = [[row_of.get((model, language, without)) for model, language in losses.columns] for without in removals]
-    sizes = {row.n_examples for row in losses.rows}
+    columns, is_one_size = _name_columns(losses), len(set(losses.sizes)) == 1
+    names, note = _shorten_removals(removals)
     return HeatMap(
         name="lost",
         title="Share of its own score above chance that each model loses in each language",
         x=Axis("language"),
         y=Axis("without"),
         table="lost",
-        n=min(sizes),
-        n_unit="examples in each language" if len(sizes) == 1 else "examples in a language at least",
-        rows=removals,
-        columns=tuple(language if len(losses.models) == 1 else f"{model}: {language}" for model, language in losses.columns),
+        n=losses.sizes[0] if is_one_size else None,
+        n_unit="examples in each language",
+        note=note,
+        rows=names,
+        columns=tuple(columns if is_one_size else (f"{name}, n = {n}" for name, n in zip(columns, losses.sizes, strict=True))),
         values=tuple(tuple(None if row is None else row.share.interval_lost[0] for row in cells_of_row) for cells_of_row in cells),
         value=Axis(LOST, is_share=True),
         marks=tuple(tuple(row is not None and row.q <= SIGNIFICANT for row in cells_of_row) for cells_of_row in cells),
@@ -132,8 +180,8 @@ def _lost(row: LossRow) -> float:
 # Every language without single heads.
 
 
-def _transfer_part(losses: LanguageLosses, lost: Table, heads: Sequence[LossRow], first: str) -> Part:
-    tables, text = [lost], ""
+def _transfer_part(losses: LanguageLosses, shared: Sequence[Table], heads: Sequence[LossRow], first: str) -> Part:
+    tables, text = list(shared), ""
     if heads:
         last = _last_removal(heads)
         shares = ", ".join(f"{row.language} loses {_format_lost(row)}" for row in last)
@@ -141,7 +189,11 @@ def _transfer_part(losses: LanguageLosses, lost: Table, heads: Sequence[LossRow]
     if losses.between:
         columns = (Column("language"), Column("without"), *interval_columns("difference", "+.3g"), Column("q", format=".2g"))
         cells = tuple((row.language, row.without, row.difference, row.low, row.high, row.q) for row in losses.between)
-        tables.append(Table("between languages", columns, cells, f"Rise of the loss beyond that in {first}, {losses.models[0]}"))
+        tables.append(
+            Table(
+                "between languages", columns, cells, f"Rise of the loss beyond that in {first}, {_shorten_models(losses)[losses.models[0]]}"
+            )
+        )
         text += f"{_count_significant(losses.between)} removals raise the loss otherwise than in {first} (q ≤ {SIGNIFICANT})."
     else:
         text += f"{_count_significant(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT})."
@@ -205,23 +257,24 @@ def _trained_part(heads: Sequence[LossRow], first: str) -> Part:
 
 
 def _models_part(losses: LanguageLosses) -> Part:
-    tables = [_task_table(losses.drops)] if losses.drops else []
-    names = " and ".join(losses.models)
-    tables.append(
-        _gap_table(losses.gaps, f"Share above chance that {losses.models[0]} loses minus that of the other model, on the same examples")
-    )
-    text = f"{_count_significant(losses.gaps)} removals take another share of the score above chance from {names} (q ≤ {SIGNIFICANT})"
+    names = _shorten_models(losses)
+    tables = [_task_table(losses.drops, names)] if losses.drops else []
+    title = f"Share above chance that {names[losses.models[0]]} loses minus that of the other model, on the same examples"
+    tables.append(_gap_table(losses.gaps, title))
+    both = " and ".join(names[model] for model in losses.models)
+    text = f"{_count_significant(losses.gaps)} removals take another share of the score above chance from {both} (q ≤ {SIGNIFICANT})"
     smallest = {drop.gap.language: drop for drop in losses.drops}  # the last of every task is the smallest model
     differences = [
-        f"on {task} {drop.row.model} loses {_format_lost(drop.row)} and {drop.row_of_other.model} {_format_lost(drop.row_of_other)}, "
+        f"on {task} {names[drop.row.model]} loses {_format_lost(drop.row)} "
+        f"and {names[drop.row_of_other.model]} {_format_lost(drop.row_of_other)}, "
         f"a difference of {format_interval(drop.gap.difference, drop.gap.low, drop.gap.high, '+.1%')}"
         for task, drop in smallest.items()
     ]
     sentence = f"Of the score above chance, {'; '.join(differences)}. {text}." if differences else f"{text}."
-    return Part(tuple(tables), (_task_bars(losses.drops),) if losses.drops else (), sentence)
+    return Part(tuple(tables), (_task_bars(losses.drops, names),) if losses.drops else (), sentence)
 
 
-def _task_table(drops: Sequence[TaskDrop]) -> Table:
+def _task_table(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> Table:
     columns = (
         Column("task"),
         Column("without"),
@@ -239,13 +292,14 @@ def _task_table(drops: Sequence[TaskDrop]) -> Table:
     for drop in drops:
         row, control, gap = drop.row, drop.row_of_other, drop.gap
         shares = (*row.share.interval_lost, *control.share.interval_lost, gap.difference, gap.low, gap.high)
-        cells.append((gap.language, gap.without, row.model, control.model, row.dense, control.dense, *shares, gap.p, gap.q))
+        models = names[row.model], names[control.model]
+        cells.append((gap.language, gap.without, *models, row.dense, control.dense, *shares, gap.p, gap.q))
     return Table(
         "tasks", columns, tuple(cells), "Share of its own score above chance that each model loses, task by task, on the same examples"
     )
 
 
-def _task_bars(drops: Sequence[TaskDrop]) -> BarFigure:
+def _task_bars(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> BarFigure:
     """Returns a group of bars for every task and number of heads: one for the model, one for the other."""
     has_levels = len({drop.gap.without for drop in drops}) > 1
     own, of_control = ([row.share.interval_lost for row in rows] for rows in ([d.row for d in drops], [d.row_of_other for d in drops]))
@@ -259,7 +313,7 @@ def _task_bars(drops: Sequence[TaskDrop]) -> BarFigure:
         n=min(drop.row.n_examples for drop in drops),
         n_unit="examples of a task at least",
         categories=tuple(f"{drop.gap.language}, without {drop.gap.without}" if has_levels else drop.gap.language for drop in drops),
-        bars=(Bars(first.row.model, *zip(*own, strict=True)), Bars(first.row_of_other.model, *zip(*of_control, strict=True))),
+        bars=(Bars(names[first.row.model], *zip(*own, strict=True)), Bars(names[first.row_of_other.model], *zip(*of_control, strict=True))),
     )
 
 
@@ -286,11 +340,11 @@ def _smallest_without(rows: Sequence[FamilyContrast] | Sequence[SizeTrend], loss
     return next((without for without in reversed(heads) if without in compared), compared[0])
 
 
-def _families_part(losses: LanguageLosses) -> Part:
+def _families_part(losses: LanguageLosses, languages: Table) -> Part:
     rows = losses.contrasts
-    table = _contrast_table(rows)
+    tables = (_contrast_table(rows), languages)
     if not rows:
-        return Part((table,), (), "No contrast: the file of groups names fewer than two families whose losses are defined.")
+        return Part(tables, (), "No contrast: the file of groups names fewer than two families whose losses are defined.")
     without = _smallest_without(rows, losses)
     texts = []
     for row in rows:
@@ -298,7 +352,7 @@ def _families_part(losses: LanguageLosses) -> Part:
             tested = "no interval, since one side is a single language" if row.p is None else f"p = {row.p:.2g}, q = {row.q:.2g}"
             texts.append(f"{row.family} {format_interval(row.difference, row.low, row.high, '+.1%')} ({tested})")
     sentence = f"Without {without}, the share that languages of a family lose differs from that of all others by: {'; '.join(texts)}."
-    return Part((table,), (_contrast_bars(rows),), sentence)
+    return Part(tables, (_contrast_bars(rows),), sentence)
 
 
 def _contrast_bars(rows: Sequence[FamilyContrast]) -> BarFigure:
@@ -338,22 +392,23 @@ def _contrast_table(rows: Sequence[FamilyContrast]) -> Table:
     return Table("families", columns, tuple(astuple(row) for row in rows), title)
 
 
-def _sizes_part(losses: LanguageLosses, heads: Sequence[LossRow]) -> Part:
-    tables = [*([_trend_table(losses.trends)] if losses.trends else []), _size_table(losses, heads)]
-    figures = tuple(_size_figures(tables[-1], {row.without: row for row in losses.trends}))
+def _sizes_part(losses: LanguageLosses, heads: Sequence[LossRow], languages: Table) -> Part:
+    sizes = _size_table(losses, heads)
+    tables = (*([_trend_table(losses.trends)] if losses.trends else []), sizes, languages)
+    figures = tuple(_size_figures(sizes, {row.without: row for row in losses.trends}))
     if not losses.trends:
         n_languages = len({row.language for row in heads if losses.groups[row.language].size is not None})
         sentence = (
             f"No rank correlation of the share lost with the size of the corpus: {n_languages} languages have a size, and it takes four."
         )
-        return Part(tuple(tables), figures, sentence)
+        return Part(tables, figures, sentence)
     without = _smallest_without(losses.trends, losses)
     (row,) = [row for row in losses.trends if row.without == without]
     sentence = (
         f"Without {without}, the rank correlation of the share lost with the size of the corpus over {row.n_languages} languages is "
         f"{format_interval(row.correlation, row.low, row.high, '+.2f')} (p = {row.p:.2g}, q = {row.q:.2g})."
     )
-    return Part(tuple(tables), figures, sentence)
+    return Part(tables, figures, sentence)
 
 
 def _size_table(losses: LanguageLosses, heads: Sequence[LossRow]) -> Table:

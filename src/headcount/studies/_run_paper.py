@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headcount.core.errors import HeadcountError, MissingExtra, OptionError
+from headcount.core.errors import AlignmentError, HeadcountError, MissingExtra, OptionError
 from headcount.core.files import hash_path
 from headcount.core.options import Configurable
 from headcount.core.study_result import StudyResult
@@ -25,20 +25,32 @@ from headcount.studies._base import STEP_BATCH, Effort, Study, StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, Subject
 from headcount.studies._results import describe_study_run
 
-REVISION = 2
+REVISION = 3
 """Raised where a study gives another result than before for the same request, so that a run does not take an older one for it."""
 TIMED = 16
 """Examples of the report split that are timed for the estimate."""
 
 
 def list_items(paper: Paper, context: StudyContext) -> tuple[Item, ...]:
-    """Returns every experiment of a paper for the model and task of a context, those that cannot run too."""
+    """Returns every experiment of a paper for the model and task of a context, those that cannot run too.
+
+    Those on roles cannot where the tokenizer does not say which words its tokens are, or the task has no texts that roles can be measured on.
+    """
     subject = Subject(context.loaded.heads, context.task, context.sources.has_text, has_new_head=context.new_head)
-    items = paper.items(subject)
+    items = tuple(paper.items(subject))
+    problem = context.text_problem if any(_uses_text(item) for item in items) else None
+    if problem is not None and (
+        isinstance(problem, AlignmentError) or not context.sources.text_fingerprint
+    ):  # else wrong input, for `check_items`
+        items = tuple(replace(item, study=None, reason=str(problem)) if _uses_text(item) else item for item in items)
     if not context.new_head:
-        return tuple(items)
+        return items
     reason = "the head of the model is new, and this item trains none; name a model that was trained on the task"
     return tuple(item if item.study is None or _trains_head(item.study) else replace(item, study=None, reason=reason) for item in items)
+
+
+def _uses_text(item: Item) -> bool:
+    return item.study is not None and item.study.info.uses("text")
 
 
 def _trains_head(study: Study) -> bool:
@@ -57,8 +69,8 @@ def check_items(items: Sequence[Item], context: StudyContext, describe: Callable
         reasons = "; ".join(f"{item.id}: {describe(item)}" for item in items)
         raise OptionError(f"none of these items can run with {context.model_name} and task {context.task.name}: {reasons}")
     describe_study_run(context, context.loaded, {})
-    if context.sources.text_fingerprint and any(study.info.uses("text") for study in studies):
-        context.sources.open_corpus(context.loaded, context.task)
+    if context.text_problem is not None and any(study.info.uses("text") for study in studies):
+        raise context.text_problem
     for study in dict.fromkeys(studies):
         study.check_inputs(context)
 

@@ -199,9 +199,18 @@ class PythonSources:
         return read_classes(self.data)
 
     def open_task(
-        self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None, *, file: Path | None = None
+        self,
+        loaded: LoadedModel,
+        name: str | None = None,
+        options: Mapping[str, str] | None = None,
+        *,
+        file: Path | None = None,
+        keeps_train: bool = False,
     ) -> Task:
-        """Returns the task of the caller, or the named one, for a model; a file, also one named in place of a task, is divided in three splits."""
+        """Returns the task of the caller, or the named one, for a model.
+
+        A file, also one named in place of a task, is divided in three splits, since no other data are named.
+        """
         if name and (named := Path(name)).is_file():
             return replace(self.open_task(loaded, None, options, file=named), name=named.stem)
         if isinstance(self.data, Task) and name is None and file is None:

@@ -17,11 +17,11 @@ class Languages(Study):
     """Do languages need the same layers, and does a multilingual model suffer more from pruning than a monolingual one?
 
     Budhraja et al. 2021 on multilingual BERT: fine-tune on one language, prune, evaluate on each. Heads are chosen on the first language alone;
-    blocks of layers are gated away. Drops are paired with the dense model on the same examples; against a monolingual model the relative drops are
-    compared on the examples that both read. With `fine_tune` the models are trained on the first language before (zero-shot transfer to the others).
-    With `recover` they are pruned first and then trained, the dense model too, and no layers are removed. A file of groups adds contrasts between
-    language families and the rank correlation with the size of the pre-training corpus. With `other_tasks` the two models are also compared on
-    further tasks, each pruned by its own data.
+    blocks of layers are gated away. Of files, those after the first are read in full, since nothing is chosen on them. Drops are paired with the
+    dense model on the same examples; against a monolingual model the relative drops are compared on the examples that both read. With `fine_tune`
+    the models are trained on the first language before (zero-shot transfer to the others). With `recover` they are pruned first and then trained,
+    the dense model too, and no layers are removed. A file of groups adds contrasts between language families and the rank correlation with the size
+    of the pre-training corpus. With `other_tasks` the two models are also compared on further tasks, each pruned by its own data.
     """
 
     _: KW_ONLY
@@ -104,7 +104,7 @@ class Languages(Study):
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=tuple(note_dense_models(losses)),
+            notes=(*self._note_files(context.limit), *note_dense_models(losses, part.tables)),
             figures=part.figures,
             measurements={
                 **losses.request,
@@ -115,3 +115,9 @@ class Languages(Study):
                 "sizes": [asdict(row) for row in losses.trends],
             },
         )
+
+    def _note_files(self, limit: int | None) -> tuple[str, ...]:
+        if not self.files:
+            return ()
+        most = "" if limit is None else f", at most {limit}"
+        return (f"Heads are chosen on {self.names[0]}; of every other language all rows of the file are read{most}.",)

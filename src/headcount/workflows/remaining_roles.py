@@ -38,8 +38,7 @@ class FamilyTest:
             UnknownName: no definition of that name is registered.
         """
         rule = Definition.parse(definition)
-        names = [name for family in rule.info.families.values() for name in family]
-        return cls(corpus, rule, RoleSpec(parse_roles(names), batch_size=batch_size, seed=seed))
+        return cls(corpus, rule, RoleSpec(parse_roles(rule.family_roles), batch_size=batch_size, seed=seed))
 
     def key(self, pruning: Pruning, name: str, digest: str) -> ArtifactKey:
         """Returns the key of the roles of a pruned model, by the name and digest of its artifact."""

@@ -119,10 +119,9 @@ def test_x2_every_language(ran: PaperResult) -> None:
     (without,) = [name for name in lost if "heads by random" in name]
     figure = result.figure("languages")
     assert isinstance(figure, BarFigure) and figure.categories == NAMES and figure.n == LIMIT
-    columns = [f"{ENTAILMENT}: {name}" for name in NAMES]
     (bars,) = figure.bars
-    assert bars.label == f"without {without}" and list(bars.values) == [lost[without][column] for column in columns]
-    assert list(bars.low) == [lost[without][f"{column} low"] for column in columns]
+    assert bars.label == f"without {without}" and list(bars.values) == [lost[without][name] for name in NAMES]
+    assert list(bars.low) == [lost[without][f"{name} low"] for name in NAMES]
     between = records(result, "between languages")
     assert {row["language"] for row in between} == set(NAMES[1:]) and len(between) == 3 * len(lost)
     assert all(f"{name} loses" in result.sentence for name in NAMES)
@@ -135,9 +134,8 @@ def test_x3_languages_by_blocks_of_layers(ran: PaperResult) -> None:
     assert figure.rows == tuple(row["without"] for row in table)
     changed = {(row["language"], row["without"]): row["q"] <= 0.05 for row in result.measurements["rows"]}
     for number, name in enumerate(figure.columns):
-        column = f"{ENTAILMENT}: {name}"
-        assert [row[number] for row in figure.values] == [row[column] for row in table]
-        assert all(row[f"{column} low"] <= row[column] <= row[f"{column} high"] for row in table)
+        assert [row[number] for row in figure.values] == [row[name] for row in table]
+        assert all(row[f"{name} low"] <= row[name] <= row[f"{name} high"] for row in table)
         assert [row[number] for row in figure.marks] == [changed[name, row["without"]] for row in table]
     layers = [row for row in result.measurements["rows"] if row["kind"] != "heads"]
     worst = max(layers, key=lambda row: row["lost"])

@@ -13,6 +13,7 @@ from headcount.core.errors import OptionError
 from headcount.core.figure import BarFigure, HeatMap, LineFigure, ScatterFigure
 from headcount.core.heads import Head
 from headcount.core.study_result import StudyResult
+from headcount.data.embedded.rare_words import draw_rare_sentences
 from headcount.data.embedded.sentences import draw_sentences
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
@@ -53,6 +54,17 @@ def translation(tmp_path_factory: pytest.TempPathFactory) -> PaperResult:
     with Run.lead(tmp_path_factory.mktemp("voita2019") / "translator") as run:
         context = StudyContext(PythonSources("demo/translation", None, None, 0, 20, None), model="demo/translator", run=run, limit=20)
         return run_paper(chosen, choose_items(list_items(chosen, context), ("V9", "V11", "V13")), context)
+
+
+@pytest.fixture(scope="module")
+def rare(tmp_path_factory: pytest.TempPathFactory) -> PaperResult:
+    """Items on rare words, on the text and the model that show them."""
+    name, n_sentences = "demo/rare-words", 160
+    sources = PythonSources(name, None, draw_rare_sentences(n_sentences), 0, n_sentences, None)
+    with Run.lead(tmp_path_factory.mktemp("voita2019") / "rare") as run:
+        context = StudyContext(sources, model=name, run=run, limit=n_sentences)
+        chosen = Voita2019Paper(quick=True, frequent=60)
+        return run_paper(chosen, choose_items(list_items(chosen, context), ("V6", "V7", "V10")), context)
 
 
 def records(result: StudyResult, table: str) -> list[dict[str, Any]]:
@@ -362,3 +374,24 @@ def test_v6_rare_words(paper: PaperResult) -> None:
         (name.rpartition("H")[0], str(Head.parse(name).index)): of_head[0] for name, of_head in shares.items() if name != "random key"
     }
     assert "rarest token" in result.sentence and best["rarest"]["best head"] in result.sentence
+
+
+def test_v6_a_head_attends_to_the_rarest_word(rare: PaperResult) -> None:
+    rows = {row["tokens"]: row for row in records(rare.results["V6"], "best")}
+    rarest = rows["rarest"]
+    assert rarest["share of queries low"] > 3 * rarest["of a random key"] and rarest["p"] < 1e-6
+    assert rarest["share of queries"] > rarest["of the best offset"] + 0.1, "the rule of the paper"
+    assert rows["two rarest"]["share of queries"] >= rarest["share of queries"] - 0.05
+    figure = rare.results["V6"].figure("ranks")
+    assert isinstance(figure, BarFigure) and figure.bars[0].values[0] > 3 * figure.bars[1].values[0]
+
+
+def test_v7_v10_count_rare_words_with_the_number_of_frequent_tokens(rare: PaperResult) -> None:
+    families = rare.results["V7"].measurements["families"]
+    assert rare.results["V7"].measurements["definition"] == "voita2019(frequent=60)"
+    (head,) = {row["best head"] for row in records(rare.results["V6"], "best")}
+    assert head in families["rare words"] and families["positional"], "the previous word and the rarest one"
+    changes = [row for row in records(rare.results["V10"], "changes") if row["family"] == "rare words"]
+    assert changes and all(row["in the dense model"] == len(families["rare words"]) for row in changes)
+    default = Voita2019Paper(definition="pande2021", frequent=60)
+    assert "frequent" not in str(default._rule), "another definition stays as it is"

@@ -15,6 +15,7 @@ from headcount.app.console.text import TEXT_COLUMNS
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import SENTENCES, read_corpus
 from headcount.core.errors import ArtifactError, UnsupportedModel
+from headcount.data.embedded.rare_words import draw_rare_sentences
 from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Task
@@ -52,6 +53,8 @@ def open_corpus(
         sentences = read_annotated(text, **({} if task else {name: getattr(data, name) for name in TEXT_COLUMNS}))
     elif embedded == "translation":
         sentences = draw_translations(number=data.limit or SENTENCES, seed=data.seed)
+    elif embedded == "rare-words":
+        sentences = draw_rare_sentences(data.limit or SENTENCES, seed=data.seed)
     else:
         sentences = draw_sentences(embedded, data.limit or SENTENCES, seed=data.seed)  # pyright: ignore[reportArgumentType]
     has_own_end = embedded == "translation"  # the embedded translator was trained without a delimiter in front

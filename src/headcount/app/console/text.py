@@ -11,13 +11,13 @@ import typer
 from headcount.app.console.inputs import TaskOptions
 from headcount.core.errors import unknown_name_error
 
-EMBEDDED = ("english", "tavi", "translation")
+EMBEDDED = ("english", "tavi", "translation", "rare-words")
 TEXT_COLUMNS = ("text_column", "text_pair_column")
 TASK_OPTIONS = ("train", "eval", "label_column", "source_column", "target_column", "image_column", "task_option")
 
 File = Annotated[Path | None, typer.Option("--text", metavar="FILE", help="CoNLL-U, plain text (a sentence a line), or a table.")]
 Embedded = Annotated[
-    str | None, typer.Option("--embedded", metavar="NAME", help="Instead of a file: english, tavi or translation, embedded.")
+    str | None, typer.Option("--embedded", metavar="NAME", help="Instead of a file: english, tavi, translation or rare-words, embedded.")
 ]
 Parser = Annotated[
     str | None,

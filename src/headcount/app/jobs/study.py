@@ -112,15 +112,27 @@ class ConsoleSources:
         return tokenizer_or_image_processor(loaded.model, loaded.folder, self.data.trust_remote_code)
 
     def open_task(
-        self, loaded: LoadedModel, name: str | None = None, options: Mapping[str, str] | None = None, *, file: Path | None = None
+        self,
+        loaded: LoadedModel,
+        name: str | None = None,
+        options: Mapping[str, str] | None = None,
+        *,
+        file: Path | None = None,
+        keeps_train: bool = False,
     ) -> Task:
-        """Returns the task of the command line, or the named one, for a model; a file stands in for its data, also one named in place of a task."""
+        """Returns the task of the command line, or the named one, for a model.
+
+        A file stands in for its data, also one named in place of a task; with `keeps_train` for --eval alone, if --train is named too and is another
+        file.
+        """
         assert loaded.folder is not None
         if name and (named := Path(name)).is_file():
             return replace(self.open_task(loaded, None, options, file=named), name=named.stem)
         task_options = [*(self.data.task_option or []), *(f"{option}={value}" for option, value in (options or {}).items())]
         data = self.data._replace(task=name or self.data.task, task_option=task_options or None)
-        if file is not None:
+        if file is not None and keeps_train and data.train and data.eval and data.train != [file]:
+            data = data._replace(eval=[file])
+        elif file is not None:
             data = data._replace(train=[file], eval=None)
         return open_named_task(self.session, data, loaded.model, loaded.folder)
 

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 from headcount.core.definition import Definition, DefinitionInfo
+from headcount.core.options import option
 from headcount.core.role_table import MARGIN, POSITIONAL_ACCURACY, RoleScore, RoleTable
 
 POSITIONAL = "positional"
+
+FREQUENT = 500
+"""The default of the role `rare`, so that a definition without options labels what is measured by default."""
 
 
 @dataclass(frozen=True)
@@ -13,10 +17,23 @@ class Voita2019(Definition):
     """A head has a role if its strongest key is in the sieve often enough; nothing is tested.
 
     A positional role needs 90 % of the tokens. Any other needs 10 points more than the best fixed offset. Both need 10 points more than a random
-    key. Voita et al. 2019, sections 4 and 5.
+    key. Voita et al. 2019, sections 4 and 5. Rare words are those outside the 500 most frequent tokens of the text, or the number that `frequent`
+    names for smaller texts.
     """
 
+    _: KW_ONLY
+    frequent: int = option(FREQUENT, "Rare words: sentences count whose rarest token is outside so many most frequent tokens", minimum=0)
     info = DefinitionInfo(source="Voita et al. 2019", families={POSITIONAL: ("offset",), "syntactic": ("syntax",), "rare words": ("rare",)})
+
+    @property
+    def further_roles(self) -> tuple[str, ...]:
+        """The roles of rare words, where these are not rare by the default number of frequent tokens."""
+        return () if self.frequent == FREQUENT else tuple(f"rare:{number}(frequent={self.frequent})" for number in (1, 2))
+
+    @property
+    def family_roles(self) -> tuple[str, ...]:
+        """The roles of all families; those of rare words with the number of frequent tokens."""
+        return tuple(name for name in super().family_roles if name != "rare" or not self.further_roles) + self.further_roles
 
     def accuracy_threshold(self, row: RoleScore) -> float:
         """Returns 90 % for a positional role, else 10 points more than the best fixed offset; both at least 10 points more than a random key."""

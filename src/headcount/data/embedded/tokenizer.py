@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from transformers import PreTrainedTokenizerFast
 
 from headcount.data.embedded import lexicon
@@ -20,14 +22,14 @@ def vocabulary() -> list[str]:
     return list(dict.fromkeys([*SPECIAL, *english, *stems, *(f"##{suffix}" for suffix in lexicon.SUFFIXES)]))
 
 
-def build_tokenizer(*, segments: bool = False) -> PreTrainedTokenizerFast:
+def build_tokenizer(*, segments: bool = False, tokens: Sequence[str] | None = None) -> PreTrainedTokenizerFast:
     """A fast tokenizer that sets [CLS] before a text and [SEP] after it, and after the second text of a pair.
 
-    `segments` says that the model takes token_type_ids, as the encoders do.
+    `segments` says that the model takes token_type_ids, as the encoders do; `tokens` are those of another vocabulary than the languages'.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-    order = {token: number for number, token in enumerate(vocabulary())}
+    order = {token: number for number, token in enumerate(vocabulary() if tokens is None else tokens)}
     tokenizer = Tokenizer(models.WordPiece(order, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)

@@ -10,10 +10,11 @@ from headcount.core.options import option, options_of
 from headcount.data.embedded import english, tavi
 from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, text_of_pair
 from headcount.data.embedded.grammar import Clause, draw_clause
+from headcount.data.embedded.rare_words import RareSentence, draw_rare_sentence, rare_vocabulary
 from headcount.data.embedded.splits import draw_split
 from headcount.data.embedded.stories import draw_story
 from headcount.data.embedded.tokenizer import build_tokenizer, vocabulary
-from headcount.data.metrics import ACCURACY, PERPLEXITY, Metric
+from headcount.data.metrics import ACCURACY, IGNORED, PERPLEXITY, TOKEN_ACCURACY, Metric
 from headcount.data.task import Split, Task, Text, Texts
 from headcount.data.task_builder import TaskInfo, TaskRequest
 from headcount.data.tasks._labels import to_classes
@@ -29,7 +30,7 @@ Language = Any
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedRecipe:
-    """How the examples of a variant are drawn, their identity, their text and model inputs, and the head and metric that they need."""
+    """How the examples of a variant are drawn, their identity, their text and model inputs, and the head, metric and tokens that they need."""
 
     draw: Callable[[Random], Any]
     identity: Callable[[Any], str]
@@ -37,6 +38,7 @@ class EmbeddedRecipe:
     examples: Callable[[TaskRequest, Sequence[Any]], Iterable[dict[str, Any]]]
     head: tuple[str, ...]
     metric: Metric | None = None
+    vocabulary: Callable[[], list[str]] = vocabulary
 
 
 def _english_text(clause: Clause) -> str:
@@ -98,9 +100,23 @@ def _translation_recipe() -> EmbeddedRecipe:
     return EmbeddedRecipe(draw_clause, _english_text, text, examples, ("MTModel", "ConditionalGeneration"))
 
 
+def _rare_words_recipe() -> EmbeddedRecipe:
+    def text(sentence: RareSentence, position: str) -> Text:
+        return Text(position, str(sentence))
+
+    def examples(request: TaskRequest, sentences: Sequence[RareSentence]) -> Iterator[dict[str, Any]]:
+        encoded = encode(request, ((f"sentence {number}", str(sentence)) for number, sentence in enumerate(sentences)))
+        for number, (example, sentence) in enumerate(zip(encoded, sentences, strict=True)):
+            labels = to_classes(request, [(f"sentence {number}", label) for label in sentence.labels])
+            yield {**example, "labels": [IGNORED, *labels, IGNORED]}  # a word is one token, between [CLS] and [SEP]
+
+    return EmbeddedRecipe(draw_rare_sentence, str, text, examples, ("TokenClassification",), TOKEN_ACCURACY, rare_vocabulary)
+
+
 EMBEDDED = {
     "entailment": _entailment_recipe(english),
     "entailment-tavi": _entailment_recipe(tavi),
+    "rare-words": _rare_words_recipe(),
     "stories": _stories_recipe(),
     "text": _masked_text_recipe(english),
     "text-tavi": _masked_text_recipe(tavi),
@@ -110,18 +126,20 @@ EMBEDDED = {
 
 @dataclass(frozen=True)
 class Demo(GeneratedText):
-    """The embedded languages, drawn by seeded generators, offline: entailment, translation, stories and plain text.
+    """The embedded languages, drawn by seeded generators, offline: entailment, translation, stories, plain text and rare words.
 
     Splits hold 512, 512 and 1000 examples (size=N for other numbers), of texts that no embedded model was trained on.
     """
 
-    variant: Literal["entailment", "entailment-tavi", "stories", "text", "text-tavi", "translation"] = option(
+    variant: Literal["entailment", "entailment-tavi", "rare-words", "stories", "text", "text-tavi", "translation"] = option(
         help="The language and what is asked about it"
     )
     _: KW_ONLY
     size: int | None = option(None, "Examples of each split; none is 512, 512 and 1000", minimum=1)
     info = TaskInfo(
-        uses=(), model="the embedded model that was trained for it: see docs/embedded.md", metric="accuracy, perplexity, BLEU or chrF"
+        uses=(),
+        model="the embedded model that was trained for it: see docs/embedded.md",
+        metric="accuracy, accuracy over words, perplexity, BLEU or chrF",
     )
 
     def build(self, request: TaskRequest) -> Task:
@@ -155,9 +173,10 @@ class Demo(GeneratedText):
         """Returns the request with the embedded tokenizer, its model and options checked."""
         check_head(request, data.head, self.info.model)
         if request.tokenizer is None:
-            request = replace(request, tokenizer=build_tokenizer(segments=hasattr(request.model.config, "type_vocab_size")))
+            segments = hasattr(request.model.config, "type_vocab_size")
+            request = replace(request, tokenizer=build_tokenizer(segments=segments, tokens=data.vocabulary()))
         check_tokenizer(request)
-        if request.tokenizer.get_vocab() != {token: number for number, token in enumerate(vocabulary())}:
+        if request.tokenizer.get_vocab() != {token: number for number, token in enumerate(data.vocabulary())}:
             raise DataError(f"task '{request.name}' is in the embedded languages, which only the tokenizer of the embedded models knows")
         changed = [declared.name for declared in options_of(GeneratedText) if getattr(self, declared.name) != declared.default]
         if changed and data.metric is not None:

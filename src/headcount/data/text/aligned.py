@@ -22,6 +22,7 @@ class Reason(StrEnum):
 
     UNCOVERED = "a word without a token"
     OFFSETS = "offsets out of order or outside the text"
+    PIECES = "pieces that do not spell the text, or in several ways"
     EMPTY = "no words or no tokens"
 
 

@@ -18,7 +18,7 @@ from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.data.embedded.entailment import LABELS
 from headcount.data.share_above_chance import Share, chance_of, relative_gap, share_left
-from headcount.data.task import Task
+from headcount.data.task import SPLITS, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.pruning.base import Pruner
@@ -154,6 +154,12 @@ class LanguageLosses:
     groups: Mapping[str, LanguageGroup]
     drops: list[TaskDrop]
 
+    @property
+    def sizes(self) -> list[int]:
+        """The number of examples of every column."""
+        n_examples = {(row.model, row.language): row.n_examples for row in self.rows}
+        return [n_examples[column] for column in self.columns]
+
 
 def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses:
     """Returns what every model loses in every language without layers or heads, compared between languages and between models."""
@@ -245,10 +251,11 @@ def _compare_pairs(context: StudyContext, pairs: Sequence[Measured]) -> tuple[li
 def estimate_effort(study: Languages, context: StudyContext) -> Effort:
     """Returns the evaluations of every model in every language, and the choice and training of all pruned models.
 
-    Every language is taken to have as many examples as the task of the context, and the other model as many heads.
+    The first language, and every language that is a task by name, is taken to have as many examples as the task of the context; the other model as
+    many heads.
     """
     heads, n_report = context.loaded.heads, len(context.task.report)
-    n_examples, template = min(n_report, context.limit or n_report), make_template(study, context.seed)
+    template = make_template(study, context.seed)
     sizes = [None] if template.method.sizing_option and not study.keep else count_levels(study.keep, heads, SHARES)
     requests = [template if size is None else template.resized(size) for size in sizes]
     by_seed = [replace(request, seed=request.seed + number) for request in requests for number in range(_count_seeds(request, study.seeds))]
@@ -262,12 +269,22 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
     for model, languages in readings:
         effort += estimate_requests(context, by_seed, subject=f"{model}, {languages[0]}")
         for language in languages:
+            n_rows = _count_rows(study, language) or n_report
+            n_examples = min(n_rows, context.limit or n_rows)
             effort += Effort(shared={("layers", model, language): Effort(passes=(1 + n_groups) * n_examples)})
             effort += Effort(shared={("heads", model, language, request): Effort(passes=n_examples) for request in by_seed})
         if study.fine_tune:
             n_steps = replace(template.recipe, epochs=study.fine_tune).n_steps(len(context.task.calibration))
             effort += Effort(shared={("tuned", model, languages[0]): Effort(steps=n_steps * study.train_batch / STEP_BATCH)})
     return effort
+
+
+def _count_rows(study: Languages, language: str) -> int:
+    """Returns how many lines the file of a language after the first has; 0 for a named task."""
+    if language == study.names[0] or not study.files:
+        return 0
+    with Path(study.files[language]).open("rb") as file:
+        return sum(1 for _ in file)
 
 
 def make_template(study: Languages, seed: int) -> PruneSpec:
@@ -333,17 +350,35 @@ def _open_subject(
         requests = [template.resized(keep) for keep in count_levels(study.keep, loaded.heads, SHARES)]
     for request in requests:
         check_request(request, loaded.model, loaded.heads)
-    languages = {task: open_language(study, context, loaded, task) for task in tasks}
+    languages = open_languages(study, context, loaded, tasks)
     return StudiedModel(name, loaded, languages, requests, is_untrained=has_new_head and not study.fine_tune and study.recover is not None)
+
+
+def open_languages(study: Languages, context: StudyContext, loaded: LoadedModel, languages: Sequence[str]) -> dict[str, Task]:
+    """Returns the task of each language.
+
+    Nothing is chosen on a language after the first, so that the report split of its file is the whole file; what is calibrated and selected
+    is on the first.
+    """
+    first, *others = ((language, open_language(study, context, loaded, language)) for language in languages)
+    tasks = dict([first, *others])
+    for language, task in others if study.files else ():
+        examples = [example for split in SPLITS for example in task.split(split)]
+        tasks[language] = replace(task, calibration=first[1].calibration, selection=first[1].selection, report=examples)
+    return tasks
 
 
 def open_language(
     study: Languages, context: StudyContext, loaded: LoadedModel, language: str, options: Mapping[str, str] | None = None
 ) -> Task:
-    """Returns the task of a language: the named task, or that of the caller on the file of the language."""
+    """Returns the task of a language: the named task, or that of the caller on the file of the language.
+
+    The first file is held out where the caller named data for training and data for evaluation, so that the former train; else it is divided.
+    """
     if study.tasks:
         return context.sources.open_task(loaded, language, options)
-    task = context.sources.open_task(loaded, None, options, file=Path(study.files[language]))
+    is_first = language == study.names[0]
+    task = context.sources.open_task(loaded, None, options, file=Path(study.files[language]), keeps_train=is_first)
     return replace(task, name=f"{task.name} {language}")
 
 

@@ -144,8 +144,8 @@ def measure_further_tables(
 
 def _names_of_family_roles(definition: Definition) -> tuple[str, ...]:
     """Returns the names of the roles of all families, block heads in both forms."""
-    names = [name for family in definition.info.families.values() for name in family]
-    return (*names, "segment:entropy") if "segment" in names else tuple(names)
+    names = definition.family_roles
+    return (*names, "segment:entropy") if "segment" in names else names
 
 
 def _measure_or_read_roles(

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
+from headcount.behaviour.definitions.voita2019 import Voita2019
 from headcount.core.options import option
 from headcount.core.study_result import Column, Table
 from headcount.studies._base import Study
@@ -66,7 +67,7 @@ class Voita2019Paper(Paper):
             lacks = ("text",) if study.info.uses("text") and not subject.has_text else ()
             return Item(f"V{number}", title, part, None if lacks or reason else study, lacks, reason, published)
 
-        maps: Any = {"definition": self.definition, "sentences": n}
+        maps: Any = {"definition": self._rule, "sentences": n}
         encoder, everywhere = self._pruned_model_options(frozen_decoder=is_translator), self._pruned_model_options()
         encoder |= {} if one_kind else {"kinds": (ENCODER,)}
         curves = PruningCurve(**everywhere, other_tasks=self.other_task)
@@ -95,6 +96,11 @@ class Voita2019Paper(Paper):
             item(16, "Attention maps of typical heads", "Fig. 5", AttentionMaps(**maps)),
             item(17, "Gates on the trained model against gates from scratch", "section 6.3", self._from_scratch_study(gates=True)),
         ]
+
+    @property
+    def _rule(self) -> str:
+        """The definition of roles; the published one with the number of frequent tokens of this text."""
+        return str(Voita2019(frequent=self.frequent)) if self.definition == "voita2019" else self.definition
 
     def _importance_map(self, by: str) -> ImportanceMap:
         return ImportanceMap((by,), examples=self._examples, show="scores")
