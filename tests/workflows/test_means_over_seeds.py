@@ -13,7 +13,8 @@ import headcount as hc
 from headcount.core.evaluation import Evaluation
 from headcount.core.stats.significance import paired_bootstrap
 from headcount.data.metrics import ACCURACY, F1, PERPLEXITY, Metric, bleu
-from headcount.studies._gated import measure_drop, relative_gap, share_left
+from headcount.data.share_above_chance import relative_gap, share_left
+from headcount.studies._gated import measure_drop
 from headcount.studies._measure.language_groups import resample_lost_shares
 from headcount.workflows.grid import average_evaluations, compare_evaluations
 

@@ -258,8 +258,8 @@ class Study(Configurable):
         """Raises an error where a file, model or task that an option names cannot be used with the model, before any work. By default all can."""
 
     @property
-    def trains_new_head(self) -> bool | tuple[str, ...]:
-        """Whether a new head of the model, which is untrained, is trained before predictions are judged; or the methods that must all train weights.
+    def trains_new_head(self) -> bool:
+        """Whether a new head of the model, which is untrained, is trained before predictions are judged.
 
         By default it need not be where the study takes no task.
         """

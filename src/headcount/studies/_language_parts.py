@@ -153,6 +153,15 @@ def _loss_map(losses: LanguageLosses) -> HeatMap:
     )
 
 
+def _shorten_removals(removals: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Returns the names of what is removed, and a note with the method of those that remove single heads, where all have one."""
+    methods = {text.partition(" heads by ")[2] for text in removals} - {""}
+    if len(methods) != 1:
+        return tuple(removals), ""
+    method = methods.pop()
+    return tuple(text.removesuffix(f" by {method}") for text in removals), f"Single heads by {method}."
+
+
 def _layer_sentence(losses: LanguageLosses) -> str:
     rows = [row for row in losses.rows if row.kind != SINGLE_HEADS and row.model == losses.models[0]]
     defined = [row for row in rows if row.share.interval_lost[0] is not None]

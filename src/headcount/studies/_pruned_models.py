@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from headcount.core.options import option
 from headcount.studies import _measure
 from headcount.studies._base import Study, StudyContext
+from headcount.studies._checks import all_train_weights
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class PrunedModels(Study):
     keep_models: bool = option(False, "Keep the models whose weights were trained in the run, for studies that read their weights")
 
     @property
-    def trains_new_head(self) -> bool | tuple[str, ...]:
-        """Whether models are fine-tuned after pruning, or else the methods; random heads are then fine-tuned as long as these train."""
-        return self.recover is not None or self.methods
+    def trains_new_head(self) -> bool:
+        """Whether models are fine-tuned after pruning, or every method trains weights; random heads are then fine-tuned as long."""
+        return self.recover is not None or all_train_weights(self.methods)
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where the model cannot be pruned by a method or to a size."""

@@ -15,7 +15,6 @@ from headcount.core.study_result import StudyResult
 from headcount.data.evaluate import evaluate, fingerprint_of
 from headcount.data.task import SPLITS, task_key
 from headcount.models.provenance import model_key, provenance
-from headcount.pruning.base import Pruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.estimate import estimate_step_seconds
 from headcount.runs.artifacts import ArtifactKey, safe_name
@@ -46,17 +45,11 @@ def list_items(paper: Paper, context: StudyContext) -> tuple[Item, ...]:
     if not context.new_head:
         return items
     reason = "the head of the model is new, and this item trains none; name a model that was trained on the task"
-    return tuple(item if item.study is None or _trains_head(item.study) else replace(item, study=None, reason=reason) for item in items)
+    return tuple(item if item.study is None or item.study.trains_new_head else replace(item, study=None, reason=reason) for item in items)
 
 
 def _uses_text(item: Item) -> bool:
     return item.study is not None and item.study.info.uses("text")
-
-
-def _trains_head(study: Study) -> bool:
-    """Whether a study trains a new head of its model before it judges predictions."""
-    answer = study.trains_new_head
-    return answer if isinstance(answer, bool) else all(pruner.info.trains == "weights" for pruner in Pruner.parse_grid(answer))
 
 
 def check_items(items: Sequence[Item], context: StudyContext, describe: Callable[[Item], str]) -> None:

@@ -8,6 +8,7 @@ from headcount.core.study_result import Column, StudyResult, Table
 from headcount.core.training_log import FEW_STEPS, FIGURES, LoggedTraining, draw_column, draw_gates, scale_for_figure
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
+from headcount.studies._checks import all_train_weights
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class TrainingLog(Study):
         return _measure.training_log.estimate_effort(self, context)
 
     @property
-    def trains_new_head(self) -> tuple[str, ...]:
-        """The method, which must train weights."""
-        return (self.method,)
+    def trains_new_head(self) -> bool:
+        """Whether the method trains weights."""
+        return all_train_weights((self.method,))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the log of the training, and the gate of every head at each of its entries."""

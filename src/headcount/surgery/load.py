@@ -21,7 +21,7 @@ from headcount.surgery.caches import keep_caches_apart
 from headcount.surgery.reshape import cuts_of, reshape
 from headcount.surgery.sizes import BUILD_LOCK, bounded_build, check_counts
 from headcount.surgery.source import check_weight_files, local_folder, model_class_of, read_config
-from headcount.surgery.state import restore_state
+from headcount.surgery.state import restore_unrestored_state
 
 Blocks = Mapping[str, record.KeptHeads]
 """What is left of each attention block, by its path relative to the base model."""
@@ -268,7 +268,7 @@ def _load_checked(folder: Path, cls: type, blocks: Blocks, options: Mapping[str,
 
 def _restore(model: nn.Module, folder: Path, dtype: Any) -> None:
     """Puts back what transformers did not restore from a folder, and moves tensors to addresses at which kernels round alike."""
-    restore_state(model, folder, dtype)
+    restore_unrestored_state(model, folder, dtype)
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type == "cpu" and tensor.data_ptr() % 64:  # kernels round differently across cache lines, as files map tensors
             tensor.data = tensor.data.clone()

@@ -21,7 +21,7 @@ from headcount.surgery.card import write_card
 from headcount.surgery.config import builds_same_model, heads_as_configured
 from headcount.surgery.cost import Cost
 from headcount.surgery.named_heads import original_fields
-from headcount.surgery.state import write_state
+from headcount.surgery.state import write_unrestored_state
 
 COMPANIONS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*", "source.spm",
               "target.spm", "preprocessor_config.json", "processor_config.json", "chat_template*", "normalizer.json")  # fmt: skip
@@ -138,7 +138,7 @@ def write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> 
             f"transformers cannot write this {type(model).__name__}: {' '.join(str(error).split())[:300]}. It converts the weights to the layout "
             "of their first release on saving, which a cut of uneven head counts does not have; keep the dense model and the plan"
         ) from error
-    return write_state(model, folder)
+    return write_unrestored_state(model, folder)
 
 
 def write_description(

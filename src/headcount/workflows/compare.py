@@ -358,7 +358,7 @@ def _measure_role_changes(job: ComparisonJob, artifacts: Sequence[Artifact]) -> 
     with job.progress("roles of the dense model", "examples") as advance:
         dense = measure_dense_roles(pruning, job.roles, progress=advance)
     with job.progress("roles of the pruned models", "models") as advance:
-        changes = measure_remaining_roles(pruning, specs, job.roles, dense, kinds=job.kinds, progress=advance).changes
+        changes = measure_remaining_roles(pruning, specs, job.roles, dense, attention_kinds=job.kinds, progress=advance).changes
     if changes:
         _present_tables(job, "roles", artifacts, {"role_changes": [change.flatten() for change in changes]})
     return changes

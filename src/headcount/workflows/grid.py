@@ -68,10 +68,10 @@ class GridPoint:
         """Whether the heads were drawn over the whole model: the control of all other methods."""
         return self.artifacts[0].content["spec"]["method"] == RandomPruner().to_dict()
 
-    def count_kept(self, heads: HeadMap, kinds: Sequence[str]) -> int:
+    def count_kept(self, heads: HeadMap, attention_kinds: Sequence[str]) -> int:
         """Returns how many heads of some kinds of attention (of all, if none are named) stay."""
         counts = count_by(heads.blocks, self.survivors)
-        return round(sum(number for kind, number in counts.items() if not kinds or kind in kinds))
+        return round(sum(number for kind, number in counts.items() if not attention_kinds or kind in attention_kinds))
 
 
 @dataclass(frozen=True)
@@ -251,15 +251,15 @@ def _flatten_difference(name: str, change: PairedDifference | None) -> dict[str,
 
 
 def summarise_methods(
-    grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0, measure_share: Callable[[Evaluation], Share] | None = None
+    grid: Grid, attention_kinds: Sequence[str] = (), *, seed: int = 0, measure_share: Callable[[Evaluation], Share] | None = None
 ) -> list[MethodRow]:
     """Returns a row for every point of a grid, those of one method together, most heads first; `measure_share` takes a mean over seeds."""
-    free = [block for block in grid.heads.blocks if not kinds or block.kind in kinds]
-    controls = {point.count_kept(grid.heads, kinds): point for point in grid.points if point.is_control}
+    free = [block for block in grid.heads.blocks if not attention_kinds or block.kind in attention_kinds]
+    controls = {point.count_kept(grid.heads, attention_kinds): point for point in grid.points if point.is_control}
     n_free, rows = sum(block.n_heads for block in free), []
     for method in grid.methods:
         for point in sorted((point for point in grid.points if point.method == method), key=lambda point: -point.n_kept):
-            n_kept = point.count_kept(grid.heads, kinds)
+            n_kept = point.count_kept(grid.heads, attention_kinds)
             control = None if point.is_control else controls.get(n_kept)
             rows.append(
                 MethodRow(
@@ -282,12 +282,12 @@ def summarise_methods(
     return correct_rows(rows)
 
 
-def compare_methods(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> list[MethodDifference]:
+def compare_methods(grid: Grid, attention_kinds: Sequence[str] = (), *, seed: int = 0) -> list[MethodDifference]:
     """Returns every pair of methods other than random at each number of heads that both have."""
     by_size: dict[int, list[GridPoint]] = {}
     for point in grid.points:
         if not point.is_control:
-            by_size.setdefault(point.count_kept(grid.heads, kinds), []).append(point)
+            by_size.setdefault(point.count_kept(grid.heads, attention_kinds), []).append(point)
     rows = [
         MethodDifference(n_kept, first.method, second.method, grid.compare(first, second, seed=seed))
         for n_kept in sorted(by_size, reverse=True)
@@ -296,12 +296,14 @@ def compare_methods(grid: Grid, kinds: Sequence[str] = (), *, seed: int = 0) -> 
     return correct_rows(rows)
 
 
-def list_differences(grid: Grid, rows: Sequence[MethodRow], kinds: Sequence[str] = (), *, seed: int = 0) -> list[MethodDifference]:
+def list_differences(
+    grid: Grid, rows: Sequence[MethodRow], attention_kinds: Sequence[str] = (), *, seed: int = 0
+) -> list[MethodDifference]:
     """Returns the differences of all methods from random heads, as their rows have them, and those between every two other methods."""
-    controls = {point.count_kept(grid.heads, kinds): point.method for point in grid.points if point.is_control}
+    controls = {point.count_kept(grid.heads, attention_kinds): point.method for point in grid.points if point.is_control}
     against_random = [
         MethodDifference(row.n_kept, row.method, controls[row.n_kept], row.against_random, q=row.q)
         for row in rows
         if row.against_random is not None
     ]
-    return [*against_random, *compare_methods(grid, kinds, seed=seed)]
+    return [*against_random, *compare_methods(grid, attention_kinds, seed=seed)]

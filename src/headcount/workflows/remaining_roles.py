@@ -131,7 +131,7 @@ def measure_remaining_roles(
     test: FamilyTest,
     dense: RoleTable,
     *,
-    kinds: Sequence[str] = (),
+    attention_kinds: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> RemainingFamilies:
     """Makes the models of all requests, and tests the roles of the heads of each of them on the same text.
@@ -141,12 +141,12 @@ def measure_remaining_roles(
         specs: The requests.
         test: The text, the roles that are tested on it, and the definition of their families.
         dense: The roles of the dense model on the same text.
-        kinds: Kinds of attention whose heads are counted; all, if none are named.
+        attention_kinds: Kinds of attention whose heads are counted; all, if none are named.
         progress: Called with the number of finished models, and of all.
     """
     definition = test.definition
     labelled = dense.relabel(definition)
-    counted = [head for block in pruning.heads.blocks if not kinds or block.kind in kinds for head in block.heads]
+    counted = [head for block in pruning.heads.blocks if not attention_kinds or block.kind in attention_kinds for head in block.heads]
     by_level: dict[tuple[str, int], list[PrunedRoles]] = {}
     for number, spec in enumerate(specs, 1):
         method, table = _test_roles_of_pruned(pruning, spec, test)

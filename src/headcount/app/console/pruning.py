@@ -188,9 +188,9 @@ def add_method_options(method: str, options: dict[str, str]) -> str:
     return f"{method.removesuffix(')')};{text})" if method.endswith(")") else f"{method}({text})"
 
 
-def parse_head_count(text: str, heads: HeadMap, kinds: Sequence[str] = ()) -> int:
-    """Returns how many heads stay, from a number or a share, of those of some kinds of attention (of all, if none are named)."""
-    total = sum(block.n_heads for block in heads.blocks if not kinds or block.kind in kinds) or len(heads)
+def parse_head_count(text: str, heads: HeadMap, attention_kinds: Sequence[str] = ()) -> int:
+    """Returns how many heads stay, from a number or a share, of those of some attention_kinds of attention (of all, if none are named)."""
+    total = sum(block.n_heads for block in heads.blocks if not attention_kinds or block.kind in attention_kinds) or len(heads)
     try:
         return Budget(keep=parse_keep(text)).heads(total)
     except ValueError as error:

@@ -26,10 +26,10 @@ from headcount.pruning.repair.projection import has_bias, head_rows, output_proj
 from headcount.pruning.repair.repair import FIT_EXAMPLES
 
 
-def check_biases(model: nn.Module, heads: HeadMap, kinds: Sequence[str] = ()) -> None:
-    """Raises UnsupportedModel where an output projection of these kinds of attention (of all, if none are named) has no bias to hold means."""
+def check_biases(model: nn.Module, heads: HeadMap, attention_kinds: Sequence[str] = ()) -> None:
+    """Raises UnsupportedModel where an output projection of these attention_kinds (of all, if none are named) has no bias to hold means."""
     for block in heads.blocks:
-        if block.n_heads and (not kinds or block.kind in kinds):
+        if block.n_heads and (not attention_kinds or block.kind in attention_kinds):
             _require_bias(model, block)
 
 

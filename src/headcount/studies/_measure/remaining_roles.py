@@ -32,4 +32,4 @@ def measure_remaining(study: RemainingRoles, context: StudyContext) -> Remaining
     pruning = make_pruning(context)
     note_training(context, pruning, specs)
     with context.progress("pruned models", "models") as advance:
-        return measure_remaining_roles(pruning, specs, test, dense, kinds=study.kinds, progress=advance)
+        return measure_remaining_roles(pruning, specs, test, dense, attention_kinds=study.kinds, progress=advance)
