@@ -3,6 +3,7 @@
     python benchmarks/census.py                         every class; writes census.jsonl, docs/census.md and the counts in README.md
     python benchmarks/census.py BertModel GPT2Model     some classes, prints their rows
     python benchmarks/census.py --again                 only what the last census did not prove; the other rows stay
+    python benchmarks/census.py --again BertModel       only these classes; the other rows stay
 
 Every class is built from its default configuration, shrunk by rules (headcount.models.tiny.build), with random weights, and examined in a forked
 process. Rows are written as they come, so that a census that was stopped goes on where it was.
@@ -261,6 +262,11 @@ def is_proven(row: dict[str, Any]) -> bool:
     return has_attention(row) and all(value in ("yes", "") for value in row["stages"].values())
 
 
+def is_settled(row: dict[str, Any]) -> bool:
+    """Whether another census could not say more of a row."""
+    return is_proven(row) or is_without_attention(row)
+
+
 def document(versions: dict[str, str], rows: list[dict[str, Any]]) -> str:
     proven: dict[str, list[str]] = {}
     for row in filter(is_proven, rows):
@@ -318,7 +324,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("classes", nargs="*", help="names of model classes; all by default")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time")
-    parser.add_argument("--again", action="store_true", help="examine only the entries that the last census did not prove")
+    parser.add_argument("--again", action="store_true", help="keep the rows of the last census, and examine only what it did not prove, or the classes named")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     import torch
@@ -326,15 +332,19 @@ def main() -> None:
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    entries = list_entries(options.classes)
-    proven = {key_of(row): row for row in read_rows()[1] if is_proven(row) or is_without_attention(row)} if options.again else {}
-    left = [entry for entry in entries if entry.key not in proven]
+    entries = list_entries([] if options.again else options.classes)
+    stored = {key_of(row): row for row in read_rows()[1]} if options.again else {}
+    if options.classes:
+        left = [entry for entry in entries if entry.name in options.classes]
+    else:
+        left = [entry for entry in entries if entry.key not in stored or not is_settled(stored[entry.key])]
     folder = PARTIAL / (f"some-{os.getpid()}" if options.classes else stamp())
     fresh = {key_of(row): row for row in Census(left, folder, options.workers).run()}
     if options.classes:
         print("\n".join(json.dumps(row, ensure_ascii=False) for row in fresh.values()))
-        return
-    rows = [(proven | fresh)[entry.key] for entry in entries]
+        if not options.again:
+            return
+    rows = [row for entry in entries if (row := (stored | fresh).get(entry.key))]  # a variant that its class refuses has none
     rows = [row for row in rows if is_built(row) or not row.get("variant")]  # a variant that its class refuses is none
     for row in rows:
         row.pop("seconds", None)

@@ -92,6 +92,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "mt5": _T5,
     "t5": _T5,
     "umt5": _T5,
+    # Their filters double at each of seven stages.
+    "vibevoice": {"audio_config.num_filters": 2, "semantic_model_config.num_filters": 2},
+    "vibevoice_asr": {"acoustic_tokenizer_encoder_config.num_filters": 2, "semantic_tokenizer_encoder_config.num_filters": 2},
+    **{f"vibevoice_acoustic_tokenizer{part}": {"num_filters": 2} for part in ("", "_encoder", "_decoder")},
     "perceiver": {"num_cross_attention_heads": 1},
     "pix2struct_text_model": {"initializer_range": 0.02},
     "qwen3_omni_moe": {"talker_config.text_config.shared_expert_intermediate_size": 64},
