@@ -48,6 +48,7 @@ COMMANDS: dict[str, Words] = {
         *("compare", "{model}", "--train", "{data}", "--methods", "fisher,l0,dsp", "--keep", "50%"),
         *("--seeds", 1, "--train-batch", 8, "--out", "{out}"),
     ),
+    "certify": ("certify", "{model}", "--against", "{other}", "--train", "{data}", "--margin", "1pt", "--out", "{out}"),
     "analyze": ("analyze", "{model}", "--train", "{data}", "--methods", "surgeon", "--keep", "50%", "--seeds", 1, "--out", "{out}"),
     "demo": ("demo", "--out", "{out}"),
     "evaluate": ("evaluate", "{model}", "--train", "{data}", "--heads", "L0H1"),

@@ -43,7 +43,7 @@ def test_a_planted_rare_word_head_is_found_with_its_ranks() -> None:
     assert rows["L1H2"][0] == pytest.approx(1) and all(sum(shares) == pytest.approx(1) for shares in rows.values())
     assert rows["L1H0"] == pytest.approx(rows["random key"], abs=1e-6), "a uniform head attends as a random key"
     ranks, heads = result.figure("ranks"), result.figure("heads")
-    assert isinstance(ranks, BarFigure) and list(ranks.bars[0].values) == rows["L1H2"] and ranks.categories[-1] == "9 or more"
+    assert isinstance(ranks, BarFigure) and list(ranks.bars[0].values) == rows["L1H2"] and ranks.categories[-1] == "9+"
     assert isinstance(heads, HeatMap) and heads.values[1][2] == rows["L1H2"][0] and heads.marks[1][2] and sum(map(sum, heads.marks)) == 1
     with pytest.raises(DataError, match="outside the 100000 most frequent"):
         hc.study("rare-words(frequent=100000)", model, text=texts, tokenizer=TOKENIZER, progress=False)

@@ -1,11 +1,8 @@
-"""What studies must know before any work: whether another model can be compared with theirs, and what their methods train. No torch here."""
+"""Whether another model that a study names can be compared with its own, before any work. No torch here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from headcount.core.errors import ArtifactError
-from headcount.pruning.base import Pruner
 from headcount.studies._base import StudyContext
 
 
@@ -28,8 +25,3 @@ def check_same_kinds(context: StudyContext, name: str) -> None:
             f"{context.model_name} has {' and '.join(own)} attention and {name} has {' and '.join(other)}, so that their layers cannot be "
             "compared; name a model of the same kind"
         )
-
-
-def all_train_weights(methods: Iterable[str]) -> bool:
-    """Whether every one of these pruners trains the weights of its model."""
-    return all(pruner.info.trains == "weights" for pruner in Pruner.parse_grid(methods))

@@ -7,7 +7,6 @@ from dataclasses import KW_ONLY, dataclass
 from headcount.core.options import option
 from headcount.studies import _measure
 from headcount.studies._base import Study, StudyContext
-from headcount.studies._checks import all_train_weights
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class PrunedModels(Study):
     @property
     def trains_new_head(self) -> bool:
         """Whether models are fine-tuned after pruning, or every method trains weights; random heads are then fine-tuned as long."""
-        return self.recover is not None or all_train_weights(self.methods)
+        return self.recover is not None or _measure.pruning_curve.all_train_weights(self.methods)
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where the model cannot be pruned by a method or to a size."""

@@ -10,7 +10,6 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._checks import all_train_weights
 from headcount.studies._rows import dense_numbers, dense_sentence, difference_cells, kind_columns, list_kinds_of_rows
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class FromScratch(Study):
     @property
     def trains_new_head(self) -> bool:
         """Whether the method trains weights."""
-        return all_train_weights((self.method,))
+        return _measure.pruning_curve.all_train_weights((self.method,))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the pruned models and their controls in one table, and every control in pairs with its pruned model."""

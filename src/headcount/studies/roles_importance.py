@@ -144,6 +144,8 @@ def _rank_figure(rows: Sequence[RoleRow]) -> BarFigure:
 
 
 def _summary_sentence(rows: Sequence[RoleRow]) -> str:
+    if not rows:
+        return "No role is held by some heads and not by others, so that there is nothing to compare."
     n_significant = sum(row.q <= SIGNIFICANT for row in rows)
     text = f"{n_significant} of {len(rows)} differences between heads with and without a role are significant (q ≤ {SIGNIFICANT})"
     of_any = [f"{row.difference:+.1f} by {row.method} (q = {row.q:.2g})" for row in rows if row.role == ANY_ROLE]

@@ -8,7 +8,6 @@ from headcount.core.study_result import Column, StudyResult, Table
 from headcount.core.training_log import FEW_STEPS, FIGURES, LoggedTraining, draw_column, draw_gates, scale_for_figure
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._checks import all_train_weights
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class TrainingLog(Study):
     @property
     def trains_new_head(self) -> bool:
         """Whether the method trains weights."""
-        return all_train_weights((self.method,))
+        return _measure.pruning_curve.all_train_weights((self.method,))
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the log of the training, and the gate of every head at each of its entries."""

@@ -14,6 +14,7 @@ from headcount.core.heads import Head
 from headcount.core.study_result import StudyResult
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
+from headcount.studies._labels import shorten_labels
 from headcount.studies._paper import PaperResult, Subject, choose_items
 from headcount.studies._run_paper import list_items, run_paper
 from headcount.studies._run_study import PythonSources
@@ -40,13 +41,14 @@ def check_curve(result: StudyResult, methods: int, metric: str = "accuracy") -> 
     rows = result.table("curve").records()
     curve, difference = result.figure("curve"), result.figure("difference")
     assert isinstance(curve, LineFigure) and isinstance(difference, LineFigure) and len({str(row["method"]) for row in rows}) == methods
+    labels = shorten_labels(str(row["method"]) for row in rows).by_method
     for figure, (name, *ends) in (
         (curve, (metric, f"{metric} low", f"{metric} high")),
         (difference, ("against the dense model", "against the dense model low", "against the dense model high")),
     ):
         assert len(figure.lines) == methods and sum(line.is_control for line in figure.lines) == 1
         for line in figure.lines:
-            own = sorted((row for row in rows if line.label in (row["method"], short(row["method"]))), key=lambda row: row["removed"])
+            own = sorted((row for row in rows if labels[str(row["method"])] == line.label), key=lambda row: row["removed"])
             assert line.x == pytest.approx((0.5, 0.75)) and line.y == tuple(row[name] for row in own)
             assert (line.low, line.high) == tuple(tuple(row[end] for row in own) for end in ends)
             assert all(row[ends[0]] <= row[name] + 1e-9 and row[name] <= row[ends[1]] + 1e-9 for row in own)
@@ -55,10 +57,6 @@ def check_curve(result: StudyResult, methods: int, metric: str = "accuracy") -> 
         if row["against random"] is not None:
             assert row["q"] is not None and row["against random low"] <= row["against random"] <= row["against random high"]
     return rows
-
-
-def short(method: object) -> str:
-    return str(method).removesuffix(" without repair")
 
 
 def test_every_item_runs_or_says_why(paper: PaperResult) -> None:
@@ -184,8 +182,9 @@ def test_l7_translation(tmp_path: Path) -> None:
     assert all(sum(row[f"{kind} heads"] for kind in kinds) == row["heads"] and 0 <= row["BLEU"] <= 100 for row in rows)
     curve = result.results["L7"].figure("curve")
     assert isinstance(curve, LineFigure) and curve.n == 8 and curve.y.label == "BLEU" and sum(line.is_control for line in curve.lines) == 1
+    labels = shorten_labels(str(row["method"]) for row in rows).by_method
     for line in curve.lines:
-        own = [row for row in rows if short(row["method"]) == line.label or row["method"] == line.label]
+        own = [row for row in rows if labels[str(row["method"])] == line.label]
         assert line.y == tuple(row["BLEU"] for row in own) and line.x == pytest.approx((0.5, 0.75))
     for row in rows:
         assert row["BLEU"] == pytest.approx(curve.references[0].y + row["against the dense model"]), (

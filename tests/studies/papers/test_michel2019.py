@@ -14,6 +14,7 @@ from headcount.core.study_result import Table
 from headcount.runs.results import unpack_evaluation
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
+from headcount.studies._labels import shorten_labels
 from headcount.studies._measure.dynamics import checkpoint_steps
 from headcount.studies._paper import PaperResult, choose_items
 from headcount.studies._run_paper import list_items, run_paper
@@ -175,9 +176,11 @@ def test_m9_several_tasks(paper: PaperResult) -> None:
     assert sum(line.is_control for line in absolute.lines) == len(absolute.lines) / 2 == 2, "random heads of every task"
     dense = {reference.label.removeprefix("dense model, "): reference.y for reference in absolute.references}
     assert set(dense) == {ENTAILMENT, TAVI}
+    chance = {row["task"]: row["share"]["chance"] for row in result.measurements["rows"]}
     for line, share in zip(absolute.lines, relative.lines, strict=True):
-        score = dense[line.label.partition(",")[0]]
-        assert share.y == pytest.approx([value / score for value in line.y if value is not None])
+        task = line.label.partition(",")[0]
+        above = dense[task] - chance[task]
+        assert share.y == pytest.approx([(value - chance[task]) / above for value in line.y if value is not None])
     assert set(column(result.table("curve"), "task")) == {ENTAILMENT, TAVI}
 
 
@@ -189,8 +192,9 @@ def test_m10_once_against_again(paper: PaperResult) -> None:
     check_curve(figure, result.table("curve"), 3)
     assert sum("again=true" in line.label for line in figure.lines) == sum(line.is_control for line in figure.lines) == 1
     values = {(row["method"], row["heads"]): row["accuracy"] for row in rows}
+    labels = shorten_labels(str(row["method"]) for row in rows).by_method
     for line, changes in zip(figure.lines, difference.lines, strict=True):
-        own = [row for row in rows if line.label in (row["method"], str(row["method"]).removesuffix(" without repair"))]
+        own = [row for row in rows if labels[str(row["method"])] == line.label]
         assert (line.y, line.low) == (tuple(row["accuracy"] for row in own), tuple(row["accuracy low"] for row in own))
         assert changes.y == tuple(row["against the dense model"] for row in own)
     for pair in pairs:
@@ -293,6 +297,7 @@ def test_m12_curve_of_every_kind(translation: PaperResult) -> None:
         pruned = [kind for kind in counts if f" of {kind}" in str(record["method"])]
         assert pruned and counts[pruned[0]] == record["heads"] and all(counts[kind] == 32 for kind in counts if kind not in pruned)
     values = {(str(row["method"]), row["removed"]): row["BLEU"] for row in result.table("curve").records()}
+    labels = shorten_labels(method for method, _ in values).by_method
     for line in figure.lines:
-        method = next(method for method, _ in values if method.removesuffix(" without repair") == line.label)
+        (method,) = (method for method, label in labels.items() if label == line.label)
         assert list(line.y) == [values[method, share] for share in line.x]

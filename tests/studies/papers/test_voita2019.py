@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import headcount as hc
+from headcount.core.definition import Definition
 from headcount.core.errors import OptionError
 from headcount.core.figure import BarFigure, HeatMap, LineFigure, ScatterFigure
 from headcount.core.heads import Head
@@ -154,7 +155,7 @@ def test_v4_rule_of_the_strongest_key(paper: PaperResult, folder: Path) -> None:
     shares, counts = result.figure("strongest keys"), result.figure("labels")
     assert isinstance(shares, BarFigure) and isinstance(counts, BarFigure)
     assert [list(bars.values) for bars in shares.bars] == [[row[name] for row in roles] for name in ("its strongest keys", "threshold")]
-    counted = [row for row in roles if any(row[column.name] for column in named.columns if column.name.startswith("heads "))]
+    counted = [row for row in roles if row["heads with the role"] or row["heads that reach the threshold"]]
     assert counts.categories == tuple(row["role"] for row in counted)
     assert list(counts.bars[1].values) == [row["heads with the role"] for row in counted] and "τ" not in counts.bars[0].label
     assert "against 90%" in result.sentence and "bias" not in result.sentence
@@ -203,7 +204,7 @@ def test_v9_encoder_heads(paper: PaperResult, translation: PaperResult) -> None:
 def test_v10_roles_measured_again(paper: PaperResult, folder: Path) -> None:
     result = paper.results["V10"]
     dense, *levels = records(result, "families")
-    groups = ("positional", "syntactic", "several families", "no role")
+    groups = ("positional", "syntactic", "rare words", "several families", "no role")
     for row in (dense, *levels):
         assert sum(row[group] for group in groups) == row["heads"]
     assert dense["syntactic"] > 0 and [row["heads"] for row in levels] == [16, 8, 16, 8]
@@ -224,10 +225,10 @@ def test_v10_roles_are_those_of_the_pruned_model(paper: PaperResult, folder: Pat
         if artifact.key.name.startswith("l0 without") and len(artifact.content["removed"]) == 24
     ]
     model = hc.load(next(path for path in (folder / "models").iterdir() if path.name.endswith(chosen.key.digest[:8])))
-    text = draw_sentences("english", LIMIT, seed=0)
+    text, definition = draw_sentences("english", LIMIT, seed=0), Definition.parse("voita2019(frequent=20)")
     tokenizer = PythonSources(ENTAILMENT, None, None, 0, LIMIT, None)
     loaded = tokenizer.load_model(MODEL)
-    table = hc.roles(model, text, tokenizer=tokenizer.read_tokenizer(loaded), only=["offset", "syntax", "rare"], definition="voita2019")
+    table = hc.roles(model, text, tokenizer=tokenizer.read_tokenizer(loaded), only=definition.family_roles, definition=definition)
     rows = [row for row in records(paper.results["V10"], "heads") if row["heads"] == 8 and str(row["method"]).startswith("l0")]
     assert {row["head"]: row["roles"] for row in rows} == {str(head): ", ".join(roles) for head, roles in table.labels().items()}
 
@@ -291,7 +292,7 @@ def test_v15_several_tasks_in_one_figure(paper: PaperResult) -> None:
 def test_v16_attention_maps(paper: PaperResult) -> None:
     result = paper.results["V16"]
     heads = records(result, "heads")
-    assert [row["family"] for row in heads] == ["positional", "syntactic"] and heads[1]["has the role"]
+    assert [row["family"] for row in heads] == ["positional", "syntactic", "rare words"] and heads[1]["has the role"]
     assert all(row["accuracy"] > row["of a random key"] for row in heads)
     for row in heads:
         figure = result.figure(row["family"])

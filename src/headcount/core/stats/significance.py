@@ -44,7 +44,7 @@ def benjamini_hochberg(p: ArrayLike) -> Array:
     scaled = values.ravel()[order] * values.size / np.arange(1, values.size + 1)
     adjusted = np.empty(values.size)
     adjusted[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
-    return adjusted.reshape(values.shape)
+    return np.maximum(adjusted.reshape(values.shape), values)  # p · n / n may round below p
 
 
 def bonferroni(p: ArrayLike) -> Array:
@@ -105,7 +105,8 @@ def paired_bootstrap(
     draw, step = draw_with_replacement(len(a), seed), max(1, _CELLS // len(a))
     replicates = np.concatenate([_differences(draw(min(step, repeats - start))[:, 0], a, b, total) for start in range(0, repeats, step)])
     low, high = np.quantile(replicates, [tail(level) / 2, 1 - tail(level) / 2])
-    least = min(int((replicates <= 0).sum()), int((replicates >= 0).sum()))
+    slack = 1e-12 * max(abs(low), abs(high))  # differences that are 0 may round apart
+    least = min(int((replicates <= slack).sum()), int((replicates >= -slack).sum()))
     observed = _differences(np.ones((1, len(a))), a, b, total)
     return Difference(float(observed[0]), float(low), float(high), min(1.0, 2 * (1 + least) / (repeats + 1)))
 

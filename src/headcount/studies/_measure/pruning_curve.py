@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from headcount.core.stats.corrected_rows import correct_rows
 from headcount.data.share_above_chance import chance_of, share_left
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
+from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
@@ -58,6 +59,11 @@ def check_requests(study: PrunedModels, context: StudyContext) -> None:
     """Raises an error where the model of a study cannot be pruned by a method or to a size."""
     for spec in build_requests(study, context):
         check_request(spec, context.loaded.model, context.loaded.heads)
+
+
+def all_train_weights(methods: Iterable[str]) -> bool:
+    """Whether every one of these pruners trains the weights of its model."""
+    return all(pruner.info.trains == "weights" for pruner in Pruner.parse_grid(methods))
 
 
 def build_specs(study: PrunedModels, heads: HeadMap, kinds: Sequence[str], *, first_seed: int) -> list[PruneSpec]:
