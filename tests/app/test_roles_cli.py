@@ -240,7 +240,7 @@ def test_studies_read_tasks_too(capsys: pytest.CaptureFixture[str]) -> None:
     by_second, by_first = (result(capsys, *words, "--task", task) for task in ("demo/entailment", "demo/text"))
     assert len(by_second["changes"]) == len(by_first["changes"]) == 32 * 7
     assert "name one text" in refused(capsys, 2, *words)
-    importance = ("study", "roles-importance", "demo/encoder", "--definition", "voita2019", "--task", "demo/text", "--limit", 12)
+    importance = ("study", "roles-importance", "demo/encoder", "--definition", "voita2019", "--task", "demo/text", "--limit", 60)
     own, other = result(capsys, *importance), result(capsys, *importance, "--embedded", "english")
     assert own["rows"] and other["rows"] and own["rows"] != other["rows"]
     assert "not both" in refused(capsys, 2, *importance, "--embedded", "english", "--text", "a.txt")

@@ -295,7 +295,7 @@ def test_v16_attention_maps(paper: PaperResult) -> None:
     assert [row["family"] for row in heads] == ["positional", "syntactic", "rare words"] and heads[1]["has the role"]
     assert all(row["accuracy"] > row["of a random key"] for row in heads)
     for row in heads:
-        figure = result.figure(row["family"])
+        figure = result.figure(row["family"].replace(" ", "-"))
         assert isinstance(figure, HeatMap) and figure.rows == figure.columns and row["head"] in figure.title
         assert all(sum(value or 0 for value in values) == pytest.approx(1, abs=1e-4) for values in figure.values)
         assert any(any(marks) for marks in figure.marks), "the sentence can show the role"
