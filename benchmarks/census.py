@@ -324,7 +324,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("classes", nargs="*", help="names of model classes; all by default")
     parser.add_argument("--workers", type=int, default=2, help="processes at a time")
-    parser.add_argument("--again", action="store_true", help="keep the rows of the last census, and examine only what it did not prove, or the classes named")
+    again = "keep the rows of the last census, and examine only what it did not prove, or the classes named"
+    parser.add_argument("--again", action="store_true", help=again)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     import torch
