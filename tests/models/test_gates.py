@@ -266,30 +266,20 @@ def test_torch_compile(when: str, bert: tuple[nn.Module, dict]) -> None:
         assert torch.allclose(logits(compiled, batch), plain, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_attention(bert: tuple[nn.Module, dict]) -> None:
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-    if not pick_vec_isa():
-        pytest.skip("torch compiles flex attention with vector instructions alone; none are found, or ATEN_CPU_CAPABILITY forbids them")
     model, batch = bert
     model = model.float()
     values = torch.rand(len(hc.HeadMap.of(model)))
-    with torch.no_grad(), hc.HeadGates(model, values):
-        expected = logits(model, batch)
     flex = copy.deepcopy(model)
-    try:
-        flex.set_attn_implementation("flex_attention")
-    except (ValueError, ImportError) as error:
-        pytest.skip(f"flex attention: {error}")
-    with torch.no_grad():
-        try:
-            plain = logits(flex, batch)
-        except RuntimeError as error:
-            pytest.skip(f"torch's compiled flex attention fails here, without any gate (seen with one thread and AVX2): {str(error)[:100]}")
-        if not torch.allclose(plain, logits(model, batch), atol=1e-4):
-            pytest.skip("torch's flex attention differs from its other kernels here, without any gate (seen with one thread and AVX-512)")
-    with torch.no_grad(), hc.HeadGates(flex, values):
-        assert torch.allclose(logits(flex, batch), expected, atol=1e-4)
+    flex.set_attn_implementation("flex_attention")
+    # Not compiled: torch's kernels fail or are wrong on some processors with one thread (AVX2, AVX-512), without any gate.
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        assert torch.allclose(logits(flex, batch), logits(model, batch), atol=1e-4)
+        with hc.HeadGates(model, values):
+            expected = logits(model, batch)
+        with hc.HeadGates(flex, values):
+            assert torch.allclose(logits(flex, batch), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 STRINGS = [
     "<script>window.hacked=1</script>",
@@ -76,12 +78,19 @@ CHOICES = {("scores", "kind"), ("bench", "name"), ("figures", "kind")}
 """Fields of which the contract says what they can be."""
 
 
-def hostile(value: Any, word: str, path: tuple[str, ...] = ()) -> Any:
-    """The payload with the string in every field that a model or a data set can write."""
+def hostile(value: Any, words: Sequence[str], path: tuple[str, ...] = ()) -> Any:
+    """The payload with a string in every field that a model or a data set can write: equal values get the same one."""
     if isinstance(value, dict):
         free = bool(path) and path[-1] in NAMED
-        return {word if free and at == 0 else key: hostile(one, word, (*path, key)) for at, (key, one) in enumerate(value.items())}
+        return {
+            pick(key, words) if free and at == 0 else key: hostile(one, words, (*path, key)) for at, (key, one) in enumerate(value.items())
+        }
     if isinstance(value, list):
-        return [hostile(one, word, path) for one in value]
+        return [hostile(one, words, path) for one in value]
     fixed = not isinstance(value, str) or path[-1] in FIXED or path[-2:] in CHOICES
-    return value if fixed else word
+    return value if fixed else pick(value, words)
+
+
+def pick(value: str, words: Sequence[str]) -> str:
+    """The string in place of a value, by its hash."""
+    return words[crc32(value.encode()) % len(words)]

@@ -12,19 +12,22 @@ OWN_SCRIPTS = 2  # the data and the page's own
 ELEMENTS = "script, iframe, object, embed, link, base, meta[http-equiv=refresh], video, audio, form[action], img, animate"
 
 
-def payload(word):
+def payload(words):
     made = synthetic.report(synthetic.run(SHAPE), synthetic.run(SHAPE, seed=1))
-    return hostile(made, word)
+    return hostile(made, words)
 
 
 def test_there_are_sixty():
     assert len(set(STRINGS)) == 60
 
 
-@pytest.mark.parametrize("part", range(6))
+@pytest.mark.parametrize("part", range(5))
 def test_a_hostile_string_does_nothing(opened, part):
-    for word in STRINGS[part::6]:
-        one = opened(payload(word))
+    of_part = STRINGS[part::5]
+    for words in (
+        of_part[start : start + 3] for start in range(0, len(of_part), 3)
+    ):  # three strings in a report, one of them in each field
+        one = opened(payload(words))
         page = one.page
         for view in (*VIEWS, *(f"#{number} of {name}" for name in ("studies", "papers") for number in (0, 1))):
             if view in VIEWS:
@@ -47,11 +50,11 @@ def test_a_hostile_string_does_nothing(opened, part):
                 })""",
                 [ELEMENTS],
             )
-            assert found["hacked"] is None, (word, view)
-            assert len(found["elements"]) == OWN_SCRIPTS, (word, view, found["elements"])
-            assert found["handlers"] == 0, (word, view)
-            assert all(link.startswith("#") for link in found["links"]), (word, view, found["links"])
-            assert found["main"] > 0, (word, view)
-            assert found["wide"] <= 0, (word, view)
-            assert found["hidden"] == "block", (word, view)
+            assert found["hacked"] is None, (words, view)
+            assert len(found["elements"]) == OWN_SCRIPTS, (words, view, found["elements"])
+            assert found["handlers"] == 0, (words, view)
+            assert all(link.startswith("#") for link in found["links"]), (words, view, found["links"])
+            assert found["main"] > 0, (words, view)
+            assert found["wide"] <= 0, (words, view)
+            assert found["hidden"] == "block", (words, view)
         page.close()

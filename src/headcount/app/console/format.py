@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headcount.core.training_log import FEW_STEPS
-from headcount.runs.results import PrunedRow
+
+if TYPE_CHECKING:
+    from headcount.runs.results import PrunedRow
 
 
 def format_fewest_heads(rows: Sequence[PrunedRow], method: str, fewest_safe: int | None) -> str:
