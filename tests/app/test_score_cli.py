@@ -294,7 +294,7 @@ def test_folders_in_the_way_are_told_before_the_work(capsys: pytest.CaptureFixtu
         ([model, "--out", data], "is a file; name a folder"),
         ([other, "--out", tmp_path / "run"], "is a run of another model"),
     ):
-        assert message in refused(capsys, 1, "score", *words, "--train", "nowhere.csv")
+        assert message in refused(capsys, 1, "score", *words, "--train", lines(tmp_path / "unread.csv", []))
     assert list(all_scores(Run.open(tmp_path / "run"))) == ["random"]
 
 

@@ -8,7 +8,6 @@ from typing import Any, get_type_hints
 
 import typer
 
-from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.options import Json, Quiet, Verbose
 from headcount.app.console.session import open_session
 
@@ -32,9 +31,6 @@ def command(body: Callable[..., Any]) -> Callable[..., Any]:
     def run(*, context: typer.Context, json: bool, quiet: bool, verbose: bool, **values: Any) -> Any:
         values |= {name: group(**{field: values.pop(field) for field in group._fields}) for name, group in groups.items()}
         with open_session(context, json=json, quiet=quiet, verbose=verbose) as session:
-            for group in values.values():
-                if isinstance(group, TaskOptions):
-                    group.check_files()
             return body(session, **values)
 
     first, last = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)], []
