@@ -205,6 +205,7 @@ BAD: dict[str, Bad] = {
     ),
     "batch size 0": lambda tmp, data: (["--train", data, "--batch-size", "0"], 2, "--batch-size is a number from 1 on, or auto; got 0"),
     "limit 0": lambda tmp, data: (["--train", data, "--limit", "0"], 2, "--limit"),
+    "limit of words": lambda tmp, data: (["--train", data, "--limit", "many"], 2, "--limit.*many"),
     "level 2": lambda tmp, data: (["--train", data, "--level", "2"], 2, "--level"),
     "tolerance nan": lambda tmp, data: (
         ["--train", data, "--by", "ablation", "--tolerance", "nan"],
@@ -225,6 +226,24 @@ def test_bad_input_is_told_in_a_line_and_nothing_is_written(
     told = refused(capsys, code, "score", model, *words, "--out", tmp_path / "run")
     assert re.search(message, told), told
     assert not (tmp_path / "run").exists()
+
+
+def test_missing_files_are_told_before_a_model_is_loaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "no file" in refused(capsys, 1, "score", tmp_path / "no-model", "--train", tmp_path / "d.csv")
+    assert "no file" in refused(capsys, 1, "roles", tmp_path / "no-model", "--text", tmp_path / "d.txt")
+
+
+def test_an_unforeseen_error_names_the_file_and_line(
+    capsys: pytest.CaptureFixture[str], model: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        torch.ones(2).no_such_method()  # pyright: ignore[reportAttributeAccessIssue]
+
+    monkeypatch.setattr("headcount.importance.methods.entropy.Entropy.of_block", fail)
+    code, _, told = run(capsys, "score", model, "--train", data, "--by", "entropy")
+    assert code == 1 and re.search(r"unexpected AttributeError: .* \(test_score_cli\.py, line \d+\)\. Run it again with --verbose", told), (
+        told
+    )
 
 
 def test_texts_are_cut_off_when_told(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path) -> None:
@@ -275,7 +294,7 @@ def test_folders_in_the_way_are_told_before_the_work(capsys: pytest.CaptureFixtu
         ([model, "--out", data], "is a file; name a folder"),
         ([other, "--out", tmp_path / "run"], "is a run of another model"),
     ):
-        assert message in refused(capsys, 1, "score", *words, "--train", "nowhere.csv")
+        assert message in refused(capsys, 1, "score", *words, "--train", lines(tmp_path / "unread.csv", []))
     assert list(all_scores(Run.open(tmp_path / "run"))) == ["random"]
 
 

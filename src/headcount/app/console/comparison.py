@@ -26,20 +26,19 @@ if TYPE_CHECKING:
 Bench = Annotated[bool, typer.Option("--bench", help="Measure latency: the dense model, and each method at each size, heads cut.")]
 Batches = Annotated[
     str | None,
-    typer.Option("--batches", metavar="N,…", help="With --bench: batch sizes.", show_default=", ".join(map(str, COMPARED_SIZES.batches))),
+    typer.Option("--batches", metavar="N,…", help=f"With --bench: batch sizes, by default {','.join(map(str, COMPARED_SIZES.batches))}."),
 ]
 Length = Annotated[
     int | None,
-    typer.Option("--length", metavar="N", min=1, help="With --bench: tokens of a row.", show_default=str(COMPARED_SIZES.lengths[0])),
+    typer.Option("--length", metavar="N", min=1, help=f"With --bench: tokens of a row, by default {COMPARED_SIZES.lengths[0]}."),
 ]
 KeepModels = Annotated[bool, typer.Option("--keep-models", help="Keep every pruned model in RUN, and measure its roles again on the text.")]
 DefinitionText = Annotated[
     str | None,
     typer.Option(
         "--definition",
-        metavar="TEXT",
-        help="With --keep-models: when a head has a role, of `headcount ls definitions`.",
-        show_default=DEFAULT_DEFINITION,
+        metavar="NAME(…)",
+        help=f"With --keep-models: when a head has a role, of `headcount ls definitions`; by default {DEFAULT_DEFINITION}.",
     ),
 ]
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from headcount.app.console.options import LOCAL, AllowPickle, Auto, Device, Dtype, Engine, Join, Model, Out, Seed, TrustRemoteCode, Workers
+from headcount.core.errors import DataError
 from headcount.core.files import absolute_path, opened_model_entry
 
 TaskName = Annotated[
@@ -16,7 +17,7 @@ TaskName = Annotated[
     typer.Option(
         "--task",
         metavar="TASK",
-        help="A task of `headcount ls tasks`, such as glue/sst2; else the one the model is made for (roles: name a text or a task).",
+        help="A task of `headcount ls tasks`, such as glue/sst2; else the one the model is made for.",
     ),
 ]
 Train = Annotated[list[Path] | None, typer.Option("--train", metavar="FILE", help="Calibration data; twice for parallel files.")]
@@ -64,6 +65,12 @@ def parse_named_values(texts: list[str] | None, flag: str) -> dict[str, str]:
             raise typer.BadParameter(f"{flag} takes NAME=VALUE, got {text!r}")
         values[name.replace("-", "_")] = value
     return values
+
+
+def check_exists(path: Path) -> None:
+    """Raises DataError for a file or folder that does not exist, before a model is loaded."""
+    if not path.exists():
+        raise DataError(f"no file {path}; check its name")
 
 
 class ModelOptions(NamedTuple):
@@ -119,6 +126,11 @@ class TaskOptions(NamedTuple):
     def examples_per_batch(self) -> int | None:
         """The batch size as a number; None where the largest that fits is chosen."""
         return None if self.batch_size == "auto" else int(self.batch_size)
+
+    def check_files(self) -> None:
+        """Raises DataError for a file of data that does not exist."""
+        for path in (*(self.train or ()), *(self.eval or ())):
+            check_exists(path)
 
     def task_arguments(self) -> dict[str, Any]:
         """Returns the arguments of `headcount.open_task` beside the task, the model and its tokenizer."""

@@ -96,8 +96,10 @@ def open_task_model(
     The new head is drawn by `seed`, by default that of the data.
 
     Raises:
+        DataError: a file of data does not exist.
         BadParameter: a new head is asked for beside a class to load, without a task, or for a model that has a head for classes already.
     """
+    data.check_files()
     if not new_head:
         return open_model(session, data.model, data.model_options)
     check_new_head(data)

@@ -7,7 +7,7 @@ from typing import Any
 
 from headcount.app.console.corpus import open_named_corpus
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import open_model, open_named_task
+from headcount.app.console.models import open_named_task, open_task_model
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
 from headcount.core.files import absolute_path
@@ -29,7 +29,7 @@ def analyze_model(
 ) -> None:
     """Runs all steps of an analysis in a run folder, or those that it does not hold yet."""
     check_names(spec)
-    model, _, folder = open_model(session, data.model, data.model_options)
+    model, _, folder = open_task_model(session, data)
     task = open_named_task(session, data, model, folder)
     corpus, why_no_corpus = open_named_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
     if corpus is None:

@@ -51,7 +51,8 @@ def certify_model(
     else:
         loading = data.model_options
     if against is None:
-        raise typer.BadParameter("certify needs --against, the dense model that MODEL was made from")
+        absent = "" if folder.exists() else f"; {folder} is no folder here: if you mean a run, which names its dense model, check the name"
+        raise typer.BadParameter(f"certify needs --against, the dense model that MODEL was made from{absent}")
     request = CertificateRequest(*margins, limit=data.limit, seed=data.seed)
     dense, _, dense_folder = open_model(session, against, loading)
     small, _, small_folder = open_model(session, str(folder), data.model_options)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import typer
 
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import open_model, open_named_task, set_run_description
+from headcount.app.console.models import open_named_task, open_task_model, set_run_description
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.pruning import read_removed_heads
 from headcount.app.console.session import Session
@@ -38,7 +38,7 @@ def evaluate_model(session: Session, data: TaskOptions, plan: Path | None, heads
         raise unknown_name_error("split", split_name, SPLITS)
     if plan is not None:
         Plan.read(plan)
-    model, head_map, model_folder = open_model(session, data.model, data.model_options)
+    model, head_map, model_folder = open_task_model(session, data)
     removed = _removed_heads(session, plan, heads, head_map, model)
     if run is not None:
         set_run_description(run, session, data, model, head_map, {"plan": list(removed), "split": split_name, "limit": data.limit})

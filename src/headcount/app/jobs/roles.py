@@ -8,7 +8,7 @@ from typing import Any
 
 from headcount.app.console.corpus import open_corpus
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import open_model, set_run_description
+from headcount.app.console.models import open_task_model, set_run_description
 from headcount.app.console.session import Session
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.spec import RoleSpec, parse_roles
@@ -189,7 +189,7 @@ def label_heads(session: Session, data: TaskOptions, request: RoleRequest, run: 
     """Tests roles on a text, in a run if there is one, and prints the labels of all heads."""
     roles = parse_roles(request.only)
     spec = RoleSpec(roles, Definition.parse(request.definition), batch_size=data.examples_per_batch, seed=data.seed)
-    model, heads, folder = open_model(session, data.model, data.model_options)
+    model, heads, folder = open_task_model(session, data)
     text, embedded = request.text, request.embedded
     if run is not None:
         options = {"only": request.only, "definition": request.definition, "seed": data.seed}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from headcount.app.console.format import format_rounding
 from headcount.app.console.heat_map import heat_map
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import open_model, open_named_task, set_run_description
+from headcount.app.console.models import open_named_task, open_task_model, set_run_description
 from headcount.app.console.session import Session
 from headcount.core.scores import Scores
 from headcount.core.stats import agreement as stats
@@ -139,7 +139,7 @@ def score_heads(
 ) -> None:
     """Scores all heads by some methods, in a run if there is one, and prints scores and verdicts."""
     methods = parse_methods(by)
-    model, heads, folder = open_model(session, data.model, data.model_options)
+    model, heads, folder = open_task_model(session, data)
     check_lowest(options.lowest, len(heads.units()))
     if run is not None:
         set_run_description(run, session, data, model, heads, {"by": list(map(str, methods)), **settings.to_dict(), "limit": data.limit})

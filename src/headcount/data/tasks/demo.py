@@ -122,6 +122,16 @@ EMBEDDED = {
     "text-tavi": _masked_text_recipe(tavi),
     "translation": _translation_recipe(),
 }
+TRAINED = {
+    "entailment": "demo/entailment",
+    "entailment-tavi": "demo/entailment",
+    "rare-words": "demo/rare-words",
+    "stories": "demo/decoder",
+    "text": "demo/encoder",
+    "text-tavi": "demo/encoder",
+    "translation": "demo/translator",
+}
+"""The embedded model that was trained for each variant."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +181,7 @@ class Demo(GeneratedText):
 
     def _check_request(self, request: TaskRequest, data: EmbeddedRecipe) -> TaskRequest:
         """Returns the request with the embedded tokenizer, its model and options checked."""
-        check_head(request, data.head, self.info.model)
+        check_head(request, data.head, TRAINED[self.variant])
         if request.tokenizer is None:
             segments = hasattr(request.model.config, "type_vocab_size")
             request = replace(request, tokenizer=build_tokenizer(segments=segments, tokens=data.vocabulary()))
