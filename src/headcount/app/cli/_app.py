@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from headcount import __version__
 from headcount.app.console.session import write_error
 from headcount.app.console.stop import INTERRUPTED, StopSignal
-from headcount.core.errors import HeadcountError, UnknownName, is_out_of_memory, unknown_name_error
+from headcount.core.errors import HeadcountError, OptionError, UnknownName, is_out_of_memory, unknown_name_error
 
 FAILED, WRONG_USAGE = 1, 2
 LIBRARIES = {*sys.stdlib_module_names, "datasets", "numpy", "safetensors", "tokenizers", "torch", "transformers"}
@@ -79,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
         return int(error.exit_code)
     except (HeadcountError, OSError) as error:
         write_error(f"error: {error}")
-        return WRONG_USAGE if isinstance(error, UnknownName) else FAILED
+        return WRONG_USAGE if isinstance(error, UnknownName | OptionError) else FAILED
     except Exception as error:  # a defect of headcount or of a library
         if StopSignal.code:
             raise
