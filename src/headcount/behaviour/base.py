@@ -151,12 +151,12 @@ class Side:
         )
 
     @classmethod
-    def from_patches(cls, n_images: int, length: int, n_patches: int) -> Self:
-        """Returns the side of some images: delimiters first, then the patches of the grid, row by row."""
-        n_front = length - n_patches
-        special = (torch.arange(length) < n_front).expand(n_images, length)
-        zeros = torch.zeros(n_images, length, dtype=torch.long)
-        patches = (torch.arange(length) - n_front).clamp(min=-1).expand(n_images, length)
+    def from_images(cls, n_images: int, n_tokens: int, n_patches: int) -> Self:
+        """Returns the side of some images of `n_tokens` each: delimiters first, then the patches of the grid, row by row."""
+        n_front = n_tokens - n_patches
+        special = (torch.arange(n_tokens) < n_front).expand(n_images, n_tokens)
+        zeros = torch.zeros(n_images, n_tokens, dtype=torch.long)
+        patches = (torch.arange(n_tokens) - n_front).clamp(min=-1).expand(n_images, n_tokens)
         return cls(zeros, torch.ones_like(special), special, patches, zeros, ())
 
     @cached_property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,17 +73,17 @@ class HalfTotals:
         baseline = float(offsets[MEASURING][offset] / tokens)
         hits_squared, both, tokens_squared = self.squares[:, column]
         spread = max(0.0, hits_squared - 2 * accuracy * both + accuracy**2 * tokens_squared)
-        error = float(np.sqrt(spread * n / (n - 1)) / tokens)
-        low, high, p = accuracy_interval_and_p(float(accuracy), error, n, baseline)
+        stderr = float(np.sqrt(spread * n / (n - 1)) / tokens)
+        compared = compare_with_baseline(float(accuracy), stderr, n, baseline)
         return BestHead(
             role=self.roles[role],
             head=head,
             accuracy=float(accuracy),
-            accuracy_low=low,
-            accuracy_high=high,
+            accuracy_low=compared.accuracy_low,
+            accuracy_high=compared.accuracy_high,
             baseline=baseline,
             baseline_offset=offset - len(offsets[0]) // 2,
-            p=p,
+            p=compared.p_equal,
             chance=float(self.by_block["chance"][MEASURING][block, role] / tokens),
             n_sentences=n,
             n_tokens=int(tokens),
@@ -91,24 +91,32 @@ class HalfTotals:
         )
 
 
-def accuracy_interval_and_p(accuracy: float, error: float, n: int, baseline: float) -> tuple[float, float, float]:
-    """Returns the 95 % interval of an accuracy over n sentences and the two-sided p-value that it equals the baseline, both from one test.
+class BaselineComparison(NamedTuple):
+    """The 95 % interval of an accuracy, and the two-sided p-value that it equals a baseline."""
+
+    accuracy_low: float
+    accuracy_high: float
+    p_equal: float
+
+
+def compare_with_baseline(accuracy: float, stderr: float, n_sentences: int, baseline: float) -> BaselineComparison:
+    """Returns the interval of an accuracy over sentences and its p-value against a baseline, both from one test.
 
     Student's t with n − 1 degrees; where all sentences agree, the exact binomial over sentences (Clopper–Pearson).
     """
     from scipy import special
 
     tail = (1 - LEVEL) / 2
-    if error > 1e-9:  # below, Σ(h − a t)² is rounding
-        reach = float(special.stdtrit(n - 1, 1 - tail)) * error
-        p = 2 * float(special.stdtr(n - 1, -abs(accuracy - baseline) / error))
-        return max(0.0, accuracy - reach), min(1.0, accuracy + reach), p
-    right = accuracy * n
-    low = float(special.betaincinv(right, n - right + 1, tail)) if right > 0 else 0.0
-    high = float(special.betaincinv(right + 1, n - right, 1 - tail)) if right < n else 1.0
-    above = float(special.betainc(right, n - right + 1, baseline)) if right > 0 else 1.0
-    below = 1 - float(special.betainc(right + 1, n - right, baseline)) if right < n else 1.0
-    return low, high, min(1.0, 2 * min(above, below))
+    if stderr > 1e-9:  # below, Σ(h − a t)² is rounding
+        reach = float(special.stdtrit(n_sentences - 1, 1 - tail)) * stderr
+        p = 2 * float(special.stdtr(n_sentences - 1, -abs(accuracy - baseline) / stderr))
+        return BaselineComparison(max(0.0, accuracy - reach), min(1.0, accuracy + reach), p)
+    right = accuracy * n_sentences
+    low = float(special.betaincinv(right, n_sentences - right + 1, tail)) if right > 0 else 0.0
+    high = float(special.betaincinv(right + 1, n_sentences - right, 1 - tail)) if right < n_sentences else 1.0
+    above = float(special.betainc(right, n_sentences - right + 1, baseline)) if right > 0 else 1.0
+    below = 1 - float(special.betainc(right + 1, n_sentences - right, baseline)) if right < n_sentences else 1.0
+    return BaselineComparison(low, high, min(1.0, 2 * min(above, below)))
 
 
 def find_best_heads(totals_by_view: Sequence[HalfTotals]) -> tuple[BestHead, ...]:

@@ -186,7 +186,7 @@ def certify_task(
         DataError: the evaluations are not of the same examples, or have no parts of the metric per example.
         OptionError: the margin does not fit what is measured.
     """
-    check_same_examples(dense, small)
+    check_comparable(dense, small)
     if dense.value is not None and (total is None or dense.parts is None or small.parts is None):
         raise DataError(
             f"{dense.metric} is not known example by example, so that no bound can be given; use a metric with parts (`Metric.parts`)"
@@ -206,7 +206,7 @@ def certify_task(
     return TaskCertificate(dense.task, dense.data, dense.n_examples, n_documents, quality, by_loss, **flips)
 
 
-def check_same_examples(dense: Evaluation, small: Evaluation) -> None:
+def check_comparable(dense: Evaluation, small: Evaluation) -> None:
     """Raises DataError unless both evaluations are of the same examples, by the same metric."""
     if dense.data != small.data or dense.n_examples != small.n_examples:
         raise DataError(
@@ -292,7 +292,7 @@ def _bound_of_perplexity(test: BettingLoss, dense: Evaluation, small: Evaluation
 
 def _judge(bound: QualityBound, test: QualityLoss, at: float, margin: Margin, size: float, reason: str) -> QualityBound:
     """Returns the bound with the verdict of a test at its own margin `at`; the margin is `size` in units of what is measured."""
-    p_certified, p_worse = test.p_certified(at), test.p_worse(at)
+    p_certified, p_worse = test.p_value_of_at_least(at), test.p_value_of_at_most(at)
     alpha = 1 - LEVEL
     verdict: Verdict = "certified" if p_certified <= alpha else "worse" if p_worse <= alpha else "undecided"
     if reason:

@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Cell, Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._parts import Part, join_parts
+from headcount.studies._parts import Part, choose_part
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import PairedDifference
@@ -49,7 +49,7 @@ class AllButOne(Study):
             "splits": Part((layers,), figures or (_figure(rows),), _split_sentence(rows, metric)),
             "everywhere": Part((layers,), figures or (_figure(rows),), _everywhere_sentence(rows, metric)),
         }
-        part = join_parts(parts, self.show)
+        part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
             tables=part.tables,

@@ -11,7 +11,7 @@ from headcount.core.study_result import Column, StudyResult, Table, interval_col
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads
-from headcount.studies._parts import Part, join_parts, layer_of_address
+from headcount.studies._parts import Part, choose_part, layer_of_address
 
 if TYPE_CHECKING:
     from headcount.studies._measure.finetune_roles import HeadRoleChange, Trend
@@ -55,7 +55,7 @@ class FinetuneRoles(Study):
             "layers": Part(tables, (_figure(changes),) if changes else (), _summary_sentence(changes, significant, layers, trends)),
             "families": _families_part(changes, Definition.parse(self.definition)),
         }
-        part = join_parts(parts, self.show)
+        part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
             tables=part.tables,

@@ -49,7 +49,7 @@ def head_count_names(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[s
     return heads, kv_heads
 
 
-def set_block_counts(module: nn.Module, old: tuple[int, int], new: tuple[int, int]) -> None:
+def give_block_config_view(module: nn.Module, old: tuple[int, int], new: tuple[int, int]) -> None:
     """Gives a block a view of its configuration with the new numbers of heads and KV heads."""
     config = getattr(module, "config", None)
     if config is None:
@@ -62,7 +62,7 @@ def set_block_counts(module: nn.Module, old: tuple[int, int], new: tuple[int, in
         setattr(module, "config", ConfigView(base, overrides))  # noqa: B010 - nn.Module types its attributes as modules
 
 
-def set_owner_counts(owner: nn.Module, block: AttentionBlock, n_heads: int) -> None:
+def give_owner_config_view(owner: nn.Module, block: AttentionBlock, n_heads: int) -> None:
     """Gives the owner of a block a view with its head count, if it rebuilds the block from its configuration, as BigBird's does on a short input."""
     if not hasattr(owner, "set_attention_type"):
         return

@@ -200,15 +200,18 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, obje
     return config
 
 
-def _auto_class(auto: Any) -> Any:
+def _resolve_auto_class(class_or_name: Any) -> Any:
+    """Returns an Auto class of transformers from itself or its name."""
     import transformers
 
     known = [name for name in dir(transformers) if name.startswith("AutoModel")]
-    if isinstance(auto, str) and auto not in known:
-        raise unknown_name_error("Auto class of transformers", auto, known)
-    auto_class = getattr(transformers, auto) if isinstance(auto, str) else auto
+    if isinstance(class_or_name, str) and class_or_name not in known:
+        raise unknown_name_error("Auto class of transformers", class_or_name, known)
+    auto_class = getattr(transformers, class_or_name) if isinstance(class_or_name, str) else class_or_name
     if not hasattr(auto_class, "_model_mapping"):
-        raise UnsupportedModel(f"auto must be an Auto class of transformers, or its name, such as 'AutoModelForCausalLM'; got {auto!r}")
+        raise UnsupportedModel(
+            f"auto must be an Auto class of transformers, or its name, such as 'AutoModelForCausalLM'; got {class_or_name!r}"
+        )
     return auto_class
 
 
@@ -255,7 +258,7 @@ def model_class_of(folder: Path, config: Mapping[str, object], auto: Any = None)
     if "auto_map" in config:  # allowed by read_config before we came here
         return _remote_class(folder, config["auto_map"], auto)
     if auto is not None:
-        auto = _auto_class(auto)
+        auto = _resolve_auto_class(auto)
         kind = build_from_config(folder, "configuration", lambda: transformers.AutoConfig.from_pretrained(folder))
         if type(kind) not in auto._model_mapping:
             raise UnsupportedModel(f"{auto.__name__} has no class for the model type '{config.get('model_type')}'")

@@ -320,7 +320,7 @@ def _keep_models(job: ComparisonJob, artifacts: Sequence[Artifact]) -> dict[str,
     folders = {}
     with job.progress("keeping models", "models") as advance:
         for number, artifact in enumerate(artifacts, 1):
-            folders[artifact.key.name] = job.pruning.keep_model(PruneSpec.from_dict(PrunedRecord.of(artifact).spec))
+            folders[artifact.key.name] = job.pruning.find_or_make_model(PruneSpec.from_dict(PrunedRecord.of(artifact).spec))
             if advance is not None:
                 advance(number, len(artifacts))
     return folders

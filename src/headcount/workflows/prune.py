@@ -233,7 +233,7 @@ class Pruning:
         """Returns the folder of the model of an artifact."""
         return self.run.folder / MODELS / f"{safe_name(key.name)}.{key.digest[:8]}"
 
-    def keep_model(self, spec: PruneSpec) -> Path:
+    def find_or_make_model(self, spec: PruneSpec) -> Path:
         """Returns the folder of the model of a finished request, with its plan beside it; the model is made again where the run lacks it."""
         key = self.key(spec)
         artifact, folder = self.run.find(key), self.model_folder(key)

@@ -70,7 +70,7 @@ def run(session: Session, kind: Kind = None, name: Name = None) -> None:
     session.table(columns, [[_format_cell(value) for value in row.values()] for row in rows])
     session.write_json({"kind": kind, "rows": rows})
     if kind == "archs":
-        session.note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
+        session.write_note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
     elif kind is None:
         session.suggest_next("ls", kinds[0])
     else:

@@ -65,7 +65,7 @@ class Session:
         """The columns of the terminal, or a generous number where the result is not written to a terminal."""
         return shutil.get_terminal_size().columns if self.results.isatty() else WIDE
 
-    def note(self, text: str) -> None:
+    def write_note(self, text: str) -> None:
         """Writes a line to stderr unless the command is quiet."""
         if not self.quiet:
             write_error(text)
@@ -94,7 +94,7 @@ class Session:
 
     def suggest_next(self, *words: str | Path) -> None:
         """Writes the next command to type to stderr."""
-        self.note(f"next: {shlex.join(['headcount', *map(str, words)])}")
+        self.write_note(f"next: {shlex.join(['headcount', *map(str, words)])}")
 
     def write_line(self, text: str) -> None:
         """Writes a line of the result at once, unless the result is JSON."""

@@ -33,7 +33,7 @@ def analyze_model(
     task = open_named_task(session, data, model, folder)
     corpus, why_no_corpus = open_named_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
     if corpus is None:
-        session.note(f"roles are left out: {why_no_corpus}")
+        session.write_note(f"roles are left out: {why_no_corpus}")
     texts = {"text": absolute_path(text) if text else None, "embedded": embedded}
     job = AnalysisJob(
         data.model,

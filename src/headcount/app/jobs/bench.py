@@ -33,7 +33,7 @@ def measure_speed(
     _show_timings(session, timings)
     if longer := sorted(set(lengths) - {timing.length for timing in timings}):
         most = max(timing.length for timing in timings)
-        session.note(
+        session.write_note(
             f"length {', '.join(map(str, longer))} is beyond the {most} positions that the models share; {most} was measured instead"
         )
     costs = {name: cost(model).to_dict() for name, model in models.items()}

@@ -82,9 +82,9 @@ def _show_table(session: Session, table: RoleTable, show_all: bool) -> None:
     for role, reason in table.untested.items():
         reasons.setdefault(reason, []).append(role)
     for reason, roles in reasons.items():
-        session.note(f"not tested: {', '.join(roles)}: {reason}")
+        session.write_note(f"not tested: {', '.join(roles)}: {reason}")
     for reason, count in table.refused.items():
-        session.note(f"{count} sentences left out: {reason}")
+        session.write_note(f"{count} sentences left out: {reason}")
 
 
 def _show_heads(session: Session, table: RoleTable, show_all: bool) -> None:
@@ -195,11 +195,11 @@ def label_heads(session: Session, data: TaskOptions, request: RoleRequest, run: 
         options = {"only": request.only, "definition": request.definition, "seed": data.seed}
         set_run_description(run, session, data, model, heads, {"text": str(text or embedded or data.task), **options})
     corpus = open_corpus(session, data, model, folder, text=text, embedded=embedded, parser=request.parser, split=request.split)
-    session.note(f"read: {_describe_corpus(corpus)}")
+    session.write_note(f"read: {_describe_corpus(corpus)}")
     with session.progress("roles") as advance:
         table = roles_into(run, model, corpus, spec, progress=advance)
     if run is not None:
-        session.note(f"stored in {run.folder}")
+        session.write_note(f"stored in {run.folder}")
     _show_table(session, table, show_all)
     session.write_json(_role_table_to_dict(data.model, table))
     named_text = ["--text", text] if text else ["--embedded", embedded or ""]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from headcount.app.console.format import format_rounding
+from headcount.app.console.format import format_rounding_warning
 from headcount.app.console.heat_map import heat_map
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.models import open_model, open_named_task, set_run_description
@@ -96,7 +96,7 @@ def _show_scores(session: Session, scores: Scores, verdicts: list[Verdict], leve
     ]
     session.table(columns, table, right=("rank", "rank from", "to", "P(lowest)"))
     if len(listed) < len(order):
-        session.note(f"{len(order) - len(listed)} heads in between are left out; --all shows them")
+        session.write_note(f"{len(order) - len(listed)} heads in between are left out; --all shows them")
 
 
 def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> None:
@@ -147,7 +147,7 @@ def score_heads(
     with session.progress("scoring") as advance:
         scores = score_into(run, model, task, methods, settings, progress=advance)
     if run is not None:
-        session.note(f"kept in {run.folder}")
+        session.write_note(f"kept in {run.folder}")
     report = ScoreReport(
         scores,
         {
@@ -166,7 +166,7 @@ def _show_report(session: Session, report: ScoreReport, level: float, all_heads:
     for label, scores in report.scores.items():
         _show_scores(session, scores, report.verdicts[label], level, all_heads)
         if unresolved := scores.heads_within_rounding():
-            session.note(format_rounding(label, list(map(str, unresolved))))
+            session.write_note(format_rounding_warning(label, list(map(str, unresolved))))
         if "adaptive" in scores.conditions:
             _show_race(session, scores)
         if report.stabilities.get(label):

@@ -87,19 +87,20 @@ def correlate(
 
 def _replicates(a: Samples, b: Samples, paired: bool, repeats: int, seed: int) -> tuple[Array, Array]:
     if not paired:
-        return _alone(a, repeats, derive_seed(seed, 0)), _alone(b, repeats, derive_seed(seed, 1))
+        return _bootstrap_means(a, repeats, derive_seed(seed, 0)), _bootstrap_means(b, repeats, derive_seed(seed, 1))
     if a.n_groups != b.n_groups or a.n != b.n:
         raise StatisticsError(
             f"paired scores must come from the same examples, got {a.n} in {a.n_groups} groups and {b.n} in {b.n_groups}; else pass paired=False"
         )
-    a.counts()
-    b.counts()
+    a.count_groups_of_heads()
+    b.count_groups_of_heads()
     chunks = list(replicate([a, b], draw_with_replacement(a.n_groups, seed), repeats))
     return np.concatenate([chunk[0][:, 0] for chunk in chunks]), np.concatenate([chunk[1][:, 0] for chunk in chunks])
 
 
-def _alone(part: Samples, repeats: int, seed: int) -> Array:
-    return part.means()[None] if part.n_groups == 1 else bootstrap(part, seed=seed, repeats=repeats)
+def _bootstrap_means(samples: Samples, repeats: int, seed: int) -> Array:
+    """Returns replicates of the mean of every head, [repeats, heads]; of a single group, which cannot be resampled, the means themselves."""
+    return samples.means()[None] if samples.n_groups == 1 else bootstrap(samples, seed=seed, repeats=repeats)
 
 
 def _pair(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:

@@ -23,7 +23,7 @@ def bootstrap(samples: Samples, *, seed: int, repeats: int = 2000, combine: Comb
     Empty groups are left out. A resample in which some head has no weight has no mean there and is drawn again.
     """
     samples = samples.drop_empty_groups()
-    samples.counts()
+    samples.count_groups_of_heads()
     shape, draw = samples.sums.shape[1:], draw_with_replacement(samples.n_groups, seed)
     return np.concatenate([_combine(samples, means.reshape(-1, *shape), combine) for (means,) in replicate([samples], draw, repeats)])
 
@@ -93,7 +93,7 @@ def _combine(samples: Samples, means: Array, combine: Combine | None) -> Array:
 
 
 def _leave_one_out(samples: Samples, combine: Combine | None) -> Array:
-    samples.counts()
+    samples.count_groups_of_heads()
     flat = samples.flat()
     means = _others(flat.sums) / _others(flat.weights)
     return _combine(samples, means.reshape(samples.sums.shape), combine)

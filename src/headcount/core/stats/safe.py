@@ -55,7 +55,7 @@ def _hall(damage: Samples, tolerance: float, alpha: float, *, skewed: bool) -> t
     from scipy import special
 
     mean, stderr, residuals = damage.means(), damage.stderr(), damage.residuals()
-    n = np.broadcast_to(damage.counts(), mean.shape)
+    n = np.broadcast_to(damage.count_groups_of_heads(), mean.shape)
     square = (residuals**2).sum(0) / n
     skewness = np.divide((residuals**3).sum(0) / n, square**1.5, out=np.zeros_like(mean), where=(square > 0) & skewed)
     t = np.divide(mean - tolerance, stderr, out=np.zeros_like(mean), where=stderr > 0)

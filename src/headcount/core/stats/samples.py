@@ -99,7 +99,7 @@ class Samples:
 
     def stderr(self) -> Array:
         """Returns the standard error of every mean over groups: √(G/(G−1) Σ (s_g − μ w_g)²) / Σ w."""
-        counts = self.counts()
+        counts = self.count_groups_of_heads()
         total = _over_features(self.weights.sum(0), self.sums[0])
         squares = (self.residuals() ** 2).sum(0)
         return np.sqrt(squares * _over_features(counts / (counts - 1.0), self.sums[0])) / total
@@ -108,7 +108,7 @@ class Samples:
         """Returns the residual of each group, s_g − μ w_g."""
         return self.sums - self.means() * _over_features(self.weights, self.sums)
 
-    def counts(self) -> Array:
+    def count_groups_of_heads(self) -> Array:
         """Returns in how many groups each head has weight; raises StatisticsError if that is below 2, where no spread is defined."""
         counts = (self.weights > 0).sum(0).astype(float)
         if counts.min() < 2:

@@ -104,7 +104,7 @@ def _watch_modules(model: nn.Module, recorder: TapeRecorder) -> Iterator[None]:
             if type(module).__module__ == "transformers.activations" or (is_leaf and ACTIVATION_CLASS.search(name)):
                 before, after = _activation_hooks(recorder)
             else:
-                before, after = _module_hooks(recorder, path, bool(NORMALISATION_CLASS.search(name)))
+                before, after = _module_stack_hooks(recorder, path, bool(NORMALISATION_CLASS.search(name)))
             stack.callback(module.register_forward_pre_hook(restrict_to_owner(model, before)).remove)
             stack.callback(module.register_forward_hook(restrict_to_owner(model, after)).remove)
         yield
@@ -123,11 +123,11 @@ def _activation_hooks(recorder: TapeRecorder) -> tuple[Callable, Callable]:
     return before, after
 
 
-def _module_hooks(recorder: TapeRecorder, path: str, normalises: bool) -> tuple[Callable, Callable]:
+def _module_stack_hooks(recorder: TapeRecorder, path: str, is_normalisation: bool) -> tuple[Callable, Callable]:
     """Returns hooks that keep the recorder's stack of running modules."""
 
     def before(*_: Any) -> None:
-        recorder.module_stack.append((path, normalises))
+        recorder.module_stack.append((path, is_normalisation))
 
     def after(*_: Any) -> None:
         recorder.module_stack.pop()

@@ -174,7 +174,7 @@ class TapeRecorder(TorchDispatchMode):
         if value.is_floating_point():
             self.tape.sources.append(self._new_slot(value))
         else:
-            self._add_token_ids(value)
+            self._mark_as_token_ids(value)
 
     def slot_of(self, value: Tensor) -> int | None:
         """Returns the slot of a tensor; None for a constant."""
@@ -231,7 +231,7 @@ class TapeRecorder(TorchDispatchMode):
             if result.is_floating_point() and name in LOOKUPS and not any(id(t) in self._slots for t in tensors):
                 self.tape.sources.append(self._new_slot(result))
             elif not result.is_floating_point() and result.dtype != torch.bool:
-                self._add_token_ids(result)
+                self._mark_as_token_ids(result)
 
     def _run_in_place(self, func, args, kwargs, arguments: Arguments) -> Any:
         """Runs an operation that overwrites its first argument, and records it as if it had returned a new tensor."""
@@ -239,7 +239,7 @@ class TapeRecorder(TorchDispatchMode):
         if not isinstance(target, Tensor) or not target.is_floating_point():
             result = func(*args, **kwargs)
             if isinstance(target, Tensor) and target.dtype != torch.bool:
-                self._add_token_ids(target)
+                self._mark_as_token_ids(target)
             return result
         before, address = target.clone(), storage_address(target)
         for index, value in enumerate(self.tape.values):  # slots that view the same memory keep their old values
@@ -284,9 +284,9 @@ class TapeRecorder(TorchDispatchMode):
         self._alive.append(value)
         self._n_writes_known[id(value)] = len(self._writes.get(storage_address(value), ()))
 
-    def _add_token_ids(self, value: Tensor) -> None:
-        self._alive.append(value)
-        self._token_ids.add(id(value))
+    def _mark_as_token_ids(self, tensor: Tensor) -> None:
+        self._alive.append(tensor)
+        self._token_ids.add(id(tensor))
 
     def _new_slot(self, value: Tensor) -> int:
         self._keep_alive(value)

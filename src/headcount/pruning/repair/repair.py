@@ -30,7 +30,14 @@ from headcount.models.randomness import fork_rng
 from headcount.models.state import copy_model
 from headcount.pruning.repair.least_squares import FitResult, Products, append_ones, fit
 from headcount.pruning.repair.lockstep import Lockstep
-from headcount.pruning.repair.projection import has_bias, head_rows, output_projection, read_matrix, real_rows, write_matrix
+from headcount.pruning.repair.projection import (
+    has_bias,
+    head_rows,
+    output_projection,
+    read_weight_and_bias,
+    real_rows,
+    write_weight_and_bias,
+)
 
 FIT_EXAMPLES, CHECK_EXAMPLES = 512, 128
 """Examples that weights are fitted on by default, and at most that many that choose the ridge."""
@@ -172,14 +179,14 @@ class _Refit:
         """Takes the removed heads out of the pruned model: their rows of the projection become zero."""
         for path, block in self.blocks.items():
             module = output_projection(self.pruned, block)
-            matrix = read_matrix(module)
+            matrix = read_weight_and_bias(module)
             self.old_weights[path] = matrix[self._fitted_rows(path, module)]
             matrix[sorted(set(range(block.n_heads * block.value_dim)) - set(self.kept_rows[path]))] = 0
-            write_matrix(module, matrix)
+            write_weight_and_bias(module, matrix)
 
     def _fitted_rows(self, path: str, module: Any) -> list[int]:
         """Returns the rows of the matrix that are fitted: those of the heads that stay, and the bias."""
-        return [*self.kept_rows[path], len(read_matrix(module)) - 1] if has_bias(module) else self.kept_rows[path]
+        return [*self.kept_rows[path], len(read_weight_and_bias(module)) - 1] if has_bias(module) else self.kept_rows[path]
 
     def run(self, batches: list[SplitBatch]) -> None:
         """Fits every block on the batches."""
@@ -249,9 +256,9 @@ class _Refit:
             ridge=self.settings.ridge,
             inputs_per_head=block.value_dim if self.settings.by == "gates" else None,
         )
-        matrix = read_matrix(module)
+        matrix = read_weight_and_bias(module)
         matrix[rows] = result.weights
-        write_matrix(module, matrix)
+        write_weight_and_bias(module, matrix)
         self.fits[block.name] = result
 
 

@@ -117,10 +117,10 @@ def _pruned_rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsR
 def _curve_points(
     run: Run, record: RunRecord, dense: Evaluation, rows: Sequence[PrunedRow], artifacts: Sequence[Artifact], heads: HeadsRecord
 ) -> list[contract.Point]:
-    positions = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
+    head_numbers = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
     name = run.folder.resolve().name
     return [
-        _curve_point(row, artifact, dense, positions, prune_command(record, name, artifact))
+        _curve_point(row, artifact, dense, head_numbers, prune_command(record, name, artifact))
         for row, artifact in zip(rows, artifacts, strict=True)
     ]
 
@@ -142,7 +142,7 @@ def _describe_dense(dense: Evaluation, total: Total | None, cost: CostRecord) ->
     }
 
 
-def _curve_point(row: PrunedRow, artifact: Artifact, dense: Evaluation, positions: Mapping[str, int], command: str) -> contract.Point:
+def _curve_point(row: PrunedRow, artifact: Artifact, dense: Evaluation, head_numbers: Mapping[str, int], command: str) -> contract.Point:
     record = PrunedRecord.of(artifact)
     loss, tested = row.changes["loss"], row.changes.get("metric", row.changes["loss"])
     value = row.loss if row.value is None else row.value
@@ -166,7 +166,7 @@ def _curve_point(row: PrunedRow, artifact: Artifact, dense: Evaluation, position
         "loss_p": round_or_none(loss.p, 3),
         "worse_by": row.worse_by(),
         "is_repaired": bool(record.repaired) or record.spec["ablation"] == "mean",
-        "removed": [positions[head] for head in record.removed if head in positions],
+        "removed": [head_numbers[head] for head in record.removed if head in head_numbers],
         "parameters": record.cost["parameters"],
         "bytes": record.cost["bytes"],
         "flops": record.cost["flops"],

@@ -58,7 +58,7 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
     for keep in keeps:
         check_request(template.resized(keep), loaded.model, loaded.heads)
     describe_study_run(context, loaded, {"study": study.name, "roles": list(study.roles_by_name), "keep": keeps, "seeds": study.seeds})
-    task, tokenizer = context.task, context.sources.read_tokenizer(loaded)
+    task, tokenizer = context.task, context.sources.find_processor(loaded)
     heads_by_role: dict[str, list[Head]] = {}
     left_out: dict[str, PlanError] = {}
     for name, names in study.roles_by_name.items():
