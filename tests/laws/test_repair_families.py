@@ -198,6 +198,6 @@ def test_a_block_is_fitted_on_what_the_repaired_model_before_it_gives(name: str)
         hook.remove()
     if name == "albert":
         return  # one block, called again on what itself gives
-    masks = [REPAIR.real_rows(model, block, batches[i], a - b) for i, (a, b) in enumerate(zip(found[0], found[1], strict=True))]
+    masks = [REPAIR.rows_of_real_tokens(model, block, batches[i], a - b) for i, (a, b) in enumerate(zip(found[0], found[1], strict=True))]
     gaps = torch.cat(masks)
     assert float(gaps.pow(2).sum(-1).mean()) == pytest.approx(made.blocks[block.name].error_after, rel=1e-6)

@@ -14,7 +14,7 @@ from toys import KINDS, build, examples, shared, task
 
 import headcount as hc
 from headcount.core.errors import DataError, OptionError, PlanError, UnknownName
-from headcount.pruning.repair.projection import has_bias, read_weight_and_bias, real_rows
+from headcount.pruning.repair.projection import has_bias, read_weight_and_bias, rows_of_real_tokens
 from headcount.pruning.repair.removal_order import Surgeon, measure_grams, order_removals
 from headcount.pruning.repair.repair import RepairSettings, refit
 
@@ -193,4 +193,4 @@ def test_rows_of_padding_are_left_out() -> None:
     batch = task("encoder", longer=3).collate(examples("encoder", 5))
     block = hc.HeadMap.of(model).blocks[0]
     shape = batch["input_ids"].shape
-    assert len(real_rows(model, block, batch, torch.zeros(*shape, 48))) == int(batch["attention_mask"].sum())
+    assert len(rows_of_real_tokens(model, block, batch, torch.zeros(*shape, 48))) == int(batch["attention_mask"].sum())

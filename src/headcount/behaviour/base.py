@@ -133,11 +133,11 @@ class Side:
     n_front: int = 0
 
     @classmethod
-    def from_sentences(cls, sentences: Sequence[Aligned], length: int, *, n_front: int = 0, pad_id: int = 0) -> Self:
-        """Returns the side of some sentences, each padded on the right to `length`, with `n_front` delimiters before each."""
+    def from_sentences(cls, sentences: Sequence[Aligned], n_tokens: int, *, n_front: int = 0, pad_id: int = 0) -> Self:
+        """Returns the side of some sentences, each padded on the right to `n_tokens`, with `n_front` delimiters before each."""
 
         def pad_row(values: Sequence[int], front: int, fill: int) -> list[int]:
-            return ([front] * n_front + list(values) + [fill] * length)[:length]
+            return ([front] * n_front + list(values) + [fill] * n_tokens)[:n_tokens]
 
         words = [pad_row([-1 if word is None else word for word in s.words], -1, -1) for s in sentences]
         return cls(

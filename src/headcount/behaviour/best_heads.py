@@ -29,6 +29,15 @@ def half_of_example(content: Any) -> int:
     return hashlib.sha256(repr(content).encode()).digest()[0] & 1
 
 
+class _Candidate(NamedTuple):
+    """A head that shows a role: its accuracy on the choosing half, a hash that settles ties, and where its sums are."""
+
+    accuracy: float
+    tie_breaker: str
+    totals: HalfTotals
+    column: int
+
+
 class HalfTotals:
     """Sums of hits and tokens over each half of the sentences, for heads × roles, flattened."""
 
@@ -52,18 +61,18 @@ class HalfTotals:
         own_hits, own_tokens = (values[measured["half"] == MEASURING] for values in (hits, tokens))
         self.squares += np.stack([(own_hits**2).sum(0), (own_hits * own_tokens).sum(0), (own_tokens**2).sum(0)])
 
-    def candidates(self, role: str) -> list[tuple[float, str, HalfTotals, int]]:
-        """Returns the heads that show the role in both halves, as (accuracy on the choosing half, hash that settles ties, these totals, column)."""
+    def list_candidates(self, role: str) -> list[_Candidate]:
+        """Returns the heads that show the role in both halves."""
         number, heads = self.roles.index(role), []
         for index, head in enumerate(self.heads):
             column = index * len(self.roles) + number
             if self.sentences[CHOOSING, column] >= 1 and self.sentences[MEASURING, column] >= MIN_MEASURING:
                 accuracy = float(self.hits[CHOOSING, column] / self.tokens[CHOOSING, column])
-                heads.append((accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
+                heads.append(_Candidate(accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
         return heads
 
     def measure_best_head(self, column: int) -> BestHead:
-        """Returns the accuracy of a head × role on the measuring half."""
+        """Returns the accuracy on the measuring half of the head and role whose sums are in a column."""
         head, role = self.heads[column // len(self.roles)], column % len(self.roles)
         block = list(dict.fromkeys((head.stack, head.layer) for head in self.heads)).index((head.stack, head.layer))
         tokens, n = self.tokens[MEASURING, column], int(self.sentences[MEASURING, column])
@@ -123,8 +132,8 @@ def find_best_heads(totals_by_view: Sequence[HalfTotals]) -> tuple[BestHead, ...
     """Returns the best head of every role that occurs in enough sentences of both halves, in the order of the roles."""
     best_heads = []
     for role in dict.fromkeys(role for part in totals_by_view for role in part.roles):
-        candidates = [candidate for part in totals_by_view if role in part.roles for candidate in part.candidates(role)]
+        candidates = [candidate for part in totals_by_view if role in part.roles for candidate in part.list_candidates(role)]
         if candidates:
-            _, _, part, column = max(candidates, key=lambda candidate: candidate[:2])
-            best_heads.append(part.measure_best_head(column))
+            best = max(candidates, key=lambda candidate: (candidate.accuracy, candidate.tie_breaker))
+            best_heads.append(best.totals.measure_best_head(best.column))
     return tuple(best_heads)

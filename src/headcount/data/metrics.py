@@ -67,7 +67,7 @@ def _confusion_cells(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     return torch.nn.functional.one_hot(labels * classes + guess, classes * classes).double()
 
 
-def _example_moments(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+def _moments_of_prediction_and_label(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     x, y = output.logits.squeeze(-1).double(), batch["labels"].double()
     return torch.stack([torch.ones_like(x), x, y, x * x, y * y, x * y], dim=-1)
 
@@ -127,7 +127,7 @@ TOKEN_ACCURACY = Metric("token accuracy", _count_correct_and_all_tokens, ratio, 
 PERPLEXITY = Metric("perplexity", _sum_losses_and_count_tokens, perplexity, higher_is_better=False, chance=perplexity_of_labels)
 F1 = Metric("F1", _confusion_cells, f1, chance=f1_of_labels)
 MATTHEWS = Metric("Matthews correlation", _confusion_cells, matthews, chance=_zero_chance)
-PEARSON = Metric("Pearson correlation", _example_moments, moments, chance=_zero_chance)
+PEARSON = Metric("Pearson correlation", _moments_of_prediction_and_label, moments, chance=_zero_chance)
 
 BY_NAME: Mapping[str, Metric] = {"accuracy": ACCURACY, "f1": F1, "matthews": MATTHEWS, "pearson": PEARSON}
 """The metrics of classification and regression, as options name them."""

@@ -163,7 +163,7 @@ def stream(reading: Reading, measure: Measure) -> Iterator[Measured]:
             if isinstance(result, BaseException):
                 raise result
             if chunk_store is not None and before is None:
-                _store(reading, chunk_store, chunk, result)
+                _store_if_finite(reading, chunk_store, chunk, result)
             reading.add_chunk(chunk)
             yield result if before is None else reading.restore(before)
 
@@ -193,11 +193,11 @@ def _compute_or_restore(reading: Reading, chunk: Chunk, measure: Measure, chunk_
     start = time.monotonic()
     measured = _measure_within_memory(reading, chunk, measure)
     if time.monotonic() - start > LONG or sum(values.nbytes for values in measured.values()) < SMALL:
-        _store(reading, chunk_store, chunk, measured)
+        _store_if_finite(reading, chunk_store, chunk, measured)
     return measured
 
 
-def _store(reading: Reading, chunk_store: ChunkStore, chunk: Chunk, measured: Measured) -> None:
+def _store_if_finite(reading: Reading, chunk_store: ChunkStore, chunk: Chunk, measured: Measured) -> None:
     """Stores results if all are finite; the caller refuses others, and they are never written."""
     if all(np.isfinite(values).all() for values in measured.values()):
         chunk_store.put(chunk, measured, reading.batch_size)
@@ -230,7 +230,7 @@ def _compute_unless_claimed(reading: Reading, chunk: Chunk, measure: Measure, ch
     with chunk_store.claim(chunk) as is_claimed:
         # chunks are removed once the final result is stored
         if is_claimed and not chunk_store.has_result(chunk) and not chunk_store.is_over:
-            _store(reading, chunk_store, chunk, _measure_within_memory(reading, chunk, measure))
+            _store_if_finite(reading, chunk_store, chunk, _measure_within_memory(reading, chunk, measure))
         return is_claimed
 
 
@@ -271,7 +271,7 @@ def _measure_within_memory(reading: Reading, chunk: Chunk, measure: Measure) -> 
                 _check_longest(chunk, numbers[-1], measure)
                 reading.batch_size = len(numbers) // 2
             else:
-                raise _too_large(chunk, error) from error
+                raise _too_large_error(chunk, error) from error
     return results
 
 
@@ -281,18 +281,18 @@ def _check_longest(chunk: Chunk, example: int, measure: Measure) -> None:
         measure(chunk.batch([example]), [chunk.first + example])
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
-            raise _too_large(chunk, error) from error
+            raise _too_large_error(chunk, error) from error
         raise
 
 
-def _too_large(chunk: Chunk, error: BaseException) -> OutOfMemory:
+def _too_large_error(chunk: Chunk, error: BaseException) -> OutOfMemory:
     return OutOfMemory(
         f"memory ran out on a single example (one of {chunk.first} to {chunk.first + chunk.size - 1}): {error}. "
         "Shorten the examples (max_length), use bfloat16, or a machine with more memory."
     )
 
 
-def reraise_memory(error: Exception) -> None:
+def reraise_if_out_of_memory(error: Exception) -> None:
     """Raises an error again if it says that memory ran out, because a smaller batch may fit."""
     if is_out_of_memory(error):
         raise error

@@ -215,11 +215,11 @@ def _resolve_auto_class(class_or_name: Any) -> Any:
     return auto_class
 
 
-def _remote_class(folder: Path, auto_map: Any, auto: Any) -> type:
+def _load_remote_class(folder: Path, auto_map: Any, class_or_name: Any) -> type:
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     names = [name for name in auto_map if name.startswith("AutoModel")] if isinstance(auto_map, dict) else []
-    requested = getattr(auto, "__name__", auto) or next(iter(names), None)
+    requested = getattr(class_or_name, "__name__", class_or_name) or next(iter(names), None)
     if requested not in names:
         raise UnsupportedModel(f"{folder / 'config.json'} brings code for {', '.join(names) or 'no model'}, not for {requested}")
     return get_class_from_dynamic_module(auto_map[requested], str(folder))
@@ -236,7 +236,7 @@ def build_from_config(folder: Path, name: str, build: Callable[[], Built]) -> Bu
         raise ArtifactError(f"{folder / 'config.json'} builds no {name}: {type(error).__name__}: {reason}. Correct it") from error
 
 
-def _unexported_class(model_type: Any, name: str) -> type | None:
+def _find_unexported_class(model_type: Any, name: str) -> type | None:
     """Returns a class that transformers has but does not export, such as the decoder of a sequence-to-sequence model."""
     from transformers import CONFIG_MAPPING, PreTrainedModel
 
@@ -256,7 +256,7 @@ def model_class_of(folder: Path, config: Mapping[str, object], auto: Any = None)
     import transformers
 
     if "auto_map" in config:  # allowed by read_config before we came here
-        return _remote_class(folder, config["auto_map"], auto)
+        return _load_remote_class(folder, config["auto_map"], auto)
     if auto is not None:
         auto = _resolve_auto_class(auto)
         kind = build_from_config(folder, "configuration", lambda: transformers.AutoConfig.from_pretrained(folder))
@@ -266,7 +266,7 @@ def model_class_of(folder: Path, config: Mapping[str, object], auto: Any = None)
         return classes[0] if isinstance(classes, tuple | list) else classes
     architectures = config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else architectures
-    cls = getattr(transformers, name, None) or _unexported_class(config.get("model_type"), name) if isinstance(name, str) else None
+    cls = getattr(transformers, name, None) or _find_unexported_class(config.get("model_type"), name) if isinstance(name, str) else None
     if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
         raise UnsupportedModel(
             f"{folder / 'config.json'} names the architecture {name!r:.80}, which transformers "

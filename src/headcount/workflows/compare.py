@@ -294,7 +294,7 @@ def run_comparison(job: ComparisonJob) -> Comparison:
     return Comparison(
         pruning.run.folder,
         dense,
-        tuple(pruning.rows(dense, artifacts)),
+        tuple(pruning.compare_all_with_dense(dense, artifacts)),
         tuple(methods),
         tuple(differences),
         tuple(_measure_latency(job, grid)) if job.bench_sizes is not None else (),

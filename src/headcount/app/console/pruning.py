@@ -237,7 +237,7 @@ def show_pruned_rows(session: Session, dense: Evaluation, rows: Sequence[PrunedR
         for row in rows
     ]
     columns = ("method", "heads", "seed", "steps", metric, "change", "95% interval", "p", "loss", "parameters")
-    session.table(columns, lines, right=columns[1:])
+    session.write_table(columns, lines, right=columns[1:])
     for method, heads in {row.method: row.within_rounding for row in rows if row.within_rounding}.items():
         session.write_note(format_rounding_warning(method, heads))
 
@@ -251,4 +251,4 @@ def show_survivors(session: Session, rows: Sequence[PrunedRow]) -> None:
         counts = row.survivors.by_kind
         lines.append((row.method, row.keep, row.seed, *(counts.get(kind, 0) for kind in several_kinds), row.survivors.format_layers()))
     numbers = ("heads", "seed", *several_kinds)
-    session.table(("survivors of", *numbers, "heads that stay in each layer"), lines, right=numbers)
+    session.write_table(("survivors of", *numbers, "heads that stay in each layer"), lines, right=numbers)

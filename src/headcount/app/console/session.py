@@ -74,7 +74,7 @@ class Session:
         """Names the work that begins now; it is shown if it takes long."""
         self.pulse.begin(work)
 
-    def watch(self, work: str, unit: str = "examples") -> Progress:
+    def begin_counted_work(self, work: str, unit: str = "examples") -> Progress:
         """Names the work that begins now; returns a function to call with (done, total)."""
         self.pulse.begin(work, unit)
         return self.pulse.advance
@@ -101,7 +101,7 @@ class Session:
         if not self.json:
             print(without_control_characters(text), file=self.results, flush=True)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+    def write_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
         """Writes a table, unless the result is JSON; `right` names the columns of numbers. Columns without content are left out."""
         if self.json:
             return

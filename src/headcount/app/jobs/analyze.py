@@ -46,7 +46,7 @@ def analyze_model(
         tokenizer=tokenizer_or_image_processor(model, folder, data.trust_remote_code),
         folder=folder,
         config={"opened": data.opening_record() | {name: value for name, value in texts.items() if value}},
-        watch=session.watch,
+        watch=session.begin_counted_work,
     )
     records = run_steps(session, job, run)
     session.write_json({"out": str(run.folder), "steps": records})

@@ -77,7 +77,7 @@ def compare_pruners(
     sizes, kinds = measure.bench_sizes(), options.attention_kinds
     comparison = run_comparison(ComparisonJob(pruning, specs, kinds, sizes, measure.keep_models, roles, data.seed, session.progress))
     show_comparison(session, comparison)
-    session.table(
+    session.write_table(
         ("method", "fewest heads without a significant loss"),
         [(name, format_fewest_heads(comparison.models, name, number)) for name, number in comparison.smallest.items()],
     )

@@ -105,4 +105,4 @@ def _show_costs(session: Session, before: Cost, after: Cost) -> None:
     rows = [
         (label, f"{old[name]:,}", f"{new[name]:,}", f"{new[name] / old[name]:.1%}" if old[name] else "") for name, label in labels.items()
     ]
-    session.table(("", "before", "after", "left"), rows, right=("before", "after", "left"))
+    session.write_table(("", "before", "after", "left"), rows, right=("before", "after", "left"))

@@ -55,7 +55,7 @@ def _make_context(session: Session, request: PaperRequest, run: Run | None) -> S
 
 
 def _print_items(session: Session, items: Sequence[Item]) -> None:
-    session.table(("item", "in the paper", "what comes out", "state"), [(i.id, i.part, i.title, describe_state(i)) for i in items])
+    session.write_table(("item", "in the paper", "what comes out", "state"), [(i.id, i.part, i.title, describe_state(i)) for i in items])
 
 
 def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: Run) -> None:

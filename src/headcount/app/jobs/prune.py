@@ -77,10 +77,10 @@ def prune_model(
     artifact = _compute_artifact(session, run, pruning, spec)
     if new_head:
         session.write_note("the head of the dense model is not trained: prune with --keep 100% for the dense model after the same training")
-    rows = pruning.rows(dense, [artifact])
+    rows = pruning.compare_all_with_dense(dense, [artifact])
     show_pruned_rows(session, dense, rows)
     show_survivors(session, rows)
-    timings = pruning.timings(artifact)
+    timings = pruning.latency_of(artifact)
     _show_timings(session, timings)
     model_folder = pruning.model_folder(artifact.key)
     session.write_note(f"the model: {model_folder}")
@@ -114,4 +114,4 @@ def _show_timings(session: Session, timings: Sequence[Time]) -> None:
         table = [
             (row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", format_speed(row["speedup"])) for row in timings
         ]
-        session.table(("batch", "length", "model", "ms", "against the dense model"), table, right=("batch", "length", "ms"))
+        session.write_table(("batch", "length", "model", "ms", "against the dense model"), table, right=("batch", "length", "ms"))

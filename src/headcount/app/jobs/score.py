@@ -94,7 +94,7 @@ def _show_scores(session: Session, scores: Scores, verdicts: list[Verdict], leve
         )
         for verdict in listed
     ]
-    session.table(columns, table, right=("rank", "rank from", "to", "P(lowest)"))
+    session.write_table(columns, table, right=("rank", "rank from", "to", "P(lowest)"))
     if len(listed) < len(order):
         session.write_note(f"{len(order) - len(listed)} heads in between are left out; --all shows them")
 
@@ -113,7 +113,7 @@ def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> N
         for label, agreement in agreements.items()
     ]
     if rows:
-        session.table(("against ablation", "Spearman", "95% interval", "p", "lowest shared", "highest shared", "ceiling"), rows)
+        session.write_table(("against ablation", "Spearman", "95% interval", "p", "lowest shared", "highest shared", "ceiling"), rows)
 
 
 def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stability]) -> None:
@@ -123,7 +123,7 @@ def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stabi
     names = ("examples", "Spearman with all", "lowest in common", "Spearman of two such sets", "their lowest in common")
     table = [(row.size, *map(format_interval, (row.spearman, row.overlap, row.disjoint_spearman, row.disjoint_overlap))) for row in rows]
     session.write_line(f"{scores.method}: stability of the ranking")
-    session.table(names, table, right=("examples",))
+    session.write_table(names, table, right=("examples",))
 
 
 def score_heads(

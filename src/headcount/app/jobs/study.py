@@ -159,4 +159,4 @@ def print_table(session: Session, table: Table) -> None:
     right = [heading for heading, is_number, has_interval in columns if is_number and not has_interval]
     if table.title:
         session.write_line(table.title)
-    session.table(formatted.headings, formatted.rows, right=right)
+    session.write_table(formatted.headings, formatted.rows, right=right)

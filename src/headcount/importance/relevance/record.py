@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -110,7 +110,7 @@ def _watch_modules(model: nn.Module, recorder: TapeRecorder) -> Iterator[None]:
         yield
 
 
-def _activation_hooks(recorder: TapeRecorder) -> tuple[Callable, Callable]:
+def _activation_hooks(recorder: TapeRecorder) -> _ModuleHooks:
     """Returns hooks that pause the recorder in an activation and record it as one operation."""
 
     def before(*_: Any) -> None:
@@ -120,10 +120,17 @@ def _activation_hooks(recorder: TapeRecorder) -> tuple[Callable, Callable]:
         recorder.n_paused -= 1
         recorder.add_call(type(module).__name__, None, {"self": args[0]}, output)
 
-    return before, after
+    return _ModuleHooks(before, after)
 
 
-def _module_stack_hooks(recorder: TapeRecorder, path: str, is_normalisation: bool) -> tuple[Callable, Callable]:
+class _ModuleHooks(NamedTuple):
+    """What runs before and after the forward pass of a module."""
+
+    before: Callable
+    after: Callable
+
+
+def _module_stack_hooks(recorder: TapeRecorder, path: str, is_normalisation: bool) -> _ModuleHooks:
     """Returns hooks that keep the recorder's stack of running modules."""
 
     def before(*_: Any) -> None:
@@ -132,7 +139,7 @@ def _module_stack_hooks(recorder: TapeRecorder, path: str, is_normalisation: boo
     def after(*_: Any) -> None:
         recorder.module_stack.pop()
 
-    return before, after
+    return _ModuleHooks(before, after)
 
 
 @contextmanager

@@ -64,12 +64,12 @@ def write_weight_and_bias(module: Any, matrix: Float[Tensor, "inputs_and_bias ou
         module.bias.copy_(matrix[-1])
 
 
-def head_rows(block: AttentionBlock, positions: Iterable[int]) -> list[int]:
+def rows_of_heads(block: AttentionBlock, positions: Iterable[int]) -> list[int]:
     """Returns the rows of the projection's matrix that belong to some heads of a block, named by their positions in it."""
     return [position * block.value_dim + entry for position in positions for entry in range(block.value_dim)]
 
 
-def real_rows(model: nn.Module, block: AttentionBlock, batch: Batch, states: Tensor) -> Float[Tensor, "tokens width"]:
+def rows_of_real_tokens(model: nn.Module, block: AttentionBlock, batch: Batch, states: Tensor) -> Float[Tensor, "tokens width"]:
     """Returns the rows of a block's input or output that stand for real tokens; padding is left out."""
     ordered = states.transpose(0, 1) if block.time_first and states.ndim == 3 else states
     if ordered.ndim != 3:

@@ -32,7 +32,7 @@ from headcount.models.observe import evaluating, frozen, model_inputs
 from headcount.models.ownership import holds, restrict_to_owner
 from headcount.models.state import forward
 from headcount.pruning.repair.least_squares import append_ones
-from headcount.pruning.repair.projection import has_bias, head_rows, output_projection, read_weight_and_bias, real_rows
+from headcount.pruning.repair.projection import has_bias, output_projection, read_weight_and_bias, rows_of_heads, rows_of_real_tokens
 
 JITTER = 1e-8
 """What is added to the diagonal of G before it is inverted, as a share of its mean."""
@@ -175,7 +175,7 @@ class _GramHooks:
 
     def _forward_hook(self, grams: ProjectionGrams) -> Callable[..., Tensor]:
         def collect_inputs(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-            inputs = real_rows(self.model, grams.block, self._batch, args[0].detach())
+            inputs = rows_of_real_tokens(self.model, grams.block, self._batch, args[0].detach())
             self._inputs.append((grams, (append_ones(inputs) if has_bias(module) else inputs).double()))
             leaf = output if output.requires_grad else output.detach().requires_grad_(True)
             leaf.register_hook(self._gradient_hook(grams, self._batch))
@@ -185,7 +185,7 @@ class _GramHooks:
 
     def _gradient_hook(self, grams: ProjectionGrams, batch: Batch) -> Callable[[Tensor], None]:
         def add_gradients(gradient: Tensor) -> None:
-            rows = real_rows(self.model, grams.block, batch, gradient.detach()).double()
+            rows = rows_of_real_tokens(self.model, grams.block, batch, gradient.detach()).double()
             if not bool(torch.isfinite(rows).all()):
                 raise NonFinite(f"the gradient at block {grams.block.name} is not finite; look at the model's outputs")
             grams.gradient_gram.addmm_(rows.T, rows)
@@ -208,7 +208,7 @@ def order_removals(model: nn.Module, data: Data, *, units: tuple[Unit, ...] | No
         for unit in units:
             if positions := [block.position(head) for head in unit if head in block.heads]:
                 parts[unit].append((len(surgeons), len(rows)))
-                rows.append(head_rows(block, positions))
+                rows.append(rows_of_heads(block, positions))
         surgeons.append(grams.surgeon(read_weight_and_bias(output_projection(inner, block)), rows))
     order: RemovalOrder = []
     costs = [surgeon.removal_costs() for surgeon in surgeons]

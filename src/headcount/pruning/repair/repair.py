@@ -32,10 +32,10 @@ from headcount.pruning.repair.least_squares import FitResult, Products, append_o
 from headcount.pruning.repair.lockstep import Lockstep
 from headcount.pruning.repair.projection import (
     has_bias,
-    head_rows,
     output_projection,
     read_weight_and_bias,
-    real_rows,
+    rows_of_heads,
+    rows_of_real_tokens,
     write_weight_and_bias,
 )
 
@@ -170,7 +170,7 @@ class _Refit:
     def __init__(self, dense: nn.Module, pruned: nn.Module, plan: Plan, blocks: Sequence[AttentionBlock], settings: RepairSettings) -> None:
         self.dense, self.pruned, self.settings = dense, pruned, settings
         self.blocks = {block.path: block for block in blocks}
-        self.kept_rows = {block.path: head_rows(block, plan.kept_positions(block)) for block in blocks}
+        self.kept_rows = {block.path: rows_of_heads(block, plan.kept_positions(block)) for block in blocks}
         self.fits: dict[str, FitResult] = {}
         self.old_weights: dict[str, Tensor] = {}
         self._zero_removed_heads()
@@ -322,7 +322,7 @@ class _Hooks:
     def _collect_outputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: Any, output: Tensor) -> None:
             state = self._current_state()
-            state.outputs[path].append(real_rows(self.work.dense, block, state.batch, output))
+            state.outputs[path].append(rows_of_real_tokens(self.work.dense, block, state.batch, output))
             self._pause(state, path, "dense")
 
         return hook
@@ -330,7 +330,7 @@ class _Hooks:
     def _add_inputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
             state = self._current_state()
-            inputs = real_rows(self.work.pruned, block, state.batch, args[0])[:, self.work.kept_rows[path]]
+            inputs = rows_of_real_tokens(self.work.pruned, block, state.batch, args[0])[:, self.work.kept_rows[path]]
             inputs = append_ones(inputs) if has_bias(module) else inputs
             outputs, key = state.outputs[path].pop(0), (path, state.is_check)
             if key not in self.products:

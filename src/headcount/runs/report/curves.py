@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from headcount.core.errors import ArtifactError
 from headcount.core.evaluation import Evaluation, interval
@@ -38,17 +38,25 @@ def dense_evaluation_of(run: Run) -> Evaluation | None:
     return unpack_evaluation(artifact) if artifact is not None else None
 
 
-def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[contract.Curves | None, list[PrunedRow], list[str]]:
-    """Returns the curves (None if nothing was pruned), the rows behind them with the tests of loss and metric, and notes on what is left out."""
+class RunCurves(NamedTuple):
+    """The curves of a run (None if nothing was pruned), the rows behind them with the tests of loss and metric, and notes on what is left out."""
+
+    curves: contract.Curves | None
+    rows: list[PrunedRow]
+    notes: list[str]
+
+
+def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
+    """Returns the curves of the pruned models of a run."""
     dense, artifacts = dense_evaluation_of(run), list(run.results(PRUNED).values())
     if dense is None or not artifacts:
-        return None, [], []
+        return RunCurves(None, [], [])
     current = _artifacts_on_current_data(record, artifacts)
     records = [(artifact, PrunedRecord.of(artifact)) for artifact in current]
     same = [artifact for artifact, pruned in records if (pruned.data, pruned.metric) == (dense.data, dense.metric)]
     notes = _describe_left_out(len(artifacts) - len(current), len(current) - len(same))
     if not same:
-        return None, [], notes
+        return RunCurves(None, [], notes)
     total = total_of(dense.metric)
     if dense.metric and total is None:
         notes.append(f"How {dense.metric} is made of examples is not known here: changes are tested by the loss alone.")
@@ -69,17 +77,19 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[contract
         "unit": max((len(block.heads) // block.n_kv_heads for block in heads.blocks if block.n_kv_heads and block.heads), default=1),
         "commands": prune_commands(record, run.folder.resolve().name, same),
     }
-    return curves, rows, notes
+    return RunCurves(curves, rows, notes)
 
 
-def _describe_left_out(earlier: int, elsewhere: int) -> list[str]:
+def _describe_left_out(n_earlier: int, n_on_other_examples: int) -> list[str]:
     notes = []
-    if earlier:
-        subject = f"{plural(earlier, 'pruned model')} of an earlier state of the run, made on other data,"
-        notes.append(f"{subject} {'is' if earlier == 1 else 'are'} left out.")
-    if elsewhere:
-        was, are = ("was", "is") if elsewhere == 1 else ("were", "are")
-        notes.append(f"{plural(elsewhere, 'pruned model')} {was} evaluated on other examples than the dense model and {are} left out.")
+    if n_earlier:
+        subject = f"{plural(n_earlier, 'pruned model')} of an earlier state of the run, made on other data,"
+        notes.append(f"{subject} {'is' if n_earlier == 1 else 'are'} left out.")
+    if n_on_other_examples:
+        was, are = ("was", "is") if n_on_other_examples == 1 else ("were", "are")
+        notes.append(
+            f"{plural(n_on_other_examples, 'pruned model')} {was} evaluated on other examples than the dense model and {are} left out."
+        )
     return notes
 
 

@@ -193,7 +193,7 @@ def prune_roles(
     """
     task, seed = pruning.task, draws[0]
     requests = {(choice, draw): choice.prune_spec(template, draw) for choice in choices for draw in draws}
-    jobs = [pruning.job(request) for request in requests.values()]
+    jobs = [pruning.make_job(request) for request in requests.values()]
     artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.provenance, progress=progress)
     for error in failed.values():
         raise error
