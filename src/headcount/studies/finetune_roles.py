@@ -52,7 +52,9 @@ class FinetuneRoles(Study):
         layers = _layer_table(changes)
         tables = (_change_table(significant[:MOST_ROWS]), layers, _role_table(changes), _trend_table(trends))
         parts = {
-            "layers": Part(tables, (_figure(changes),) if changes else (), _summary_sentence(changes, significant, layers, trends)),
+            "layers": Part(
+                tables, (_bias_change_figure(changes),) if changes else (), _summary_sentence(changes, significant, layers, trends)
+            ),
             "families": _families_part(changes, Definition.parse(self.definition)),
         }
         part = choose_part(parts, self.show)
@@ -137,7 +139,7 @@ def _role_table(changes: Sequence[HeadRoleChange]) -> Table:
     return Table("roles", columns, tuple(rows), "Sieve bias and heads with the role before and after fine-tuning, by role and layer")
 
 
-def _figure(changes: Sequence[HeadRoleChange]) -> HeatMap:
+def _bias_change_figure(changes: Sequence[HeadRoleChange]) -> HeatMap:
     groups = _by_role_and_layer(changes)
     roles, layers = (tuple(dict.fromkeys(key[position] for key in groups)) for position in (0, 1))
 
