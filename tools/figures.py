@@ -211,7 +211,7 @@ def pattern(role: str, corpus: Corpus, tokenizer: Any = None) -> Pattern:
 def _sides(corpus: Corpus, row: int, crossing: bool) -> tuple[Side, Side]:
     if corpus.grid:
         patches = corpus.grid[0] * corpus.grid[1]
-        return Side.from_patches(1, patches, patches), Side.from_patches(1, patches, patches)
+        return Side.from_images(1, patches, patches), Side.from_images(1, patches, patches)
     own = Side.from_sentences([corpus.sentences[row]], len(corpus.sentences[row].ids))
     if not crossing:
         return own, own

@@ -174,7 +174,7 @@ class Classifier:
         parts = [confusions(true, guess) for guess in (dense, np.where(harmed, 1 - dense, dense))]
         total = f1 if self.metric == "F1" else matthews
         loss = BootstrapLoss(parts[0], parts[1], total, worsen=lambda rows: np.asarray(worsen_parts(self.metric, rows)), seed=seed)
-        return loss.p_certified(self.margin) <= ALPHA
+        return loss.p_value_of_at_least(self.margin) <= ALPHA
 
 
 CLASSIFIERS = [

@@ -444,15 +444,15 @@ def test_a_sink_is_no_key_under_adapters() -> None:
 def test_a_teacher_of_one_number_teaches() -> None:
     from types import SimpleNamespace
 
-    from headcount.pruning.training.trainer import teacher_divergence
+    from headcount.pruning.training.trainer import mean_divergence_from_teacher
 
     teacher = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=1)
     batch = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 10]]), "labels": torch.zeros(2)}
     with torch.no_grad():
         wanted = teacher(input_ids=batch["input_ids"]).logits
     inputs = {"input_ids": batch["input_ids"]}
-    assert teacher_divergence(teacher, SimpleNamespace(logits=wanted + 2), inputs).item() == pytest.approx(4)
-    assert teacher_divergence(teacher, SimpleNamespace(logits=wanted), inputs).item() == 0
+    assert mean_divergence_from_teacher(teacher, SimpleNamespace(logits=wanted + 2), inputs).item() == pytest.approx(4)
+    assert mean_divergence_from_teacher(teacher, SimpleNamespace(logits=wanted), inputs).item() == 0
 
 
 @pytest.mark.parametrize("by", ["ablation:mean", "all-but-one:mean"])

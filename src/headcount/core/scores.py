@@ -79,12 +79,12 @@ class Scores:
             raise PlanError("units must hold every scored head exactly once")
 
     @classmethod
-    def read(cls, path: str | Path, *, method: str | None = None, higher_is_keep: bool | None = None) -> Scores:
+    def read(cls, path: str | Path, *, only_method: str | None = None, higher_is_keep: bool | None = None) -> Scores:
         """Reads scores from a table (csv, tsv, json, parquet) with the columns head and score, and optionally stderr and method.
 
         Args:
             path: The table.
-            method: The method to read, if the table holds several.
+            only_method: The method whose rows to read, if the table holds several.
             higher_is_keep: Whether more means keep; by default yes, or as the ranks in a table written by a run show.
 
         Raises:
@@ -98,7 +98,7 @@ class Scores:
                     f"{path} has no column '{name}': it has {', '.join(map(repr, columns))[:200] or 'none'}. Write one row for each head, "
                     "with its address (L3H7) in 'head' and a number in 'score', and commas (csv) or tabs (tsv) between"
                 )
-        method, rows = _select_method(path, columns, rows, method)
+        method, rows = _select_method(path, columns, rows, only_method)
         heads, values = _parse_heads(rows), _parse_column(rows, "score")
         direction = _infer_higher_is_keep(path, columns, rows, values) if higher_is_keep is None else higher_is_keep
         return cls(heads, values, method, direction, stderr=_parse_stderr(rows), normalise=_parse_scaling(path, rows))
@@ -273,16 +273,16 @@ RUN_COLUMNS = frozenset({"method", "head", "stack", "layer", "index", "score", "
 """The columns of the tables that runs write; rank 1 is the head to keep first."""
 
 
-def _select_method(path: Path, columns: Sequence[str], rows: list[Row], method: str | None) -> tuple[str, list[Row]]:
+def _select_method(path: Path, columns: Sequence[str], rows: list[Row], only_method: str | None) -> tuple[str, list[Row]]:
     """Returns the name of the method and its rows."""
     if "method" not in columns:
-        if method is not None:
-            raise ArtifactError(f"{path} has no column 'method' in which {method!r:.60} could be; leave out `method`")
+        if only_method is not None:
+            raise ArtifactError(f"{path} has no column 'method' in which {only_method!r:.60} could be; name no method")
         return "", rows
     names = list(dict.fromkeys(str(row.get("method")) for _, row in rows))
-    if method is None and len(names) > 1:
-        raise ArtifactError(f"{path} holds scores by {', '.join(names)[:300]}; choose one, such as method={names[0]!r:.40}")
-    chosen = names[0] if method is None else method
+    if only_method is None and len(names) > 1:
+        raise ArtifactError(f"{path} holds scores by {', '.join(names)[:300]}; choose one, such as only_method={names[0]!r:.40}")
+    chosen = names[0] if only_method is None else only_method
     if chosen not in names:
         raise unknown_name_error(f"method in {path}", chosen, [name[:60] for name in names[:50]])
     return chosen, [(location, row) for location, row in rows if str(row.get("method")) == chosen]

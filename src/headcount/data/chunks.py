@@ -42,10 +42,10 @@ class Chunk:
         """Returns some examples of the chunk, by their numbers in it, as one batch."""
         return self._make(example_numbers)
 
-    def batches(self, size: int, start: int = 0) -> Iterator[tuple[list[int], Batch]]:
-        """Yields batches of at most `size` examples of similar length, with the numbers of these in the chunk; skips the first `start`."""
+    def batches(self, size: int, n_skipped: int = 0) -> Iterator[tuple[list[int], Batch]]:
+        """Yields batches of at most `size` examples of similar length, with the numbers of these in the chunk; skips the `n_skipped` shortest."""
         order = sorted(range(self.size), key=lambda i: (self._lengths[i], i))
-        for first in range(start, self.size, size):
+        for first in range(n_skipped, self.size, size):
             numbers = order[first : first + size]
             yield numbers, self._make(numbers)
 

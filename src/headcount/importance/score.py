@@ -20,7 +20,7 @@ from headcount.core.stats.samples import Samples
 from headcount.data.checks import check_weights
 from headcount.data.chunks import CHUNK
 from headcount.data.losses import ExampleLosses
-from headcount.data.stream import Measured, Memory, Reading, stream
+from headcount.data.stream import ChunkStore, Measured, Reading, stream
 from headcount.data.task import Data, Split, Task
 from headcount.importance.base import (
     Accumulator,
@@ -163,7 +163,7 @@ def compute_scores(
     settings: ScoreSettings,
     *,
     progress: Progress | None = None,
-    memory: Memory | None = None,
+    chunk_store: ChunkStore | None = None,
     needs: Iterable[str] = (),
 ) -> ScoringResult:
     """Runs the methods over the data in one pass. This is the engine of `score`, `score_all` and `score_into`.
@@ -176,7 +176,7 @@ def compute_scores(
         methods: the importances.
         settings: how the data are read and scores are normalised.
         progress: called with the number of examples done and of all examples.
-        memory: stores the results of chunks, so that a pass that was stopped can go on.
+        chunk_store: stores the results of chunks, so that a pass that was stopped can go on.
         needs: the `shared_needs` of a pass that stopped, so that the same kernels run again.
     """
     inner = unwrap(model)
@@ -190,7 +190,7 @@ def compute_scores(
         inner,
         heads,
         ExampleLosses(inner, task.loss if task else None),
-        reading_of(inner, data, settings, progress=progress, memory=memory),
+        reading_of(inner, data, settings, progress=progress, chunk_store=chunk_store),
         task.metric if task else None,
         settings.seed,
         settings.generate,
@@ -214,7 +214,7 @@ def _check_methods(methods: Sequence[Importance], data: Data, settings: ScoreSet
 
 
 def reading_of(
-    model: nn.Module, data: Data, settings: ScoreSettings, *, progress: Progress | None = None, memory: Memory | None = None
+    model: nn.Module, data: Data, settings: ScoreSettings, *, progress: Progress | None = None, chunk_store: ChunkStore | None = None
 ) -> Reading:
     """Returns how data are read under these settings."""
     return Reading(
@@ -225,7 +225,7 @@ def reading_of(
         pad_id=pad_id(model),
         progress=progress,
         chunk_size=CHUNK if settings.adaptive is None else RACE_CHUNK,
-        memory=memory,
+        chunk_store=chunk_store,
     )
 
 

@@ -41,7 +41,7 @@ class WeightChange(Study):
             study=str(self),
             tables=(_layer_table(layers), _trend_table(trends)),
             sentence=_summary_sentence(layers, trends),
-            figures=(_figure(layers),),
+            figures=(_weight_change_by_layer_figure(layers),),
             measurements={
                 "before": context.model_name,
                 "after": self.tuned,
@@ -63,7 +63,7 @@ def _trend_table(rows: Sequence[DepthTrend]) -> Table:
     )
 
 
-def _figure(rows: Sequence[LayerChange]) -> LineFigure:
+def _weight_change_by_layer_figure(rows: Sequence[LayerChange]) -> LineFigure:
     layers = list(dict.fromkeys(row.layer for row in rows))
     lines = []
     for part in dict.fromkeys(row.part for row in rows):

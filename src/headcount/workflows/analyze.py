@@ -245,7 +245,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     if estimate is not None:
         yield _make_step(job, "train", **asdict(estimate))
     dense, artifacts, failed = prune_all(pruning, requests, progress=job.progress("pruning", "models"))
-    rows = pruning.rows(dense, artifacts)
+    rows = pruning.compare_all_with_dense(dense, artifacts)
     yield _make_step(
         job,
         "prune",
@@ -261,7 +261,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         artifact, small = pruning.make_model(request, progress=job.progress("the best model"))
         yield _describe_best(job, pruning, dense, request, artifact)
         yield from _verify_saved(job, heads, pruning, artifact, small)
-        yield _make_step(job, "bench", rows=pruning.timings(artifact))
+        yield _make_step(job, "bench", rows=pruning.latency_of(artifact))
     path = write_report(run_folder)
     yield _make_step(job, "report", path=str(path), bytes=path.stat().st_size)
 
@@ -366,7 +366,7 @@ def _describe_best(job: AnalysisJob, pruning: Pruning, dense: Evaluation, reques
         loss=record.loss,
         before=record.whole_cost,
         after=record.cost,
-        change=asdict(pruning.changes(dense, artifact)["loss"]),
+        change=asdict(pruning.compare_with_dense(dense, artifact)["loss"]),
         survivors=Survivors.of(pruning.heads.blocks, record.removed).to_dict(),
     )
 

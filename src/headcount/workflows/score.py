@@ -117,7 +117,7 @@ class _RunScoring:
                 broadcast_from_first(list(methods.values())),
                 self.settings,
                 progress=self.progress,
-                memory=chunks,
+                chunk_store=chunks,
                 needs=self.needs,
             )
         scores = {label: table for label, table in result.scores.items() if label in missing}

@@ -99,7 +99,7 @@ def _show_methods(session: Session, rows: Sequence[MethodRow], metric: str) -> N
         for row in rows
     ]
     columns = ("over seeds", "heads", "seeds", metric, "sd", "95% interval")
-    session.table(columns, lines, right=columns[1:])
+    session.write_table(columns, lines, right=columns[1:])
     if any(row.n_seeds < MIN_SEEDS for row in rows):
         session.write_line(f"no standard deviation and no interval over seeds is given for fewer than {MIN_SEEDS} seeds\n")
 
@@ -113,7 +113,7 @@ def _show_differences(session: Session, tested: Sequence[MethodRow], differences
     ]
     columns = ("against random", "heads", metric, "95% interval", "p", "q")
     if lines:
-        session.table(columns, lines, right=columns[1:])
+        session.write_table(columns, lines, right=columns[1:])
     n_pairs = len(differences) - len(lines)
     further = f"; differences.csv also has {n_pairs} between other methods" if n_pairs else ""
     session.write_line(f"paired over examples, seeds averaged; q corrects p over this table (Benjamini–Hochberg){further}\n")
@@ -130,7 +130,7 @@ def _show_latency(session: Session, rows: Sequence[LatencyRow]) -> None:
         speed = format_interval(row.speedup, row.speedup_low, row.speedup_high, ".2f")
         lines.append((row.method, row.keep, row.batch, f"{1000 * dense.seconds:.3g}", f"{1000 * row.seconds:.3g}", speed))
     columns = ("latency of", "heads", "batch", "dense ms", "ms", "times as fast (95%)")
-    session.table(columns, lines, right=columns[1:])
+    session.write_table(columns, lines, right=columns[1:])
     session.write_line(
         f"medians of {dense.rounds} rounds on {dense.device}, {dense.length} tokens; speed by t over the log-ratios of the rounds\n"
     )
@@ -144,7 +144,7 @@ def _show_role_changes(session: Session, rows: Sequence[FamilyChange]) -> None:
     ]
     columns = ("roles after", "heads", "family", "dense", "removed", "kept", "lost", "gained")
     if lines:
-        session.table(columns, lines, right=("heads", *columns[3:]))
+        session.write_table(columns, lines, right=("heads", *columns[3:]))
         session.write_line(
             "heads of each family of roles in the dense model: removed, kept or lost; gained by heads that stay; means over seeds\n"
         )

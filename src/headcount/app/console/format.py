@@ -35,7 +35,7 @@ def format_training(models: int, fewest: int, most: int, shortest: int, seconds:
     return f"{subject} for {steps} optimiser steps: about {format_duration(seconds)} in all on this machine{few}"
 
 
-def format_rounding(label: str, heads: Sequence[str]) -> str:
-    """Returns the note on scores that rounding alone moves by more than their standard error."""
+def format_rounding_warning(method: str, heads: Sequence[str]) -> str:
+    """Returns the warning about heads whose scores move by rounding alone by more than their standard error."""
     names = f"{', '.join(heads[:8])}{' …' if len(heads) > 8 else ''}"
-    return f"{label}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"
+    return f"{method}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"

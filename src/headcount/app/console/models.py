@@ -57,7 +57,7 @@ def choose_device(name: str) -> torch.device:
 def note_model(session: Session, model: nn.Module, heads: HeadMap) -> None:
     """Notes device, dtype, class and heads of a model in one line."""
     first = next(model.parameters())
-    session.note(f"{first.device}, {str(float_dtype(model))[6:]}, {type(model).__name__} ({heads.model_type}), {heads.describe()}")
+    session.write_note(f"{first.device}, {str(float_dtype(model))[6:]}, {type(model).__name__} ({heads.model_type}), {heads.describe()}")
 
 
 def open_model(
@@ -135,7 +135,7 @@ def open_named_task(session: Session, data: TaskOptions, model: nn.Module, folde
     task = open_task(builder, model, tokenizer_or_image_processor(model, folder, data.trust_remote_code), **data.task_arguments())
     task = replace(task, batch_size=data.examples_per_batch)
     sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
-    session.note(f"task {task.name}: {sizes}; seed {data.seed}")
+    session.write_note(f"task {task.name}: {sizes}; seed {data.seed}")
     return task
 
 
@@ -157,7 +157,7 @@ def open_without_weights(session: Session, name: str, loading: ModelOptions) -> 
     with torch.device("meta"):
         model = build_from_config(folder, cls.__name__, lambda: shaped_class(cls.config_class.from_pretrained(folder)))  # pyright: ignore[reportAttributeAccessIssue]
     heads = HeadMap.of(model)
-    session.note(f"{folder} holds no weights: mapped from its configuration alone")
+    session.write_note(f"{folder} holds no weights: mapped from its configuration alone")
     note_model(session, model, heads)
     return model, heads
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from headcount.app.console.format import format_rounding
+from headcount.app.console.format import format_rounding_warning
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
@@ -171,7 +171,7 @@ def read_removed_heads(session: Session, path: Path, heads: HeadMap, weights: st
     if not plan.removed:
         raise PlanError(f"{path} removes no head; name a plan that does")
     if plan.made_for is not None and plan.made_for.weights not in ("", weights):
-        session.note(f"{path} was made for other weights than these, of a model of the same shape")
+        session.write_note(f"{path} was made for other weights than these, of a model of the same shape")
     return tuple(map(str, plan.removed))
 
 
@@ -237,9 +237,9 @@ def show_pruned_rows(session: Session, dense: Evaluation, rows: Sequence[PrunedR
         for row in rows
     ]
     columns = ("method", "heads", "seed", "steps", metric, "change", "95% interval", "p", "loss", "parameters")
-    session.table(columns, lines, right=columns[1:])
+    session.write_table(columns, lines, right=columns[1:])
     for method, heads in {row.method: row.within_rounding for row in rows if row.within_rounding}.items():
-        session.note(format_rounding(method, heads))
+        session.write_note(format_rounding_warning(method, heads))
 
 
 def show_survivors(session: Session, rows: Sequence[PrunedRow]) -> None:
@@ -251,4 +251,4 @@ def show_survivors(session: Session, rows: Sequence[PrunedRow]) -> None:
         counts = row.survivors.by_kind
         lines.append((row.method, row.keep, row.seed, *(counts.get(kind, 0) for kind in several_kinds), row.survivors.format_layers()))
     numbers = ("heads", "seed", *several_kinds)
-    session.table(("survivors of", *numbers, "heads that stay in each layer"), lines, right=numbers)
+    session.write_table(("survivors of", *numbers, "heads that stay in each layer"), lines, right=numbers)

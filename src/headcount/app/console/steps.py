@@ -69,7 +69,7 @@ def _format_profiles(numbers: Numbers) -> str:
     return ". ".join(filter(None, [text, *(note.rstrip(".") for note in numbers["notes"])]))
 
 
-def _format_pruned_models(numbers: Numbers) -> str:
+def _format_pruning_results(numbers: Numbers) -> str:
     models, smallest = numbers["models"], numbers["smallest"]
     least = min((row["keep"] for row in models), default=0)
     best: dict[str, float] = {}
@@ -89,7 +89,7 @@ def _format_survivors(numbers: Numbers) -> str:
     return ", ".join([*kinds, f"by layer {survivors.format_layers()}"])
 
 
-def _describe_pruned(numbers: Numbers) -> str:
+def _format_kept_model(numbers: Numbers) -> str:
     change, before, after = numbers["change"], numbers["before"], numbers["after"]
     text = (
         f"{numbers['method']}, {numbers['keep']} heads ({_format_survivors(numbers['survivors'])}): loss {numbers['loss']:.4g} "
@@ -120,8 +120,8 @@ _SENTENCES = {
     "roles": _format_roles,
     "profiles": _format_profiles,
     "train": lambda numbers: format_training(**numbers),
-    "prune": _format_pruned_models,
-    "keep": _describe_pruned,
+    "prune": _format_pruning_results,
+    "keep": _format_kept_model,
     "load": _format_reload,
     "verify": lambda numbers: (
         "the cut was proven equal to the gates before it was saved; repair and training move its output by "

@@ -33,7 +33,7 @@ def analyze_model(
     task = open_named_task(session, data, model, folder)
     corpus, why_no_corpus = open_named_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
     if corpus is None:
-        session.note(f"roles are left out: {why_no_corpus}")
+        session.write_note(f"roles are left out: {why_no_corpus}")
     texts = {"text": absolute_path(text) if text else None, "embedded": embedded}
     job = AnalysisJob(
         data.model,
@@ -46,7 +46,7 @@ def analyze_model(
         tokenizer=tokenizer_or_image_processor(model, folder, data.trust_remote_code),
         folder=folder,
         config={"opened": data.opening_record() | {name: value for name, value in texts.items() if value}},
-        watch=session.watch,
+        watch=session.begin_counted_work,
     )
     records = run_steps(session, job, run)
     session.write_json({"out": str(run.folder), "steps": records})

@@ -90,7 +90,7 @@ def _analyze_embedded(session: Session, name: str, out: Path, limit: int | None,
             tokenizer=tokenizer,
             folder=folder,
             config={"opened": {"task": TASKS[name], "task_option": [f"size={size}"], "seed": seed}},
-            watch=session.watch,
+            watch=session.begin_counted_work,
         )
         return run_steps(session, job, run, prefix=f"{name:<10} ")
 

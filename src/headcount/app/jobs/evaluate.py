@@ -93,5 +93,5 @@ def _show_evaluations(
                 tested = (f"{change.difference:+.4g}", f"{change.low:+.3g} … {change.high:+.3g}", f"{change.p:.2g}", change.by)
             if value is not None:
                 rows.append((name, number, label, f"{value:.4g}", *tested))
-    session.table(columns, rows, right=("heads", "value", "change", "95% interval", "p"))
+    session.write_table(columns, rows, right=("heads", "value", "change", "95% interval", "p"))
     session.write_line(f"{dense.n_examples} examples of the {dense.split} split")

@@ -76,14 +76,14 @@ def prune_model(
         dense = pruning.evaluate_dense()
     artifact = _compute_artifact(session, run, pruning, spec)
     if new_head:
-        session.note("the head of the dense model is not trained: prune with --keep 100% for the dense model after the same training")
-    rows = pruning.rows(dense, [artifact])
+        session.write_note("the head of the dense model is not trained: prune with --keep 100% for the dense model after the same training")
+    rows = pruning.compare_all_with_dense(dense, [artifact])
     show_pruned_rows(session, dense, rows)
     show_survivors(session, rows)
-    timings = pruning.timings(artifact)
+    timings = pruning.latency_of(artifact)
     _show_timings(session, timings)
     model_folder = pruning.model_folder(artifact.key)
-    session.note(f"the model: {model_folder}")
+    session.write_note(f"the model: {model_folder}")
     session.write_json(
         {
             "model": data.model,
@@ -101,7 +101,7 @@ def _compute_artifact(session: Session, run: Run, pruning: Pruning, spec: PruneS
     """Returns the pruned model of a request, from the run or made now, and writes its plan beside its folder."""
     estimate = estimate_training(pruning, [spec])
     if estimate is not None:
-        session.note(format_training(**asdict(estimate)))
+        session.write_note(format_training(**asdict(estimate)))
     with session.progress(f"pruning by {spec.method.label}") as advance:
         artifact, _ = pruning.make_model(spec, advance)
     run.present(artifact)
@@ -114,4 +114,4 @@ def _show_timings(session: Session, timings: Sequence[Time]) -> None:
         table = [
             (row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", format_speed(row["speedup"])) for row in timings
         ]
-        session.table(("batch", "length", "model", "ms", "against the dense model"), table, right=("batch", "length", "ms"))
+        session.write_table(("batch", "length", "model", "ms", "against the dense model"), table, right=("batch", "length", "ms"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from headcount.app.console.format import format_rounding
+from headcount.app.console.format import format_rounding_warning
 from headcount.app.console.heat_map import heat_map
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.models import open_named_task, open_task_model, set_run_description
@@ -94,9 +94,9 @@ def _show_scores(session: Session, scores: Scores, verdicts: list[Verdict], leve
         )
         for verdict in listed
     ]
-    session.table(columns, table, right=("rank", "rank from", "to", "P(lowest)"))
+    session.write_table(columns, table, right=("rank", "rank from", "to", "P(lowest)"))
     if len(listed) < len(order):
-        session.note(f"{len(order) - len(listed)} heads in between are left out; --all shows them")
+        session.write_note(f"{len(order) - len(listed)} heads in between are left out; --all shows them")
 
 
 def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> None:
@@ -113,7 +113,7 @@ def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> N
         for label, agreement in agreements.items()
     ]
     if rows:
-        session.table(("against ablation", "Spearman", "95% interval", "p", "lowest shared", "highest shared", "ceiling"), rows)
+        session.write_table(("against ablation", "Spearman", "95% interval", "p", "lowest shared", "highest shared", "ceiling"), rows)
 
 
 def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stability]) -> None:
@@ -123,7 +123,7 @@ def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stabi
     names = ("examples", "Spearman with all", "lowest in common", "Spearman of two such sets", "their lowest in common")
     table = [(row.size, *map(format_interval, (row.spearman, row.overlap, row.disjoint_spearman, row.disjoint_overlap))) for row in rows]
     session.write_line(f"{scores.method}: stability of the ranking")
-    session.table(names, table, right=("examples",))
+    session.write_table(names, table, right=("examples",))
 
 
 def score_heads(
@@ -147,7 +147,7 @@ def score_heads(
     with session.progress("scoring") as advance:
         scores = score_into(run, model, task, methods, settings, progress=advance)
     if run is not None:
-        session.note(f"kept in {run.folder}")
+        session.write_note(f"kept in {run.folder}")
     report = ScoreReport(
         scores,
         {
@@ -166,7 +166,7 @@ def _show_report(session: Session, report: ScoreReport, level: float, all_heads:
     for label, scores in report.scores.items():
         _show_scores(session, scores, report.verdicts[label], level, all_heads)
         if unresolved := scores.heads_within_rounding():
-            session.note(format_rounding(label, list(map(str, unresolved))))
+            session.write_note(format_rounding_warning(label, list(map(str, unresolved))))
         if "adaptive" in scores.conditions:
             _show_race(session, scores)
         if report.stabilities.get(label):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import Array, finite, tail
+from headcount.core.stats.samples import Array, error_probability, finite
 
 BETS = np.linspace(0.05, 0.95, 10)
 """The bets, as shares of the largest."""
@@ -41,7 +41,7 @@ def betting_bound(values: ArrayLike, clip: float, level: float = 0.95) -> Array:
         clip: What a value can be at most; larger ones count as that. The bound is that of the mean of clipped values.
         level: The confidence.
     """
-    clipped, goal = _clip(values, clip), -np.log(tail(level))
+    clipped, goal = _clip(values, clip), -np.log(error_probability(level))
     low, high = clipped.mean(0), np.full(clipped.shape[1], float(clip))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.hall import hall_transform, inverse_hall_transform
-from headcount.core.stats.samples import Array, finite, tail
+from headcount.core.stats.samples import Array, error_probability, finite
 from headcount.core.stats.significance import Difference
 
 FEWEST_NONZERO = 10
@@ -39,7 +39,7 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Difference | Non
     n, mean, stderr = len(numbers), float(numbers.mean()), float(numbers.std(ddof=1) / np.sqrt(len(numbers)))
     if stderr == 0:
         return Difference(mean, mean, mean, 0.0)
-    size, skewness, alpha = np.array(float(n)), np.array(_skewness(numbers)), tail(level)
+    size, skewness, alpha = np.array(float(n)), np.array(_skewness(numbers)), error_probability(level)
     ends = special.stdtrit(n - 1, np.array([1 - alpha / 2, alpha / 2]))
     low, high = mean - stderr * inverse_hall_transform(ends, size, skewness)
     statistic = hall_transform(np.array(mean / stderr), size, skewness)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import Array, Intervals, check_replicates, count, finite, tail, to_matching_arrays
+from headcount.core.stats.samples import Array, Intervals, check_count, check_replicates, error_probability, finite, to_matching_arrays
 
 Units = Sequence[Sequence[int]]
 End = Literal["lowest", "highest"]
@@ -47,7 +47,7 @@ def rank_intervals(
 ) -> Intervals:
     """Returns the interval of ranks of every head that holds at least `level` of the replicates. Heads whose scores tie have wide intervals."""
     replicate_ranks = ranks(check_replicates(replicates), higher_is_keep=higher_is_keep, ties=ties)
-    edge = tail(level) / 2
+    edge = error_probability(level) / 2
     low, high = np.quantile(replicate_ranks, [edge, 1 - edge], axis=0, method="inverted_cdf").astype(np.int64)
     return Intervals(low, high)
 
@@ -77,8 +77,8 @@ def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overl
 def ends(values: ArrayLike, k: int, end: End = "lowest", ties: Sequence[int] | None = None) -> NDArray[np.bool_]:
     """Returns which heads along the last axis are the lowest, or the highest, k; more means keep."""
     ranked = ranks(values, ties=ties)
-    n = count(ranked.shape[-1], "heads", 1)
-    count(k, "k", 1, n)
+    n = check_count(ranked.shape[-1], "heads", 1)
+    check_count(k, "k", 1, n)
     if end not in ("lowest", "highest"):
         raise StatisticsError(f"end must be 'lowest' or 'highest', got {end!r}")
     return ranked > n - k if end == "lowest" else ranked <= k

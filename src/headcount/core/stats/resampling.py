@@ -8,7 +8,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import Array, Intervals, Samples, check_replicates, count, finite, make_generator, require_scalar, tail
+from headcount.core.stats.samples import (
+    Array,
+    Intervals,
+    Samples,
+    check_count,
+    check_replicates,
+    error_probability,
+    finite,
+    make_generator,
+    require_one_number_per_head,
+)
 
 Combine = Callable[[Array], Array]  # mean features [..., heads, features] -> [..., heads]
 Draw = Callable[[int], NDArray]  # rows -> how often each set of each row takes each group, [rows, sets, groups]
@@ -23,7 +33,7 @@ def bootstrap(samples: Samples, *, seed: int, repeats: int = 2000, combine: Comb
     Empty groups are left out. A resample in which some head has no weight has no mean there and is drawn again.
     """
     samples = samples.drop_empty_groups()
-    samples.counts()
+    samples.count_groups_of_heads()
     shape, draw = samples.sums.shape[1:], draw_with_replacement(samples.n_groups, seed)
     return np.concatenate([_combine(samples, means.reshape(-1, *shape), combine) for (means,) in replicate([samples], draw, repeats)])
 
@@ -41,7 +51,7 @@ def draw_with_replacement(groups: int, seed: int) -> Draw:
 
 def replicate(parts: Sequence[Samples], draw: Draw, repeats: int) -> Iterator[list[Array]]:
     """Yields chunks of means [rows, sets, heads], one array for each of `parts`; all parts get the same draws. Chunks bound the memory."""
-    count(repeats, "repeats", 1)
+    check_count(repeats, "repeats", 1)
     flats = [part.flat() for part in parts]
     size = max(1, _CELLS // max(max(flat.n_groups, flat.n_heads) for flat in flats))
     n_good = n_drawn = 0
@@ -64,7 +74,7 @@ def intervals(replicates: ArrayLike, level: float = 0.95, *, samples: Samples | 
     BCa (Efron 1987): percentiles Φ(z₀ + (z₀ + z)/(1 − a(z₀ + z))), z₀ from the share of replicates below the estimate, a from the jackknife.
     """
     scores = check_replicates(replicates)
-    edges = np.array([tail(level) / 2, 1 - tail(level) / 2])
+    edges = np.array([error_probability(level) / 2, 1 - error_probability(level) / 2])
     if samples is None:
         low, high = np.quantile(scores, edges, axis=0)
         return Intervals(low, high)
@@ -84,7 +94,7 @@ def pseudovalues(samples: Samples, combine: Combine) -> Samples:
 
 def _combine(samples: Samples, means: Array, combine: Combine | None) -> Array:
     if combine is None:
-        require_scalar(samples)
+        require_one_number_per_head(samples)
         return means
     values = finite(combine(means), "combined scores")
     if values.shape[-1] != samples.n_heads or values.ndim != means.ndim - samples.sums.ndim + 2:
@@ -93,7 +103,7 @@ def _combine(samples: Samples, means: Array, combine: Combine | None) -> Array:
 
 
 def _leave_one_out(samples: Samples, combine: Combine | None) -> Array:
-    samples.counts()
+    samples.count_groups_of_heads()
     flat = samples.flat()
     means = _others(flat.sums) / _others(flat.weights)
     return _combine(samples, means.reshape(samples.sums.shape), combine)

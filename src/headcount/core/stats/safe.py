@@ -8,7 +8,7 @@ import numpy as np
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.hall import hall_transform, inverse_hall_transform
-from headcount.core.stats.samples import Array, Samples, require_scalar, tail
+from headcount.core.stats.samples import Array, Samples, error_probability, require_one_number_per_head
 from headcount.core.stats.significance import Adjust, adjust
 
 
@@ -35,18 +35,18 @@ def safe_to_remove(
     `worst` is the greatest damage one example can take: 1 for accuracy, None for a loss. It stands in for the harm that did not happen to be
     drawn (no error in 200 examples does not prove a rate of 0): one more example with that damage is added, and the larger bound and p count.
     """
-    damage = require_scalar(damage)
+    damage = require_one_number_per_head(damage)
     if not np.isfinite(tolerance) or (worst is not None and not (np.isfinite(worst) and worst > tolerance)):
         raise StatisticsError(f"tolerance must be finite and below the worst damage of an example, got {tolerance} and {worst}")
-    bound, p = _hall(damage, tolerance, tail(level), skewed=True)
+    bound, p = _hall(damage, tolerance, error_probability(level), skewed=True)
     if worst is not None:
         weight = damage.weights.sum(0, keepdims=True) / damage.n
         sums = np.broadcast_to(worst * weight, (1, damage.n_heads))
         extended = Samples(np.concatenate([damage.sums, sums]), np.concatenate([damage.weights, weight]), damage.n + 1)
-        cautious = _hall(extended, tolerance, tail(level), skewed=False)
+        cautious = _hall(extended, tolerance, error_probability(level), skewed=False)
         bound, p = np.maximum(bound, cautious[0]), np.maximum(p, cautious[1])
     q = adjust(p, correct)
-    rows = zip(damage.means().tolist(), bound.tolist(), p.tolist(), q.tolist(), (q <= tail(level)).tolist(), strict=True)
+    rows = zip(damage.means().tolist(), bound.tolist(), p.tolist(), q.tolist(), (q <= error_probability(level)).tolist(), strict=True)
     return tuple(Safety(head, *row) for head, row in enumerate(rows))
 
 
@@ -55,7 +55,7 @@ def _hall(damage: Samples, tolerance: float, alpha: float, *, skewed: bool) -> t
     from scipy import special
 
     mean, stderr, residuals = damage.means(), damage.stderr(), damage.residuals()
-    n = np.broadcast_to(damage.counts(), mean.shape)
+    n = np.broadcast_to(damage.count_groups_of_heads(), mean.shape)
     square = (residuals**2).sum(0) / n
     skewness = np.divide((residuals**3).sum(0) / n, square**1.5, out=np.zeros_like(mean), where=(square > 0) & skewed)
     t = np.divide(mean - tolerance, stderr, out=np.zeros_like(mean), where=stderr > 0)

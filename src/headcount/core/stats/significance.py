@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.resampling import draw_with_replacement
-from headcount.core.stats.samples import Array, count, finite, make_generator, tail, to_matching_arrays
+from headcount.core.stats.samples import Array, check_count, error_probability, finite, make_generator, to_matching_arrays
 from headcount.core.stats.tango import PairedCounts
 
 Adjust = Literal["bh", "bonferroni", "none"]
@@ -101,10 +101,10 @@ def paired_bootstrap(
     a, b = to_matching_arrays(parts_a, parts_b, ("parts_a", "parts_b"))
     if a.ndim != 2 or len(a) < 2:
         raise StatisticsError(f"parts must be [examples, parts] with 2 examples or more, got {a.shape}")
-    count(repeats, "repeats", 1)
+    check_count(repeats, "repeats", 1)
     draw, step = draw_with_replacement(len(a), seed), max(1, _CELLS // len(a))
     replicates = np.concatenate([_differences(draw(min(step, repeats - start))[:, 0], a, b, total) for start in range(0, repeats, step)])
-    low, high = np.quantile(replicates, [tail(level) / 2, 1 - tail(level) / 2])
+    low, high = np.quantile(replicates, [error_probability(level) / 2, 1 - error_probability(level) / 2])
     slack = 1e-12 * max(abs(low), abs(high))  # differences that are 0 may round apart
     least = min(int((replicates <= slack).sum()), int((replicates >= -slack).sum()))
     observed = _differences(np.ones((1, len(a))), a, b, total)
@@ -119,7 +119,7 @@ def paired_t(differences: ArrayLike, *, level: float = 0.95) -> Difference:
     if values.ndim != 1 or len(values) < 2:
         raise StatisticsError(f"a t-test needs a vector of 2 differences or more, got shape {values.shape}")
     n, mean, stderr = len(values), float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
-    reach = float(special.stdtrit(n - 1, 1 - tail(level) / 2)) * stderr
+    reach = float(special.stdtrit(n - 1, 1 - error_probability(level) / 2)) * stderr
     return Difference(mean, mean - reach, mean + reach, float(away_from_zero([mean], [stderr], n - 1)[0]))
 
 
@@ -138,7 +138,7 @@ def sign_flip(
         raise StatisticsError(f"alternative must be 'two-sided', 'greater' or 'less', got {alternative!r}")
     turned = -values if alternative == "less" else values
     exact = len(values) <= _EXACT
-    total = 2 ** len(values) if exact else count(repeats, "repeats", 1)
+    total = 2 ** len(values) if exact else check_count(repeats, "repeats", 1)
     rng, step, extreme = make_generator(seed), max(1, _CELLS // max(values[0].size, len(values))), 0
     for start in range(0, total, step):
         rows = min(step, total - start)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import tail, to_matching_arrays
+from headcount.core.stats.samples import error_probability, to_matching_arrays
 
 _HALVINGS = 60
 
@@ -70,7 +70,7 @@ class PairedCounts:
         """Returns the differences with |T| ≤ z. Without any discordant example the interval is ± z²/(n + z²), not a point."""
         from scipy import special
 
-        z = float(special.ndtri(1 - tail(level) / 2))
+        z = float(special.ndtri(1 - error_probability(level) / 2))
 
         def end(outside: float, sign: int) -> float:
             inside = self.difference

@@ -54,11 +54,10 @@ class Packed(Sequence[Example]):
         if not -self._number <= index < self._number:
             raise IndexError(f"no example {index} of {self._number}")
         index %= self._number
-        return {name: self._value(name, index) for name in self._flat}
-
-    def _value(self, name: str, index: int) -> Any:
-        flat, ends = self._flat[name], self._ends.get(name)
-        return flat[index] if ends is None else flat[ends[index] : ends[index + 1]].tolist()
+        return {
+            name: flat[index] if (ends := self._ends.get(name)) is None else flat[ends[index] : ends[index + 1]].tolist()
+            for name, flat in self._flat.items()
+        }
 
 
 def check_tokenizer(request: TaskRequest) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headcount.core.heads import AttentionBlock
-from headcount.data.stream import reraise_memory
+from headcount.data.stream import reraise_if_out_of_memory
 from headcount.importance.replay.calls import Forward, replace_forwards
 from headcount.importance.replay.last_position import NarrowLayer, find_read_positions, select_positions
 from headcount.importance.replay.routes import Recording, Route, Survey, record_pass
@@ -172,7 +172,7 @@ class Replayer:
         try:
             result = self.replay(model_pass, recording, narrow.route, ones, replace(narrow, is_poisoned=True))
         except Exception as error:  # a module, or a reader, that does not work on one position
-            reraise_memory(error)
+            reraise_if_out_of_memory(error)
             return False
         return relative_difference(first_copy(result), baseline) <= rounding_tolerance(self.model)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from headcount.core.errors import ArtifactError
 from headcount.core.evaluation import Evaluation, interval
@@ -38,17 +38,25 @@ def dense_evaluation_of(run: Run) -> Evaluation | None:
     return unpack_evaluation(artifact) if artifact is not None else None
 
 
-def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[contract.Curves | None, list[PrunedRow], list[str]]:
-    """Returns the curves (None if nothing was pruned), the rows behind them with the tests of loss and metric, and notes on what is left out."""
+class RunCurves(NamedTuple):
+    """The curves of a run (None if nothing was pruned), the rows behind them with the tests of loss and metric, and notes on what is left out."""
+
+    curves: contract.Curves | None
+    rows: list[PrunedRow]
+    notes: list[str]
+
+
+def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
+    """Returns the curves of the pruned models of a run."""
     dense, artifacts = dense_evaluation_of(run), list(run.results(PRUNED).values())
     if dense is None or not artifacts:
-        return None, [], []
+        return RunCurves(None, [], [])
     current = _artifacts_on_current_data(record, artifacts)
     records = [(artifact, PrunedRecord.of(artifact)) for artifact in current]
     same = [artifact for artifact, pruned in records if (pruned.data, pruned.metric) == (dense.data, dense.metric)]
     notes = _describe_left_out(len(artifacts) - len(current), len(current) - len(same))
     if not same:
-        return None, [], notes
+        return RunCurves(None, [], notes)
     total = total_of(dense.metric)
     if dense.metric and total is None:
         notes.append(f"How {dense.metric} is made of examples is not known here: changes are tested by the loss alone.")
@@ -69,17 +77,19 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[contract
         "unit": max((len(block.heads) // block.n_kv_heads for block in heads.blocks if block.n_kv_heads and block.heads), default=1),
         "commands": prune_commands(record, run.folder.resolve().name, same),
     }
-    return curves, rows, notes
+    return RunCurves(curves, rows, notes)
 
 
-def _describe_left_out(earlier: int, elsewhere: int) -> list[str]:
+def _describe_left_out(n_earlier: int, n_on_other_examples: int) -> list[str]:
     notes = []
-    if earlier:
-        subject = f"{plural(earlier, 'pruned model')} of an earlier state of the run, made on other data,"
-        notes.append(f"{subject} {'is' if earlier == 1 else 'are'} left out.")
-    if elsewhere:
-        was, are = ("was", "is") if elsewhere == 1 else ("were", "are")
-        notes.append(f"{plural(elsewhere, 'pruned model')} {was} evaluated on other examples than the dense model and {are} left out.")
+    if n_earlier:
+        subject = f"{plural(n_earlier, 'pruned model')} of an earlier state of the run, made on other data,"
+        notes.append(f"{subject} {'is' if n_earlier == 1 else 'are'} left out.")
+    if n_on_other_examples:
+        was, are = ("was", "is") if n_on_other_examples == 1 else ("were", "are")
+        notes.append(
+            f"{plural(n_on_other_examples, 'pruned model')} {was} evaluated on other examples than the dense model and {are} left out."
+        )
     return notes
 
 
@@ -117,10 +127,10 @@ def _pruned_rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsR
 def _curve_points(
     run: Run, record: RunRecord, dense: Evaluation, rows: Sequence[PrunedRow], artifacts: Sequence[Artifact], heads: HeadsRecord
 ) -> list[contract.Point]:
-    positions = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
+    head_numbers = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
     name = run.folder.resolve().name
     return [
-        _curve_point(row, artifact, dense, positions, prune_command(record, name, artifact))
+        _curve_point(row, artifact, dense, head_numbers, prune_command(record, name, artifact))
         for row, artifact in zip(rows, artifacts, strict=True)
     ]
 
@@ -142,7 +152,7 @@ def _describe_dense(dense: Evaluation, total: Total | None, cost: CostRecord) ->
     }
 
 
-def _curve_point(row: PrunedRow, artifact: Artifact, dense: Evaluation, positions: Mapping[str, int], command: str) -> contract.Point:
+def _curve_point(row: PrunedRow, artifact: Artifact, dense: Evaluation, head_numbers: Mapping[str, int], command: str) -> contract.Point:
     record = PrunedRecord.of(artifact)
     loss, tested = row.changes["loss"], row.changes.get("metric", row.changes["loss"])
     value = row.loss if row.value is None else row.value
@@ -166,7 +176,7 @@ def _curve_point(row: PrunedRow, artifact: Artifact, dense: Evaluation, position
         "loss_p": round_or_none(loss.p, 3),
         "worse_by": row.worse_by(),
         "is_repaired": bool(record.repaired) or record.spec["ablation"] == "mean",
-        "removed": [positions[head] for head in record.removed if head in positions],
+        "removed": [head_numbers[head] for head in record.removed if head in head_numbers],
         "parameters": record.cost["parameters"],
         "bytes": record.cost["bytes"],
         "flops": record.cost["flops"],

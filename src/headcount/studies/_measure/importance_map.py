@@ -125,7 +125,7 @@ def _score_intervals(scores: Scores) -> list[tuple[float | None, float | None]]:
     if samples is None or samples.n < 2 or samples.sums.ndim > 2:
         return [(None, None)] * len(scores.heads)
     residuals, values = samples.residuals(), np.asarray(scores.values)
-    n = np.broadcast_to(samples.counts(), values.shape)
+    n = np.broadcast_to(samples.count_groups_of_heads(), values.shape)
     square = (residuals**2).sum(0) / n
     skewness = np.divide((residuals**3).sum(0) / n, square**1.5, out=np.zeros_like(values), where=square > 0)
     quantile, stderr = special.stdtrit(n - 1, 0.975), samples.stderr()
