@@ -10,6 +10,7 @@ import pytest
 from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.figure import LineFigure
 from headcount.core.metric_range import range_of_metric, shift_interval
+from headcount.core.stats.seed_scores import SeedScores
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PEARSON, PERPLEXITY, TOKEN_ACCURACY
 from headcount.studies.pruning_curve import _difference_figure, _score_by_share_removed_figure
 from headcount.workflows.grid import MethodRow
@@ -34,6 +35,13 @@ def evaluation(metric: str, value: float) -> Evaluation:
 )
 def test_an_interval_ends_where_the_metric_does(metric: str, dense: float, expected: tuple[float, float]) -> None:
     assert shift_interval(evaluation(metric, dense), CHANGE) == pytest.approx(expected)
+
+
+def test_an_interval_over_seeds_ends_there_too() -> None:
+    scores = SeedScores.of((0.8, 0.99, 0.98), "accuracy")
+    assert scores.high == 1 and scores.low is not None and 0.5 < scores.low < scores.mean
+    plain = SeedScores.of((0.8, 0.99, 0.98), "")
+    assert plain.low == scores.low and plain.high is not None and plain.high > 1
 
 
 def test_every_metric_with_a_name_has_a_range() -> None:

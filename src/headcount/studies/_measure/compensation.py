@@ -185,7 +185,7 @@ def compare_quality(
             None if name == control else compare_evaluations(means[control], means[name], task, seed=seed)
             for control in ("dense", "dense, fine-tuned")
         ]
-        rows.append(QualityRow(name, SeedScores.of(values), *against))
+        rows.append(QualityRow(name, SeedScores.of(values, dense.metric), *against))
     return rows
 
 
