@@ -221,7 +221,7 @@ class Broken:
 
     def penalty(self, *_: Any) -> None: ...
 
-    def optimiser(self) -> torch.optim.Optimizer:
+    def gate_optimiser(self) -> torch.optim.Optimizer:
         return torch.optim.SGD([self.w], 0.01)
 
     def log_numbers(self) -> dict[str, float]:

@@ -190,9 +190,9 @@ def measure_roles(
         totals += sums
         fingerprints += [reading.fingerprint] if sums else []
     table = RoleTable(
-        rows=tuple(score_roles(totals, spec.definition.threshold, level=spec.level, seed=spec.seed)),
+        rows=tuple(score_roles(totals, spec.definition.tested_bias, level=spec.level, seed=spec.seed)),
         heads=heads.heads,
-        tau=spec.definition.threshold,
+        tau=spec.definition.tested_bias,
         untested=untested,
         refused=dict(corpus.refused),
         data=" ".join(fingerprints),

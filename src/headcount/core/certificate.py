@@ -8,6 +8,7 @@ from math import expm1, log1p
 from typing import Any, Literal, Self
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core.errors import ArtifactError, DataError, OptionError
 from headcount.core.evaluation import Evaluation, interval, is_right_or_wrong
@@ -24,6 +25,8 @@ CLIP, TOKEN_CLIP = 2.0, 0.5
 """The largest rise of the loss of one example that counts, in nats; for windows of text, of one token."""
 FEWEST_DOCUMENTS, FEWEST_RESAMPLED, FEWEST_OF_CLASS = 30, 256, 25
 """With fewer documents, or for a resampled metric fewer examples in all or of the rarer class, there is no verdict."""
+LossesAndTokens = Float[np.ndarray, "windows 2"]
+"""The metric parts of perplexity: the summed loss of each window, and its number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,10 +304,10 @@ def _judge(bound: QualityBound, test: QualityLoss, test_margin: float, margin: M
     return replace(bound, margin=str(margin), margin_size=margin_size, verdict=verdict, p=p_certified, n_needed=n_needed, reason=reason)
 
 
-def _perplexity_loss(dense_parts: np.ndarray, small_parts: np.ndarray, documents: np.ndarray | None) -> BettingLoss:
+def _perplexity_loss(dense: LossesAndTokens, small: LossesAndTokens, documents: np.ndarray | None) -> BettingLoss:
     """Returns the test of the mean loss per token: each window's clipped rise, weighted by its tokens."""
-    tokens = dense_parts[:, 1]
-    rise = np.clip((small_parts[:, 0] - dense_parts[:, 0]) / tokens, -TOKEN_CLIP, TOKEN_CLIP)
+    tokens = dense[:, 1]
+    rise = np.clip((small[:, 0] - dense[:, 0]) / tokens, -TOKEN_CLIP, TOKEN_CLIP)
     weights = tokens / tokens.mean()
     if documents is None:
         return BettingLoss(rise * weights, TOKEN_CLIP * float(weights.max()))

@@ -34,7 +34,7 @@ class Definition(Configurable):
     info: ClassVar[DefinitionInfo]
 
     @property
-    def threshold(self) -> float:
+    def tested_bias(self) -> float:
         """The bias that p-values are tested against."""
         return TAU
 

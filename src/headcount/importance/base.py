@@ -159,9 +159,9 @@ class Importance(Configurable):
         check_normalise(normalise)
         return self.info.normalise if normalise == "published" else normalise
 
-    def totals(self, *shape: int) -> Accumulator:
+    def make_accumulator(self, *example_shape: int) -> Accumulator:
         """Returns the accumulator for numbers of that shape per example, [heads] or [heads, features]."""
-        return Totals(*shape)
+        return Totals(*example_shape)
 
 
 @dataclass(frozen=True)

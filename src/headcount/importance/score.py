@@ -317,7 +317,7 @@ class _ScoringPass:
             if label in self.failures:
                 continue
             if label not in self.totals:
-                self.totals[label] = method.totals(*measured[label].shape[1:])
+                self.totals[label] = method.make_accumulator(*measured[label].shape[1:])
             self.totals[label].update(measured[label], measured[f"{label}/weight"])
             self._add_columns(label, measured)
 

@@ -86,10 +86,10 @@ def _curve_table(run: Run) -> Any:
     if not artifacts:
         return None
     blocks = run.heads().blocks
-    return pandas.DataFrame([_curve_row(artifact, blocks) for artifact in artifacts.values()])
+    return pandas.DataFrame([_pruned_model_row(artifact, blocks) for artifact in artifacts.values()])
 
 
-def _curve_row(artifact: Artifact, blocks: Sequence[BlockRecord]) -> dict[str, Any]:
+def _pruned_model_row(artifact: Artifact, blocks: Sequence[BlockRecord]) -> dict[str, Any]:
     """Returns a pruned model as a row: its request, how many heads of the dense model it has and where, its results and its costs."""
     record = PrunedRecord.of(artifact)
     survivors = Survivors.of(blocks, record.removed)

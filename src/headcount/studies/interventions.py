@@ -48,7 +48,7 @@ class Interventions(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every intervention and number of heads."""
-        dense, rows = _measure.interventions.measure_interventions(self, context)
+        dense, rows = _measure.interventions.measure_interventions_by_size(self, context)
         metric = dense.metric or "loss"
         return StudyResult(
             study=str(self),

@@ -8,7 +8,20 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from headcount.app.console.options import LOCAL, AllowPickle, Auto, Device, Dtype, Engine, Join, Model, Out, Seed, TrustRemoteCode, Workers
+from headcount.app.console.options import (
+    LOCAL,
+    AllowPickle,
+    AutoClass,
+    Device,
+    Dtype,
+    Engine,
+    Join,
+    Model,
+    Out,
+    Seed,
+    TrustRemoteCode,
+    Workers,
+)
 from headcount.core.errors import DataError
 from headcount.core.files import absolute_path, opened_model_entry
 
@@ -78,7 +91,7 @@ class ModelOptions(NamedTuple):
 
     device: Device = "auto"
     dtype: Dtype = "auto"
-    auto: Auto = None
+    auto: AutoClass = None
     allow_pickle: AllowPickle = False
     trust_remote_code: TrustRemoteCode = False
 
@@ -110,7 +123,7 @@ class TaskOptions(NamedTuple):
     truncate: Truncate = False
     limit: Limit = None
     batch_size: BatchSize = "auto"
-    auto: Auto = None
+    auto: AutoClass = None
     device: Device = "auto"
     dtype: Dtype = "auto"
     seed: Seed = 0

@@ -26,7 +26,7 @@ from headcount.runs.store import Run
 from headcount.studies._base import new_head_options
 from headcount.surgery.load import cut_class, load
 from headcount.surgery.source import build_from_config, local_folder, model_class_of, read_config
-from headcount.surgery.verify import float_dtype
+from headcount.surgery.verify import lowest_float_dtype
 
 
 def set_library_verbosity(session: Session) -> None:
@@ -57,7 +57,9 @@ def choose_device(name: str) -> torch.device:
 def note_model(session: Session, model: nn.Module, heads: HeadMap) -> None:
     """Notes device, dtype, class and heads of a model in one line."""
     first = next(model.parameters())
-    session.write_note(f"{first.device}, {str(float_dtype(model))[6:]}, {type(model).__name__} ({heads.model_type}), {heads.describe()}")
+    session.write_note(
+        f"{first.device}, {str(lowest_float_dtype(model))[6:]}, {type(model).__name__} ({heads.model_type}), {heads.describe()}"
+    )
 
 
 def open_model(

@@ -96,8 +96,8 @@ def build_recipe(options: tuple[Any, ...], names: Sequence[str]) -> Recipe:
 class SizeOptions(group_options("SizeOptions", {Budget: ("keep", "parameters", "kv_bytes", "latency")})):
     """How much stays, by exactly one option; none of them where an option of the method decides."""
 
-    def budget(self, sizing_option: str) -> Budget:
-        """Returns the size as a budget, without one where `sizing_option` names an option of the method that decides.
+    def budget(self, method_sizing_option: str) -> Budget:
+        """Returns the size as a budget, without one where `method_sizing_option` names an option of the method that decides.
 
         A budget of one head stands for --keep, which `parse_head_count` reads once the heads of the model are known.
 
@@ -106,11 +106,11 @@ class SizeOptions(group_options("SizeOptions", {Budget: ("keep", "parameters", "
         """
         flags = [f"--{name.replace('_', '-')}" for name in self._fields]
         sizes = {name: value for name, value in self._asdict().items() if value is not None}
-        if sizing_option and sizes:
+        if method_sizing_option and sizes:
             raise typer.BadParameter(
-                f"{sizing_option} decides how many heads stay; leave it out, or {', '.join(flags[:-1])} and {flags[-1]}"
+                f"{method_sizing_option} decides how many heads stay; leave it out, or {', '.join(flags[:-1])} and {flags[-1]}"
             )
-        if not sizing_option and len(sizes) != 1:
+        if not method_sizing_option and len(sizes) != 1:
             raise typer.BadParameter(f"say how much stays by exactly one of {', '.join(flags[:-1])} and {flags[-1]}")
         if self.keep is not None:
             return Budget(keep=1)

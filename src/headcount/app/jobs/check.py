@@ -82,7 +82,7 @@ def _prove_laws(session: Session, target: str, heads: str | None, loading: Model
         plan.check(head_map)
     results = []
     session.begin_work("proving the laws")
-    for result in laws.check_model(model, plan=plan):
+    for result in laws.check_model(model, further_plan=plan):
         results.append(result)
         session.begin_work(f"proving the laws, {len(results)} done")
         mark = "n/a   " if not result.applies else "ok    " if result.passed else "FAILED"

@@ -133,15 +133,24 @@ class Stability:
 
 
 def stability(
-    samples: Samples, sizes: Sequence[int], k: int, *, seed: int, repeats: int = 200, higher_is_keep: bool = True, level: float = 0.95
+    samples: Samples,
+    sizes: Sequence[int],
+    n_lowest: int,
+    *,
+    seed: int,
+    repeats: int = 200,
+    higher_is_keep: bool = True,
+    level: float = 0.95,
 ) -> tuple[Stability, ...]:
-    """Returns how stable ranks are by calibration size: Spearman, and the share of the lowest k in common, mean and percentiles over random subsets.
+    """Returns how stable ranks are by calibration size: Spearman, and the share of the lowest heads in common: mean and ends over random subsets.
 
     A size counts examples and is honoured as that share of the groups, rounded, at least 1; up to 256 examples a group is one example.
     A subset in which all heads tie ranks nothing and counts as correlation 0.
     """
     samples = require_one_number_per_head(samples).orient(higher_is_keep=higher_is_keep)
-    return tuple(_stability_at_size(samples, size, k, repeats, derive_seed(seed, number), level) for number, size in enumerate(sizes))
+    return tuple(
+        _stability_at_size(samples, size, n_lowest, repeats, derive_seed(seed, number), level) for number, size in enumerate(sizes)
+    )
 
 
 def reliability(samples: Samples, *, seed: int, repeats: int = 200, level: float = 0.95) -> Estimate:
@@ -160,13 +169,17 @@ def reliability(samples: Samples, *, seed: int, repeats: int = 200, level: float
     return Estimate(*(c * x / (1 + (c - 1) * x) for x in (half_estimate.value, half_estimate.low, half_estimate.high)))
 
 
-def _stability_at_size(samples: Samples, size: int, k: int, repeats: int, seed: int, level: float) -> Stability:
+def _stability_at_size(samples: Samples, size: int, n_lowest: int, repeats: int, seed: int, level: float) -> Stability:
     check_count(size, "size", 1, samples.n)
     groups = max(1, round(size / samples.n * samples.n_groups))
     sets = 2 if 2 * groups <= samples.n_groups else 1
     first, *disjoint = _mean_of_subsets(samples, groups, repeats, seed, sets)
     pairs = [(first, samples.means()[None]), *((first, second) for second in disjoint)]
-    estimates = [_to_estimate(values, level) for a, b in pairs for values in (_spearman(a, b), (ends(a, k) & ends(b, k)).sum(-1) / k)]
+    estimates = [
+        _to_estimate(values, level)
+        for a, b in pairs
+        for values in (_spearman(a, b), (ends(a, n_lowest) & ends(b, n_lowest)).sum(-1) / n_lowest)
+    ]
     return Stability(size, groups, *estimates, *[None] * (4 - len(estimates)))
 
 

@@ -41,7 +41,7 @@ class Classification(TaskBuilder):
     def build(self, request: TaskRequest) -> Task:
         """Returns the task."""
         self.check_model(request)
-        request, layout = self.resolve_columns(request)
+        request, layout = self.resolve_data_and_columns(request)
         return self.build_from_rows(request, lambda source: read_rows(source, layout, request.max_rows), self.default_metric)
 
     @property
@@ -49,13 +49,13 @@ class Classification(TaskBuilder):
         """The metric where the caller chooses none."""
         return ACCURACY
 
-    def resolve_columns(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
+    def resolve_data_and_columns(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
         """Returns the request with its sources, and how their columns are found."""
         return request, text_layout(request)
 
     def read_classes(self, request: TaskRequest) -> tuple[str, ...]:
         """Returns the names of all labels in the data: in the order of their numbers where these are known, else sorted."""
-        request, layout = self.resolve_columns(replace(request, limit=None))
+        request, layout = self.resolve_data_and_columns(replace(request, limit=None))
         rows = chain.from_iterable(read_rows(source, layout, None) for source in (request.train, request.eval) if source is not None)
         return sort_classes(request, (row.values["label"] for row in rows))
 

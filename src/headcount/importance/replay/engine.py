@@ -8,7 +8,7 @@ interventions on one block run together, as stacked copies of the batch.
 This is exact because every number that is replayed is the number that the model would compute again. That a model's code allows it is not
 assumed but tried: on the first batch (`run_trial`) each block's route is compared with gates, and a block that differs by more than rounding
 is evaluated with gates for good. Three speed-ups are tried in the same way: stacked copies, packed weights on a CPU (`packing`), and a last
-layer that is computed only at the position that a classifier reads (`last_position`). `routes` finds which modules can be replayed, `play`
+layer that is computed only at the position that a classifier reads (`narrow_layer`). `routes` finds which modules can be replayed, `play`
 runs the passes.
 """
 
@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_map
 from headcount.core.errors import GateError
 from headcount.core.heads import AttentionBlock
 from headcount.data.stream import reraise_if_out_of_memory
-from headcount.importance.replay.last_position import NarrowLayer, propose_narrow_layers
+from headcount.importance.replay.narrow_layer import NarrowLayer, propose_narrow_layers
 from headcount.importance.replay.packing import packed_linears
 from headcount.importance.replay.play import ModelPass, Read, Replayer, first_copy, relative_difference, rounding_tolerance
 from headcount.importance.replay.routes import Recording, Route, Survey, find_routes
