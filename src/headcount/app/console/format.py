@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from headcount.core.training_log import FEW_STEPS
 
 if TYPE_CHECKING:
+    from headcount.core.damage import HeadVerdict, HeadVerdicts
     from headcount.runs.results import PrunedRow
 
 
@@ -33,6 +34,27 @@ def format_training(models: int, fewest: int, most: int, shortest: int, seconds:
         f"; warning: a schedule has {shortest}, and fewer than {FEW_STEPS} are too few to judge a method by" if shortest < FEW_STEPS else ""
     )
     return f"{subject} for {steps} optimiser steps: about {format_duration(seconds)} in all on this machine{few}"
+
+
+def format_bound(verdicts: HeadVerdicts, row: HeadVerdict) -> str:
+    """Returns the most that removing one head alone costs on average, and where nothing is known of it, what one example counts at most."""
+    return verdicts.tolerance.format_size(row.bound)
+
+
+def format_verdicts(verdicts: HeadVerdicts) -> str:
+    """Returns what bounds and marks of single heads say, and how many examples are missing."""
+    size = verdicts.tolerance
+    documents = "" if verdicts.n_documents is None else f" from {verdicts.n_documents} documents"
+    text = (
+        f"costs at most: each head removed alone, {verdicts.n_examples} report examples{documents}, {verdicts.level:.0%}, counting up to "
+        f"{size.format_size(size.clip)} per example; "
+    )
+    if verdicts.reason:
+        return f"{text}no head is called safe: {verdicts.reason}"
+    text += f"safe alone: at most {size}, corrected over heads; this says nothing about removing several"
+    if verdicts.n_missing:
+        text += f"; {verdicts.n_missing} {verdicts.things} more would find every head that changes nothing"
+    return text
 
 
 def format_rounding(label: str, heads: Sequence[str]) -> str:
