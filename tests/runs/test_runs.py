@@ -68,13 +68,17 @@ def folder(tmp_path: Path, written: Path) -> Path:
 
 def same(back: hc.Scores, scores: hc.Scores) -> None:
     for field in fields(hc.Scores):
-        if field.name != "samples":
+        if field.name not in ("samples", "damage"):
             assert getattr(back, field.name) == getattr(scores, field.name), (scores.method, field.name)
     assert (back.samples is None) == (scores.samples is None), scores.method
     if scores.samples is not None and back.samples is not None:
         assert np.array_equal(back.samples.sums, scores.samples.sums)
         assert np.array_equal(back.samples.weights, scores.samples.weights)
         assert back.samples.n == scores.samples.n
+    assert (back.damage is None) == (scores.damage is None)
+    if scores.damage is not None and back.damage is not None:
+        assert back.damage.losses.dtype == np.float32 and np.array_equal(back.damage.losses, scores.damage.losses)
+        assert (back.damage.answers is None) == (scores.damage.answers is None) and back.damage.documents is None
 
 
 # What was written comes back.
