@@ -197,14 +197,6 @@ class HeadVerdicts:
         """How many examples or documents are missing for a head that changes nothing to be safe whatever the other heads do."""
         return max(0, self.n_enough - self.n)
 
-    def describe(self) -> str:
-        """Returns what the bounds and the mark say, in one sentence."""
-        size = self.tolerance
-        return (
-            f"each head removed alone, on {self.n_examples} examples{'' if self.n_documents is None else f' from {self.n_documents} documents'}: "
-            f"mean cost, counting up to {size.format_size(size.clip)} per example; safe: at most {size}, {self.level:.0%}, corrected over heads"
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Returns the verdicts as plain data."""
         rows = [{**asdict(row), "head": str(row.head)} for row in self.rows]
