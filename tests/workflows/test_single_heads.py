@@ -10,6 +10,7 @@ import pytest
 from toys import examples, padder, shared, task
 
 import headcount as hc
+from headcount.app.console.format import format_bound
 from headcount.app.console.steps import format_step
 from headcount.core.damage import Damage, judge_damage
 from headcount.core.errors import DataError, PlanError
@@ -134,3 +135,22 @@ def test_an_analysis_reads_as_many_examples_as_verdicts_need() -> None:
     assert AnalysisSpec().judged is None and AnalysisSpec().with_limit(64).judged == 64
     assert AnalysisSpec(judged=100).with_limit(640).judged == 100
     assert ScoreSettings(limit=3).split == "calibration"
+
+
+def test_a_bound_holds_as_it_is_written() -> None:
+    heads = HeadMap.of(shared("encoder")).heads[:1]
+    for shift in (0.0, 0.0111, 0.4):
+        verdicts = judge_damage(heads, Damage(np.full((700, 1), shift)), tolerance=0.02)
+        text = format_bound(verdicts, verdicts.rows[0])
+        assert text.endswith(" nats") and verdicts.rows[0].bound <= float(text.split()[0]) <= 1.1 * verdicts.rows[0].bound
+
+
+def test_the_demo_marks_heads_of_its_entailment_model_safe() -> None:
+    from headcount.app.jobs.demo import JUDGED, SIZES
+    from headcount.core.damage import enough_examples
+
+    model = hc.load("demo/entailment")
+    assert JUDGED["entailment"] is None and SIZES["entailment"][0] >= enough_examples(32), "the demo reads as many examples as verdicts need"
+    data = hc.open_task(f"demo/entailment(size={SIZES['entailment'][0]})", model, hc.load_tokenizer("demo/entailment"))
+    judged = judge_into(None, model, data, ["ablation"], ScoreSettings(limit=600))["ablation"]
+    assert judged.safe_heads and not judged["L0H7"].safe and judged["L0H7"].bound > 0.1

@@ -5,6 +5,13 @@ import { num, plural, whole } from "./format";
 /** A cost in the unit of the verdicts: nats of loss, or points of right answers. */
 export const costText = (of: Verdicts, value: Maybe | undefined): string => (of.unit === "nats" ? `${num(value, 2)} nats` : `${num(typeof value === "number" ? 100 * value : null, 2)} points`);
 
+/** A bound, rounded up to two digits: it holds as it is written. */
+export function atMost(of: Verdicts, bound: Maybe | undefined): string {
+  if (typeof bound !== "number") return costText(of, null);
+  const step = bound > 0 ? 10 ** (Math.floor(Math.log10(bound)) - 1) : 1e-4;
+  return costText(of, Math.ceil(bound / step - 1e-6) * step);
+}
+
 export const tolerance = (of: Verdicts): string => costText(of, of.tolerance);
 
 /** What the bounds are of: how many examples, and how much one of them counts. */
@@ -22,7 +29,7 @@ export function missing(of: Verdicts): string {
 export function boundText(of: Verdicts | null, index: HeadIndex): string {
   const bound = of?.bound[index];
   if (!of || typeof bound !== "number") return "";
-  return `removed alone costs at most ${costText(of, bound)}${of.safe[index] ? ", safe alone" : ""}`;
+  return `removed alone costs at most ${atMost(of, bound)}${of.safe[index] ? ", safe alone" : ""}`;
 }
 
 /** The mark as a table has it. */

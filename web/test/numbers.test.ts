@@ -7,7 +7,7 @@ import { interval, num, plural, pValue, seconds, secondsRange, short, signed, we
 import { codesOf, order, ranks, spearman } from "../src/heads";
 import type { RunData, Verdicts } from "../src/contract";
 import { distinct } from "../src/parts/axes";
-import { boundText, conditions, missing, safeText } from "../src/verdicts";
+import { atMost, boundText, conditions, missing, safeText } from "../src/verdicts";
 import { scaleLinear } from "d3-scale";
 
 test("numbers are short and honest", () => {
@@ -134,6 +134,7 @@ test("bounds of single heads are told with their conditions", () => {
   assert.equal(boundText(verdicts, 0), "removed alone costs at most 0.011 nats, safe alone");
   assert.equal(boundText(verdicts, 1), "removed alone costs at most 0.2 nats");
   assert.equal(boundText(null, 0), "");
+  assert.deepEqual([atMost(verdicts, 0.0111), atMost(verdicts, 0.0951), atMost(verdicts, 0.2), atMost(verdicts, -0.00123)], ["0.012 nats", "0.096 nats", "0.2 nats", "−0.0012 nats"]);
   assert.match(conditions(verdicts), /1,000 report examples.*up to 2 nats per example/);
   assert.equal(missing(verdicts), "");
   const few = { ...verdicts, reason: "a verdict needs at least 450 examples; there are 64", safe: [null, null] };

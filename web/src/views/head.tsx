@@ -8,7 +8,7 @@ import { kindName, ranks, roleNames, spoken } from "../heads";
 import { Choose, direction, follow, HeadLink, Missing, Pick, Scroll, Section, Token } from "../parts/basics";
 import { Bars } from "../parts/bars";
 import { Bias, tauText } from "../parts/bias";
-import { conditions, costText, missing, tolerance } from "../verdicts";
+import { atMost, conditions, costText, missing, tolerance } from "../verdicts";
 import { goesText } from "./map";
 import { address, dark, go, head, heads, plan, run, selected, toggle } from "../state";
 
@@ -84,7 +84,7 @@ function Alone({ index }: { index: HeadIndex }): JSX.Element | null {
   if (!verdicts || typeof bound !== "number") return null;
   return (
     <p class="alone-line">
-      Removed alone, this head costs <b>at most {costText(verdicts, bound)}</b> on average ({conditions(verdicts)}; observed {costText(verdicts, verdicts.cost[index])}).{" "}
+      Removed alone, this head costs <b>at most {atMost(verdicts, bound)}</b> on average ({conditions(verdicts)}; observed {costText(verdicts, verdicts.cost[index])}).{" "}
       {verdicts.safe[index] ? <span class="tag solid">safe alone: at most {tolerance(verdicts)}, corrected over heads</span> : <span class="note">{verdicts.reason ? missing(verdicts) : `Not shown to cost at most ${tolerance(verdicts)} (corrected over heads).`}</span>}
       <span class="note"> Of several heads removed together this says nothing.</span>
     </p>

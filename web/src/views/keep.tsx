@@ -9,7 +9,7 @@ import { Check, Choose, CopyButton, HeadLink, Missing, Scroll } from "../parts/b
 import { download } from "../page";
 import { benchName, byLayer, commandOf, computed, guessText, latency, planFile, planFileName, planOrder, pointsOf, quantity, RANKING, shapesOf, speedText, standingText, usualShape, verdict, type Between, type Quantity } from "../plan";
 import { choice, clamp, heads, keep, method, methods, onePerBlock, plan, protect, run, seed, seeds, selected, standing, wholeGroups } from "../state";
-import { conditions, costText, missing, safeText } from "../verdicts";
+import { atMost, conditions, costText, missing, safeText } from "../verdicts";
 import { PruneForm } from "./live";
 
 export function KeepPanel(): JSX.Element {
@@ -240,7 +240,7 @@ function AloneBounds(): JSX.Element | null {
             {going.map((index) => (
               <tr key={index}>
                 <th scope="row"><HeadLink head={index} /></th>
-                <td class="number">{costText(verdicts, verdicts.bound[index])}</td>
+                <td class="number">{atMost(verdicts, verdicts.bound[index])}</td>
                 <td class="number">{costText(verdicts, verdicts.cost[index])}</td>
                 <td>{safeText(verdicts, index)}</td>
               </tr>

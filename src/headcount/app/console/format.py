@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, floor, log10
 from typing import TYPE_CHECKING
 
 from headcount.core.training_log import FEW_STEPS
@@ -37,8 +38,9 @@ def format_training(models: int, fewest: int, most: int, shortest: int, seconds:
 
 
 def format_bound(verdicts: HeadVerdicts, row: HeadVerdict) -> str:
-    """Returns the most that removing one head alone costs on average, and where nothing is known of it, what one example counts at most."""
-    return verdicts.tolerance.format_size(row.bound)
+    """Returns the most that removing one head alone costs on average, rounded up to two digits."""
+    step = 10.0 ** (floor(log10(row.bound)) - 1) if row.bound > 0 else 1e-4
+    return verdicts.tolerance.format_size(ceil(row.bound / step - 1e-6) * step)
 
 
 def format_verdicts(verdicts: HeadVerdicts) -> str:
