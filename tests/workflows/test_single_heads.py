@@ -150,7 +150,9 @@ def test_the_demo_marks_heads_of_its_entailment_model_safe() -> None:
     from headcount.core.damage import enough_examples
 
     model = hc.load("demo/entailment")
-    assert JUDGED["entailment"] is None and SIZES["entailment"][0] >= enough_examples(32), "the demo reads as many examples as verdicts need"
+    assert JUDGED["entailment"] is None and SIZES["entailment"][0] >= enough_examples(32), (
+        "the demo reads as many examples as verdicts need"
+    )
     data = hc.open_task(f"demo/entailment(size={SIZES['entailment'][0]})", model, hc.load_tokenizer("demo/entailment"))
     judged = judge_into(None, model, data, ["ablation"], ScoreSettings(limit=600))["ablation"]
     assert judged.safe_heads and not judged["L0H7"].safe and judged["L0H7"].bound > 0.1
