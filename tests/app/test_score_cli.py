@@ -23,6 +23,7 @@ from headcount.importance.score import score_all
 from headcount.importance.settings import ScoreSettings
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
+from headcount.workflows.score import judge_into
 
 STORIES = ("demo/decoder", "--task", "demo/stories", "--limit", "16")
 
@@ -40,9 +41,12 @@ def test_an_embedded_model_is_scored_offline(capsys: pytest.CaptureFixture[str],
     assert {digit for _, row in maps for digit in row.split()} == set("0123456789")
     for words in (
         "gradient (divided by the ℓ2 norm of their layer): more means keep",
-        "P(lowest)",
+        "surely lowest",
         "95% interval",
-        "safe",
+        "costs at most",
+        "alone",
+        "no head is called safe: a verdict needs at least 450 examples; there are 16",
+        "counting up to 2 nats per example",
         "perplexity change",
         "against ablation",
         "Spearman",
@@ -67,7 +71,9 @@ def test_files_of_every_kind_give_the_scores_of_python(capsys: pytest.CaptureFix
         assert told["columns"] == {key: list(column) for key, column in scores.columns.items()}
         assert (told["n_examples"], told["data"], told["conditions"]) == (scores.n_examples, scores.data, dict(scores.conditions))
         assert sorted(row["rank"] for row in told["heads"]) == list(range(1, 13))
-    assert {row["safe"] for row in found["scores"]["magnitude"]["heads"]} == {None}
+    assert found["scores"]["magnitude"]["verdicts"] is None and found["scores"]["gradient"]["verdicts"] is None
+    judged = judge_into(None, live, task, ["ablation:mean"], ScoreSettings(batch_size=8))["ablation:mean"]
+    assert [row["bound"] for row in found["scores"]["ablation:mean"]["verdicts"]["rows"]] == [row.bound for row in judged.rows]
 
 
 def test_json_is_complete(capsys: pytest.CaptureFixture[str], model: Path, data: Path) -> None:
@@ -77,9 +83,13 @@ def test_json_is_complete(capsys: pytest.CaptureFixture[str], model: Path, data:
     for scores in found["scores"].values():
         assert scores["normalise"] == "layer" and scores["n_examples"] == 20
         assert {"higher_is_keep", "data", "conditions", "columns", "stability"} < set(scores)
-        assert all(row["low"] <= row["high"] and row["rank_low"] <= row["rank"] <= row["rank_high"] for row in scores["heads"])
-        assert sum(row["p_lowest"] for row in scores["heads"]) == pytest.approx(3)
+        assert all(row["low"] is None or row["low"] <= row["value"] <= row["high"] for row in scores["heads"])
+        assert all(row["rank_low"] <= row["rank"] <= row["rank_high"] for row in scores["heads"])
+        assert sum(row["is_lowest"] for row in scores["heads"]) <= 3
         assert [row["size"] for row in scores["stability"]] == [2, 5, 10, 20]
+    verdicts = found["scores"]["ablation"]["verdicts"]
+    assert verdicts["tolerance"] == {"size": 0.02, "unit": "nats"} and verdicts["clip"] == 2 and len(verdicts["rows"]) == 12
+    assert found["scores"]["gradient"]["verdicts"] is None
     assert -1 <= found["agreement"]["gradient"]["spearman"]["value"] <= 1
 
 

@@ -471,12 +471,12 @@ def test_means_of_heads_that_see_windows(by: str) -> None:
 
 
 def test_scores_of_one_batch_have_verdicts_without_spread() -> None:
-    from headcount.importance.verdicts import agreements, stabilities, verdicts
+    from headcount.importance.rankings import agreements, rank_heads, stabilities
 
     model = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=2)
     batch = {"input_ids": torch.arange(5, 29).view(8, 3), "labels": torch.arange(8) % 2}
     scores = {by: hc.score(model, batch, by) for by in ("gradient:batch", "ablation")}
-    assert all(row.safe is None and row.low is None for row in verdicts(scores["gradient:batch"]))
+    assert all(row.is_lowest is None and row.low is None for row in rank_heads(scores["gradient:batch"]))
     assert stabilities(scores["gradient:batch"]) == () and set(agreements(scores)) == {"gradient:batch"}
 
 

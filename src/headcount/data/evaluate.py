@@ -20,7 +20,7 @@ from headcount.data.mask import mask
 from headcount.data.metrics import Metric
 from headcount.data.nonfinite import explain_nonfinite
 from headcount.data.stream import ChunkStore, Reading, fingerprint, stream
-from headcount.data.task import Data, Split, Task
+from headcount.data.task import Data, Split, Task, document_numbers
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, model_inputs
@@ -109,6 +109,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
         value=float(metric.total(parts.sum(0))) if metric is not None and parts is not None else None,
         parts=parts,
         data=reading.fingerprint,
+        documents=document_numbers(data, split, reading.examples),
     )
 
 

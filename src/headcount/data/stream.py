@@ -73,7 +73,7 @@ class ChunkStore(Protocol):
 
 @dataclass(slots=True)
 class Reading:
-    """How data are read, and the state of the pass: the batch size in use, and the hash of the examples read so far.
+    """How data are read, and the state of the pass: the batch size in use, and the hashes of the examples read so far.
 
     With a `chunk_store`, finished chunks are taken from it, and others are stored in it.
     """
@@ -87,6 +87,7 @@ class Reading:
     chunk_size: int = CHUNK
     chunk_store: ChunkStore | None = None
     examples: int = 0
+    hashes: list[bytes] = field(default_factory=list)
     _hash: Any = field(default_factory=hashlib.sha256)
     _size: int = field(init=False)
 
@@ -116,6 +117,7 @@ class Reading:
     def add_chunk(self, chunk: Chunk) -> None:
         """Counts and hashes a finished chunk, and reports progress."""
         self.examples += chunk.size
+        self.hashes += chunk.example_hashes()
         self._hash.update(chunk.digest)
         if self.progress is not None:
             self.progress(self.examples, number_of_examples(self.data, self.split, self.limit))
@@ -142,7 +144,7 @@ def broadcast_from_first(value: Any) -> Any:
 
 def fingerprint(reading: Reading) -> str:
     """Returns the hash of all examples that would be read, without measuring anything."""
-    dry = replace(reading, progress=None, chunk_store=None, examples=0, _hash=hashlib.sha256())
+    dry = replace(reading, progress=None, chunk_store=None, examples=0, hashes=[], _hash=hashlib.sha256())
     for chunk in dry.chunks():
         dry.add_chunk(chunk)
     return dry.fingerprint

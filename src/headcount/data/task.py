@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,6 +68,7 @@ class Task:
         special_ids: The tokenizer's special tokens.
         texts: The texts of the examples, for roles; without them roles are measured on the tokens alone.
         batch_size: Examples per batch where a call does not set it; training has its own (`Recipe.batch`).
+        documents: The document of each example, by split, where examples come from documents: these are what verdicts and bounds count then.
         options: The name and all options of the builder that made the task, for the keys of artifacts; set by `open_task`.
     """
 
@@ -81,6 +83,7 @@ class Task:
     texts: Texts | None = None
     batch_size: int | None = None
     options: Mapping[str, object] = field(default_factory=dict)
+    documents: Mapping[Split, Sequence[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size < 1:
@@ -88,12 +91,25 @@ class Task:
         for split in SPLITS:
             if not len(self.split(split)):
                 raise DataError(f"the {split} split of task '{self.name}' is empty; a task needs examples in each of {', '.join(SPLITS)}")
+        for split, documents in self.documents.items():
+            if len(documents) != len(self.split(split)):
+                raise DataError(
+                    f"task '{self.name}' names {len(documents)} documents for {len(self.split(split))} examples of {split}; name one for each"
+                )
 
     def split(self, name: Split) -> Sequence[Example]:
         """Returns the examples of one split."""
         if name not in SPLITS:
             raise DataError(f"no split '{name}'; a task has {', '.join(SPLITS)}")
         return getattr(self, name)
+
+
+def document_numbers(data: Data, split: Split, n_examples: int) -> np.ndarray | None:
+    """Returns the number of the document of each of the first examples of a split; None where the data name no documents."""
+    if not isinstance(data, Task) or split not in data.documents:
+        return None
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(document, len(numbers)) for document in data.documents[split][:n_examples]], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

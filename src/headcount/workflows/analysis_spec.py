@@ -60,6 +60,11 @@ class AnalysisSpec:
     seeds: int = option(2, "Seeds of methods with chance in them.", minimum=1)
     training_seeds: int | None = option(None, "Seeds of methods that train; by default as many as of the others.", minimum=1)
     scored: int = option(256, "Calibration examples that scores are taken on.", minimum=2)
+    judged: int | None = option(
+        None,
+        "Report examples that the verdicts on single heads are taken on; by default as many as a head that changes none of them needs to be safe.",
+        minimum=2,
+    )
     reported: int = option(500, "Examples that models are compared on.", minimum=2)
     profiled: int = option(256, "Sentences that head profiles are taken on.", minimum=1)
     longest: int = option(32, "Tokens of the longest sentence whose attention is shown; 512 can be looked at.", minimum=2)
@@ -74,7 +79,7 @@ class AnalysisSpec:
                 object.__setattr__(self, field.name, tuple(value))
         for name, (_, bounds) in declarations(AnalysisSpec).items():
             value = getattr(self, name)
-            is_default = name == "training_seeds" and value is None
+            is_default = name in ("training_seeds", "judged") and value is None
             if bounds.minimum is None or is_default:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < bounds.minimum:
@@ -87,8 +92,10 @@ class AnalysisSpec:
             Budget(keep=keep)
 
     def with_limit(self, limit: int | None) -> AnalysisSpec:
-        """Returns the request with at most `limit` examples for scores and for comparisons."""
-        return self if limit is None else replace(self, scored=min(self.scored, limit), reported=min(self.reported, limit))
+        """Returns the request with at most `limit` examples for scores, verdicts and comparisons."""
+        if limit is None:
+            return self
+        return replace(self, scored=min(self.scored, limit), reported=min(self.reported, limit), judged=min(self.judged or limit, limit))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the request as plain data, defaults included."""

@@ -38,7 +38,7 @@ def parse_sizes(text: str) -> list[int | float]:
     return numbers
 
 
-AMOUNT = ("by", "methods", "keep", "seeds", "scored", "reported", "longest")
+AMOUNT = ("by", "methods", "keep", "seeds", "scored", "judged", "reported", "longest")
 
 
 class AnalysisOptions(group_options("AnalysisOptions", {AnalysisSpec: AMOUNT, Recipe: TRAINING})):
@@ -52,6 +52,7 @@ class AnalysisOptions(group_options("AnalysisOptions", {AnalysisSpec: AMOUNT, Re
             keep=None if self.keep is None else tuple(parse_sizes(self.keep)),
             seeds=self.seeds,
             scored=self.scored,
+            judged=self.judged,
             reported=self.reported,
             longest=self.longest,
             recipe=build_recipe(self, TRAINING),

@@ -50,6 +50,24 @@ def betting_bound(values: ArrayLike, clip: float, level: float = 0.95) -> Array:
     return high
 
 
+def fewest_values(mean: float, clip: float, p: float) -> int:
+    """Returns how many values, all 0, the gamblers need to refute a mean at this p-value: with fewer, nothing can be refuted so surely.
+
+    Args:
+        mean: The mean of the null hypothesis, above 0 and below clip.
+        clip: As for `betting_p`.
+        p: The p-value to reach.
+    """
+    if not 0 < mean < clip or not 0 < p < 1:
+        raise StatisticsError(f"the mean must lie between 0 and {clip:g} and p between 0 and 1, got {mean:g} and {p:g}")
+    growth, goal = np.log1p(BETS * mean / (clip - mean)), np.log(len(BETS) / p)
+    low, high = 0, int(np.ceil(goal / growth[-1]))  # the boldest gambler alone reaches the goal with `high`
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if np.logaddexp.reduce(middle * growth) >= goal else (middle, high)
+    return high
+
+
 def _clip(values: ArrayLike, clip: float) -> Array:
     numbers = finite(values, "values")
     if numbers.ndim not in (1, 2) or not clip > 0:

@@ -1,24 +1,14 @@
-"""Resampled means of scores, the intervals that follow, and pseudo-values of the jackknife."""
+"""Resampled means of scores, and pseudo-values of the jackknife."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import (
-    Array,
-    Intervals,
-    Samples,
-    check_count,
-    check_replicates,
-    error_probability,
-    finite,
-    make_generator,
-    require_one_number_per_head,
-)
+from headcount.core.stats.samples import Array, Samples, check_count, finite, make_generator, require_one_number_per_head
 
 Combine = Callable[[Array], Array]  # mean features [..., heads, features] -> [..., heads]
 Draw = Callable[[int], NDArray]  # rows -> how often each set of each row takes each group, [rows, sets, groups]
@@ -68,19 +58,6 @@ def replicate(parts: Sequence[Samples], draw: Draw, repeats: int) -> Iterator[li
         yield [(counts[good] @ flat.sums) / weight[good] for flat, weight in zip(flats, weights, strict=True)]
 
 
-def intervals(replicates: ArrayLike, level: float = 0.95, *, samples: Samples | None = None, combine: Combine | None = None) -> Intervals:
-    """Returns the percentile interval of every head; with the `samples` behind the replicates the BCa interval, which corrects bias and skewness.
-
-    BCa (Efron 1987): percentiles Φ(z₀ + (z₀ + z)/(1 − a(z₀ + z))), z₀ from the share of replicates below the estimate, a from the jackknife.
-    """
-    scores = check_replicates(replicates)
-    edges = np.array([error_probability(level) / 2, 1 - error_probability(level) / 2])
-    if samples is None:
-        low, high = np.quantile(scores, edges, axis=0)
-        return Intervals(low, high)
-    return Intervals(*_quantiles(scores, _bca_shares(scores, samples, edges, combine)))
-
-
 def pseudovalues(samples: Samples, combine: Combine) -> Samples:
     """Returns samples of one number per head whose mean is combine(mean features) and whose spread is that of the jackknife.
 
@@ -115,26 +92,3 @@ def _others(values: Array) -> Array:
     before = np.concatenate([none, values[:-1].cumsum(0)])
     after = np.concatenate([values[:0:-1].cumsum(0)[::-1], none])
     return before + after
-
-
-def _bca_shares(replicates: Array, samples: Samples, edges: Array, combine: Combine | None) -> Array:
-    from scipy import special
-
-    samples = samples.drop_empty_groups()
-    values, jackknife = _combine(samples, samples.means(), combine), _leave_one_out(samples, combine)
-    below = (replicates < values).sum(0) + 0.5 * (replicates == values).sum(0)
-    shift = special.ndtri((below + 0.5) / (len(replicates) + 1.0))
-    gaps = jackknife.mean(0) - jackknife
-    scale = (gaps**2).sum(0) ** 1.5
-    acceleration = np.divide((gaps**3).sum(0), 6 * scale, out=np.zeros_like(scale), where=scale > 0)
-    moved = shift + special.ndtri(edges)[:, None]
-    return special.ndtr(shift + moved / (1 - acceleration * moved))  # [2, heads]
-
-
-def _quantiles(replicates: Array, shares: Array) -> Array:
-    ordered = np.sort(replicates, axis=0)
-    position = shares * (len(replicates) - 1)
-    floor = np.floor(position).astype(int)
-    low = np.take_along_axis(ordered, floor, axis=0)
-    high = np.take_along_axis(ordered, np.minimum(floor + 1, len(replicates) - 1), axis=0)
-    return low + (high - low) * (position - floor)

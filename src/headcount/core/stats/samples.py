@@ -108,6 +108,11 @@ class Samples:
         """Returns the residual of each group, s_g − μ w_g."""
         return self.sums - self.means() * _over_features(self.weights, self.sums)
 
+    def group_values(self) -> Array:
+        """Returns one number per group and head whose means are the scores and whose spread is theirs, μ + (s_g − μ w_g) G / Σ w."""
+        samples = require_one_number_per_head(self)
+        return samples.means() + samples.residuals() * samples.n_groups / samples.weights.sum(0)
+
     def count_groups_of_heads(self) -> Array:
         """Returns in how many groups each head has weight; raises StatisticsError if that is below 2, where no spread is defined."""
         counts = (self.weights > 0).sum(0).astype(float)
@@ -161,14 +166,6 @@ def derive_seed(seed: int, number: int) -> int:
     """Returns the seed of part `number` of a computation."""
     make_generator(seed)
     return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0])
-
-
-def check_replicates(replicates: ArrayLike) -> Array:
-    """Returns the replicates as a finite array [repeats, heads]."""
-    array = finite(replicates, "replicates")
-    if array.ndim != 2:
-        raise StatisticsError(f"replicates must be [repeats, heads], got {array.shape}")
-    return array
 
 
 def error_probability(level: float) -> float:

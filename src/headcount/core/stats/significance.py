@@ -86,8 +86,7 @@ class Difference:
 def tango(correct_a: ArrayLike, correct_b: ArrayLike, *, level: float = 0.95) -> Difference:
     """Compares two accuracies on the same examples by Tango's score method (`PairedCounts`); the p-value is McNemar's without correction."""
     counts = PairedCounts.of(correct_a, correct_b)
-    p = min(1.0, 2 * min(counts.p_above(0.0), counts.p_below(0.0))) if counts.only_first + counts.only_second else 1.0
-    return Difference(counts.difference, *counts.interval(level), p)
+    return Difference(counts.difference, *counts.interval(level), counts.p_equal())
 
 
 def paired_bootstrap(
