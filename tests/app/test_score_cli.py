@@ -220,7 +220,7 @@ BAD: dict[str, Bad] = {
     "tolerance nan": lambda tmp, data: (
         ["--train", data, "--by", "ablation", "--tolerance", "nan"],
         2,
-        "--tolerance must be a finite number",
+        "tolerance must be nats of loss, such as 0.02, or points",
     ),
     "no data": lambda tmp, _: ([], 1, "task 'classification' needs data: give train"),
     "option of another task": lambda tmp, data: (["--train", data, "--source-column", "x"], 1, "does not use source_column"),
