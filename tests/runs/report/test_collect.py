@@ -243,7 +243,12 @@ def test_a_run_opens_by_its_name_and_says_which_it_is(tmp_path: Path) -> None:
 
 
 def test_the_python_types_of_the_page_have_the_fields_of_the_contract() -> None:
-    nested = {"Relation": ("Roles", "relations"), "Dense": ("Curves", "dense"), "BestPoint": ("Curves", "best")}
+    nested = {
+        "Relation": ("Roles", "relations"),
+        "Dense": ("Curves", "dense"),
+        "ChosenPoint": ("Curves", "chosen"),
+        "TestedPoint": ("Curves", "sizes"),
+    }
     nested |= {"Model": ("RunData", "model"), "ScoreDifference": ("Comparison", "scores"), "RoleChange": ("Comparison", "roles")}
     nested |= {"RolesOnly": ("Comparison", "roles_only"), "Outcomes": ("Comparison", "outcomes"), "Setting": ("Comparison", "config")}
     nested |= {"LiveRunStatus": ("Live", "runs")}
