@@ -14,8 +14,8 @@ from toys import configured, saved_classifier, saved_table, shared, task
 
 import headcount as hc
 from headcount.app.main import main
+from headcount.core.certificate import certify_task
 from headcount.core.errors import DataError, PlanError
-from headcount.core.evaluation import PairedDifference
 from headcount.core.registry import PRUNERS
 from headcount.data.evaluate import evaluate
 from headcount.models.provenance import model_record
@@ -28,7 +28,7 @@ from headcount.pruning.repair.means import fold_means
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
 from headcount.runs.report.commands import prune_command
-from headcount.runs.results import PrunedRow, smallest_safe
+from headcount.runs.results import unpack_pruned
 from headcount.runs.store import Run
 from headcount.surgery.cost import cost
 from headcount.workflows import prune as pruning
@@ -127,7 +127,8 @@ def test_a_comparison_goes_on_and_random_is_always_there(
     words = ["compare", model, "--train", data, "--methods", "gradient,magnitude", "--keep", "4,8", "--seeds", "2", "--no-repair"]
     whole = result(capsys, *words, "--out", tmp_path / "one")
     assert {row["method"] for row in whole["rows"]} == {f"{name} without repair" for name in ("gradient", "magnitude", "random")}
-    assert len(whole["rows"]) == 2 * (1 + 1 + 2) and set(whole["smallest"]) == {row["method"] for row in whole["rows"]}
+    assert len(whole["rows"]) == 2 * (1 + 1 + 2) and {row["keep"] for row in whole["chosen_by_size"]} == {4, 8}
+    assert whole["margin"] is None and whole["chosen"] in whole["chosen_by_size"]
     made, real = [], pruning.prune_by_spec
 
     def counted(*args: Any, **options: Any) -> Any:
@@ -230,17 +231,15 @@ def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
     with hc.mask(model, plan.removed):
         masked = evaluate(model, data)
     np.testing.assert_allclose(artifacts[0].arrays["losses"], masked.losses, rtol=1e-6, atol=1e-6)
-    assert table[0].changes["loss"].difference == pytest.approx(float(np.mean(masked.losses - dense.losses)), abs=1e-6)
-    assert smallest_safe([row_of(PairedDifference(1.0, 0, 0, 0.5, "t"))]) == {"a": 4}
-    assert smallest_safe([row_of(PairedDifference(1.0, 0, 0, 0.01, "t"))]) == {"a": None}
-    fallen = {"loss": PairedDifference(-1.0, 0, 0, 0.01, "t"), "metric": PairedDifference(-0.1, 0, 0, 0.01, "t")}
-    assert smallest_safe([row_of(**fallen, better=True)]) == {"a": None}, "a smaller loss does not excuse a smaller accuracy"
-    assert smallest_safe([row_of(**fallen, better=False)]) == {"a": 4}
-
-
-def row_of(loss: PairedDifference, metric: PairedDifference | None = None, *, better: bool = True) -> PrunedRow:
-    changes = {"loss": loss, **({} if metric is None else {"metric": metric})}
-    return PrunedRow("a", 4, 8, 0, None, 1.0, None, better, changes, 100)
+    (row,) = table
+    small = unpack_pruned(artifacts[0])
+    assert data.metric is not None and row.certificate == certify_task(dense, small, data.metric.total)
+    assert small.loss - dense.loss == pytest.approx(float(np.mean(masked.losses - dense.losses)), abs=1e-6)
+    with hc.mask(model, plan.removed):
+        selection = evaluate(model, data, split="selection")
+    assert row.selection is not None and row.selection["value"] == selection.value and row.selection["data"] == selection.data
+    np.testing.assert_allclose(artifacts[0].arrays["selection losses"], selection.losses, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(artifacts[0].arrays["selection parts"], selection.parts)
 
 
 @pytest.mark.parametrize(("method", "redone"), [("surgeon", True), ("fisher", False), ("random", True), ("gates", True), ("dsp", False)])

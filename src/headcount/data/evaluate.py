@@ -109,6 +109,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
         value=float(metric.total(parts.sum(0))) if metric is not None and parts is not None else None,
         parts=parts,
         data=reading.fingerprint,
+        documents=None if task is None or task.documents is None else np.asarray(task.documents[split])[: reading.examples],
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,6 +68,7 @@ class Task:
         special_ids: The tokenizer's special tokens.
         texts: The texts of the examples, for roles; without them roles are measured on the tokens alone.
         batch_size: Examples per batch where a call does not set it; training has its own (`Recipe.batch`).
+        documents: The number of the document that each example of a split comes from; None where the data name no documents.
         options: The name and all options of the builder that made the task, for the keys of artifacts; set by `open_task`.
     """
 
@@ -80,6 +82,7 @@ class Task:
     special_ids: frozenset[int] = field(default_factory=frozenset)
     texts: Texts | None = None
     batch_size: int | None = None
+    documents: Mapping[Split, np.ndarray] | None = None
     options: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -88,6 +91,8 @@ class Task:
         for split in SPLITS:
             if not len(self.split(split)):
                 raise DataError(f"the {split} split of task '{self.name}' is empty; a task needs examples in each of {', '.join(SPLITS)}")
+            if self.documents is not None and len(self.documents[split]) != len(self.split(split)):
+                raise DataError(f"documents must name one for each example of the {split} split of task '{self.name}'")
 
     def split(self, name: Split) -> Sequence[Example]:
         """Returns the examples of one split."""
@@ -133,6 +138,10 @@ def task_key(data: Data) -> dict[str, Any]:
     if not isinstance(data, Task):
         return {"task": ""}
     key: dict[str, Any] = {"task": data.name, "metric": data.metric.name if data.metric else "", "loss": _hash_code(data.loss)}
+    if data.documents is not None:
+        key["documents"] = hashlib.sha256(
+            b"".join(np.asarray(data.documents[split], dtype=np.int64).tobytes() for split in SPLITS)
+        ).hexdigest()
     return key | ({"options": dict(data.options)} if data.options else {})
 
 

@@ -351,7 +351,10 @@ def card_sentences(spec: PruneSpec, certificate: TaskCertificate, timings: Seque
         sentences.append(f"loss {by_loss.small:.4g}, the dense model's {by_loss.dense:.4g}: {describe_bound(by_loss)}.")
     for batch, length in dict.fromkeys((row["batch"], row["length"]) for row in timings):
         by_model = {row["name"]: row for row in timings if (row["batch"], row["length"]) == (batch, length)}
-        latencies = [f"{name} {1000 * row['seconds']:.1f} ms ({format_speed(row['speedup'], row.get('speedup_low'), row.get('speedup_high'))})" for name, row in by_model.items()]
+        latencies = [
+            f"{name} {1000 * row['seconds']:.1f} ms ({format_speed(row['speedup'], row.get('speedup_low'), row.get('speedup_high'))})"
+            for name, row in by_model.items()
+        ]
         sentences.append(f"Batch {batch}, length {length}: {', '.join(latencies)}; medians of {by_model['removed']['rounds']}.")
     return sentences
 

@@ -28,7 +28,17 @@ EVERYTHING = ("scores", "roles", "evaluation", "pruned", "bench", "study", "prof
 
 def test_the_checker_finds_what_does_not_fit() -> None:
     good = {"of": "a", "point": None, "method": None, "keep": 3, "seed": 0, "name": "dense", "batch": 1, "length": 2, "seconds": 0.1}
-    good |= {"low": 0.1, "high": 0.1, "speedup": 1, "rounds": 5, "is_noisy": False, "is_apart": False, "is_odd": False}
+    good |= {
+        "low": 0.1,
+        "high": 0.1,
+        "speedup": 1,
+        "speedup_low": None,
+        "speedup_high": 1.1,
+        "rounds": 15,
+        "is_noisy": False,
+        "is_apart": False,
+        "is_odd": False,
+    }
     assert wrong(good, "BenchRow") == [] and len(TYPES) > 15
     for bad in ({"name": "whole"}, {"batch": "1"}, {"seconds": None}, {"extra": 1}, {"keep": True}):
         assert wrong({**good, **bad}, "BenchRow"), bad

@@ -20,7 +20,9 @@ Targets = Annotated[
 ]
 Batches = Annotated[str, typer.Option("--batches", metavar="N,…", help="Batch sizes.")]
 Lengths = Annotated[str, typer.Option("--lengths", metavar="N,…", help="Lengths in tokens.")]
-Rounds = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How often each is measured; an interval of the speed-up needs 15.")]
+Rounds = Annotated[
+    int, typer.Option("--rounds", metavar="N", min=1, help="How often each is measured; an interval of the speed-up needs 15.")
+]
 
 
 @command

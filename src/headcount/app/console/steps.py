@@ -105,7 +105,9 @@ def _format_reload(numbers: Numbers) -> str:
 
 def _format_bench(numbers: Numbers) -> str:
     faster = [row for row in numbers["rows"] if row["name"] == "removed"]
-    speeds = ", ".join(f"{format_speed(row['speedup'], row.get('speedup_low'), row.get('speedup_high'))} at batch {row['batch']}" for row in faster)
+    speeds = ", ".join(
+        f"{format_speed(row['speedup'], row.get('speedup_low'), row.get('speedup_high'))} at batch {row['batch']}" for row in faster
+    )
     return f"the smaller model is {speeds} (length {faster[0]['length']}, median of {faster[0]['rounds']})"
 
 

@@ -12,7 +12,7 @@ from headcount.app.console.comparison import MeasureOptions, show_chosen, show_c
 from headcount.app.console.corpus import open_named_corpus
 from headcount.app.console.format import format_training
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import open_named_task, open_task_model, set_run_description
+from headcount.app.console.models import note_power, open_named_task, open_task_model, set_run_description
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.pruning import PruningOptions, parse_head_count, read_removed_heads, split_methods
 from headcount.app.console.session import Session
@@ -77,6 +77,7 @@ def compare_pruners(
         new_head=new_head,
     )
     task = open_named_task(session, data, model, model_folder)
+    note_power(session, task, data.limit)
     roles = _open_role_test(session, data, measure, model, model_folder, task) if measure.keep_models else None
     pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=model_folder, margin=margin)
     estimate = estimate_training(pruning, specs)

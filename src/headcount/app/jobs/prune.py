@@ -11,7 +11,7 @@ import typer
 
 from headcount.app.console.format import format_training
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import open_named_task, open_task_model, set_run_description
+from headcount.app.console.models import note_power, open_named_task, open_task_model, set_run_description
 from headcount.app.console.pruning import (
     PruningOptions,
     SizeOptions,
@@ -82,6 +82,7 @@ def prune_model(
     config = {"spec": spec.to_dict(), "limit": data.limit, "margin": None if margin is None else str(margin), "sizes": sizes}
     set_run_description(run, session, data, model, heads, config, new_head=new_head)
     task = open_named_task(session, data, model, folder)
+    note_power(session, task, data.limit)
     bench_sizes = BenchSizes(BATCHES, LENGTHS) if measures_speed else None
     pruning = Pruning(
         run, model, task, limit=data.limit, command=session.command, companions=folder, bench_sizes=bench_sizes, margin=margin
@@ -169,6 +170,13 @@ def _compute_artifact(session: Session, run: Run, pruning: Pruning, spec: PruneS
 def _show_timings(session: Session, timings: Sequence[Time]) -> None:
     if timings:
         table = [
-            (row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", format_speed(row["speedup"], row.get("speedup_low"), row.get("speedup_high"))) for row in timings
+            (
+                row["batch"],
+                row["length"],
+                row["name"],
+                f"{1000 * row['seconds']:.1f}",
+                format_speed(row["speedup"], row.get("speedup_low"), row.get("speedup_high")),
+            )
+            for row in timings
         ]
         session.table(("batch", "length", "model", "ms", "against the dense model"), table, right=("batch", "length", "ms"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, floor, log10
+from math import ceil, expm1, floor, log10
 
-from headcount.core.certificate import Certificate, QualityBound, TaskCertificate
+from headcount.core.certificate import CLIP, FEWEST_RESAMPLED, TOKEN_CLIP, Certificate, QualityBound, TaskCertificate
 from headcount.core.margin import Margin
 from headcount.core.metric_range import point_of
 from headcount.core.sizes import SizeTest, smallest_certified
+from headcount.core.stats.power import certifiable_loss_of_accuracy, certifiable_rise_of_loss
 
 
 def format_loss(quantity: str, loss: float) -> str:
@@ -59,6 +60,21 @@ def describe_tests(tests: Sequence[SizeTest], margin: Margin) -> str:
             f"; {quality.reason}" if quality.reason else ""
         )
     return f"{certified.n_kept} heads are certified against a margin of {margin}: {headline(certified.certificate)} ({order})"
+
+
+def describe_power(n_examples: int, metric: str) -> str:
+    """Returns what so many examples can show, before anything is measured; an empty metric stands for the loss."""
+    if metric in ("", "perplexity"):
+        rise = certifiable_rise_of_loss(n_examples, CLIP if not metric else TOKEN_CLIP)
+        size = f"{_format(rise)} nats per example" if not metric else f"{_format(100 * expm1(rise))} % of the perplexity"
+        return f"with {n_examples:,} examples a margin of {size} can be certified if no example is damaged"
+    if metric != "accuracy":
+        few = "" if n_examples >= FEWEST_RESAMPLED else f", and a verdict needs {FEWEST_RESAMPLED}"
+        return f"with {n_examples:,} examples the bound of {metric} is found by resampling{few}"
+    points = format_loss(metric, certifiable_loss_of_accuracy(n_examples))
+    return (
+        f"with {n_examples:,} examples a margin of {points} can be certified if one prediction in fifty changes and the model is no worse"
+    )
 
 
 def _round_up(number: float) -> str:

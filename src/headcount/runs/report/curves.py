@@ -65,9 +65,7 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[contract
     unchosen = sum(row.selection is None for row in rows)
     if unchosen:
         was = "was" if unchosen == 1 else "were"
-        notes.append(
-            f"{plural(unchosen, 'pruned model')} {was} not evaluated on the selection split (an earlier version), so none of them is chosen."
-        )
+        notes.append(f"{plural(unchosen, 'pruned model')} {was} made by an earlier version, which did not evaluate on the selection split.")
     chosen = choose_model(rows, has_margin=margin is not None)
     points = _curve_points(run, record, dense, rows, same, heads)
     points.sort(key=lambda point: (point["method"], point["keep"], point["seed"]))

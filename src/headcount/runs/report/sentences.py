@@ -57,7 +57,10 @@ def speed_sentence(bench: Sequence[contract.BenchRow], machine: Mapping[str, obj
     same_model = [time for time in removed if (time["of"], time["length"]) == (row["of"], row["length"])]
     device, threads = str(machine.get("device", "cpu")), machine.get("threads")
     machine_text = f"CPU, {plural(threads, 'thread')}" if device == "cpu" and isinstance(threads, int) else device
-    speeds = ", ".join(f"{format_speed(time['speedup'], time['speedup_low'], time['speedup_high'])} at batch {time['batch']}" for time in same_model)
+    speeds = ", ".join(
+        f"{format_speed(time['speedup'], time.get('speedup_low'), time.get('speedup_high'))} at batch {time['batch']}"
+        for time in same_model
+    )
     alike = [str(time["batch"]) for time in same_model if not time["is_apart"]]
     doubt = f"; at batch {', '.join(alike)} it is not shown to differ from the dense model" if alike else ""
     return f"The smaller model ({row['of']}) is {speeds} (length {row['length']}, {machine_text}{doubt})."
