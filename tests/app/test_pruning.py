@@ -15,10 +15,11 @@ from toys import configured, saved_classifier, saved_table, shared, task
 import headcount as hc
 from headcount.app.main import main
 from headcount.core.certificate import certify_task
+from headcount.core.certificate_file import read_certificate
 from headcount.core.errors import DataError, PlanError
 from headcount.core.registry import PRUNERS
 from headcount.data.evaluate import evaluate
-from headcount.models.provenance import model_record
+from headcount.models.provenance import model_record, weight_hash
 from headcount.models.tiny.build import tiny_model
 from headcount.pruning.base import Pruner
 from headcount.pruning.methods import fisher, rank, surgeon
@@ -55,15 +56,49 @@ def test_a_model_is_pruned_saved_and_loads_again(given: tuple[Path, Path], tmp_p
     assert {row["name"] for row in made["bench"]} == {"dense", "masked", "removed"}
     (row,) = made["rows"]
     card = (Path(made["folder"]) / "README.md").read_text(encoding="utf-8")
-    assert f"{row['value']:.4g} on " in card and "Tango, p = " in card and "Batch 8, length 32: dense " in card
+    assert (
+        f"{row['value']:.4g} on " in card and f"(95 %, one-sided, n = {row['n_examples']})" in card and "Batch 8, length 32: dense " in card
+    )
     assert (Path(made["folder"]) / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
-    assert row["keep"] == 6 and row["loss p"] <= 1 and row["parameters"] == sum(p.numel() for p in small.parameters())
+    assert (
+        row["keep"] == 6
+        and row["quality"]["bound"] >= row["quality"]["loss"]
+        and row["verdict"] is None
+        and row["parameters"] == sum(p.numel() for p in small.parameters())
+    )
     plan = hc.Plan.read(next((tmp_path / "run" / "models").glob("*.plan.json")))
     assert [str(head) for head in plan.removed] == made["plan"]
     again = result(capsys, *words, "--bench")
     assert again["rows"] == made["rows"] and again["bench"] == made["bench"], "nothing is computed or measured twice"
     assert result(capsys, *words, "--no-bench")["bench"] == []
     assert result(capsys, "bench", tmp_path / "run", "--batches", "1", "--lengths", "8", "--rounds", "1")["timings"]
+
+
+def test_a_margin_certifies_the_size_that_is_named_or_finds_the_smallest(
+    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = given
+    words = ["prune", model, "--train", data, "--method", "gradient", "--no-repair", "--no-bench", "--out", tmp_path / "run"]
+    named = result(capsys, *words, "--keep", "50%", "--margin", "60pt")
+    certificate = read_certificate(Path(named["folder"]) / "certificate.json")
+    assert (certificate.verdict, certificate.margin, certificate.sizes) == ("certified", "60pt", ()) and named["rows"][0][
+        "verdict"
+    ] == "certified"
+    assert certificate.small == weight_hash(hc.load(named["folder"])) and certificate.opening["against"] == str(model)
+    found = result(capsys, *words, "--margin", "60pt")
+    assert [size["n_kept"] for size in found["sizes"]] == [11, 10, 8, 7, 6, 5, 4, 2, 1] and found["rows"][0]["keep"] == 1
+    kept = read_certificate(Path(found["folder"]) / "certificate.json")
+    assert [size.n_kept for size in kept.sizes] == [11, 10, 8, 7, 6, 5, 4, 2, 1]
+    assert "Sizes were tested from large to small" in (Path(found["folder"]) / "README.md").read_text(encoding="utf-8")
+    assert main([*map(str, words), "--margin", "0.01pt", "--json", "-q"]) == 1
+    failed = json.loads(capsys.readouterr().out)
+    assert failed["folder"] is None and [size["n_kept"] for size in failed["sizes"]] == [11]
+    assert main([*map(str, words), "--margin", "0.01pt"]) == 1
+    told = capsys.readouterr()
+    assert "No size certified against a margin of 0.01pt: with 11 heads at most " in told.out
+    assert "can be certified if one prediction in fifty changes and the model is no worse" in told.err
+    assert main([*map(str, words), "-q"]) == 2 and "--margin for the smallest certified model" in capsys.readouterr().err
+    assert main([*map(str, words), "--margin", "1", "-q"]) == 1 and "has no unit" in capsys.readouterr().err
 
 
 def test_attention_of_a_kind_is_pruned_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

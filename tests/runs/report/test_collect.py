@@ -17,7 +17,6 @@ from headcount.core.stats.significance import benjamini_hochberg
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect_report
-from headcount.runs.report.plain import format_p
 from headcount.runs.report.roles import role_marks
 from headcount.runs.report.scores import _score_columns, mark_significant
 from headcount.runs.scores import all_scores
@@ -152,22 +151,6 @@ def test_few_examples_damage_and_failures_are_told(tmp_path: Path) -> None:
     assert sum("50 examples" in text for text in warnings) == 1
     assert sum("1 damaged" in text for text in warnings) == 1
     assert warnings.count("Failed: pruned l0: no luck") == 1
-
-
-def test_p_values_are_written_as_the_page_writes_them() -> None:
-    told = {
-        0.625: "0.63",
-        0.6249: "0.63",
-        0.125: "0.13",
-        0.0625: "0.063",
-        0.5: "0.5",
-        1.0: "1",
-        0.996: "1",
-        0.00104: "0.001",
-        0.04499: "0.045",
-    }
-    assert {p: format_p(p) for p in told} == {p: f"p = {text}" for p, text in told.items()}
-    assert format_p(0.0) == format_p(0.00099) == "p < 0.001"
 
 
 def test_a_run_whose_artifacts_are_gone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 DIGITS = 5
@@ -53,17 +52,6 @@ def flatten_entries(value: Mapping[str, object], prefix: str = "") -> dict[str, 
     for key, inner in value.items():
         entries |= flatten_entries(inner, f"{prefix}{key}.") if isinstance(inner, Mapping) else {f"{prefix}{key}": value_to_line(inner)}
     return entries
-
-
-def format_p(p: float) -> str:
-    """Returns a p-value as the page writes it: `p = 0.63`, two digits, halves up as JavaScript rounds them, or `p < 0.001`."""
-    if not math.isfinite(p):
-        return "p unknown"
-    p = float(f"{p:.3g}")  # the page has three digits of it
-    if p < 0.001:
-        return "p < 0.001"
-    exact = Decimal(p)
-    return f"p = {float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_HALF_UP)):g}"
 
 
 def format_speed(ratio: float, low: float | None = None, high: float | None = None) -> str:
