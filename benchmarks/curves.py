@@ -12,7 +12,8 @@ import numpy as np
 
 import headcount as hc
 from headcount.core.evaluation import Evaluation, interval
-from headcount.core.stats.significance import Difference, paired_bootstrap, paired_t
+from headcount.core.stats.means import mean_interval, t_interval
+from headcount.core.stats.significance import Difference, paired_bootstrap
 from headcount.data.task import Task
 from headcount.models.provenance import machine_of, model_record
 from headcount.pruning.spec import PruneSpec
@@ -79,7 +80,7 @@ class Curves:
         """The change of the metric (or the loss) from the dense model's, over examples."""
         made = self.mean(method, keep)
         if self.dense.parts is None or made.parts is None or self.task.metric is None:
-            return paired_t(made.losses - self.dense.losses)
+            return t_interval(made.losses - self.dense.losses)
         return paired_bootstrap(self.dense.parts, made.parts, self.task.metric.total, seed=0)
 
     def describe_dense(self, factor: float = 1.0, digits: int = 2) -> str:
@@ -128,8 +129,8 @@ class Curves:
         for first, second in zip(ranked, [*ranked[1:], None], strict=True):
             parts.append(f"{first} ({self.mean(first, keep).loss:.3f})")
             if second is not None:
-                p = paired_t(self.mean(second, keep).losses - self.mean(first, keep).losses).p
-                parts.append(f"<{'' if p < 0.05 else '?'} [p = {p:.2g}]")
+                p = mean_interval(self.mean(second, keep).losses - self.mean(first, keep).losses).p
+                parts.append(f"<{'' if p is not None and p < 0.05 else '?'} [p = {'unknown' if p is None else format(p, '.2g')}]")
         return " ".join(parts)
 
     def recovered(self, plain: str, repaired: str, keep: int) -> float:

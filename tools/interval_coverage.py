@@ -260,9 +260,10 @@ def interval_rows(sizes: Sequence[int], draws: int) -> Iterator[Row]:
     for name, draw in MEANS.items():
         for n in sizes:
             columns = draw(make_generator(n), n, draws).T
-            shown = [interval for column in columns if (interval := mean_interval(column)) is not None]
+            intervals = [(interval.low, interval.high) for interval in map(mean_interval, columns)]
+            shown = [(low, high) for low, high in intervals if low is not None and high is not None]
             if len(shown) >= draws / 20:
-                rate = sum(interval.low <= 0 <= interval.high for interval in shown) / len(shown)
+                rate = sum(low <= 0 <= high for low, high in shown) / len(shown)
                 yield Row("intervals", "t with Hall's transform", name, n, len(shown), rate, "≥ 0.93")
 
 

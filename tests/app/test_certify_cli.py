@@ -10,8 +10,9 @@ import pytest
 
 import headcount as hc
 from headcount.app.cli._app import run
+from headcount.core.certificate_file import read_certificate
 from headcount.core.errors import ArtifactError
-from headcount.surgery.certificate_file import attach_certificate, read_certificate
+from headcount.surgery.certificate_file import attach_certificate
 from headcount.surgery.manifest import problems_of_folder
 
 TASK = "demo/entailment(size=300)"

@@ -14,11 +14,12 @@ from toys import configured, saved_classifier, saved_table, shared, task
 
 import headcount as hc
 from headcount.app.main import main
+from headcount.core.certificate import certify_task
+from headcount.core.certificate_file import read_certificate
 from headcount.core.errors import DataError, PlanError
-from headcount.core.evaluation import PairedDifference
 from headcount.core.registry import PRUNERS
 from headcount.data.evaluate import evaluate
-from headcount.models.provenance import model_record
+from headcount.models.provenance import model_record, weight_hash
 from headcount.models.tiny.build import tiny_model
 from headcount.pruning.base import Pruner
 from headcount.pruning.methods import fisher, rank, surgeon
@@ -28,7 +29,7 @@ from headcount.pruning.repair.means import fold_means
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
 from headcount.runs.report.commands import prune_command
-from headcount.runs.results import PrunedRow, smallest_safe
+from headcount.runs.results import unpack_pruned
 from headcount.runs.store import Run
 from headcount.surgery.cost import cost
 from headcount.workflows import prune as pruning
@@ -55,15 +56,49 @@ def test_a_model_is_pruned_saved_and_loads_again(given: tuple[Path, Path], tmp_p
     assert {row["name"] for row in made["bench"]} == {"dense", "masked", "removed"}
     (row,) = made["rows"]
     card = (Path(made["folder"]) / "README.md").read_text(encoding="utf-8")
-    assert f"{row['value']:.4g} on " in card and "Tango, p = " in card and "Batch 8, length 32: dense " in card
+    assert (
+        f"{row['value']:.4g} on " in card and f"(95 %, one-sided, n = {row['n_examples']})" in card and "Batch 8, length 32: dense " in card
+    )
     assert (Path(made["folder"]) / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
-    assert row["keep"] == 6 and row["loss p"] <= 1 and row["parameters"] == sum(p.numel() for p in small.parameters())
+    assert (
+        row["keep"] == 6
+        and row["quality"]["bound"] >= row["quality"]["loss"]
+        and row["verdict"] is None
+        and row["parameters"] == sum(p.numel() for p in small.parameters())
+    )
     plan = hc.Plan.read(next((tmp_path / "run" / "models").glob("*.plan.json")))
     assert [str(head) for head in plan.removed] == made["plan"]
     again = result(capsys, *words, "--bench")
     assert again["rows"] == made["rows"] and again["bench"] == made["bench"], "nothing is computed or measured twice"
     assert result(capsys, *words, "--no-bench")["bench"] == []
     assert result(capsys, "bench", tmp_path / "run", "--batches", "1", "--lengths", "8", "--rounds", "1")["timings"]
+
+
+def test_a_margin_certifies_the_size_that_is_named_or_finds_the_smallest(
+    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = given
+    words = ["prune", model, "--train", data, "--method", "gradient", "--no-repair", "--no-bench", "--out", tmp_path / "run"]
+    named = result(capsys, *words, "--keep", "50%", "--margin", "60pt")
+    certificate = read_certificate(Path(named["folder"]) / "certificate.json")
+    assert (certificate.verdict, certificate.margin, certificate.sizes) == ("certified", "60pt", ()) and named["rows"][0][
+        "verdict"
+    ] == "certified"
+    assert certificate.small == weight_hash(hc.load(named["folder"])) and certificate.opening["against"] == str(model)
+    found = result(capsys, *words, "--margin", "60pt")
+    assert [size["n_kept"] for size in found["sizes"]] == [11, 10, 8, 7, 6, 5, 4, 2, 1] and found["rows"][0]["keep"] == 1
+    kept = read_certificate(Path(found["folder"]) / "certificate.json")
+    assert [size.n_kept for size in kept.sizes] == [11, 10, 8, 7, 6, 5, 4, 2, 1]
+    assert "Sizes were tested from large to small" in (Path(found["folder"]) / "README.md").read_text(encoding="utf-8")
+    assert main([*map(str, words), "--margin", "0.01pt", "--json", "-q"]) == 1
+    failed = json.loads(capsys.readouterr().out)
+    assert failed["folder"] is None and [size["n_kept"] for size in failed["sizes"]] == [11]
+    assert main([*map(str, words), "--margin", "0.01pt"]) == 1
+    told = capsys.readouterr()
+    assert "No size certified against a margin of 0.01pt: with 11 heads at most " in told.out
+    assert "can be certified if one prediction in fifty changes and the model is no worse" in told.err
+    assert main([*map(str, words), "-q"]) == 2 and "--margin for the smallest certified model" in capsys.readouterr().err
+    assert main([*map(str, words), "--margin", "1", "-q"]) == 1 and "has no unit" in capsys.readouterr().err
 
 
 def test_attention_of_a_kind_is_pruned_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +165,8 @@ def test_a_comparison_goes_on_and_random_is_always_there(
     words = ["compare", model, "--train", data, "--methods", "gradient,magnitude", "--keep", "4,8", "--seeds", "2", "--no-repair"]
     whole = result(capsys, *words, "--out", tmp_path / "one")
     assert {row["method"] for row in whole["rows"]} == {f"{name} without repair" for name in ("gradient", "magnitude", "random")}
-    assert len(whole["rows"]) == 2 * (1 + 1 + 2) and set(whole["smallest"]) == {row["method"] for row in whole["rows"]}
+    assert len(whole["rows"]) == 2 * (1 + 1 + 2) and {row["keep"] for row in whole["chosen_by_size"]} == {4, 8}
+    assert whole["margin"] is None and whole["chosen"] in whole["chosen_by_size"]
     made, real = [], pruning.prune_by_spec
 
     def counted(*args: Any, **options: Any) -> Any:
@@ -227,23 +263,21 @@ def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
         run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
         dense, artifacts, failed = prune_all(work, [PruneSpec.of("random", 6, repair=False)])
-        table = work.rows(dense, artifacts)
+        table = work.compare_all_with_dense(dense, artifacts)
     assert not failed
     plan = hc.Plan.removing(artifacts[0].content["removed"])
     with hc.mask(model, plan.removed):
         masked = evaluate(model, data)
     np.testing.assert_allclose(artifacts[0].arrays["losses"], masked.losses, rtol=1e-6, atol=1e-6)
-    assert table[0].changes["loss"].difference == pytest.approx(float(np.mean(masked.losses - dense.losses)), abs=1e-6)
-    assert smallest_safe([row_of(PairedDifference(1.0, 0, 0, 0.5, "t"))]) == {"a": 4}
-    assert smallest_safe([row_of(PairedDifference(1.0, 0, 0, 0.01, "t"))]) == {"a": None}
-    fallen = {"loss": PairedDifference(-1.0, 0, 0, 0.01, "t"), "metric": PairedDifference(-0.1, 0, 0, 0.01, "t")}
-    assert smallest_safe([row_of(**fallen, better=True)]) == {"a": None}, "a smaller loss does not excuse a smaller accuracy"
-    assert smallest_safe([row_of(**fallen, better=False)]) == {"a": 4}
-
-
-def row_of(loss: PairedDifference, metric: PairedDifference | None = None, *, better: bool = True) -> PrunedRow:
-    changes = {"loss": loss, **({} if metric is None else {"metric": metric})}
-    return PrunedRow("a", 4, 8, 0, None, 1.0, None, better, changes, 100)
+    (row,) = table
+    small = unpack_pruned(artifacts[0])
+    assert data.metric is not None and row.certificate == certify_task(dense, small, data.metric.total)
+    assert small.loss - dense.loss == pytest.approx(float(np.mean(masked.losses - dense.losses)), abs=1e-6)
+    with hc.mask(model, plan.removed):
+        selection = evaluate(model, data, split="selection")
+    assert row.selection is not None and row.selection["value"] == selection.value and row.selection["data"] == selection.data
+    np.testing.assert_allclose(artifacts[0].arrays["selection losses"], selection.losses, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(artifacts[0].arrays["selection parts"], selection.parts)
 
 
 @pytest.mark.parametrize(("method", "redone"), [("surgeon", True), ("fisher", False), ("random", True), ("gates", True), ("dsp", False)])

@@ -187,6 +187,8 @@ def _pruned(rng: np.random.Generator, names: list[str], *, n: int, text: str, da
                 told = {name: getattr(made, name) for name in ("metric", "higher_is_better", "value", "n_examples", "data", "loss")}
                 content = {**told, **request(method, keep, seed), "removed": removed, **MADE}
                 name = f"{method}, {keep} heads{f', seed {seed}' if seed else ''}"
+                selection = evaluation(rng, n, 0.85 if keep == 4 and method != "random" else 0.5, "selection")
+                content["selection"] = {name: getattr(selection, name) for name in ("loss", "value", "n_examples", "data")}
                 yield ArtifactKey("pruned", name, {"keep": keep, "seed": seed}), content, {"losses": made.losses, "parts": made.parts}
 
 

@@ -72,9 +72,10 @@ STRINGS = [
 
 FIXED = ("heads", "maps", "live")
 """Addresses of heads are checked when a run is written, maps are base64, the token is the server's."""
-NAMED = ("versions", "machine", "config", "data", "smallest_safe")
+NAMED = ("versions", "machine", "config", "data")
 """Records whose keys are free too."""
 CHOICES = {("scores", "kind"), ("bench", "name"), ("figures", "kind")}
+CHOICES |= {("points", "verdict"), ("sizes", "verdict"), ("chosen", "verdict")}
 """Fields of which the contract says what they can be."""
 
 

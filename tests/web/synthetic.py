@@ -99,10 +99,11 @@ def run(shape: Shape = BERT, seed: int = 0) -> Json:
     ]
     made["studies"] = [study_page("kept", PLAIN), study_page("layers", DRAWN)]
     made["papers"] = [paper_page()]
-    safe = made["curves"]["smallest_safe"]["surgeon"]
+    chosen = next(point for point in made["curves"]["points"] if point["id"] == made["curves"]["chosen"]["point"])
     made["summary"] = [
-        f"{n} heads, of which {n - safe} can go with no significant loss of accuracy (McNemar p = 0.31, n = 872).",
-        f"At {safe} heads the model is measured 1.34 × as fast at batch 8, length 128, and has 83.1 % of its parameters.",
+        f"{shape.model} has {n} attention heads.",
+        f"Certified within 2pt: with {chosen['keep']} of {n} heads it is {chosen['bound_text']} (95 %, one-sided, n = 872).",
+        f"At {chosen['keep']} heads the model is measured 1.34 × as fast at batch 8, length 128, and has 83.1 % of its parameters.",
         f"{sum(map(bool, made['roles']['labels']))} heads have a role; for 5 of 8 dependency relations a head beats the best fixed offset.",
     ]
     made["warnings"] = ["The selection split has 872 examples: differences under 1.5 points cannot be told apart."]
@@ -341,11 +342,14 @@ def _curves(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
                         "difference": round(-lost, 4),
                         "low": round(-lost - 0.012, 4),
                         "high": round(-lost + 0.012, 4),
-                        "p": round(float(np.exp(-max(lost, 0) * 200)), 4),
-                        "test": "McNemar",
+                        "bound": round(lost + 0.012, 4),
+                        "bound_text": f"at most {100 * (lost + 0.012):.2g} points worse by accuracy",
+                        "procedure": "Tango",
+                        "margin": "2pt",
+                        "verdict": "certified" if lost + 0.012 < 0.02 else "worse" if lost - 0.012 > 0.02 else "undecided",
+                        "right_to_wrong": 20 + round(872 * max(lost, 0)),
+                        "wrong_to_right": 20,
                         "loss_difference": round(lost, 4),
-                        "loss_p": round(float(np.exp(-max(lost, 0) * 200)), 4),
-                        "worse_by": ["metric", "loss"] if lost > 0 and round(float(np.exp(-max(lost, 0) * 200)), 4) < 0.05 else [],
                         "is_repaired": method == "surgeon",
                         "removed": removed,
                         "parameters": 109_483_778 - 196_992 * (n - keep),
@@ -355,30 +359,25 @@ def _curves(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
                         "command": f"headcount prune {shape.model} --method {method.split()[0]} --keep {keep} --seed {seed} --out pruned",
                     }
                 )
-    safe = {
-        method: min((one["keep"] for one in points if one["method"] == method and not one["worse_by"]), default=None)
-        for method in METHODS[: shape.methods]
-    }
+    by_size = [min((one for one in points if one["keep"] == keep), key=lambda one: -one["value"]) for keep in reversed(keeps)]
+    n_passed = next((at for at, one in enumerate(by_size) if one["verdict"] != "certified"), len(by_size))
+    tested, chosen = by_size[: n_passed + 1], by_size[max(0, n_passed - 1)]
     dense = {"value": 0.924, "loss": 0.21, "n_examples": 872, "low": 0.905, "high": 0.941, "parameters": 109_483_778, "bytes": 437_935_112}
     return {
         "metric": "accuracy",
         "higher_is_better": True,
         "dense": {**dense, "flops": 22.4e9, "kv_bytes_per_token": 512 * n, "tokens": 128},
         "points": points,
-        "smallest_safe": safe,
-        "best": _best(points, safe),
+        "margin": "2pt",
+        "by_size": [one["id"] for one in by_size],
+        "sizes": [{"point": one["id"], **{name: one[name] for name in ("keep", "bound_text", "verdict")}} for one in tested],
+        "chosen": {"point": chosen["id"], "verdict": chosen["verdict"]},
         "commands": {
             method: f"headcount prune {shape.model} --method {method.split()[0]} --keep {{keep}} --seed 0 --out pruned"
             for method in METHODS[: shape.methods]
         },
         "unit": unit,
     }
-
-
-def _best(points: list[Json], safe: dict[str, int | None]) -> Json:
-    good = [one for one in points if one["keep"] == safe[one["method"]]]
-    best = min(good or points, key=lambda one: (one["keep"] if good else -one["keep"], one["loss"]))
-    return {"point": best["id"], "is_safe": bool(good)}
 
 
 def _units(rng: np.random.Generator, n: int, unit: int) -> list[int]:
@@ -409,6 +408,8 @@ def _bench(rng: np.random.Generator, curves: Json, n: int) -> list[Json]:
                             "low": seconds * 0.97,
                             "high": seconds * 1.06,
                             "speedup": dense / seconds,
+                            "speedup_low": 0.97 * dense / seconds,
+                            "speedup_high": 1.03 * dense / seconds,
                             "rounds": 30,
                         }
                     )
@@ -479,7 +480,7 @@ def comparison(a: Json, b: Json) -> Json:
         "scores": scores,
         "roles": changed if a["roles"] and b["roles"] else None,
         "roles_only": {"a": [], "b": []},
-        "outcomes": {**OUTCOMES, "p": 0.11, "test": "McNemar", "metric": "accuracy", "a": 0.907, "b": 0.924},
+        "outcomes": {**OUTCOMES, "p": 0.11, "test": "Tango", "metric": "accuracy", "a": 0.907, "b": 0.924},
         "config": [{"key": "seed", "a": "0", "b": "1"}, {"key": "model.weights", "a": "sha256:5c3a19", "b": "sha256:99e0b1"}],
         "warnings": [],
     }

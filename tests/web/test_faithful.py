@@ -124,23 +124,33 @@ def test_left_out_attention_says_what_shows_it(opened):
 
 
 @pytest.mark.parametrize(
-    ("method", "seed", "is_safe"),
-    [("gradient", 0, True), ("surgeon", 2, True), ("gradient", 1, False), (None, 0, False)],
+    ("method", "seed", "verdict"),
+    [("gradient", 0, "certified"), ("surgeon", 2, None), ("gradient", 1, "undecided"), (None, 0, None)],
 )
-def test_the_page_begins_with_the_model_of_the_summary(opened, method, seed, is_safe):
+def test_the_page_begins_with_the_model_of_the_summary(opened, method, seed, verdict):
     run = synthetic.run(synthetic.SMALL)
     curves = run["curves"]
-    best = next((one for one in curves["points"] if (one["method"], one["seed"]) == (method, seed)), None)
-    curves["best"] = best and {"point": best["id"], "is_safe": is_safe}
+    chosen = next((one for one in curves["points"] if (one["method"], one["seed"]) == (method, seed)), None)
+    curves["chosen"] = chosen and {"point": chosen["id"], "verdict": verdict}
+    if chosen:
+        chosen["verdict"] = verdict
+    if verdict is None:
+        curves["sizes"] = []
     page = opened(synthetic.report(run), "pruning").page
     assert page.get_by_label("Method", exact=True).input_value() == (method or curves["points"][0]["method"])
     assert page.get_by_label("Plan of seed").input_value() == str(seed)
-    assert page.get_by_role("heading", name=f"Keep {best['keep'] if is_safe else 12} of 12 heads").is_visible()
-    said = {
-        True: f"With {method}, {best and best['keep']} of 12 heads are enough",
-        False: "Every measured pruned model loses significantly",
+    starts_there = chosen and verdict != "undecided"
+    assert page.get_by_role("heading", name=f"Keep {chosen['keep'] if starts_there else 12} of 12 heads").is_visible()
+    said = page.locator(".takeaway").first.inner_text()
+    assert (f"With {method}, {chosen['keep']} of 12 heads" if chosen else "No model was chosen") in said
+    words = {
+        "certified": "(certified, margin 2pt)",
+        "undecided": "(no size is certified",
+        None: "(the best on the selection split",
     }
-    assert (said[is_safe] if best else "No measured model lost a head") in page.locator(".takeaway").first.inner_text()
+    assert not chosen or (words[verdict] in said and chosen["bound_text"] in said and "n = 872" in said)
+    page.get_by_role("link", name="Overview", exact=True).click()
+    assert page.locator(".summary .tag").all_inner_texts() == (["certified within 2pt"] if verdict == "certified" else [])
 
 
 def test_heads_of_the_address_that_are_unknown_are_named(opened):

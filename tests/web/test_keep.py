@@ -37,7 +37,7 @@ def test_a_measured_point_is_shown_as_it_was_measured(bert):
     assert page.locator(".slider .tag").inner_text() == "measured"
     text = stat(page, "accuracy").inner_text()
     assert f"{point['value']:.3g}" in text
-    assert "McNemar" in text
+    assert point["bound_text"] in text and "n = 872" in text
     assert "3 seeds" in text
     assert "100 M" in stat(page, "parameters").inner_text()
     assert "interpolated" not in stat(page, "KV cache per token").inner_text()
@@ -138,15 +138,16 @@ def test_the_slider_its_pill_and_its_cards_agree(opened):
     assert said(one.go("pruning?keep=96&method=rank:+fisher"))[1] == "96 of 144 heads stay, 48 go, a ranking, not measured"
 
 
-def test_both_tests_are_shown_and_which_decides(opened):
+def test_a_model_shows_its_bound_its_verdict_and_the_answers_that_changed(opened):
     run = synthetic.run()
     point = next(one for one in run["curves"]["points"] if (one["method"], one["keep"], one["seed"]) == ("surgeon", 96, 0))
-    point.update(p=0.31, difference=-0.002, loss_difference=0.021, loss_p=0.0123, worse_by=["loss"])
+    point.update(bound_text="at most 1.3 points worse by accuracy", verdict="undecided", margin="1pt", right_to_wrong=18, wrong_to_right=8)
+    point.update(difference=-0.002, loss_difference=0.021)
     page = opened(synthetic.report(run), "pruning?keep=96&method=surgeon").page
     text = stat(page, "accuracy").inner_text()
-    for wanted in ("McNemar p 0.31", "loss +0.021, p 0.012", "a significant loss, by the loss"):
+    bound = "at most 1.3 points worse by accuracy (95 %, one-sided, n = 872)"
+    for wanted in (bound, "undecided, margin 1pt", "against the dense model, loss +0.021", "18 right → wrong, 8 wrong → right"):
         assert wanted in text, wanted
-    assert "without a significant loss by metric or loss" in page.locator(".takeaway").first.inner_text()
     assert "FLOPs of a pass over 128 tokens" in page.locator(".stats").inner_text()
 
 
@@ -203,11 +204,12 @@ def test_plans_are_taken_away(opened):
     assert page.evaluate("navigator.clipboard.readText()") == points()[96]["command"]
 
 
-def test_the_curve_lists_seeds_marks_safe_points_and_hides_methods(bert):
+def test_the_curve_lists_seeds_marks_chosen_points_and_hides_methods(bert):
     page, curves = bert.page, synthetic.run()["curves"]
     marks = page.locator(".figure .mark")
     assert marks.count() == 60
-    assert page.locator(".safe").count() == sum(keep is not None for keep in curves["smallest_safe"].values())
+    assert page.locator("circle.chosen").count() == len(curves["by_size"])
+    assert page.locator("circle.chosen.certified").count() == sum(one["verdict"] == "certified" for one in curves["sizes"]) > 0
     assert page.locator(".dense").count() == 1
     assert page.locator(".band.random").count() == 1
     marks.first.focus()

@@ -59,7 +59,7 @@ def test_a_new_sentence_is_shown(served):
 def test_heads_are_ablated_and_errors_are_text(served):
     page, _, answers, asked = served
     found = {"metric": "accuracy", "value": 0.8, "dense": 0.9, "difference": -0.1, "low": -0.2, "high": -0.05}
-    answers["ablate"] = (200, {**found, "p": 0.01, "test": "McNemar", "n": 50})
+    answers["ablate"] = (200, {**found, "p": 0.01, "test": "Tango", "n": 50})
     page.goto(f"{HOST}#/pruning?keep=8&heads=L0H1+L2H3")
     page.get_by_label("Examples").fill("50")
     page.get_by_role("button", name="Switch off the 2 selected heads").click()
@@ -74,7 +74,7 @@ def test_heads_are_ablated_and_errors_are_text(served):
 def test_pruning_sends_what_the_slider_says_and_takes_the_answer_in(served):
     page, run, answers, asked = served
     like = next(one for one in run["curves"]["points"] if one["method"] == "surgeon" and one["seed"] == 1)
-    numbers = {"value": 0.8771, "difference": -0.0475, "low": -0.0612, "high": -0.0321, "p": 0.00042}
+    numbers = {"value": 0.8771, "difference": -0.0475, "bound_text": "at most 6.1 points worse", "verdict": None}
     point = {**like, "id": "new", "keep": 7, "removed": [0, 5, 6, 7, 10], **numbers}
     answers["prune"] = (200, {"folder": "runs/tiny/pruned-7", "point": point})
     page.goto(f"{HOST}#/pruning?keep=7&method=surgeon&seed=1&heads=L0H1&protect=1&one=1")
@@ -85,7 +85,7 @@ def test_pruning_sends_what_the_slider_says_and_takes_the_answer_in(served):
     wish = {"method": "surgeon", "keep": 7, "protect": [1], "seed": 1, "floor": 1, "unit": "kv_group"}
     assert asked[0][1] == {**wish, "repair": None}
     told = page.locator(".live [role=status]").first.inner_text()
-    for wanted in ("accuracy 0.877", "−0.0475", "−0.0612 to −0.0321", "McNemar p < 0.001", "5 heads went"):
+    for wanted in ("accuracy 0.877", "−0.0475", "at most 6.1 points worse (95 %, one-sided, n = 872)", "5 heads went"):
         assert wanted in told, wanted
     assert page.locator(".slider .tag").inner_text() == "measured"
     assert page.locator(".figure .mark").count() == marks + 1

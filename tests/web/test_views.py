@@ -79,7 +79,7 @@ def test_two_runs_are_compared(opened):
     page = one.page
     assert page.locator(".three [role=grid]").count() == 3
     text = page.locator("main").inner_text()
-    for wanted in ("B − A", "Rank correlation", "760", "McNemar", "model.weights", "Heads that changed role"):
+    for wanted in ("B − A", "Rank correlation", "760", "Tango", "model.weights", "Heads that changed role"):
         assert wanted in text, wanted
     assert page.locator(".figure .guide").count() == 1
     page.get_by_label("Run", exact=True).select_option("1")

@@ -164,17 +164,24 @@ export interface Curves {
   higher_is_better: boolean;
   dense: { value: number; loss: number; n_examples: number; low: Maybe; high: Maybe; parameters: number; bytes: number; flops: number; kv_bytes_per_token: number; tokens: number /* that the FLOPs are counted for */ };
   points: Point[];
-  /** By method the fewest heads with no significant loss, null if none; a model that lost no head does not count. */
-  smallest_safe: Record<string, number | null>;
-  /** The model that the summary is about: of the fewest heads without a significant loss (`is_safe`), or of the most heads if every number of them loses; null if
-   * no model lost a head. */
-  best: { point: string; is_safe: boolean } | null;
+  /** How much worse a pruned model may be, as stated before: "1%" of the dense model's metric or "0.5pt"; empty if no margin was stated. */
+  margin: string;
+  /** Of every number of heads the point that the selection split chose, most heads first. */
+  by_size: string[];
+  /** The sizes that were tested on the report split from large to small, each at 95 %, up to the first that failed; empty without a margin. */
+  sizes: { point: string; keep: number; bound_text: string; verdict: Verdict | null }[];
+  /** The model that the summary is about: the smallest certified one, or the first that failed; without a margin, the best one on the selection split. Null if
+   * no model lost a head, or none was evaluated on the selection split. */
+  chosen: { point: string; verdict: Verdict | null } | null;
   /** How many heads go together (1, or the size of a KV group). */
   unit: number;
   /** By method the command that prunes to a number of heads that was not measured: `{keep}` stands for it. A method that prunes some kinds of attention only has
    * none, since --keep counts heads of these kinds there. */
   commands: Record<string, string>;
 }
+
+/** Against a margin: the bound is below it, the model loses more than it, or neither is shown. */
+export type Verdict = "certified" | "worse" | "undecided";
 
 /** One pruned model, measured. */
 export interface Point {
@@ -187,14 +194,18 @@ export interface Point {
   value: number; // the metric, or the loss where there is none
   loss: number;
   difference: number; // of `value` from the dense model's
-  low: Maybe; // interval of the difference, 95 %
+  low: Maybe; // the difference between the two bounds of its test, each one-sided at 95 %
   high: Maybe;
-  p: Maybe;
-  test: string; // Tango, paired bootstrap, paired t
+  /** How much worse the model is at most, 95 %, one-sided, in units of the metric; it holds for this model alone. */
+  bound: Maybe;
+  bound_text: string; // the same in words: "at most 1.3 points worse by accuracy"
+  procedure: string; // Tango, paired bootstrap, betting
+  margin: string; // of the verdict; empty without one
+  verdict: Verdict | null;
+  /** How many examples only the dense model gets right, and how many only this one; null where answers are not right or wrong. */
+  right_to_wrong: number | null;
+  wrong_to_right: number | null;
   loss_difference: Maybe; // of the loss from the dense model's
-  loss_p: Maybe; // paired t
-  /** Whether metric or loss are significantly worse than those of the dense model, at 5 %. `smallest_safe` counts models where this is empty. */
-  worse_by: ("metric" | "loss")[];
   /** Whether output projections were refitted, or hold means of removed heads, so that the plan alone does not give this model. */
   is_repaired: boolean;
   removed: HeadIndex[];
@@ -220,10 +231,12 @@ export interface BenchRow {
   seconds: number; // median of one pass
   low: number; // quartiles
   high: number;
-  speedup: number; // against dense
+  speedup: number; // against dense: exp of the mean over rounds of the log-ratio
+  speedup_low: Maybe; // its 95 % interval by t over rounds; null below 15 rounds
+  speedup_high: Maybe;
   rounds: number;
   is_noisy: boolean; // quartiles farther apart than a third of the median
-  is_apart: boolean; // its quartiles do not overlap those of the dense model; only then the page states that the medians differ
+  is_apart: boolean; // the interval of its speed-up does not include 1; only then the page states a difference
   is_odd: boolean; // masked, and faster than the dense model, though masks save no work
 }
 

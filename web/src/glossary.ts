@@ -18,7 +18,10 @@ export const glossary = (tau = 3): [string, string][] => [
   ["p", "The chance of a difference at least this large if there were none; of one test."],
   ["q", "A p-value corrected for testing many heads and roles at once (false discovery rate). Of a role it is about the bias being above τ, of a relation about the best head beating the best fixed offset."],
   ["significant", "Away from zero after correction over all heads."],
-  ["no significant loss", "The paired tests, of the metric and of the loss, find the pruned model not worse than the dense one: both have p ≥ 0.05. With few examples that is weak evidence: see n and the interval."],
+  ["at most … worse", "The bound: how much worse than the dense model a pruned one is at most, 95 %, one-sided, on n examples that nothing was chosen on. With few examples it is large. Each bound holds for its model alone."],
+  ["certified", "The bound is below the margin that was stated before. Sizes are tested from large to small, each at 95 %, up to the first that fails."],
+  ["worse", "Against a margin: the model loses more than the margin, at 95 %."],
+  ["undecided", "Against a margin: neither certified nor worse. More examples may decide."],
   ["costs at most", "The upper 95 % bound of the mean damage that removing one head alone does, on the report split, counting no example for more than the caption says. It holds for every distribution, rare harm included."],
   ["safe alone", "Removing this head, and no other, costs at most the tolerance on average: the p-value of costing more, corrected over heads, is at most 0.05. It says nothing about several heads removed together."],
   ["quantile", "The place of a value among those of all heads: colours by quantile use the whole scale even where one head is far above all others."],
@@ -30,6 +33,5 @@ export const glossary = (tau = 3): [string, string][] => [
   ["repaired", "Output projections were refitted after removal, or got the mean outputs of removed heads, so that the list of heads alone does not give the model."],
   ["interpolated", "Not measured: a straight line between the nearest measured numbers of heads."],
   ["Tango", "A paired test of right and wrong answers of two models on the same examples, with the interval of the difference by the same statistic."],
-  ["McNemar", "A paired test of right and wrong answers of two models on the same examples."],
   ["rank correlation", "Spearman's: 1 is the same order of heads, 0 unrelated, −1 reversed."],
 ];

@@ -1,6 +1,6 @@
 /** Which heads go when K stay, by what was measured, and how the numbers lie between two measurements. */
 import type { BenchRow, Curves, HeadIndex, Maybe, Point, RunData } from "./contract";
-import { speedWords } from "./format";
+import { speedWords, whole } from "./format";
 import type { Heads } from "./heads";
 import { fileName } from "./names";
 
@@ -201,9 +201,15 @@ export function planFileName(plan: Plan, choice: Choice): string {
   return `${fileName(by === null ? `plan-${choice.keep}` : `plan-by-${by}-order-${choice.keep}`)}.json`;
 }
 
-/** Whether a measured model loses significantly, and by what. */
-export const verdict = (curves: Curves, point: Point): string =>
-  point.worse_by.length ? `a significant loss, ${point.worse_by.map((what) => (what === "loss" ? "by the loss" : `by ${curves.metric}`)).join(" and ")}` : "no significant loss, by metric or loss";
+/** How much worse a measured model is at most, and on how many examples. */
+export const bound = (curves: Curves, point: Point): string => `${point.bound_text} (95 %, one-sided, n = ${curves.dense.n_examples})`;
+
+/** The verdict on a measured model against its margin; empty without one. */
+export const verdict = (point: Point): string => (point.verdict === null ? "" : `${point.verdict}${point.margin ? `, margin ${point.margin}` : ""}`);
+
+/** How many answers changed; empty where answers are not right or wrong. */
+export const flips = (point: Point): string =>
+  point.right_to_wrong === null || point.wrong_to_right === null ? "" : `${whole(point.right_to_wrong)} right → wrong, ${whole(point.wrong_to_right)} wrong → right`;
 
 export interface Between {
   value: number;
@@ -338,10 +344,9 @@ export function commandOf(heads: Heads, plan: Plan, choice: Choice): string | nu
 const SEEDS = / --seed \d+( --method-seed \d+)?/;
 
 /** The model that a report speaks of first; null where none lost a head. */
-export function bestOf(curves: Curves | null): { point: Point; isSafe: boolean } | null {
-  const best = curves?.best;
-  const point = best && curves.points.find((one) => one.id === best.point);
-  return point ? { point, isSafe: best.is_safe } : null;
+export function chosenOf(curves: Curves | null): Point | null {
+  const chosen = curves?.chosen;
+  return (chosen && curves.points.find((one) => one.id === chosen.point)) ?? null;
 }
 
 /** The measured point of the very model that was timed. */

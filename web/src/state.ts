@@ -4,7 +4,7 @@ import type { Attention, HeadIndex, Point, Report, RunData } from "./contract";
 import { fieldsOf, type Field } from "./fields";
 import { headsOf } from "./heads";
 import { hasPages, pageAt, safeDecode, type View, VIEWS } from "./pages";
-import { bestOf, methodsOf, planOf, seedsOf, standingOf, type Choice } from "./plan";
+import { chosenOf, methodsOf, planOf, seedsOf, standingOf, type Choice } from "./plan";
 
 const EMPTY_RUN: RunData = {
   name: "", command: "", task: null, created: "", updated: "", seed: 0,
@@ -98,7 +98,7 @@ function placed(points: Point[], point: Point): Point[] {
   return at < 0 ? [...points, point] : [...points.slice(0, at), point, ...points.slice(at)];
 }
 
-/** Starts from what the run suggests: the fewest heads without a significant loss, or all. */
+/** Starts from the model that the summary is about, or from all heads where that failed its margin. */
 export function adopt(at: number): void {
   batch(() => adoptRun(at));
 }
@@ -111,10 +111,10 @@ function adoptRun(at: number): void {
   selected.value = new Set(names.flatMap((address) => heads.value.byName.get(address) ?? []));
   head.value = heads.value.byName.get(name) ?? 0;
   const { curves } = run.value;
-  const best = bestOf(curves);
-  method.value = best?.point.method ?? methods.value[0] ?? "";
-  keep.value = best?.isSafe ? best.point.keep : run.value.heads.length;
-  seed.value = best?.point.seed ?? seeds.value[0] ?? 0;
+  const chosen = chosenOf(curves);
+  method.value = chosen?.method ?? methods.value[0] ?? "";
+  keep.value = chosen && (chosen.verdict ?? "certified") === "certified" ? chosen.keep : run.value.heads.length;
+  seed.value = chosen?.seed ?? seeds.value[0] ?? 0;
   wholeGroups.value = (curves?.unit ?? 1) > 1;
   if (!fields.value.some((one) => one.key === colour.value)) colour.value = fields.value[0]?.key ?? "";
 }

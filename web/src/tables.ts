@@ -100,10 +100,10 @@ function curveSheet(run: RunData): Sheet | null {
   if (!curves) return null;
   return {
     name: "Pruned models",
-    about: "Every pruned model that was measured, in pairs with the dense model on the same examples.",
-    columns: ["method", "K", "seed", curves.metric, "loss", "difference", "low", "high", "p", "test", "loss difference", "loss p", "significant loss", "random", "trained", "repaired", "parameters", "bytes", "FLOPs", "KV bytes per token", "removed", "command"],
+    about: "Every pruned model that was measured, in pairs with the dense model on the same examples; each bound holds for its row alone, 95 %, one-sided.",
+    columns: ["method", "K", "seed", curves.metric, "loss", "difference", "low", "high", "worse by at most", "procedure", "margin", "verdict", "right to wrong", "wrong to right", "loss difference", "random", "trained", "repaired", "parameters", "bytes", "FLOPs", "KV bytes per token", "removed", "command"],
     rows: curves.points.map((one) => [
-      one.method, one.keep, one.seed, one.value, one.loss, one.difference, one.low, one.high, one.p, one.test, one.loss_difference, one.loss_p, one.worse_by.length > 0, one.is_random, one.is_trained, one.is_repaired, one.parameters, one.bytes, one.flops, one.kv_bytes_per_token,
+      one.method, one.keep, one.seed, one.value, one.loss, one.difference, one.low, one.high, one.bound, one.procedure, one.margin, one.verdict, one.right_to_wrong, one.wrong_to_right, one.loss_difference, one.is_random, one.is_trained, one.is_repaired, one.parameters, one.bytes, one.flops, one.kv_bytes_per_token,
       one.removed.map((index) => run.heads[index]).join(" "), one.command,
     ]),
   };
@@ -114,8 +114,8 @@ function benchSheet(run: RunData): Sheet | null {
   return {
     name: "Latency",
     about: "Seconds of one pass: median and quartiles.",
-    columns: ["pruned model", "method", "K", "seed", "kind", "batch", "length", "seconds", "low", "high", "speed-up", "rounds", "noisy", "apart from dense"],
-    rows: run.bench.map((row) => [benchName(row), row.method, row.keep, row.seed, row.name, row.batch, row.length, row.seconds, row.low, row.high, row.speedup, row.rounds, row.is_noisy, row.is_apart]),
+    columns: ["pruned model", "method", "K", "seed", "kind", "batch", "length", "seconds", "low", "high", "speed-up", "speed-up low", "speed-up high", "rounds", "noisy", "apart from dense"],
+    rows: run.bench.map((row) => [benchName(row), row.method, row.keep, row.seed, row.name, row.batch, row.length, row.seconds, row.low, row.high, row.speedup, row.speedup_low, row.speedup_high, row.rounds, row.is_noisy, row.is_apart]),
   };
 }
 

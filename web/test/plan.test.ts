@@ -2,14 +2,14 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { BenchRow, Point, RunData } from "../src/contract";
 import { headsOf } from "../src/heads";
-import { benchName, bestOf, between, byLayer, commandOf, computed, goingFirst, guessText, latency, planFile, planFileName, planOf, pointOfBench, quantity, quoted, speedText, standingOf, usualShape, verdict, type Choice } from "../src/plan";
+import { benchName, between, bound, byLayer, chosenOf, commandOf, computed, flips, goingFirst, guessText, latency, planFile, planFileName, planOf, pointOfBench, quantity, quoted, speedText, standingOf, usualShape, verdict, type Choice } from "../src/plan";
 import { noiseOf, speedsOf } from "../src/views/cost";
 
 const HEADS = 8;
 
 function point(keep: number, removed: number[], more: Partial<Point> = {}): Point {
   return {
-    id: `${more.method ?? "m"} ${keep} ${more.seed ?? 0}`, method: "m", is_random: false, is_trained: false, keep, seed: 0, value: keep / 10, loss: 0, difference: 0, low: null, high: null, p: null, test: "", loss_difference: null, loss_p: null, worse_by: [], is_repaired: false,
+    id: `${more.method ?? "m"} ${keep} ${more.seed ?? 0}`, method: "m", is_random: false, is_trained: false, keep, seed: 0, value: keep / 10, loss: 0, difference: 0, low: null, high: null, bound: null, bound_text: "", procedure: "", margin: "", verdict: null, right_to_wrong: null, wrong_to_right: null, loss_difference: null, is_repaired: false,
     removed, parameters: 100 * keep, bytes: 400 * keep, flops: 10 * keep, kv_bytes_per_token: 0, command: `prune ${keep}`, ...more,
   };
 }
@@ -28,7 +28,7 @@ function run(groups: number[] | null = null): RunData {
     curves: {
       metric: "accuracy", higher_is_better: true,
       dense: { value: 0.9, loss: 0, n_examples: 10, low: null, high: null, parameters: 800, bytes: 3200, flops: 80, kv_bytes_per_token: 0, tokens: 8 },
-      points: [point(6, [1, 7]), point(3, [0, 1, 4, 5, 7])], smallest_safe: {}, best: null, commands: {}, unit: 1,
+      points: [point(6, [1, 7]), point(3, [0, 1, 4, 5, 7])], margin: "", by_size: [], sizes: [], chosen: null, commands: {}, unit: 1,
     },
     bench: [], profiles: null, attention: null, attention_left_out: false, tables: [], studies: [], papers: [],
   };
@@ -145,11 +145,10 @@ test("a K that was not measured keeps the method and the choices in its command"
   assert.equal(command(5, { method: "constructor" }), null, "a name of no command");
 });
 
-test("the best model is the point that the report names", () => {
+test("the chosen model is the point that the report names", () => {
   const curves = run().curves!;
-  assert.deepEqual(bestOf({ ...curves, best: { point: "m 3 0", is_safe: true } }), { point: curves.points[1], isSafe: true });
-  assert.equal(bestOf({ ...curves, best: { point: "m 6 0", is_safe: false } })?.isSafe, false);
-  for (const none of [null, curves, { ...curves, best: { point: "gone", is_safe: true } }]) assert.equal(bestOf(none), null);
+  assert.deepEqual(chosenOf({ ...curves, chosen: { point: "m 3 0", verdict: null } }), curves.points[1]);
+  for (const none of [null, curves, { ...curves, chosen: { point: "gone", verdict: null } }]) assert.equal(chosenOf(none), null);
 });
 
 test("a timed model is the very point that was measured, whatever follows its seed", () => {
@@ -197,12 +196,13 @@ test("what is known of a model is told in one way", () => {
   assert.equal(standing(5, { method: "rank: s" }), "ranking");
 });
 
-test("a loss is significant by the metric, by the loss, or by both", () => {
+test("a model has its bound with its n, a verdict where there is a margin, and the answers that changed", () => {
   const { curves } = run();
-  const by = (...worse_by: Point["worse_by"]): string => verdict(curves!, point(6, [], { worse_by }));
-  assert.equal(by("loss"), "a significant loss, by the loss");
-  assert.equal(by("metric", "loss"), "a significant loss, by accuracy and by the loss");
-  assert.equal(by(), "no significant loss, by metric or loss");
+  const some = point(6, [], { bound_text: "at most 2 points worse by accuracy", margin: "3pt", verdict: "certified", right_to_wrong: 18, wrong_to_right: 8 });
+  assert.equal(bound(curves!, some), "at most 2 points worse by accuracy (95 %, one-sided, n = 10)");
+  assert.equal(verdict(some), "certified, margin 3pt");
+  assert.equal(flips(some), "18 right → wrong, 8 wrong → right");
+  assert.equal(verdict(point(6, [])) + flips(point(6, [])), "");
 });
 
 test("sizes are computed from the number of heads only where the measured models agree", () => {
@@ -213,7 +213,7 @@ test("sizes are computed from the number of heads only where the measured models
 });
 
 function timed(name: BenchRow["name"], seconds: number, low: number, high: number, batch = 8, more: Partial<BenchRow> = {}): BenchRow {
-  return { of: "m, 6 heads", point: "m 6 0", method: "m", keep: 6, seed: 0, name, batch, length: 64, seconds, low, high, speedup: 1 / seconds, rounds: 5, is_noisy: false, is_apart: name === "removed", is_odd: false, ...more };
+  return { of: "m, 6 heads", point: "m 6 0", method: "m", keep: 6, seed: 0, name, batch, length: 64, seconds, low, high, speedup: 1 / seconds, speedup_low: null, speedup_high: null, rounds: 15, is_noisy: false, is_apart: name === "removed", is_odd: false, ...more };
 }
 
 test("a speed is told of what was measured, where the report calls it one", () => {

@@ -112,6 +112,18 @@ class TaskCertificate:
 
 
 @dataclass(frozen=True, slots=True)
+class TestedSize:
+    """One of the sizes that were tested in order: how many heads stay, how much worse the model is at most, the p-value and the verdict."""
+
+    __test__ = False
+
+    n_kept: int
+    bound: float
+    p: float | None
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """How much worse a smaller model is than the dense one, on every task.
 
@@ -122,6 +134,7 @@ class Certificate:
         tasks: The certificates of the tasks; each holds at 95 %, and all must hold.
         loss_margin: The margin of the loss; empty where there is none.
         names: The names of the two models, as they were given.
+        sizes: The sizes that were tested from large to small, each at 95 %, up to the first that failed; empty where one model alone was certified.
         opening: How models and tasks are opened again, for a check on another machine.
         provenance: Versions, threads and CPU features that can affect rounding.
     """
@@ -132,6 +145,7 @@ class Certificate:
     tasks: tuple[TaskCertificate, ...]
     loss_margin: str = ""
     names: tuple[str, str] = ("", "")
+    sizes: tuple[TestedSize, ...] = ()
     opening: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -154,7 +168,8 @@ class Certificate:
         try:
             fields = {name: value for name, value in values.items() if name != "verdict"}
             tasks = tuple(TaskCertificate.from_dict(task) for task in fields.pop("tasks"))
-            return cls(**{**fields, "tasks": tasks, "names": tuple(fields["names"])})
+            sizes = tuple(TestedSize(**size) for size in fields.pop("sizes"))
+            return cls(**{**fields, "tasks": tasks, "sizes": sizes, "names": tuple(fields["names"])})
         except (KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(f"this is no certificate ({error}); make it again with headcount certify") from None
 

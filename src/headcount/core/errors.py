@@ -61,6 +61,10 @@ class PlanError(HeadcountError, ValueError):
     """A plan or a budget that cannot be carried out; nothing was changed."""
 
 
+class NotCertified(HeadcountError, ValueError):
+    """No size of a pruned model is within the margin, as far as the data can show."""
+
+
 class VerificationError(HeadcountError, RuntimeError):
     """A cut model that does not equal the gated one, or a gate without effect."""
 

@@ -7,9 +7,10 @@ from math import sqrt
 
 import numpy as np
 
+from headcount.core.stats.means import mean_interval
 from headcount.core.stats.metric_parts import Total
 from headcount.core.stats.resampling import draw_with_replacement
-from headcount.core.stats.significance import paired_bootstrap, paired_t, tango
+from headcount.core.stats.significance import paired_bootstrap, tango
 
 N_RESAMPLES, NUMBERS_AT_ONCE = 1000, 2**21
 """Resamples of an interval, and how many numbers of them are in memory at a time."""
@@ -61,12 +62,15 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """The difference of a metric or loss from the dense model's on the same examples: interval and p-value, by which test."""
+    """The difference of a metric or loss from another model's on the same examples: interval and p-value, by which test.
+
+    Both are None where the examples are too few or too skewed for them.
+    """
 
     difference: float
-    low: float
-    high: float
-    p: float
+    low: float | None
+    high: float | None
+    p: float | None
     by: str
 
 
@@ -80,10 +84,10 @@ def compare_with(dense: Evaluation, pruned: Evaluation, total: Total | None = No
         seed: Seeds the bootstrap.
 
     Returns:
-        "loss", by a paired t-test, and "metric": by Tango's score interval if every example is right or wrong, else by a paired bootstrap.
+        "loss", by Hall's t, and "metric": by Tango's score interval if every example is right or wrong, else by a paired bootstrap.
     """
-    shift = paired_t(pruned.losses - dense.losses)
-    differences = {"loss": PairedDifference(shift.difference, shift.low, shift.high, shift.p, "paired t")}
+    shift = mean_interval(pruned.losses - dense.losses)
+    differences = {"loss": PairedDifference(shift.difference, shift.low, shift.high, shift.p, "Hall's t")}
     if dense.parts is None or pruned.parts is None or total is None:
         return differences
     if is_right_or_wrong(dense):
@@ -94,11 +98,11 @@ def compare_with(dense: Evaluation, pruned: Evaluation, total: Total | None = No
 
 
 def interval(evaluation: Evaluation, total: Total | None) -> tuple[float | None, float | None]:
-    """Returns the 95 % interval of the metric by bootstrap over examples, or of the loss by t where there is no metric; None where undefined."""
+    """Returns the 95 % interval of the metric by bootstrap over examples, or of the mean loss where there is no metric; None where undefined."""
     if evaluation.value is None:
         if evaluation.n_examples < 2:
             return None, None
-        shift = paired_t(evaluation.losses)
+        shift = mean_interval(evaluation.losses)
         return shift.low, shift.high
     if total is None or evaluation.parts is None or len(evaluation.parts) < 2:
         return None, None

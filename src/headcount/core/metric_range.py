@@ -27,7 +27,9 @@ def point_of(metric: str) -> float:
     return 0.01 if max(abs(lowest), abs(highest)) == 1 else 1.0
 
 
-def shift_interval(dense: Evaluation, change: PairedDifference) -> tuple[float, float]:
+def shift_interval(dense: Evaluation, change: PairedDifference) -> tuple[float | None, float | None]:
     """Returns the score of the dense model plus the interval of the change from it, as far as the metric can have such values."""
+    if change.low is None or change.high is None:
+        return None, None
     lowest, highest = range_of_metric(dense.metric)
     return max(lowest, dense.score + change.low), min(highest, dense.score + change.high)

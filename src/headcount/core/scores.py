@@ -263,9 +263,11 @@ class Scores:
         values = np.asarray(self.damage.losses, dtype=np.float64) if is_plain and self.damage is not None else samples.group_values()
         rows: list[ScoreInterval | None] = []
         for column in values.T:
-            interval = mean_interval(column, level=level)
-            is_shown = interval is not None and interval.low is not None and interval.high is not None and interval.p is not None
-            rows.append(ScoreInterval(interval.low, interval.high, interval.p) if interval is not None and is_shown else None)
+            mean = mean_interval(column, level=level)
+            if mean.low is None or mean.high is None or mean.p is None:
+                rows.append(None)
+            else:
+                rows.append(ScoreInterval(mean.low, mean.high, mean.p))
         return rows
 
     def judge_heads(self, tolerance: str | float | Tolerance = TOLERANCE, *, level: float = 0.95) -> HeadVerdicts:

@@ -40,6 +40,7 @@ def open_task(  # noqa: PLR0913 - three arguments, the rest are options by name
     source_column: str | None = None,
     target_column: str | None = None,
     image_column: str | None = None,
+    document_column: str | None = None,
     max_length: int | None = None,
     truncate: bool = False,
     limit: int | None = None,
@@ -60,6 +61,8 @@ def open_task(  # noqa: PLR0913 - three arguments, the rest are options by name
         source_column: The column of the text to translate or to summarise.
         target_column: The column of the translation or summary.
         image_column: The column of the image.
+        document_column: The column that names the document of an example, where examples come from documents: no document is divided between
+            splits, and certificates resample documents.
         max_length: The most tokens of an example, or of a window of running text; by default what model and tokenizer allow.
         truncate: Cuts longer texts instead of refusing them.
         limit: Keeps at most that many examples of each split.
@@ -91,6 +94,7 @@ def open_task(  # noqa: PLR0913 - three arguments, the rest are options by name
         source_column=source_column,
         target_column=target_column,
         image_column=image_column,
+        document_column=document_column,
         max_length=max_length,
         truncate=truncate,
         limit=limit,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headcount.data.task import Task
 
-COLUMNS = ("text_column", "text_pair_column", "label_column", "source_column", "target_column", "image_column")
+COLUMNS = ("text_column", "text_pair_column", "label_column", "source_column", "target_column", "image_column", "document_column")
 ARGUMENTS = ("train", "eval", *COLUMNS, "max_length", "truncate")
 """Arguments of `open_task` that a task may or may not use."""
 
@@ -64,6 +64,7 @@ class TaskRequest:
     source_column: str | None = None
     target_column: str | None = None
     image_column: str | None = None
+    document_column: str | None = None
     max_length: int | None = None
     truncate: bool = False
     limit: int | None = None

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from headcount.core.budget import Budget
+from headcount.core.certificate import TaskCertificate, TestedSize
 from headcount.core.errors import DataError, PlanError, PluginError
 from headcount.core.heads import Head
+from headcount.core.margin import Margin
 from headcount.core.plan import Plan
 from headcount.core.progress import Progress, show_progress
 from headcount.core.scores import Scores
@@ -51,6 +53,10 @@ class Pruned:
     """Whether choosing or recovering changed weights. If not, plan and gates say all, and `rebuild` makes the model of them again."""
     steps: dict[str, int] = field(default_factory=dict)
     """Optimiser steps by stage: `choose`, `recover`; a stage that trained nothing is missing."""
+    certificate: TaskCertificate | None = None
+    """How much worse the model is on the report split, at most; None without a margin."""
+    sizes: tuple[TestedSize, ...] = ()
+    """The sizes that were tested from large to small, up to the first that failed; empty where the size was given."""
 
 
 def prune(  # noqa: PLR0913 - every argument is explicit
@@ -59,6 +65,7 @@ def prune(  # noqa: PLR0913 - every argument is explicit
     method: str | Pruner = "surgeon",
     keep: int | float | str | Budget | None = None,
     *,
+    margin: str | Margin | None = None,
     kinds: Iterable[str] = (),
     protected: Iterable[str | Head] = (),
     floor: int = 0,
@@ -79,7 +86,9 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         method: A pruner or its text, `name:variant(option=value)`; `headcount ls pruners` lists them. The name of an importance stands for ranking
             by it.
         keep: How many heads stay: a whole number, a share as a float above 0 and below 1 or as a text such as "25%", or a Budget. 1.0, which could
-            be one head or all, is refused. None where an option of the method decides (`penalty` of l0, `stop` of rank).
+            be one head or all, is refused. None where an option of the method decides (`penalty` of l0, `stop` of rank), or a margin.
+        margin: How much worse the model may be on the report split, as "1%" of the dense model's metric or "0.5pt". Without `keep` the smallest
+            certified model is returned: 90 %, 80 %, … 10 % of the heads, in whole KV groups, are tested in this order, up to the first that fails.
         kinds: Attention that may lose heads (encoder-self, decoder-self, cross); `keep` then counts heads of these, and all others stay.
         protected: Heads that stay whatever their score.
         floor: Heads that stay at least in every block.
@@ -100,15 +109,18 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         UnknownName: no pruner, importance, option, or kind of attention has that name.
         OptionError: an argument has the wrong type or is out of range.
         PlanError: arguments contradict each other, or this model cannot be pruned so.
-        DataError: training needs a Task.
+        DataError: training, or a margin, needs a Task.
+        NotCertified: not even 90 % of the heads are certified to hold the margin.
 
     Example:
         >>> pruned = hc.prune(model, task, "gradient", keep="50%", protected=["L0H1"])
         >>> pruned.model.save_pretrained("smaller")
     """
+    parsed_margin, pruner = None if margin is None else Margin.parse(margin), Pruner.parse(method)
+    margin_decides = parsed_margin is not None and keep is None and not pruner.sizing_option
     spec = PruneSpec.of(
-        method,
-        keep,
+        pruner,
+        1 if margin_decides else keep,
         kinds=kinds,
         protected=protected,
         floor=floor,
@@ -119,8 +131,15 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         recipe=recipe,
         seed=seed,
     )
+    place = None if folder is None else Path(folder)
     with show_progress(progress, "pruning") as advance:
-        return prune_by_spec(model, data, spec, folder=None if folder is None else Path(folder), progress=advance)
+        if parsed_margin is None:
+            return prune_by_spec(model, data, spec, folder=place, progress=advance)
+        from headcount.pruning.certified import list_sizes, prune_to_margin  # imports this module
+
+        inner = unwrap(model)
+        sizes = list_sizes(spec, inner, HeadMap.of(inner)) if margin_decides else None
+        return prune_to_margin(inner, data, spec, parsed_margin, sizes=sizes, folder=place, progress=advance)
 
 
 @holds("pruning")

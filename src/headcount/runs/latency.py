@@ -4,14 +4,40 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from math import exp
+from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from headcount.core.stats.significance import paired_t
+from headcount.core.stats.means import t_interval
 from headcount.runs.artifacts import Artifact
 
 LATENCY = "latency"
 DENSE = "dense"
+MIN_ROUNDS = 15
+"""The fewest rounds whose log-ratios give an interval of a speed-up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """How many times as fast a model is as another one: exp of the mean over rounds of ln (other / this), with its 95 % t interval.
+
+    The ends and the p-value of no difference are None below `MIN_ROUNDS` rounds.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+    p: float | None
+
+    @classmethod
+    def of(cls, dense_seconds: ArrayLike, seconds: ArrayLike) -> Self:
+        """Returns the speed-up from the seconds of both models in the same rounds."""
+        log_ratios = np.log(np.asarray(dense_seconds, dtype=float)) - np.log(np.asarray(seconds, dtype=float))
+        if len(log_ratios) < MIN_ROUNDS:
+            return cls(exp(float(log_ratios.mean())), None, None, None)
+        test = t_interval(log_ratios)
+        return cls(exp(test.difference), exp(test.low), exp(test.high), test.p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +53,7 @@ class LatencyRow:
         low: Its lower quartile.
         high: Its upper quartile.
         speedup: How many times as fast as the dense model: the exponential of the mean over rounds of ln (dense / this).
-        speedup_low: The lower end of its 95 % interval, by t over rounds.
+        speedup_low: The lower end of its 95 % interval, by t over rounds; None below 15 rounds, like the next two.
         speedup_high: The upper end.
         p: The p-value of no difference, by the same test.
         rounds: The number of rounds.
@@ -42,9 +68,9 @@ class LatencyRow:
     low: float
     high: float
     speedup: float
-    speedup_low: float
-    speedup_high: float
-    p: float
+    speedup_low: float | None
+    speedup_high: float | None
+    p: float | None
     rounds: int
     device: str
 
@@ -56,11 +82,10 @@ class LatencyRow:
 def unpack_latency(artifact: Artifact) -> list[LatencyRow]:
     """Returns a row for every model of an artifact of latency, the dense model first."""
     content, rows = artifact.content, []
-    dense_times = np.log(artifact.arrays[DENSE])
     for name, (method, keep) in content["models"].items():
         times = artifact.arrays[name]
         low, median, high = np.quantile(times, [0.25, 0.5, 0.75]).tolist()
-        ratios = paired_t(dense_times - np.log(times))
+        speedup = Speedup.of(artifact.arrays[DENSE], times)
         rows.append(
             LatencyRow(
                 method=method,
@@ -70,10 +95,10 @@ def unpack_latency(artifact: Artifact) -> list[LatencyRow]:
                 seconds=median,
                 low=low,
                 high=high,
-                speedup=exp(ratios.difference),
-                speedup_low=exp(ratios.low),
-                speedup_high=exp(ratios.high),
-                p=ratios.p,
+                speedup=speedup.ratio,
+                speedup_low=speedup.low,
+                speedup_high=speedup.high,
+                p=speedup.p,
                 rounds=content["rounds"],
                 device=content["machine"]["device"],
             )

@@ -3,38 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import inf, isnan
 from typing import Any, TypedDict
 
 import numpy as np
 
-from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
+from headcount.core.certificate import TaskCertificate, certify_task
+from headcount.core.evaluation import Evaluation
+from headcount.core.margin import Margin
+from headcount.core.sizes import SizeTest, certify_sizes, smallest_certified
 from headcount.core.stats.metric_parts import Total
 from headcount.core.survivors import HeadBlock, Survivors
 from headcount.core.training_log import FEW_STEPS
 from headcount.runs.artifacts import Artifact
 
 EVALUATION, PRUNED, COMPARISON = "evaluation", "pruned", "comparison"
+FLIPS = ("right_to_wrong", "wrong_to_right")
 FIELDS = ("task", "split", "n_examples", "metric", "higher_is_better", "value", "data")
 
 
 def pack_evaluation(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns the content and the arrays of the artifact of an evaluation."""
-    arrays = {"losses": evaluation.losses} | ({} if evaluation.parts is None else {"parts": evaluation.parts})
-    return {name: getattr(evaluation, name) for name in FIELDS}, arrays
+    return {name: getattr(evaluation, name) for name in FIELDS}, pack_arrays(evaluation)
 
 
 def unpack_evaluation(artifact: Artifact) -> Evaluation:
     """Returns the evaluation in an artifact."""
-    return Evaluation(
-        **{name: artifact.content[name] for name in FIELDS}, losses=artifact.arrays["losses"], parts=artifact.arrays.get("parts")
-    )
+    return Evaluation(**{name: artifact.content[name] for name in FIELDS}, **_arrays_of(artifact))
 
 
 def unpack_pruned(artifact: Artifact) -> Evaluation:
-    """Returns the evaluation in the artifact of a pruned model."""
+    """Returns the evaluation on the report split in the artifact of a pruned model."""
     evaluated = {name: artifact.content[name] for name in ("n_examples", "metric", "higher_is_better", "value", "data")}
-    return Evaluation(task="", split="report", losses=artifact.arrays["losses"], parts=artifact.arrays.get("parts"), **evaluated)
+    return Evaluation(task="", split="report", **evaluated, **_arrays_of(artifact))
+
+
+def _arrays_of(artifact: Artifact) -> dict[str, Any]:
+    """Returns what an artifact holds example by example."""
+    return {"losses": artifact.arrays["losses"]} | {name: artifact.arrays.get(name) for name in ("parts", "documents")}
+
+
+def pack_arrays(evaluation: Evaluation, prefix: str = "") -> dict[str, np.ndarray]:
+    """Returns what an evaluation holds example by example, as the arrays of an artifact."""
+    arrays = {name: getattr(evaluation, name) for name in ("losses", "parts", "documents")}
+    return {f"{prefix}{name}": values for name, values in arrays.items() if values is not None}
 
 
 class CostRecord(TypedDict):
@@ -46,6 +59,19 @@ class CostRecord(TypedDict):
     flops: int
     tokens: int
     kv_bytes_per_token: int
+
+
+class SelectionRecord(TypedDict):
+    """The results of a pruned model on the selection split, which choices between models are made by."""
+
+    loss: float
+    value: float | None
+    n_examples: int
+    data: str
+
+
+SELECTION = "selection "
+"""Before the names of arrays that hold the examples of the selection split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +93,7 @@ class PrunedRecord:
         trained: Whether weights were trained, by the method or in a recovery.
         changed_weights: Whether weights changed, so that plan and gates alone do not give the model again.
         within_rounding: Heads whose score, which the choice was made by, is moved by rounding alone by more than its standard error.
+        selection: The results on the selection split; None in runs of earlier versions, which did not measure them.
     """
 
     spec: Mapping[str, Any]
@@ -88,20 +115,21 @@ class PrunedRecord:
     trained: bool
     changed_weights: bool = False
     within_rounding: Sequence[str] = ()
+    selection: SelectionRecord | None = None
 
     @classmethod
     def of(cls, artifact: Artifact) -> PrunedRecord:
         """Returns the content of the artifact of a pruned model."""
         content = artifact.content
         optional = {"gates": content.get("gates"), "changed_weights": "gates" not in content}
-        optional["within_rounding"] = content.get("within_rounding", ())
+        optional |= {"within_rounding": content.get("within_rounding", ()), "selection": content.get("selection")}
         return cls(**{field.name: content[field.name] for field in fields(cls) if field.name not in optional}, **optional)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the content as it is stored; `gates` is there if the weights did not change, `within_rounding` if it names a head."""
+        """Returns the content as it is stored; `gates` if the weights did not change, the last two if there is something in them."""
         stored = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "changed_weights"}
         absent = {"gates"} if self.changed_weights else set()
-        absent |= set() if self.within_rounding else {"within_rounding"}
+        absent |= {name for name in ("within_rounding", "selection") if not stored[name]}
         return {name: value for name, value in stored.items() if name not in absent}
 
     @property
@@ -112,7 +140,7 @@ class PrunedRecord:
 
 @dataclass(frozen=True, slots=True)
 class PrunedRow:
-    """One pruned model in a table: what it is, its results, and its difference from the dense model on the same examples."""
+    """One pruned model in a table: what it is, its results, and how much worse it is than the dense model, at most, on the same examples."""
 
     method: str
     keep: int
@@ -124,8 +152,8 @@ class PrunedRow:
     loss: float
     value: float | None
     higher_is_better: bool
-    changes: Mapping[str, PairedDifference]
-    """The differences of `loss` and, where it is tested, of `metric`."""
+    certificate: TaskCertificate
+    """The bound on the report split, which holds for this row alone; the verdict, if there is a margin."""
     parameters: int
     id: str = ""
     """The first digits of the artifact's key."""
@@ -133,26 +161,54 @@ class PrunedRow:
     """The heads that stay, of all kinds of attention."""
     within_rounding: tuple[str, ...] = ()
     """Heads whose score, which the choice was made by, is moved by rounding alone by more than its standard error."""
+    selection: SelectionRecord | None = None
+    """The results on the selection split; None in runs of earlier versions."""
+
+    @property
+    def n_kept(self) -> int:
+        """How many heads stay, of all kinds of attention."""
+        return len(self.survivors.heads)
+
+    @property
+    def difference(self) -> float:
+        """The metric minus the dense model's, or the loss where there is no metric."""
+        return self.certificate.quality.small - self.certificate.quality.dense
+
+    @property
+    def selection_rank(self) -> tuple[float, float]:
+        """A number that is smaller for a better model on the selection split, by the metric, and the loss there; infinite if not measured."""
+        if self.selection is None:
+            return inf, inf
+        value, loss = self.selection["value"], self.selection["loss"]
+        quality = loss if value is None else -value if self.higher_is_better else value
+        return (inf if isnan(quality) else quality), (inf if isnan(loss) else loss)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the row as plain data, one key for every number (`loss difference`, `metric p`, …), and the survivors under their own."""
+        """Returns the row as plain data: its bounds, the counts of examples whose answers changed, and the survivors under their own key."""
         plain = {name: getattr(self, name) for name in ("method", "keep", "removed", "seed", "steps", "loss", "value", "higher_is_better")}
-        changes = {f"{name} {field}": value for name, change in self.changes.items() for field, value in asdict(change).items()}
-        return {**plain, **changes, "parameters": self.parameters, "survivors": self.survivors.to_dict()}
+        quality, by_loss = self.certificate.quality, self.certificate.by_loss
+        flips = {name: None if (changed := getattr(self.certificate, name)) is None else len(changed) for name in FLIPS}
+        return {
+            **plain,
+            "difference": self.difference,
+            "quality": asdict(quality),
+            "by_loss": None if by_loss is None else asdict(by_loss),
+            "n_examples": self.certificate.n_examples,
+            "verdict": self.certificate.verdict,
+            **flips,
+            "selection": self.selection,
+            "parameters": self.parameters,
+            "survivors": self.survivors.to_dict(),
+        }
 
-    def worse_by(self, alpha: float = 0.05) -> list[str]:
-        """Returns by what the model is significantly worse than the dense one: its metric, its loss, both or neither.
 
-        Either counts: an overconfident model loses accuracy while its loss falls, and a metric of few examples sees little.
-        """
-        sign = 1 if self.higher_is_better else -1
-        loss, metric = self.changes["loss"], self.changes.get("metric")
-        worse = ["metric"] if metric is not None and metric.p < alpha and sign * metric.difference < 0 else []
-        return worse + (["loss"] if loss.p < alpha and loss.difference > 0 else [])
+def compare_pruned(
+    dense: Evaluation, artifacts: Sequence[Artifact], total: Total | None, blocks: Sequence[HeadBlock], margin: Margin | None = None
+) -> list[PrunedRow]:
+    """Returns one row per pruned model, with its bound against the dense model; `total` makes the metric of its parts.
 
-
-def compare_pruned(dense: Evaluation, artifacts: Sequence[Artifact], total: Total | None, blocks: Sequence[HeadBlock]) -> list[PrunedRow]:
-    """Returns one row per pruned model, with its differences from the dense model; `total` makes the metric of its parts."""
+    A metric whose parts or total are not known is compared by the loss.
+    """
     rows = []
     n_heads = sum(len(block.heads) for block in blocks)
     for artifact in artifacts:
@@ -167,13 +223,23 @@ def compare_pruned(dense: Evaluation, artifacts: Sequence[Artifact], total: Tota
                 loss=record.loss,
                 value=record.value,
                 higher_is_better=record.higher_is_better,
-                changes=compare_with(dense, unpack_pruned(artifact), total),
+                certificate=certify_pruned(dense, unpack_pruned(artifact), total, margin),
                 parameters=record.cost["parameters"],
                 survivors=Survivors.of(blocks, record.removed),
                 within_rounding=tuple(record.within_rounding),
+                selection=record.selection,
             )
         )
     return rows
+
+
+def certify_pruned(dense: Evaluation, small: Evaluation, total: Total | None, margin: Margin | None = None) -> TaskCertificate:
+    """Returns the certificate of a pruned model, by the loss where its metric is not known example by example."""
+    if total is not None and dense.parts is not None and small.parts is not None:
+        return certify_task(dense, small, total, margin)
+    by_loss: dict[str, Any] = {"value": None, "metric": "", "parts": None}
+    share = margin if margin is not None and margin.share is not None else None
+    return certify_task(replace(dense, **by_loss), replace(small, **by_loss), None, share)
 
 
 def fewest_steps(artifact: Artifact) -> int | None:
@@ -188,40 +254,51 @@ def method_label(artifact: Artifact) -> str:
     return artifact.content["label"] + few
 
 
-def smallest_safe(rows: Sequence[PrunedRow], *, alpha: float = 0.05) -> dict[str, int | None]:
-    """Returns, by method, the fewest heads with no significant loss, neither of the metric nor in the loss, by any seed; None where all lose.
+def choose_by_size(rows: Sequence[PrunedRow]) -> dict[int, int]:
+    """Returns the position of the row that the selection split chooses for every number of heads of the model, most heads first.
 
-    A model that lost no head is the dense one, and says nothing about what can go.
+    The best metric on the selection split decides, then the least loss there, then method and seed by name. A model that lost no head is the dense
+    one, and no candidate; one that was not evaluated on the selection split is none either.
     """
-    smallest: dict[str, int | None] = {}
-    for method in dict.fromkeys(row.method for row in rows):
-        own = [row for row in rows if row.method == method and row.removed]
-        worse = {row.keep for row in own if row.worse_by(alpha)}
-        smallest[method] = min({row.keep for row in own} - worse, default=None)
-    return smallest
+    chosen: dict[int, int] = {}
+
+    def order(at: int) -> tuple[tuple[float, float], str, int]:
+        return rows[at].selection_rank, rows[at].method, rows[at].seed
+
+    candidates = [at for at, row in enumerate(rows) if row.removed and row.selection is not None]
+    for at in sorted(candidates, key=lambda at: (-rows[at].n_kept, order(at))):
+        chosen.setdefault(rows[at].n_kept, at)
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
-    """The best pruned model by the position of its row, and whether that many heads are without a significant loss by its method."""
+class ChosenModel:
+    """The pruned model that a run speaks of first: its row, and the sizes that were tested on the way to it.
 
-    at: int
-    is_safe: bool
-
-
-def find_best(rows: Sequence[PrunedRow]) -> Best | None:
-    """Returns the smallest model of a method without a significant loss by any seed; where every number of heads loses, the largest.
-
-    Of models with as many heads, the one with the least loss. None where no model lost a head.
+    Attributes:
+        position: The position of its row.
+        tests: The sizes that were tested in order, up to the first that failed; empty without a margin.
     """
-    smallest = set(smallest_safe(rows).items())
-    pruned = [at for at, row in enumerate(rows) if row.removed]
-    safe = [at for at in pruned if (rows[at].method, rows[at].keep) in smallest]
-    if not pruned:
+
+    position: int
+    tests: tuple[SizeTest, ...] = ()
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether the model holds the margin."""
+        return smallest_certified(self.tests) is not None
+
+
+def choose_model(rows: Sequence[PrunedRow], *, has_margin: bool) -> ChosenModel | None:
+    """Returns the smallest certified model, or the first that failed; without a margin, the best one by the selection split.
+
+    None if no model lost a head. Which models are candidates is decided by the selection split alone; of models that are equally good there, the
+    one with the fewest heads is taken.
+    """
+    by_size = choose_by_size(rows)
+    if not by_size:
         return None
-
-    def order(at: int) -> tuple[int, float, str, int]:
-        row = rows[at]
-        return (row.keep if safe else -row.keep, row.loss, row.method, row.seed)
-
-    return Best(min(safe or pruned, key=order), bool(safe))
+    if not has_margin:
+        return ChosenModel(min(by_size.values(), key=lambda at: (rows[at].selection_rank[0], rows[at].n_kept)))
+    tests = certify_sizes(by_size, lambda n_kept: rows[by_size[n_kept]].certificate)
+    return ChosenModel(by_size[(smallest_certified(tests) or tests[0]).n_kept], tuple(tests))

@@ -14,8 +14,9 @@ from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
+from headcount.core.stats.means import MeanDifference, mean_interval
 from headcount.core.stats.seed_parts import match_seeds
-from headcount.core.stats.significance import Difference, paired_bootstrap, paired_t
+from headcount.core.stats.significance import Difference, paired_bootstrap
 from headcount.data.chunks import batches
 from headcount.data.task import Split, Task
 from headcount.models.gates import HeadGates, Replacement
@@ -30,15 +31,15 @@ from headcount.workflows.evaluate import evaluate_into
 class Drop:
     """Change of the loss and of the metric between two models on the same examples."""
 
-    loss: Difference
+    loss: MeanDifference
     metric: Difference | None
 
     @property
-    def score(self) -> Difference:
+    def score(self) -> Difference | MeanDifference:
         """The change of the metric, or of the loss where there is no metric."""
         return self.metric if self.metric is not None else self.loss
 
-    def to_dict(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, float | None]:
         """Returns the numbers by name, as plain data."""
         numbers = {f"loss {name}": value for name, value in asdict(self.loss).items()}
         if self.metric is not None:
@@ -47,8 +48,8 @@ class Drop:
 
 
 def measure_drop(dense: Evaluation, pruned: Evaluation, task: Task, *, seed: int = 0) -> Drop:
-    """Returns the change from `dense` to `pruned` on the same examples: paired t for the loss, paired bootstrap for the metric."""
-    loss = paired_t(pruned.losses - dense.losses)
+    """Returns the change from `dense` to `pruned` on the same examples: of the mean loss, and of the metric by paired bootstrap."""
+    loss = mean_interval(pruned.losses - dense.losses)
     if task.metric is None or dense.parts is None or pruned.parts is None:
         return Drop(loss, None)
     (before, after), total = match_seeds((dense.parts, pruned.parts), task.metric.total)

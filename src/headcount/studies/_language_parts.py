@@ -12,6 +12,7 @@ from headcount.core.figure import Axis, BarFigure, Bars, HeatMap, Points, Scatte
 from headcount.core.study_result import Cell, Column, Table, format_interval, interval_columns
 from headcount.studies._base import SIGNIFICANT
 from headcount.studies._parts import Part
+from headcount.studies._rows import is_significant
 
 if TYPE_CHECKING:
     from headcount.studies._measure.language_groups import FamilyContrast, SizeTrend
@@ -75,7 +76,7 @@ def _name_columns(losses: LanguageLosses) -> list[str]:
 
 
 def _count_significant(tests: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
-    return f"{sum(row.q <= SIGNIFICANT for row in tests)} of {len(tests)}"
+    return f"{sum(is_significant(row.q) for row in tests)} of {len(tests)}"
 
 
 def _format_lost(row: LossRow) -> str:
@@ -147,7 +148,7 @@ def _loss_map(losses: LanguageLosses) -> HeatMap:
         columns=tuple(columns if is_one_size else (f"{name}, n = {n}" for name, n in zip(columns, losses.sizes, strict=True))),
         values=tuple(tuple(None if row is None else row.share.interval_lost[0] for row in cells_of_row) for cells_of_row in cells),
         value=Axis(LOST, is_share=True),
-        marks=tuple(tuple(row is not None and row.q <= SIGNIFICANT for row in cells_of_row) for cells_of_row in cells),
+        marks=tuple(tuple(row is not None and is_significant(row.q) for row in cells_of_row) for cells_of_row in cells),
         mark_label=f"a change of the score with q ≤ {SIGNIFICANT}",
         missing_label="not defined: the dense model is not surely above chance",
     )

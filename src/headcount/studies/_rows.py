@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from headcount.core.study_result import Cell, Column, interval_columns
+from headcount.studies._base import SIGNIFICANT
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation, PairedDifference
@@ -28,13 +29,14 @@ class DifferenceRow:
     def to_dict(self) -> dict[str, object]:
         """Returns the row as plain data, with the parts of differences and of scores over seeds as entries of their own."""
         from headcount.core.evaluation import PairedDifference  # imports numpy, which options do without
+        from headcount.core.stats.means import MeanDifference
         from headcount.core.stats.seed_scores import SeedScores
         from headcount.core.stats.significance import Difference
 
         values: dict[str, object] = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, PairedDifference | Difference):
+            if isinstance(value, PairedDifference | Difference | MeanDifference):
                 values[field.name] = value.difference
                 values |= {f"{field.name}_{part}": getattr(value, part) for part in ("low", "high", "p")}
             elif isinstance(value, SeedScores):
@@ -62,6 +64,16 @@ class ControlledRow(PrunedRow):
     def p(self) -> float | None:
         """The p-value of no difference from random heads; None for these."""
         return None if self.against_random is None else self.against_random.p
+
+
+def is_significant(q: float | None) -> bool:
+    """Whether a corrected p-value is at most 5 %; False where nothing was tested."""
+    return q is not None and q <= SIGNIFICANT
+
+
+def format_significance(name: str, value: float | None) -> str:
+    """Returns a p- or q-value in words, such as `q = 0.03`; where there is none, that the examples are too thin for it."""
+    return f"no {name}: too few or too skewed examples" if value is None else f"{name} = {value:.2g}"
 
 
 def difference_cells(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:

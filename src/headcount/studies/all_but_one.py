@@ -10,6 +10,7 @@ from headcount.core.study_result import Cell, Column, StudyResult, Table, format
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._parts import Part, choose_part
+from headcount.studies._rows import is_significant
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import PairedDifference
@@ -165,12 +166,12 @@ def _metric_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
 
 def _layer_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     layers = rows[:-1]
-    unharmed = sum(row.q > SIGNIFICANT or row.rise.difference <= 0 for row in layers)
-    worst = max(layers, key=lambda row: row.rise.difference)
+    harmed = sum(is_significant(row.q) and row.rise.difference > 0 for row in layers)
+    worst = max(layers, key=lambda row: row.chosen_rise)
     change = f"{metric or 'the loss'} changes by {format_interval(*_defined_ends(_report_change(worst)))}"
     return (
-        f"{unharmed} of {len(layers)} layers can be reduced to one head without a significant rise of the loss (q ≤ {SIGNIFICANT}); "
-        f"it rises most in {worst.block}, where {change}."
+        f"For {harmed} of {len(layers)} layers the loss rises significantly when one head is left (q ≤ {SIGNIFICANT}); "
+        f"on the selection split it rises most in {worst.block}, where on the report split {change}."
     )
 
 

@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import difference_cells, seed_cells, seed_columns
+from headcount.studies._rows import difference_cells, format_significance, seed_cells, seed_columns
 
 if TYPE_CHECKING:
     from headcount.studies._measure.compensation import ChangeRow, Evenness, QualityRow
@@ -135,7 +135,9 @@ def _quality_verdict(rows: Sequence[QualityRow], metric: str) -> str:
     change = after.against_tuned
     difference = format_interval(change.difference, change.low, change.high)
     alone = "" if before.against_dense is None else f"; by pruning alone it changed by {before.against_dense.difference:+.3g}"
-    return f"The {metric} is {difference} from that of the dense model after the same training (p = {change.p:.2g}){alone}."
+    return (
+        f"The {metric} is {difference} from that of the dense model after the same training ({format_significance('p', change.p)}){alone}."
+    )
 
 
 def _change_by_layer_figure(rows: Sequence[ChangeRow], name: str, parts: Sequence[str], quantity: str) -> LineFigure:

@@ -12,6 +12,7 @@ from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads
 from headcount.studies._parts import Part, choose_part, layer_of_address
+from headcount.studies._rows import is_significant
 
 if TYPE_CHECKING:
     from headcount.studies._measure.finetune_roles import HeadRoleChange, Trend
@@ -48,7 +49,7 @@ class FinetuneRoles(Study):
         """Returns every head and role that both models were tested for, with the paired difference."""
         changes = _measure.finetune_roles.measure_role_changes(context, self.tuned, self.only, self.definition, self.sentences)
         trends = _measure.finetune_roles.measure_trends(changes, self.definition, seed=context.seed)
-        significant = sorted((change for change in changes if change.q <= SIGNIFICANT), key=lambda change: -abs(change.difference))
+        significant = sorted((change for change in changes if is_significant(change.q)), key=lambda change: -abs(change.difference))
         layers = _layer_table(changes)
         tables = (_change_table(significant[:MOST_ROWS]), layers, _role_table(changes), _trend_table(trends))
         parts = {
@@ -132,7 +133,7 @@ def _role_table(changes: Sequence[HeadRoleChange]) -> Table:
     rows = []
     for (role, layer), group in _by_role_and_layer(changes).items():
         means = [sum(values) / len(group) for values in zip(*((c.before, c.after, c.difference) for c in group), strict=True)]
-        n_changed = sum(change.q <= SIGNIFICANT for change in group)
+        n_changed = sum(is_significant(change.q) for change in group)
         lost, gained = sum(change.had and not change.has for change in group), sum(change.has and not change.had for change in group)
         had, have = sum(change.had for change in group), sum(change.has for change in group)
         rows.append((role, layer, len(group), *means, n_changed, had, have, lost, gained))
@@ -159,7 +160,7 @@ def _bias_change_figure(changes: Sequence[HeadRoleChange]) -> HeatMap:
         columns=layers,
         values=tuple(tuple(mean(role, layer) for layer in layers) for role in roles),
         value=Axis("change of the sieve bias"),
-        marks=tuple(tuple(any(change.q <= SIGNIFICANT for change in groups.get((role, layer), ())) for layer in layers) for role in roles),
+        marks=tuple(tuple(any(is_significant(change.q) for change in groups.get((role, layer), ())) for layer in layers) for role in roles),
         mark_label=f"at least one head changed (q ≤ {SIGNIFICANT})",
         is_diverging=True,
     )
@@ -198,7 +199,7 @@ def _families_part(changes: Sequence[HeadRoleChange], definition: Definition) ->
     for family in definition.families_of({change.role for change in changes}):
         group = [change for change in changes if definition.family_of(change.role) == family]
         before, after = (sum(values) / len(group) for values in zip(*((c.before, c.after) for c in group), strict=True))
-        rose, fell = (sum(c.q <= SIGNIFICANT and sign * c.difference > 0 for c in group) for sign in (1, -1))
+        rose, fell = (sum(is_significant(c.q) and sign * c.difference > 0 for c in group) for sign in (1, -1))
         had, have = sum(c.had for c in group), sum(c.has for c in group)
         lost, gained = sum(c.had and not c.has for c in group), sum(c.has and not c.had for c in group)
         rows.append((family, len(group), before, after, rose, fell, rose / len(group), fell / len(group), had, have, lost, gained))

@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
-from headcount.studies._rows import dense_numbers, dense_sentence
+from headcount.studies._rows import dense_numbers, dense_sentence, is_significant
 
 if TYPE_CHECKING:
     from headcount.studies._measure.layers import GroupRow, LayerPairRow
@@ -119,7 +119,7 @@ def _pair_figure(pairs: Sequence[LayerPairRow], n_examples: int) -> BarFigure:
 
 
 def _summary_sentence(rows: Sequence[GroupRow], metric: str) -> str:
-    n_significant = sum(row.q <= SIGNIFICANT for row in rows)
+    n_significant = sum(is_significant(row.q) for row in rows)
     largest = max(rows, key=lambda row: abs(row.drop.score.difference))
     return (
         f"{n_significant} of {len(rows)} groups of layers change {metric} significantly when they lose their heads (q ≤ {SIGNIFICANT}); "

@@ -168,7 +168,7 @@ def _exact_figure(sweep: Sweep, metric: str, exact: str) -> LineFigure:
     )
 
 
-def _score_ends(row: PenaltyRow, sweep: Sweep) -> tuple[float, float] | tuple[None, None]:
+def _score_ends(row: PenaltyRow, sweep: Sweep) -> tuple[float | None, float | None]:
     """Returns the score of the dense model plus the interval of the change; None where λ left no model."""
     return (None, None) if row.change is None else shift_interval(sweep.dense, row.change)
 

@@ -10,7 +10,7 @@ from headcount.core.study_result import Column, StudyResult, Table, format_inter
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads
-from headcount.studies._rows import dense_sentence, difference_cells, seed_cells, seed_columns
+from headcount.studies._rows import dense_sentence, difference_cells, format_significance, seed_cells, seed_columns
 
 if TYPE_CHECKING:
     from headcount.studies._measure.plan_transfer import Transfer, TransferRow, TransferTest
@@ -143,7 +143,7 @@ def _change_by_task_figure(transfer: Transfer, metric: str) -> BarFigure:
 def _summary_sentence(transfer: Transfer) -> str:
     size = min(test.n_kept for test in transfer.tests)
     parts = [
-        f"{format_interval(test.change.difference, test.change.low, test.change.high)} against {test.control} (q = {test.q:.2g})"
+        f"{format_interval(test.change.difference, test.change.low, test.change.high)} against {test.control} ({format_significance('q', test.q)})"
         for test in transfer.tests
         if test.n_kept == size and test.q is not None and test.change is not None
     ]

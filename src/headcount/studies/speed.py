@@ -130,8 +130,9 @@ def _curve_line(label: str, x: tuple[float, ...], points: Sequence[SpeedRow]) ->
 
 
 def _summary_sentence(rows: Sequence[SpeedRow]) -> str:
-    best = max(rows, key=lambda row: row.speedup)
+    smallest = max(rows, key=lambda row: (row.share_removed, row.batch))
+    speed = format_interval(smallest.speedup, smallest.low, smallest.high, ".2f")
     return (
-        f"With {best.share_removed:.0%} of the heads removed the model runs {format_interval(best.speedup, best.low, best.high, '.2f')} times as "
-        f"fast at batch size {best.batch} and has {best.size:.1%} of the parameters."
+        f"With {smallest.share_removed:.0%} of the heads removed the model runs {speed} times as fast at batch size {smallest.batch} and has "
+        f"{smallest.size:.1%} of the parameters."
     )

@@ -19,6 +19,7 @@ from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import HeadGates
 from headcount.models.modules import unwrap
 from headcount.models.observe import evaluating, on_device
+from headcount.runs.latency import MIN_ROUNDS, Speedup
 from headcount.surgery.verify import gates_of
 
 BATCHES, LENGTHS = (1, 8, 32), (32, 128)
@@ -26,7 +27,10 @@ BATCHES, LENGTHS = (1, 8, 32), (32, 128)
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The median time of one pass in seconds with its quartiles, and how often the first model's pass fits into it."""
+    """The median time of one pass in seconds with its quartiles, and how many times as fast it is as the first model, over the same rounds.
+
+    The interval of the speed-up (95 %) is None below 15 rounds.
+    """
 
     name: str
     batch: int
@@ -36,6 +40,8 @@ class Timing:
     high: float
     speedup: float
     rounds: int
+    speedup_low: float | None = None
+    speedup_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ def bench(
     *,
     batches: Sequence[int] = BATCHES,
     lengths: Sequence[int] = LENGTHS,
-    rounds: int = 5,
+    rounds: int = MIN_ROUNDS,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> list[Timing]:
     """Returns timings of every model for every batch size and length, relative to the first model.
@@ -95,7 +101,7 @@ def bench(
         models: Models by name; a pair (model, plan) is that model with the plan's heads masked.
         batches: Batch sizes.
         lengths: Text lengths in tokens; a length beyond the positions that the models share is replaced by their number.
-        rounds: How often each pass is timed, after one round that warms up.
+        rounds: How often each pass is timed, after one round that warms up; the interval of a speed-up needs 15.
         progress: Called with the number of finished cases, and of all.
     """
     if rounds < 1 or not models:
@@ -128,9 +134,10 @@ def _time_candidates(candidates: Mapping[str, _Candidate], batch: int, length: i
 
 def _time_case(candidates: Mapping[str, _Candidate], batch: int, length: int, rounds: int) -> list[Timing]:
     times = _time_candidates(candidates, batch, length, rounds)
-    base = median(next(iter(times.values())))
+    base = next(iter(times.values()))
     timings = []
     for name, seconds in times.items():
         low, high = sorted(seconds)[len(seconds) // 4], sorted(seconds)[(3 * len(seconds)) // 4]
-        timings.append(Timing(name, batch, length, median(seconds), low, high, base / median(seconds), rounds))
+        speedup = Speedup.of(base, seconds)
+        timings.append(Timing(name, batch, length, median(seconds), low, high, speedup.ratio, rounds, speedup.low, speedup.high))
     return timings

@@ -1,4 +1,4 @@
-"""Certificates beside saved models: certificate.json, and a table in the model card."""
+"""Certificates beside saved models: the file, and a table in the model card."""
 
 from __future__ import annotations
 
@@ -8,38 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headcount.core.certificate import Certificate, QualityBound
+from headcount.core.certificate_file import NAME, write_certificate
 from headcount.core.errors import ArtifactError
-from headcount.core.files import add_seal, read_json, seal, write_json
 from headcount.core.folders import new_folder
 from headcount.surgery import manifest
 from headcount.surgery.card import inline_code_in_table
 
-NAME = "certificate.json"
-SCHEMA = 1
 HEADING, NEXT_HEADING = "## How much worse, at most", "## How to load it"
-
-
-def write_certificate(path: Path, certificate: Certificate) -> None:
-    """Writes a certificate with a seal over its content."""
-    write_json(path, add_seal({"schema_version": SCHEMA, **certificate.to_dict()}))
-
-
-def read_certificate(path: Path) -> Certificate:
-    """Returns the certificate in a file.
-
-    Raises:
-        ArtifactError: the file is missing, damaged, edited or of another version.
-    """
-    if not path.is_file():
-        raise ArtifactError(f"there is no certificate {path}; make one with headcount certify")
-    content = read_json(path, unique=True)
-    if not isinstance(content, dict) or content.get("seal") != seal(content):
-        raise ArtifactError(f"{path} is damaged or was edited: its content does not match its seal; make it again with headcount certify")
-    if content.get("schema_version") != SCHEMA:
-        raise ArtifactError(
-            f"{path} has schema version {content.get('schema_version')!r:.20}, this headcount reads {SCHEMA}; install a newer one"
-        )
-    return Certificate.from_dict({name: value for name, value in content.items() if name not in ("seal", "schema_version")})
 
 
 def attach_certificate(folder: Path, certificate: Certificate) -> Path:
@@ -81,8 +56,11 @@ def card_table(certificate: Certificate) -> list[str]:
         for bound in bounds:
             numbers = [f"{bound.dense:.4g}", f"{bound.small:.4g}", f"{max(0.0, bound.bound):.2g}", bound.margin or "–"]
             rows.append(f"| {name} | {bound.quantity} | {' | '.join(numbers)} | {bound.verdict or '–'} | {task.n_examples} |")
-    note = "Bounds hold at 95 %, one-sided, on examples that nothing was chosen on."
-    return [HEADING, "", *rows, "", note, ""]
+    notes = ["Each bound holds for its row alone, at 95 %, one-sided, on examples that nothing was chosen on."]
+    if certificate.sizes:
+        order = ", ".join(f"{size.n_kept} ({size.verdict})" for size in certificate.sizes)
+        notes.append(f"Sizes were tested from large to small, each at 95 %, up to the first that fails: {order} heads.")
+    return [HEADING, "", *rows, "", *notes, ""]
 
 
 def _link(source: Path, target: Path) -> None:

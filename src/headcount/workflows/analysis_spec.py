@@ -7,14 +7,14 @@ from typing import Any
 
 from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
+from headcount.core.margin import Margin
 from headcount.core.options import declarations, option
 from headcount.pruning.recipe import Recipe
+from headcount.runs.latency import MIN_ROUNDS
 
 DEFAULT_SHARES = (0.125, 0.25, 0.5)
 """The shares of heads whose nearest whole KV groups are pruned to, where no sizes are named."""
 DEFAULT_RECIPE = Recipe()
-MIN_ROUNDS = 15
-"""The fewest rounds whose log-ratios give an interval of a speed-up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class BenchSizes:
 
     batches: tuple[int, ...]
     lengths: tuple[int, ...]
-    rounds: int = 5
+    rounds: int = MIN_ROUNDS
 
     def __post_init__(self) -> None:
         for name, numbers in (("batches", self.batches), ("lengths", self.lengths), ("rounds", (self.rounds,))):
@@ -65,11 +65,14 @@ class AnalysisSpec:
         "Report examples that the verdicts on single heads are taken on; by default as many as a head that changes none of them needs to be safe.",
         minimum=2,
     )
-    reported: int = option(500, "Examples that models are compared on.", minimum=2)
+    reported: int | None = option(None, "Examples that models are compared on; by default the whole report split.", minimum=2)
+    margin: str | None = option(
+        None, "How much worse the kept model may be: 1% of the dense model's metric, or 0.5pt (points); without it, bounds alone."
+    )
     profiled: int = option(256, "Sentences that head profiles are taken on.", minimum=1)
     longest: int = option(32, "Tokens of the longest sentence whose attention is shown; 512 can be looked at.", minimum=2)
     recipe: Recipe = option(DEFAULT_RECIPE, "How methods that train do so.")
-    bench_sizes: BenchSizes = option(BenchSizes((1, 8, 32), (64,)), "What the latency of the best model is measured for.")
+    bench_sizes: BenchSizes = option(BenchSizes((1, 8, 32), (64,)), "What the latency of the kept model is measured for.")
     seed: int = option(0, "The seed of everything drawn at random.", minimum=0)
 
     def __post_init__(self) -> None:
@@ -79,7 +82,7 @@ class AnalysisSpec:
                 object.__setattr__(self, field.name, tuple(value))
         for name, (_, bounds) in declarations(AnalysisSpec).items():
             value = getattr(self, name)
-            is_default = name in ("training_seeds", "judged") and value is None
+            is_default = name in ("training_seeds", "judged", "reported") and value is None
             if bounds.minimum is None or is_default:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < bounds.minimum:
@@ -90,12 +93,19 @@ class AnalysisSpec:
                 raise OptionError(f"{name} must be a list of names, such as {getattr(AnalysisSpec, name)[:2]}; got {value!r}")
         for keep in self.keep or ():
             Budget(keep=keep)
+        object.__setattr__(self, "margin", None if self.margin is None else str(Margin.parse(self.margin)))
 
     def with_limit(self, limit: int | None) -> AnalysisSpec:
         """Returns the request with at most `limit` examples for scores, verdicts and comparisons."""
         if limit is None:
             return self
-        return replace(self, scored=min(self.scored, limit), reported=min(self.reported, limit), judged=min(self.judged or limit, limit))
+        reported, judged = min(self.reported or limit, limit), min(self.judged or limit, limit)
+        return replace(self, scored=min(self.scored, limit), reported=reported, judged=judged)
+
+    @property
+    def quality_margin(self) -> Margin | None:
+        """The margin of the kept model; None for bounds without a verdict."""
+        return None if self.margin is None else Margin.parse(self.margin)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the request as plain data, defaults included."""

@@ -1,6 +1,6 @@
 """The whole job on one model and task, in a run that can be stopped and continued.
 
-find → evaluate → score → judge single heads → roles → profiles → prune by several methods at several sizes → keep the best → save, load, verify →
+find → evaluate → score → judge single heads → roles → profiles → prune by several methods at several sizes → keep one → save, load, verify →
 measure its latency → write the report.
 """
 
@@ -18,8 +18,9 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.profiles.profile import ProfileSpec
 from headcount.behaviour.spec import RoleSpec
 from headcount.core.damage import HeadVerdicts, enough_examples
-from headcount.core.errors import UnsupportedModel
+from headcount.core.errors import HeadcountError, UnsupportedModel
 from headcount.core.evaluation import Evaluation
+from headcount.core.margin import Margin
 from headcount.core.plan import Plan, nearest_sum_of_units
 from headcount.core.progress import Progress, check_progress, watch_work
 from headcount.core.scores import Scores
@@ -40,8 +41,9 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
 from headcount.runs.describe import describe_run
+from headcount.runs.report.certificates import describe_smallest_margin, describe_tests, headline
 from headcount.runs.report.write import write_report
-from headcount.runs.results import PrunedRecord, find_best, smallest_safe
+from headcount.runs.results import ChosenModel, PrunedRecord, PrunedRow, choose_by_size, choose_model
 from headcount.runs.store import Run
 from headcount.surgery.load import load
 from headcount.surgery.verify import forward_outputs, gates_of, largest_relative_difference, run_gated
@@ -109,11 +111,12 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
     by: Sequence[str] = AnalysisSpec.by,
     methods: Sequence[str] = AnalysisSpec.methods,
     keep: Sequence[int | float | str] | None = AnalysisSpec.keep,
+    margin: str | Margin | None = AnalysisSpec.margin,
     seeds: int = AnalysisSpec.seeds,
     training_seeds: int | None = AnalysisSpec.training_seeds,
     scored: int = AnalysisSpec.scored,
     judged: int | None = AnalysisSpec.judged,
-    reported: int = AnalysisSpec.reported,
+    reported: int | None = AnalysisSpec.reported,
     profiled: int = AnalysisSpec.profiled,
     longest: int = AnalysisSpec.longest,
     recipe: Recipe = AnalysisSpec.recipe,
@@ -134,16 +137,18 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
         by: Importances.
         methods: Pruners, or importances to rank by; random is always added.
         keep: Numbers of heads that stay, or shares of them; by default the whole KV groups nearest to 12.5, 25 and 50 %.
+        margin: How much worse the kept model may be, as "1%" of the dense model's metric or "0.5pt": the smallest certified model is kept. Without
+            it every model has its bound, and the one that is best on the selection split is kept.
         seeds: Seeds of methods with chance in them.
         training_seeds: Seeds of methods that train; by default as many as of the others.
         scored: Calibration examples that scores are taken on.
         judged: Report examples that the verdicts on single heads are taken on; by default as many as a head that changes none of them needs to be
             safe, or all that there are.
-        reported: Examples that models are compared on.
+        reported: Examples that models are compared on; by default the whole report split.
         profiled: Sentences that head profiles are taken on.
         longest: Tokens of the longest sentence whose attention is shown.
         recipe: How methods that train do so.
-        bench_sizes: What the latency of the best model is measured for.
+        bench_sizes: What the latency of the kept model is measured for.
         batch_size: Examples read at a time; by default what memory allows.
         seed: The seed of everything drawn at random.
         on_step: Called with each finished step.
@@ -163,6 +168,7 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
         by=tuple(by) if not isinstance(by, str) else by,  # pyright: ignore[reportArgumentType]
         methods=tuple(methods) if not isinstance(methods, str) else methods,  # pyright: ignore[reportArgumentType]
         keep=None if keep is None else tuple(keep),
+        margin=None if margin is None else str(Margin.parse(margin)),
         seeds=seeds,
         training_seeds=training_seeds,
         scored=scored,
@@ -247,26 +253,20 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         command=job.command,
         companions=job.folder,
         bench_sizes=spec.bench_sizes,
+        margin=spec.quality_margin,
     )
     estimate = estimate_training(pruning, requests)
     if estimate is not None:
         yield _make_step(job, "train", **asdict(estimate))
     dense, artifacts, failed = prune_all(pruning, requests, progress=job.progress("pruning", "models"))
     rows = pruning.compare_all_with_dense(dense, artifacts)
-    yield _make_step(
-        job,
-        "prune",
-        artifacts=len(artifacts),
-        metric=dense.metric or "loss",
-        models=[row.to_dict() for row in rows],
-        smallest=smallest_safe(rows),
-        failed={name: str(error) for name, error in failed.items()},
-    )
-    best = find_best(rows)
-    if best is not None:
-        request = PruneSpec.from_dict(PrunedRecord.of(artifacts[best.at]).spec)
-        artifact, small = pruning.make_model(request, progress=job.progress("the best model"))
-        yield _describe_best(job, pruning, dense, request, artifact)
+    chosen = choose_model(rows, has_margin=spec.margin is not None)
+    yield _summarise_models(job, dense, rows, chosen, failed)
+    if chosen is not None:
+        request = PruneSpec.from_dict(PrunedRecord.of(artifacts[chosen.position]).spec)
+        artifact, small = pruning.make_model(request, progress=job.progress("the kept model"))
+        pruning.attach_certificate(artifact, rows[chosen.position].certificate, chosen.tests)
+        yield _describe_kept(job, pruning, rows[chosen.position], request, artifact)
         yield from _verify_saved(job, heads, pruning, artifact, small)
         yield _make_step(job, "bench", rows=pruning.latency_of(artifact))
     path = write_report(run_folder)
@@ -370,7 +370,30 @@ def _study_behaviour(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     )
 
 
-def _describe_best(job: AnalysisJob, pruning: Pruning, dense: Evaluation, request: PruneSpec, artifact: Artifact) -> Step:
+def _summarise_models(
+    job: AnalysisJob, dense: Evaluation, rows: Sequence[PrunedRow], chosen: ChosenModel | None, failed: Mapping[str, HeadcountError]
+) -> Step:
+    """Returns the step of all pruned models: of each size the one that the selection split chose, with its bound, and the sizes tested."""
+    margin, tests = job.spec.quality_margin, () if chosen is None else chosen.tests
+    return _make_step(
+        job,
+        "prune",
+        artifacts=len(rows),
+        metric=dense.metric or "loss",
+        models=[row.to_dict() for row in rows],
+        methods=len({row.method for row in rows}),
+        by_size=[
+            {"keep": rows[at].keep, "method": rows[at].method, "seed": rows[at].seed, "headline": headline(rows[at].certificate)}
+            for at in choose_by_size(rows).values()
+        ],
+        margin=None if margin is None else str(margin),
+        sizes=[asdict(test.to_record()) for test in tests],
+        outcome=describe_tests(tests, margin) if margin is not None and tests else "",
+        failed={name: str(error) for name, error in failed.items()},
+    )
+
+
+def _describe_kept(job: AnalysisJob, pruning: Pruning, row: PrunedRow, request: PruneSpec, artifact: Artifact) -> Step:
     record = PrunedRecord.of(artifact)
     return _make_step(
         job,
@@ -382,7 +405,9 @@ def _describe_best(job: AnalysisJob, pruning: Pruning, dense: Evaluation, reques
         loss=record.loss,
         before=record.whole_cost,
         after=record.cost,
-        change=asdict(pruning.compare_with_dense(dense, artifact)["loss"]),
+        headline=headline(row.certificate),
+        verdict=row.certificate.verdict,
+        smallest_margin=describe_smallest_margin(row.certificate.quality),
         survivors=Survivors.of(pruning.heads.blocks, record.removed).to_dict(),
     )
 

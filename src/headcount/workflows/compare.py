@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.errors import HeadcountError, OptionError, PlanError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head, HeadIndex
+from headcount.core.margin import Margin
 from headcount.core.plan import Plan
 from headcount.core.progress import Progress, check_progress, watch_work
 from headcount.data.task import Task
@@ -30,7 +31,7 @@ from headcount.pruning.spec import Ablation, PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.describe import describe_run
 from headcount.runs.latency import LatencyRow, unpack_latency
-from headcount.runs.results import COMPARISON, PrunedRecord, PrunedRow, smallest_safe
+from headcount.runs.results import COMPARISON, ChosenModel, PrunedRecord, PrunedRow, choose_by_size, choose_model
 from headcount.runs.store import Run
 from headcount.surgery.cut import cut
 from headcount.workflows.analysis_spec import COMPARED_SIZES, BenchSizes
@@ -58,6 +59,7 @@ class Comparison:
         role_changes: What became of every family of roles at each method and number of heads; empty unless roles were measured again.
         saved: The folders of the models that the run keeps, by the name of the request.
         failed: The errors of requests that failed, by name.
+        margin: How much worse a pruned model may be; None for bounds without a verdict.
     """
 
     folder: Path
@@ -69,15 +71,17 @@ class Comparison:
     role_changes: tuple[FamilyChange, ...] = ()
     saved: Mapping[str, Path] = field(default_factory=dict)
     failed: Mapping[str, HeadcountError] = field(default_factory=dict)
+    margin: Margin | None = None
 
     @property
-    def smallest(self) -> dict[str, int | None]:
-        """The fewest heads without a significant loss, by method; None where every number of heads loses."""
-        return smallest_safe(self.models)
+    def chosen(self) -> ChosenModel | None:
+        """The smallest certified model, or the first that failed; without a margin, the best one by the selection split."""
+        return choose_model(self.models, has_margin=self.margin is not None)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the comparison as plain data."""
-        dense = self.dense
+        dense, chosen = self.dense, self.chosen
+        by_size = choose_by_size(self.models)
         return {
             "out": str(self.folder),
             "dense": {"loss": dense.loss, "metric": dense.metric, "value": dense.value, "n_examples": dense.n_examples},
@@ -87,7 +91,11 @@ class Comparison:
             "latency": [row.to_dict() for row in self.latency],
             "role_changes": [row.flatten() for row in self.role_changes],
             "models": {name: str(folder) for name, folder in self.saved.items()},
-            "smallest": self.smallest,
+            "margin": None if self.margin is None else str(self.margin),
+            "chosen_by_size": [self.models[position].to_dict() for position in by_size.values()],
+            "sizes": [] if chosen is None else [asdict(test.to_record()) for test in chosen.tests],
+            "chosen": None if chosen is None else self.models[chosen.position].to_dict(),
+            "is_certified": None if chosen is None or self.margin is None else chosen.is_certified,
             "failed": {name: str(error) for name, error in self.failed.items()},
         }
 
@@ -125,6 +133,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     methods: Sequence[str | Pruner] = DEFAULT_METHODS,
     keep: Sequence[int | float | str] = DEFAULT_SHARES,
     seeds: int = 3,
+    margin: str | Margin | None = None,
     plan: Plan | str | Path | None = None,
     bench: bool = False,
     batches: Sequence[int] = COMPARED_SIZES.batches,
@@ -155,6 +164,8 @@ def compare(  # noqa: PLR0913 - every argument is explicit
         methods: Pruners, or importances to rank by, also with alternatives (`dsp(tau=1|10)`); random is always added.
         keep: Numbers of heads that stay, or shares of them.
         seeds: Seeds of methods with chance in them.
+        margin: How much worse a pruned model may be, as "1%" of the dense model's metric or "0.5pt": the sizes are tested in order, each by the
+            model that is best on the selection split.
         plan: A plan made elsewhere, or its file: it, its complement, and random heads of their sizes are compared too.
         bench: Measure the latency of the dense model and of every method at every size, heads cut, by the first seed.
         batches: The batch sizes that latency is measured for.
@@ -197,6 +208,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     bench_sizes = BenchSizes(tuple(batches), (length,), COMPARED_SIZES.rounds)
     pruners = Pruner.parse_grid(methods)
     Definition.parse(definition)
+    parsed_margin = None if margin is None else Margin.parse(margin)
     check_progress(progress)
     limits = Budget(keep=1, protected=frozenset(map(Head.parse, protected)), floor=floor, unit=unit)
     template = PruneSpec.of("random", limits, kinds=kinds, ablation=ablation, repair=repair, recover=recover, recipe=recipe, seed=seed)
@@ -220,11 +232,12 @@ def compare(  # noqa: PLR0913 - every argument is explicit
         f"headcount.compare({inputs.name!r}, {inputs.task.name!r}, out={str(out)!r}, methods={names}, keep={list(keep)}, seeds={seeds})"
     )
     with watch_work(progress) as begin, Run.lead(Path(out), command=command) as run:
-        config = {"methods": ",".join(names), "keep": keeps, "seeds": seeds, "template": template.to_dict(), **inputs.opening}
+        config = {"methods": ",".join(names), "keep": keeps, "seeds": seeds, "template": template.to_dict()}
+        config |= {"margin": None if parsed_margin is None else str(parsed_margin), **inputs.opening}
         record = model_record(inputs.model, inputs.name)
         machine = machine_of(inputs.model)
         run.describe(describe_run(record, command=command, seed=seed, task=inputs.task.name, machine=machine, config=config), heads)
-        pruning = Pruning(run, inputs.model, inputs.task, limit=limit, command=command, companions=inputs.folder)
+        pruning = Pruning(run, inputs.model, inputs.task, limit=limit, command=command, companions=inputs.folder, margin=parsed_margin)
         return run_comparison(
             ComparisonJob(
                 pruning,
@@ -301,6 +314,7 @@ def run_comparison(job: ComparisonJob) -> Comparison:
         tuple(_measure_role_changes(job, artifacts)) if job.roles is not None else (),
         _keep_models(job, artifacts) if job.keep_models else {},
         failed,
+        pruning.margin,
     )
 
 

@@ -194,7 +194,7 @@ class MethodRow:
     change: PairedDifference
     against_random: PairedDifference | None
     kept_by_kind: Mapping[str, float]
-    band: tuple[float, float]
+    band: tuple[float | None, float | None]
     dense: float
     task: str = ""
     q: float | None = None
@@ -232,8 +232,8 @@ class MethodDifference:
     q: float | None = None
 
     @property
-    def p(self) -> float:
-        """The p-value of no difference."""
+    def p(self) -> float | None:
+        """The p-value of no difference; None where the examples are too thin for one."""
         return self.change.p
 
     def to_dict(self) -> dict[str, object]:

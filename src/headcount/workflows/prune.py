@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,16 +13,21 @@ import numpy as np
 from torch import nn
 
 from headcount.core.budget import Budget
+from headcount.core.certificate import Certificate, TaskCertificate, certify_task
 from headcount.core.errors import ArtifactError, HeadcountError
-from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
+from headcount.core.evaluation import Evaluation
+from headcount.core.files import model_to_reopen
 from headcount.core.heads import Head
+from headcount.core.margin import Margin
 from headcount.core.plan import Plan
+from headcount.core.sizes import SizeTest, certify_sizes
+from headcount.core.stats.metric_parts import Total
 from headcount.data.evaluate import evaluate, fingerprint_of
 from headcount.data.stream import Progress
 from headcount.data.task import Task, task_key
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
-from headcount.models.provenance import model_key, provenance
+from headcount.models.provenance import model_key, provenance, weight_hash
 from headcount.pruning.base import Pruner
 from headcount.pruning.prune import Pruned, check_request, prune_by_spec, rebuild
 from headcount.pruning.spec import PruneSpec
@@ -31,18 +36,30 @@ from headcount.pruning.training.fine_tune import train_from_scratch
 from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
 from headcount.runs.layout import MODELS
 from headcount.runs.report.bench import Time
-from headcount.runs.report.plain import format_p, format_speed
-from headcount.runs.results import PRUNED, CostRecord, PrunedRecord, PrunedRow, compare_pruned, unpack_pruned
+from headcount.runs.report.certificates import describe_bound, headline
+from headcount.runs.report.plain import format_speed
+from headcount.runs.results import (
+    PRUNED,
+    SELECTION,
+    CostRecord,
+    PrunedRecord,
+    PrunedRow,
+    certify_pruned,
+    compare_pruned,
+    pack_arrays,
+    unpack_pruned,
+)
 from headcount.runs.store import Run
 from headcount.runs.sweep import Job, sweep
 from headcount.surgery.bench import bench
+from headcount.surgery.certificate_file import attach_certificate as write_beside_model
 from headcount.surgery.cost import Cost, cost
 from headcount.surgery.load import load
 from headcount.surgery.save import save
 from headcount.workflows.analysis_spec import BenchSizes
 from headcount.workflows.evaluate import evaluate_into
 
-REVISION = 2
+REVISION = 3
 """Raised where a method gives another result than before for the same request, so that a run does not take an older artifact for it."""
 WORK = "work"
 
@@ -58,9 +75,10 @@ class Pruning:
         command: The command line for the model card.
         companions: A folder whose tokenizer files are saved with a model.
         bench_sizes: What latency is measured for; None to measure nothing.
+        margin: How much worse a pruned model may be; None for bounds without a verdict.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three arguments, the rest by name
         self,
         run: Run,
         model: nn.Module,
@@ -70,9 +88,10 @@ class Pruning:
         command: str = "",
         companions: Path | None = None,
         bench_sizes: BenchSizes | None = None,
+        margin: Margin | None = None,
     ) -> None:
         self.run, self.model, self.task, self.limit, self.command = run, unwrap(model), task, limit, command
-        self.companions, self.bench_sizes = companions, bench_sizes
+        self.companions, self.bench_sizes, self.margin = companions, bench_sizes, margin
         self.heads = HeadMap.of(self.model)
         self.provenance = provenance()
         self._shared: dict[Any, Any] = {}
@@ -84,9 +103,21 @@ class Pruning:
         """The cost of the dense model."""
         return cost(self.model, heads=self.heads)
 
+    @property
+    def total(self) -> Total | None:
+        """What turns summed parts of the metric into the metric; None for a task without one."""
+        return self.task.metric.total if self.task.metric else None
+
     def evaluate_dense(self) -> Evaluation:
-        """Returns the evaluation of the dense model on the report split."""
-        return evaluate_into(self.run, "dense", self.model, self.task, limit=self.limit)
+        """Returns the evaluation of the dense model on the report split.
+
+        Raises:
+            OptionError: the margin does not fit the metric, or the metric of the dense model may be 0.
+        """
+        dense = evaluate_into(self.run, "dense", self.model, self.task, limit=self.limit)
+        if self.margin is not None:
+            certify_task(dense, dense, self.total, self.margin)
+        return dense
 
     def key(self, spec: PruneSpec) -> ArtifactKey:
         """Returns the key of the artifact of a request; it holds all options, defaults included."""
@@ -115,12 +146,13 @@ class Pruning:
             )
             history = [*pruned.history, *({"stage": "scratch", **entry} for entry in trained.history)]
             pruned = replace(pruned, model=model, history=history, steps={**pruned.steps, "scratch": trained.steps})
+        selection = evaluate(pruned.model, self.task, split="selection", limit=self.limit)
         evaluation = evaluate(pruned.model, self.task, limit=self.limit)
         if save_model:
             self._save_model(key, spec, pruned, evaluation)
         shutil.rmtree(folder, ignore_errors=True)
-        arrays = {"losses": evaluation.losses} | ({} if evaluation.parts is None else {"parts": evaluation.parts})
-        return self._record(spec, pruned, evaluation).to_dict(), arrays
+        arrays = pack_arrays(evaluation) | pack_arrays(selection, SELECTION)
+        return self._record(spec, pruned, evaluation, selection).to_dict(), arrays
 
     def _find_choice(self, spec: PruneSpec) -> Pruned | None:
         """Returns what was chosen for a control from scratch, with the dense model in place of its own, if the run holds the same request without.
@@ -138,7 +170,7 @@ class Pruning:
         history = [dict(entry) for entry in record.history]
         return Pruned(plan, self.model, history, {}, None, str(spec.method), gates, record.changed_weights, dict(record.steps))
 
-    def _record(self, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> PrunedRecord:
+    def _record(self, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation, selection: Evaluation) -> PrunedRecord:
         """Returns the content of the artifact of a pruned model."""
         resolved = spec.resolve_share(self.heads)
         return PrunedRecord(
@@ -164,6 +196,7 @@ class Pruning:
             trained=spec.method.info.trains == "weights" or spec.recover is not None,
             changed_weights=pruned.changed_weights,
             within_rounding=[] if pruned.scores is None else list(map(str, pruned.scores.heads_within_rounding())),
+            selection={"loss": selection.loss, "value": selection.value, "n_examples": selection.n_examples, "data": selection.data},
         )
 
     def make_model(self, spec: PruneSpec, progress: Progress | None = None) -> tuple[Artifact, nn.Module]:
@@ -199,15 +232,14 @@ class Pruning:
 
     def _save_model(self, key: ArtifactKey, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> None:
         timings = self._measure_latency(key, pruned.plan.removed, lambda: pruned.model)
-        dense = self.evaluate_dense()
-        changes = self._compare_with(dense, evaluation)
+        certificate = certify_pruned(self.evaluate_dense(), evaluation, self.total)
         save(
             pruned.model,
             self.model_folder(key),
             command=self.command or None,
             cost=(self.dense_cost, cost(pruned.model)),
             tokenizer=self.companions,
-            notes=card_sentences(spec, self.task.name, dense, evaluation, changes, timings),
+            notes=card_sentences(spec, certificate, timings),
             overwrite=True,
         )
         self.run.list_model(self.model_folder(key))
@@ -250,16 +282,31 @@ class Pruning:
         plan = Plan.removing(PrunedRecord.of(artifact).removed)
         plan.write(folder.parent / f"{folder.name}.plan.json", self.heads, weights=self.base_key["weights"])
 
-    def compare_with_dense(self, dense: Evaluation, artifact: Artifact) -> dict[str, PairedDifference]:
-        """Returns the difference of a pruned model from the dense one on the same examples, for loss and metric."""
-        return self._compare_with(dense, unpack_pruned(artifact))
-
-    def _compare_with(self, dense: Evaluation, pruned: Evaluation) -> dict[str, PairedDifference]:
-        return compare_with(dense, pruned, self.task.metric.total if self.task.metric else None)
-
     def compare_all_with_dense(self, dense: Evaluation, artifacts: Sequence[Artifact]) -> list[PrunedRow]:
-        """Returns one row per artifact, with its difference from the dense model."""
-        return compare_pruned(dense, artifacts, self.task.metric.total if self.task.metric else None, self.heads.blocks)
+        """Returns one row per artifact, with its bound against the dense model."""
+        return compare_pruned(dense, artifacts, self.total, self.heads.blocks, self.margin)
+
+    def attach_certificate(self, artifact: Artifact, certificate: TaskCertificate, tests: Sequence[SizeTest] = ()) -> Certificate:
+        """Returns the certificate of a kept model on its task, which is written beside it and into its card.
+
+        `tests` are the sizes that were tested in order on the way to it.
+        """
+        folder, record = self.model_folder(artifact.key), self.run.record()
+        opened = {name: value for name, value in (record.config.get("opened") or {}).items() if name != "model"}
+        dense_name = model_to_reopen(record.model.name, record.config)
+        whole = Certificate(
+            small=weight_hash(load(folder)),
+            dense=self.base_key["weights"],
+            margin="" if self.margin is None else str(self.margin),
+            tasks=(certificate,),
+            names=(folder.name, record.model.name),
+            sizes=tuple(test.to_record() for test in tests),
+            opening={"task": record.task or None, **opened, "against": dense_name, "other_tasks": []},
+            provenance=self.provenance,
+        )
+        write_beside_model(folder, whole)
+        self.run.list_model(folder)
+        return whole
 
 
 def _to_cost_record(counted: Cost) -> CostRecord:
@@ -291,27 +338,23 @@ def estimate_training(pruning: Pruning, specs: Sequence[PruneSpec]) -> TrainingE
     return TrainingEstimate(len(totals), min(totals), max(totals), min(map(min, stages)), seconds * sum(totals))
 
 
-def card_sentences(
-    spec: PruneSpec,
-    task: str,
-    dense: Evaluation,
-    pruned: Evaluation,
-    changes: Mapping[str, PairedDifference],
-    timings: Sequence[Time],
-) -> list[str]:
-    """Returns the sentences of a model card: how the model was made, its results against the dense model's, and its latency."""
-    sentences = [f"Pruned by {spec.label} (seed {spec.seed})."]
-    for name, before, after in (("metric", dense.value, pruned.value), ("loss", dense.loss, pruned.loss)):
-        if name in changes and before is not None and after is not None:
-            change = changes[name]
-            sentences.append(
-                f"{pruned.metric if name == 'metric' else 'loss'} {after:.4g} on {pruned.n_examples} examples of {task} that no choice was made "
-                f"on, the dense model's {before:.4g}: {change.difference:+.3g} (95 % {change.low:+.3g} to {change.high:+.3g}, {change.by}, "
-                f"{format_p(change.p)})."
-            )
+def card_sentences(spec: PruneSpec, certificate: TaskCertificate, timings: Sequence[Time]) -> list[str]:
+    """Returns the sentences of a model card: how the model was made, how much worse it is than the dense model, at most, and its latency."""
+    quality, by_loss = certificate.quality, certificate.by_loss
+    task = f" of {certificate.task}" if certificate.task else ""
+    sentences = [
+        f"Pruned by {spec.label} (seed {spec.seed}).",
+        f"{quality.quantity} {quality.small:.4g} on {certificate.n_examples} examples{task} that no choice was made on, the dense model's "
+        f"{quality.dense:.4g}: {headline(certificate)}.",
+    ]
+    if by_loss is not None:
+        sentences.append(f"loss {by_loss.small:.4g}, the dense model's {by_loss.dense:.4g}: {describe_bound(by_loss)}.")
     for batch, length in dict.fromkeys((row["batch"], row["length"]) for row in timings):
         by_model = {row["name"]: row for row in timings if (row["batch"], row["length"]) == (batch, length)}
-        latencies = [f"{name} {1000 * row['seconds']:.1f} ms ({format_speed(row['speedup'])})" for name, row in by_model.items()]
+        latencies = [
+            f"{name} {1000 * row['seconds']:.1f} ms ({format_speed(row['speedup'], row.get('speedup_low'), row.get('speedup_high'))})"
+            for name, row in by_model.items()
+        ]
         sentences.append(f"Batch {batch}, length {length}: {', '.join(latencies)}; medians of {by_model['removed']['rounds']}.")
     return sentences
 
@@ -358,6 +401,22 @@ class PruningOutcome(NamedTuple):
     dense: Evaluation
     artifacts: list[Artifact]
     failed: dict[str, HeadcountError]
+
+
+def prune_sizes(pruning: Pruning, spec: PruneSpec, sizes: Sequence[int], *, progress: Progress | None = None) -> list[SizeTest]:
+    """Returns the tests of a request at several sizes, from large to small up to the first that fails."""
+    dense, artifacts = pruning.evaluate_dense(), dict[int, Artifact]()
+
+    def certify(n_kept: int) -> TaskCertificate:
+        job = pruning.make_job(spec.resized(n_kept))
+        artifacts[n_kept] = pruning.run.find_or_compute(job.key, job.compute, provenance=pruning.provenance)
+        if progress is not None:
+            progress(len(artifacts), len(sizes))
+        return pruning.compare_all_with_dense(dense, [artifacts[n_kept]])[0].certificate
+
+    tests = certify_sizes(sizes, certify)
+    pruning.run.present(*artifacts.values())
+    return tests
 
 
 def prune_all(

@@ -23,7 +23,6 @@ from headcount.core.stats.significance import benjamini_hochberg, tango
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect_report
-from headcount.runs.report.plain import format_p
 from headcount.runs.report.roles import role_marks
 from headcount.runs.report.scores import _score_columns, _test_heads
 from headcount.runs.scores import all_scores, all_verdicts
@@ -34,7 +33,17 @@ EVERYTHING = ("scores", "roles", "evaluation", "pruned", "bench", "study", "prof
 
 def test_the_checker_finds_what_does_not_fit() -> None:
     good = {"of": "a", "point": None, "method": None, "keep": 3, "seed": 0, "name": "dense", "batch": 1, "length": 2, "seconds": 0.1}
-    good |= {"low": 0.1, "high": 0.1, "speedup": 1, "rounds": 5, "is_noisy": False, "is_apart": False, "is_odd": False}
+    good |= {
+        "low": 0.1,
+        "high": 0.1,
+        "speedup": 1,
+        "speedup_low": None,
+        "speedup_high": 1.1,
+        "rounds": 15,
+        "is_noisy": False,
+        "is_apart": False,
+        "is_odd": False,
+    }
     assert wrong(good, "BenchRow") == [] and len(TYPES) > 15
     for bad in ({"name": "whole"}, {"batch": "1"}, {"seconds": None}, {"extra": 1}, {"keep": True}):
         assert wrong({**good, **bad}, "BenchRow"), bad
@@ -182,22 +191,6 @@ def test_few_examples_damage_and_failures_are_told(tmp_path: Path) -> None:
     assert warnings.count("Failed: pruned l0: no luck") == 1
 
 
-def test_p_values_are_written_as_the_page_writes_them() -> None:
-    told = {
-        0.625: "0.63",
-        0.6249: "0.63",
-        0.125: "0.13",
-        0.0625: "0.063",
-        0.5: "0.5",
-        1.0: "1",
-        0.996: "1",
-        0.00104: "0.001",
-        0.04499: "0.045",
-    }
-    assert {p: format_p(p) for p in told} == {p: f"p = {text}" for p, text in told.items()}
-    assert format_p(0.0) == format_p(0.00099) == "p < 0.001"
-
-
 def test_a_run_whose_artifacts_are_gone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from headcount.app.main import main
 
@@ -281,7 +274,12 @@ def test_a_run_opens_by_its_name_and_says_which_it_is(tmp_path: Path) -> None:
 
 
 def test_the_python_types_of_the_page_have_the_fields_of_the_contract() -> None:
-    nested = {"Relation": ("Roles", "relations"), "Dense": ("Curves", "dense"), "BestPoint": ("Curves", "best")}
+    nested = {
+        "Relation": ("Roles", "relations"),
+        "Dense": ("Curves", "dense"),
+        "ChosenPoint": ("Curves", "chosen"),
+        "TestedPoint": ("Curves", "sizes"),
+    }
     nested |= {"Model": ("RunData", "model"), "ScoreDifference": ("Comparison", "scores"), "RoleChange": ("Comparison", "roles")}
     nested |= {"RolesOnly": ("Comparison", "roles_only"), "Outcomes": ("Comparison", "outcomes"), "Setting": ("Comparison", "config")}
     nested |= {"LiveRunStatus": ("Live", "runs")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import replace
 from itertools import permutations
@@ -15,15 +14,18 @@ from contract import check
 from kit import MADE, heads_of, make_run, request
 
 from headcount.core.budget import Budget
-from headcount.core.evaluation import Evaluation, PairedDifference, compare_with, interval
+from headcount.core.certificate import Certificate, certify_task
+from headcount.core.certificate_file import write_certificate
+from headcount.core.evaluation import Evaluation, interval
+from headcount.core.margin import Margin
 from headcount.core.stats.metric_parts import ratio
+from headcount.core.survivors import Survivors
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.layout import RUN
 from headcount.runs.records import write_record
 from headcount.runs.report.collect import collect_report
-from headcount.runs.report.plain import format_p
-from headcount.runs.results import Best, PrunedRow, find_best, smallest_safe, unpack_evaluation, unpack_pruned
+from headcount.runs.results import ChosenModel, PrunedRow, SelectionRecord, choose_by_size, choose_model, unpack_evaluation, unpack_pruned
 from headcount.runs.store import Run
 
 
@@ -40,12 +42,13 @@ def test_curves_are_what_the_library_tells(tmp_path: Path) -> None:
     assert len(curves["points"]) == len(artifacts) == 8
     for point in curves["points"]:
         artifact = artifacts[point["method"], point["keep"], point["seed"]]
-        change = compare_with(dense, unpack_pruned(artifact), ratio)["metric"]
-        assert point["difference"] == pytest.approx(change.difference, rel=1e-4, abs=1e-6)
-        assert (point["low"], point["high"]) == pytest.approx((change.low, change.high), rel=1e-4)
-        assert point["p"] == pytest.approx(change.p, rel=1e-2) and point["test"] == "Tango"
+        task = certify_task(dense, unpack_pruned(artifact), ratio)
+        assert point["difference"] == pytest.approx(-task.quality.loss, rel=1e-4, abs=1e-6)
+        assert (point["low"], point["high"]) == pytest.approx((-task.quality.bound, -task.quality.at_least), rel=1e-4)
+        assert point["bound"] == pytest.approx(task.quality.bound, rel=1e-4) and point["procedure"] == "Tango" and point["verdict"] is None
+        assert point["bound_text"].startswith("at most ") and point["right_to_wrong"] == len(task.right_to_wrong or ())
         assert len(point["removed"]) == 8 - point["keep"] and point["is_random"] == (point["method"] == "random")
-    assert curves["smallest_safe"]["random"] is None
+    assert curves["margin"] == "" and curves["sizes"] == [] and curves["chosen"]["point"] in curves["by_size"]
 
 
 def test_models_of_other_examples_are_left_out_and_named(tmp_path: Path) -> None:
@@ -112,37 +115,85 @@ def test_times_of_a_model_that_is_gone_name_none(tmp_path: Path) -> None:
     check(report, "RunData")
 
 
-def test_the_best_model_is_decided_once(tmp_path: Path) -> None:
-    row, worse = row_of(0.5, 0.1), {"changes": {"loss": PairedDifference(0.1, 0, 0, 0.001, "t")}}
-    assert find_best([]) is None and find_best([replace(row, removed=0, keep=8)]) is None
-    assert find_best([replace(row, keep=6, loss=0.5), row, replace(row, method="b", loss=0.9)]) == Best(2, True)
-    assert find_best([row, replace(row, seed=1, **worse), replace(row, keep=6, loss=3.0)]) == Best(2, True), "one bad seed is enough"
-    lost = [replace(row, **worse), replace(row, **worse, keep=6, loss=2.0), replace(row, **worse, keep=6, seed=1, loss=1.5)]
-    assert find_best(lost) == Best(2, False)
-    equal = [row, replace(row, method="b"), replace(row, seed=1)]
-    assert {str(order[find_best(order).at]) for order in permutations(equal)} == {str(row)}, "equals do not depend on their order"  # pyright: ignore[reportOptionalMemberAccess]
-    for seed in range(4):
-        data = collect_report(make_run(tmp_path / f"run{seed}", seed=seed)).report["runs"][0]
-        (best,) = [point for point in data["curves"]["points"] if point["id"] == data["curves"]["best"]["point"]]
-        safe = data["curves"]["best"]["is_safe"]
-        told = f"{8 - best['keep']} of them can be removed without" if safe else f"significantly worse, even {best['keep']} by"
-        quoted = re.search(rf"by {best['method']}: loss (\S+) against", data["summary"][1])
-        assert told in data["summary"][1] and quoted is not None and float(quoted[1]) == pytest.approx(best["loss"], rel=1e-3)
-        assert safe == any(keep is not None for keep in data["curves"]["smallest_safe"].values())
+def row_of(
+    keep: int, selection: float, *, right_to_wrong: int = 0, method: str = "a", seed: int = 0, margin: str | None = None
+) -> PrunedRow:
+    """A row of 16 heads with an accuracy on the selection split, and on the report split so many of 500 answers that went wrong."""
+    right, fallen = np.ones((500, 2)), np.ones((500, 2))
+    fallen[:right_to_wrong, 0] = 0
+    dense, small = (
+        Evaluation("t", "report", 500, 1 - parts[:, 0], "accuracy", True, float(parts[:, 0].mean()), parts, "d")
+        for parts in (right, fallen)
+    )
+    certificate = certify_task(dense, small, ratio, None if margin is None else Margin.parse(margin))
+    kept = Survivors(heads=tuple(map(str, range(keep))))
+    on_selection = SelectionRecord(loss=1 - selection, value=selection, n_examples=100, data="s")
+    return PrunedRow(method, keep, 16 - keep, seed, None, 1.0, small.value, True, certificate, 900, survivors=kept, selection=on_selection)
 
 
-def test_the_loss_of_a_model_is_by_its_metric_its_loss_or_both() -> None:
-    assert row_of(0.5, 0.1, (0.01, -0.1)).worse_by() == ["metric"] and row_of(0.01, 0.1, (0.01, -0.1)).worse_by() == ["metric", "loss"]
-    smaller = replace(row_of(0.5, 0.1, (0.01, -0.1)), higher_is_better=False)
-    assert smaller.worse_by() == row_of(0.5, 0.1, (0.5, -0.1)).worse_by() == []
-    assert row_of(0.01, 0.1).worse_by() == ["loss"] and row_of(0.01, -0.1).worse_by() == []
+def test_the_selection_split_chooses_and_the_report_split_does_not() -> None:
+    rows = [
+        row_of(8, 0.9, right_to_wrong=400),
+        row_of(8, 0.8, method="b"),
+        row_of(8, 0.9, right_to_wrong=300, seed=1),
+        row_of(4, 0.7),
+        row_of(4, 0.75, right_to_wrong=500, method="b"),
+        replace(row_of(16, 1.0), removed=0),
+    ]
+    assert choose_by_size(rows) == {8: 0, 4: 4}
+    assert choose_model(rows, has_margin=False) == ChosenModel(0), "the best on the selection split"
+    equal = [row_of(8, 0.9), row_of(4, 0.9)]
+    assert choose_model(equal, has_margin=False) == ChosenModel(1), "of equals the one with the fewest heads"
+    assert choose_model([], has_margin=True) is None and choose_model(rows[-1:], has_margin=False) is None
+    assert choose_model([replace(rows[0], selection=None)], has_margin=False) is None
+    for order in permutations(range(3)):
+        assert rows[order[choose_by_size([rows[at] for at in order])[8]]] == rows[0], "equals do not depend on their order"
 
 
-def row_of(p: float, difference: float, metric: tuple[float, float] | None = None) -> PrunedRow:
-    """A row whose loss, and maybe metric, differ by so much with such a p-value."""
-    changes = {"loss": PairedDifference(difference, 0, 0, p, "t")}
-    changes |= {} if metric is None else {"metric": PairedDifference(metric[1], 0, 0, metric[0], "t")}
-    return PrunedRow("a", 4, 4, 0, None, 1.0, None, True, changes, 900)
+def test_sizes_are_tested_in_order_up_to_the_first_that_fails() -> None:
+    lost = {12: 0, 10: 3, 8: 40, 4: 0}
+    rows = [row_of(keep, 0.5, right_to_wrong=n, margin="3pt") for keep, n in lost.items()]
+    chosen = choose_model(rows, has_margin=True)
+    assert chosen is not None and chosen.is_certified and chosen.position == 1
+    assert [(test.n_kept, test.certificate.verdict) for test in chosen.tests] == [(12, "certified"), (10, "certified"), (8, "worse")], (
+        "not 4"
+    )
+    failed = choose_model([row_of(12, 0.5, right_to_wrong=14, margin="3pt"), rows[3]], has_margin=True)
+    assert failed is not None and not failed.is_certified and failed.position == 0 and len(failed.tests) == 1
+
+
+@pytest.mark.parametrize("margin", [None, "60pt", "1pt"])
+def test_the_summary_speaks_of_the_chosen_model_and_its_bound(margin: str | None, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    write_record(run.folder / RUN, run.record().model_copy(update={"config": {**run.record().config, "margin": margin}}))
+    data = collect_report(Run.open(run.folder)).report["runs"][0]
+    check(data, "RunData")
+    curves, sentence = data["curves"], data["summary"][1]
+    (point,) = [point for point in curves["points"] if point["id"] == curves["chosen"]["point"]]
+    assert (
+        f"with {point['keep']} of 8 heads it is {point['bound_text']} (95 %, one-sided, n = 300), by {point['method']}" in sentence.lower()
+    )
+    begins = {None: "With ", "60pt": "Certified within 60pt: ", "1pt": "No size is certified within 1pt: "}
+    assert sentence.startswith(begins[margin])
+    if margin is None:
+        assert "the best on the selection split; the smallest margin that certifies it is" in sentence and point["verdict"] is None
+    else:
+        assert [size["keep"] for size in curves["sizes"]] == ([4, 2] if margin == "60pt" else [4])
+        assert point["verdict"] == ("certified" if margin == "60pt" else "undecided") and point["margin"] == margin
+
+
+def test_a_certificate_beside_a_kept_model_gives_its_point_a_verdict(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    artifact = next(iter(run.results("pruned").values()))
+    folder = run.folder / "models" / f"a.model.{artifact.key.digest[:8]}"
+    folder.mkdir(parents=True)
+    (folder / "heads.json").write_text('{"seal": "x"}')
+    task = certify_task(unpack_evaluation(run.results("evaluation")["dense"]), unpack_pruned(artifact), ratio, Margin.parse("90pt"))
+    write_certificate(folder / "certificate.json", Certificate("s", "d", "90pt", (task,)))
+    with Run.lead(run.folder) as leading:
+        leading.list_model(folder)
+    points = collect_report(Run.open(run.folder)).report["runs"][0]["curves"]["points"]
+    assert {(point["id"], point["margin"]) for point in points if point["verdict"] == "certified"} == {(artifact.key.digest[:12], "90pt")}
 
 
 def test_speed_is_told_with_its_doubts() -> None:
@@ -150,7 +201,8 @@ def test_speed_is_told_with_its_doubts() -> None:
     from headcount.runs.report.sentences import noise_warnings, speed_sentence
 
     def row(name: str, batch: int, low: float, middle: float, high: float, speedup: float) -> dict[str, Any]:
-        times = {"low": low, "seconds": middle, "high": high, "speedup": speedup, "rounds": 5}
+        ends = {"speedup_low": 0.8 * speedup, "speedup_high": speedup * 1.2} if batch == 1 or name == "masked" else {}
+        times = {"low": low, "seconds": middle, "high": high, "speedup": speedup, "rounds": 15, **ends}
         return {"of": "surgeon, 8 heads", "name": name, "batch": batch, "length": 64, **times}
 
     clear = judge_times(
@@ -163,7 +215,8 @@ def test_speed_is_told_with_its_doubts() -> None:
     assert [each["is_noisy"] for each in (*clear, *doubtful)] == [False, False, False, True, False, False]
     assert [each["is_odd"] for each in (*clear, *doubtful)] == [False, False, False, False, True, False]
     told = speed_sentence([*clear, *doubtful], {"threads": 1})
-    assert "is 2.00 times as fast at batch 1, 2.10 times as fast at batch 8 (" in told and "; at batch 8 the quartiles overlap" in told
+    assert "is 2.00 times as fast (1.60 … 2.40) at batch 1, 2.10 times as fast at batch 8 (" in told
+    assert "; at batch 8 it is not shown to differ" in told
     assert not noise_warnings(clear)
     assert len(noise_warnings([*clear, *doubtful])) == 1 and "8 × 64" in noise_warnings(doubtful)[0]
 
@@ -200,39 +253,22 @@ def test_the_interval_of_a_metric_holds_the_truth_nineteen_times_in_twenty() -> 
     assert 180 <= held <= 199
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_summary_quotes_the_test_that_decides(seed: int, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", seed=seed)
-    data = collect_report(run).report["runs"][0]
-    dense, sentence = unpack_evaluation(run.results("evaluation")["dense"]), data["summary"][1]
-    quoted = re.search(
-        r"by (\w+): loss \S+ against \S+ \(paired t (p [=<] \S+), n = 300\); accuracy \S+ against \S+ \(Tango (p [=<] \S+)\)", sentence
-    )
-    assert quoted is not None, sentence
-    safe = "without a significant loss" in sentence
-    keep = 8 - int(sentence.split()[0]) if safe else int(re.search(r"even (\d+) by", sentence)[1])  # pyright: ignore[reportOptionalSubscript]
-    wished = [
-        artifact
-        for artifact in run.results("pruned").values()
-        if (artifact.content["label"], artifact.content["arguments"]["keep"]) == (quoted[1], keep)
-    ]
-    changes = [compare_with(dense, unpack_pruned(artifact), ratio) for artifact in wished]
-    assert (quoted[2], quoted[3]) in {(format_p(made["loss"].p), format_p(made["metric"].p)) for made in changes}
-    down = float(re.search(r"accuracy (\S+) against", sentence)[1]) < dense.value  # pyright: ignore[reportOptionalSubscript]
-    loss, metric = (float(text.split()[-1]) for text in quoted.groups()[1:])
-    assert not safe or (loss >= 0.05 and (metric >= 0.05 or not down))
-
-
-def test_a_model_that_lost_nothing_is_not_called_safe(tmp_path: Path) -> None:
-    row = replace(row_of(1.0, 0.0), keep=8, removed=0)
-    assert smallest_safe([row]) == {"a": None} and smallest_safe([row, row_of(0.001, 1.0)]) == {"a": None}
-    assert smallest_safe([row, row_of(0.5, 1.0)]) == {"a": 4}
+def test_a_model_that_lost_nothing_is_no_candidate(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
         made = pack_pruned(run, request("random", 8), [])
         led.present(led.commit(*made, provenance={}))
     data = collect_report(run).report["runs"][0]
-    assert data["curves"]["smallest_safe"] == {"random": None} and data["summary"][1].startswith("Nothing was pruned")
+    assert data["curves"]["chosen"] is None and data["curves"]["by_size"] == [] and data["summary"][1].startswith("Nothing was pruned")
+
+
+def test_models_without_results_on_the_selection_split_are_no_candidates_and_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", kinds=("evaluation",))
+    with Run.lead(run.folder) as led:
+        led.present(led.commit(*pack_pruned(run, request("random", 4), heads_of()[4:]), provenance={}))
+    data = collect_report(run).report["runs"][0]
+    assert data["curves"]["chosen"] is None and data["summary"][1].startswith("The pruned models were not evaluated on the selection split")
+    assert sum("made by an earlier version" in warning for warning in data["warnings"]) == 1
 
 
 def pack_pruned(run: Run, told: dict[str, Any], removed: list[str], **parts: Any) -> tuple[ArtifactKey, dict[str, Any], dict[str, Any]]:
@@ -264,7 +300,7 @@ def test_floor_and_unit_make_a_method_of_their_own(tmp_path: Path) -> None:
     with Run.lead(run.folder) as led:
         led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (plain, floored, even)))
     curves = collect_report(run).report["runs"][0]["curves"]
-    assert sorted(point["method"] for point in curves["points"]) == sorted(curves["smallest_safe"]) == sorted(curves["commands"])
+    assert sorted(point["method"] for point in curves["points"]) == sorted(curves["commands"])
 
 
 def test_the_table_of_curves_tells_pruned_models_apart(tmp_path: Path) -> None:

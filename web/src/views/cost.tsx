@@ -54,7 +54,7 @@ function Latency({ rows }: { rows: BenchRow[] }): JSX.Element {
       class="wide"
       takeaway={speedsOf(some, shapes, called)}
       controls={models.length > 1 && <Choose label="Pruned model" value={of} options={models.map((value) => ({ value, label: benchName(rows.find((row) => row.of === value)!) }))} onPick={setPicked} />}
-      caption={`Median of one pass with quartiles, ${plural(some[0]?.rounds ?? 0, "round")}, interleaved. Each batch and length has its own scale from 0. Where the quartiles of two models overlap, their medians do not tell them apart.`}
+      caption={`Median of one pass with quartiles, ${plural(some[0]?.rounds ?? 0, "round")}, interleaved. Each batch and length has its own scale from 0. A difference is stated where the 95 % interval of the speed-up, by the log-ratios of the rounds, does not include 1.`}
       table={() => benchTable(rows)}
     >
       {warnings.length > 0 && <ul class="warnings">{warnings.map((warning) => <li key={warning}>{warning}</li>)}</ul>}
@@ -68,7 +68,7 @@ const sizeName = ([batch, length]: [number, number]): string => `batch ${batch},
 
 const rowOf = (rows: BenchRow[], name: BenchRow["name"], [batch, length]: [number, number]): BenchRow | undefined => rows.find((row) => row.name === name && row.batch === batch && row.length === length);
 
-/** What removal brings over all sizes that were timed; medians whose quartiles overlap are no difference. */
+/** What removal brings over all sizes that were timed; a speed-up whose interval includes 1 is no difference. */
 export function speedsOf(rows: BenchRow[], shapes: [number, number][], called: string): string {
   const pairs = shapes.flatMap((shape) => {
     const removed = rowOf(rows, "removed", shape);
@@ -77,7 +77,7 @@ export function speedsOf(rows: BenchRow[], shapes: [number, number][], called: s
   if (!pairs.length) return `No model of ${called} with heads removed was measured.`;
   const [apart, alike] = [pairs.filter((pair) => pair.apart), pairs.filter((pair) => !pair.apart)];
   const where = (some: typeof pairs): string => (some.length === 1 ? sizeName(some[0]!.shape) : `${some.length} of ${pairs.length} sizes`);
-  if (!apart.length) return `With its heads removed, ${called} is ${ALIKE} at ${pairs.length === 1 ? where(pairs) : `any of ${pairs.length} sizes`}: the quartiles overlap (medians ${speedRange(pairs.map((pair) => pair.speed))}).`;
+  if (!apart.length) return `With its heads removed, ${called} is ${ALIKE} at ${pairs.length === 1 ? where(pairs) : `any of ${pairs.length} sizes`}: the 95 % intervals of the speed-ups include 1, or fewer than 15 rounds give none (${speedRange(pairs.map((pair) => pair.speed))}).`;
   const fast = `Removing the heads of ${called} makes a pass ${speedRange(apart.map((pair) => pair.speed))}`;
   if (!alike.length) return `${fast} ${pairs.length === 1 ? `at ${where(pairs)}` : `over ${pairs.length} sizes of batch and length`}.`;
   return `${fast} at ${where(apart)}; at ${where(alike)} it is ${ALIKE}.`;

@@ -3,11 +3,11 @@ import type { JSX } from "preact";
 import { useId, useState } from "preact/hooks";
 import { COMMANDS } from "../commands";
 import type { BenchRow, Curves, Point } from "../contract";
-import { num, capital, interval, passOver, plural, pValue, seconds, secondsRange, short, signed, whole } from "../format";
+import { num, capital, interval, passOver, plural, seconds, secondsRange, short, signed, whole } from "../format";
 import { kindName } from "../heads";
 import { Check, Choose, CopyButton, HeadLink, Missing, Scroll } from "../parts/basics";
 import { download } from "../page";
-import { benchName, byLayer, commandOf, computed, guessText, latency, planFile, planFileName, planOrder, pointsOf, quantity, RANKING, shapesOf, speedText, standingText, usualShape, verdict, type Between, type Quantity } from "../plan";
+import { benchName, bound, byLayer, commandOf, computed, flips, guessText, latency, planFile, planFileName, planOrder, pointsOf, quantity, RANKING, shapesOf, speedText, standingText, usualShape, verdict, type Between, type Quantity } from "../plan";
 import { choice, clamp, heads, keep, method, methods, onePerBlock, plan, protect, run, seed, seeds, selected, standing, wholeGroups } from "../state";
 import { atMost, conditions, costText, missing, safeText } from "../verdicts";
 import { PruneForm } from "./live";
@@ -97,11 +97,10 @@ function Card({ name, value, detail, from = null }: { name: string; value: strin
   );
 }
 
-/** Both tests of a measured model, and which of them decides. */
-function tests(curves: Curves, point: Point): string[] {
-  const own = `${signed(point.difference)} (${interval(point.low, point.high, signed)}), ${point.test} p ${pValue(point.p)}`;
-  const loss = curves.metric !== "loss" && typeof point.loss_difference === "number" ? `loss ${signed(point.loss_difference)}, p ${pValue(point.loss_p)}` : "";
-  return [own, loss, verdict(curves, point)];
+/** How a measured model compares with the dense one: the bound, the verdict if there is a margin, and the answers that changed. */
+function comparison(curves: Curves, point: Point): string[] {
+  const loss = curves.metric !== "loss" && typeof point.loss_difference === "number" ? `, loss ${signed(point.loss_difference)}` : "";
+  return [bound(curves, point), verdict(point), `${signed(point.difference)} against the dense model${loss}`, flips(point)];
 }
 
 function MetricCard(): JSX.Element {
@@ -111,7 +110,7 @@ function MetricCard(): JSX.Element {
   if (point) {
     const same = pointsOf(curves, method.value).filter((one) => one.keep === point.keep).map((one) => one.value);
     const spread = same.length > 1 ? `${same.length} seeds ${num(Math.min(...same))} to ${num(Math.max(...same))}` : "";
-    return <Card name={curves.metric} value={num(point.value)} detail={[...tests(curves, point), spread]} />;
+    return <Card name={curves.metric} value={num(point.value)} detail={[...comparison(curves, point), spread]} />;
   }
   const at = quantity(run.value, method.value, "value", keep.value);
   const against = at && `${signed(at.value - curves.dense.value)} against the dense model`;

@@ -6,7 +6,7 @@ import type { LiveApi, RunData } from "../contract";
 import { interval, num, plural, pValue, signed } from "../format";
 import { ask, Busy, whyNot } from "../live";
 import { Choose } from "../parts/basics";
-import { RANKING, verdict } from "../plan";
+import { bound, RANKING, verdict } from "../plan";
 import { asked, choice, heads, keep, learn, run, runAt, said, selected, sentence } from "../state";
 
 /** Counts actions of this page that have ended: what another was refused for is then over. */
@@ -175,10 +175,9 @@ export function PruneForm(): JSX.Element {
 }
 
 function Pruned({ answer: { folder, point }, of }: { answer: LiveApi["prune"]["answer"]; of: RunData }): JSX.Element {
-  const test = `${point.p === null ? "" : `; ${point.test} p ${pValue(point.p)}`}${typeof point.loss_p === "number" ? `; p of the loss ${pValue(point.loss_p)}` : ""}`;
   return (
     <p role="status">
-      Written to <code>{folder}</code>: {point.method}, {plural(point.keep, "head")}, seed {point.seed}: {of.curves?.metric ?? "metric"} <b>{num(point.value)}</b>, {signed(point.difference)} against the dense model (95 % interval {interval(point.low, point.high, signed)}{test}){of.curves && `, ${verdict(of.curves, point)}`}. {plural(point.removed.length, "head")} went{of.curves ? "; the map and the curves show it now" : ""}.
+      Written to <code>{folder}</code>: {point.method}, {plural(point.keep, "head")}, seed {point.seed}: {of.curves?.metric ?? "metric"} <b>{num(point.value)}</b>, {signed(point.difference)} against the dense model{of.curves && `, ${bound(of.curves, point)}`}{point.verdict && `, ${verdict(point)}`}. {plural(point.removed.length, "head")} went{of.curves ? "; the map and the curves show it now" : ""}.
     </p>
   );
 }

@@ -2,6 +2,7 @@
 import type { JSX } from "preact";
 import { Missing, CopyButton, Section } from "../parts/basics";
 import { plain, short, whole } from "../format";
+import { chosenOf } from "../plan";
 import { report, run } from "../state";
 import { KeepPanel } from "./keep";
 import { Workbench } from "./map";
@@ -23,6 +24,7 @@ function Summary(): JSX.Element {
   const notes = [...warnings, ...report.value.left_out];
   return (
     <section class="summary" aria-label="Summary">
+      <Badge />
       <div class="lead">
         {sentences.map((sentence, at) => (
           <p key={at}><Numbers text={sentence} /></p>
@@ -36,6 +38,12 @@ function Summary(): JSX.Element {
       )}
     </section>
   );
+}
+
+/** The badge of a certified model; the second sentence says which and by what bound. */
+function Badge(): JSX.Element | null {
+  const chosen = chosenOf(run.value.curves);
+  return chosen?.verdict === "certified" ? <span class="tag solid certified">certified within {chosen.margin}</span> : null;
 }
 
 /** Numbers stand out of their sentence. */

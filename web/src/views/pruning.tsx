@@ -2,14 +2,14 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Curves, Point } from "../contract";
-import { capital, interval, num, plural, pValue, signed, whole } from "../format";
+import { capital, num, plural, signed, whole } from "../format";
 import { Axes, frameOf, type Frame } from "../parts/axes";
 import { Check, Missing, useWidth } from "../parts/basics";
 import { Figure } from "../parts/figure";
 import { useRoving } from "../parts/roving";
 import { LineSample, strokeOf, type Stroke } from "../parts/series";
 import { markOf, through } from "../parts/shapes";
-import { bestOf, quantity, verdict } from "../plan";
+import { bound, chosenOf, quantity, verdict } from "../plan";
 import { dark, keep, method, run, seed, standing } from "../state";
 import { KeepPanel } from "./keep";
 
@@ -50,11 +50,11 @@ export function seriesOf(points: Point[]): Series[] {
 const styleOf = (series: Series): Stroke => strokeOf(series.at, series.isRandom, dark.value);
 
 function takeaway(curves: Curves, total: number): string {
-  const best = bestOf(curves);
+  const chosen = chosenOf(curves);
   const denseText = `The dense model has ${curves.metric} ${num(curves.dense.value)}.`;
-  if (!best) return `${denseText} No measured model lost a head.`;
-  if (!best.isSafe) return `${denseText} Every measured pruned model loses significantly, by metric or loss.`;
-  return `${denseText} With ${best.point.method}, ${whole(best.point.keep)} of ${plural(total, "head")} are enough: the smallest measured K without a significant loss by metric or loss.`;
+  if (!chosen) return `${denseText} No model was chosen.`;
+  const which = chosen.verdict === "certified" ? "certified" : curves.sizes.length ? "no size is certified; the largest tested" : "the best on the selection split";
+  return `${denseText} With ${chosen.method}, ${whole(chosen.keep)} of ${plural(total, "head")} (${which}${chosen.margin ? `, margin ${chosen.margin}` : ""}) it is ${bound(curves, chosen)}.`;
 }
 
 function CurveFigure({ curves }: { curves: Curves }): JSX.Element {
@@ -72,20 +72,18 @@ function CurveFigure({ curves }: { curves: Curves }): JSX.Element {
       class="wide"
       takeaway={takeaway(curves, run.value.heads.length)}
       controls={both && <><Check label="Methods that train weights" on={trained} onFlip={setTrained} /><Check label="Methods without training" on={untrained} onFlip={setUntrained} /></>}
-      caption={`Points were measured, lines between them are interpolated. Bands are the range over seeds${all.some((series) => series.isRandom) ? "; grey is random removal" : ""}. The dashed level is the dense model with its interval, on ${plural(curves.dense.n_examples, "example")}. A ring marks the smallest K without a significant loss by metric or loss. ${curves.higher_is_better ? "Higher" : "Lower"} is better.`}
+      caption={`Points were measured, lines between them are interpolated. Bands are the range over seeds${all.some((series) => series.isRandom) ? "; grey is random removal" : ""}. The dashed level is the dense model with its interval, on ${plural(curves.dense.n_examples, "example")}. A ring marks the model of each size that the selection split chose, a full one a certified model. ${curves.higher_is_better ? "Higher" : "Lower"} is better.`}
       table={() => pointTable(curves)}
     >
       <Chart curves={curves} shown={shown} />
       <ul class="series-key" aria-label="Methods">
         {open.map((series) => {
           const { stroke, dash } = styleOf(series);
-          const safe = curves.smallest_safe[series.method];
           return (
             <li key={series.method}>
               <button type="button" aria-pressed={!hidden.has(series.method)} onClick={() => flip(series.method)}>
                 <LineSample stroke={stroke} dash={dash} mark={series.at} />
                 <span>{series.method}</span>
-                <span class="note">{typeof safe === "number" ? `K ${safe}` : "no safe K"}</span>
               </button>
             </li>
           );
@@ -119,18 +117,19 @@ function Chart({ curves, shown }: { curves: Curves; shown: Series[] }): JSX.Elem
           <Here frame={frame} />
           {places.map(({ series, at }, place) => {
             const step = series.steps[at]!;
-            const safe = curves.smallest_safe[series.method] === step.keep;
+            const chosen = step.points.find((point) => curves.by_size.includes(point.id));
+            const isCertified = chosen?.verdict === "certified" && (!curves.sizes.length || curves.sizes.some((size) => size.point === chosen.id));
             const { stroke } = styleOf(series);
             return (
               <g key={`${series.method} ${step.keep}`} transform={`translate(${frame.x(step.keep)} ${frame.y(step.mean)})`}>
-                {safe && <circle class="safe" r="9" stroke={stroke} />}
+                {chosen && <circle class={isCertified ? "chosen certified" : "chosen"} r="9" stroke={stroke} />}
                 <path
                   {...roving.of(place)}
                   onFocus={() => (roving.of(place).onFocus(), setLooked({ series, at }))}
                   onPointerEnter={() => setLooked({ series, at })}
                   onClick={() => choose(place)}
                   role="button"
-                  aria-label={`${series.method}, ${step.keep} heads kept, ${curves.metric} ${num(step.mean)}, ${plural(step.points.length, "seed")}${safe ? ", smallest without a significant loss" : ""}`}
+                  aria-label={`${series.method}, ${step.keep} heads kept, ${curves.metric} ${num(step.mean)}, ${plural(step.points.length, "seed")}${isCertified ? ", certified" : chosen ? ", chosen on the selection split" : ""}`}
                   class="mark"
                   d={markOf(series.at)}
                   fill={stroke}
@@ -194,14 +193,14 @@ function Seeds({ looked, curves }: { looked: { series: Series; at: number } | nu
       <strong>{looked.series.method}, K {step.keep}</strong>
       <span>{curves.metric} mean <b>{num(step.mean)}</b></span>
       {step.points.map((point) => (
-        <span key={point.seed}>seed {point.seed}: <b>{num(point.value)}</b> ({signed(point.difference)}, {interval(point.low, point.high, signed)}, p {pValue(point.p)}{typeof point.loss_p === "number" && curves.metric !== "loss" ? `, p of the loss ${pValue(point.loss_p)}` : ""}, {verdict(curves, point)})</span>
+        <span key={point.seed}>seed {point.seed}: <b>{num(point.value)}</b> ({signed(point.difference)}, {bound(curves, point)}{point.verdict && `, ${verdict(point)}`})</span>
       ))}
     </div>
   );
 }
 
 function pointTable(curves: Curves): { columns: { name: string }[]; rows: (string | number | boolean | null)[][] } {
-  const columns = ["method", "K", "seed", curves.metric, "difference", "low", "high", "p", "test", "loss difference", "loss p", "significant loss", "trained", "repaired", "parameters", "bytes"].map((name) => ({ name }));
-  const rows = curves.points.map((point) => [point.method, point.keep, point.seed, point.value, point.difference, point.low, point.high, point.p, point.test, point.loss_difference, point.loss_p, point.worse_by.length > 0, point.is_trained, point.is_repaired, point.parameters, point.bytes]);
+  const columns = ["method", "K", "seed", curves.metric, "difference", "worse by at most", "verdict", "right to wrong", "wrong to right", "procedure", "loss difference", "trained", "repaired", "parameters", "bytes"].map((name) => ({ name }));
+  const rows = curves.points.map((point) => [point.method, point.keep, point.seed, point.value, point.difference, point.bound_text, point.verdict, point.right_to_wrong, point.wrong_to_right, point.procedure, point.loss_difference, point.is_trained, point.is_repaired, point.parameters, point.bytes]);
   return { columns, rows };
 }

@@ -38,7 +38,7 @@ def parse_sizes(text: str) -> list[int | float]:
     return numbers
 
 
-AMOUNT = ("by", "methods", "keep", "seeds", "scored", "judged", "reported", "longest")
+AMOUNT = ("by", "methods", "keep", "margin", "seeds", "scored", "judged", "reported", "longest")
 
 
 class AnalysisOptions(group_options("AnalysisOptions", {AnalysisSpec: AMOUNT, Recipe: TRAINING})):
@@ -50,6 +50,7 @@ class AnalysisOptions(group_options("AnalysisOptions", {AnalysisSpec: AMOUNT, Re
             by=tuple(split_at_commas(self.by)),
             methods=tuple(split_methods(self.methods)),
             keep=None if self.keep is None else tuple(parse_sizes(self.keep)),
+            margin=self.margin,
             seeds=self.seeds,
             scored=self.scored,
             judged=self.judged,
@@ -73,7 +74,7 @@ def run(
     parser: Parser = None,
     amount: AnalysisOptions = DEFAULT_ANALYSIS,
 ) -> None:
-    """Map, score, label, profile and prune the heads of a model, keep and measure the best smaller one, and write the report."""
+    """Map, score, label, profile and prune the heads of a model, keep and measure one smaller model, and write the report."""
     check_embedded(text, embedded)
     spec = amount.spec(limit=data.limit, seed=data.seed)
     with lead_run(session, out, "analyze is led by one process; start it without torchrun") as run_folder:

@@ -9,16 +9,13 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.pruning import MarginText
 from headcount.app.console.session import Session
 from headcount.core.margin import Margin
 
 Against = Annotated[
     str | None,
     typer.Option("--against", metavar="DENSE", help="The dense model: a folder or a hub id; a run and a certificate name theirs."),
-]
-MarginText = Annotated[
-    str | None,
-    typer.Option("--margin", metavar="M", help="How much worse it may be: 1% of the dense model's metric, or 0.5pt (points)."),
 ]
 LossMargin = Annotated[
     str | None, typer.Option("--loss-margin", metavar="M", help="How much larger the loss may be, such as 2%; else it is only shown.")

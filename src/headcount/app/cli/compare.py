@@ -9,9 +9,10 @@ import typer
 from headcount.app.console.command import command
 from headcount.app.console.comparison import DEFAULT_MEASURE, MeasureOptions
 from headcount.app.console.inputs import NewHead, RunOptions, TaskOptions
-from headcount.app.console.pruning import DEFAULT_PRUNING, PlanFile, PruningOptions
+from headcount.app.console.pruning import DEFAULT_PRUNING, MarginText, PlanFile, PruningOptions
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
+from headcount.core.margin import Margin
 
 Methods = Annotated[
     str,
@@ -37,6 +38,7 @@ def run(
     methods: Methods = "surgeon,gradient,random",
     keep: Keep = "12.5%,25%,50%,75%",
     seeds: Seeds = 3,
+    margin: MarginText = None,
     folder: RunOptions = DEFAULT_FOLDER,
     pruning: PruningOptions = DEFAULT_PRUNING,
     measure: MeasureOptions = DEFAULT_MEASURE,
@@ -47,7 +49,8 @@ def run(
     if folder.out is None:
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
     measure.check()
+    parsed = None if margin is None else Margin.parse(margin)
     with open_run(session, folder) as run_folder:
         from headcount.app.jobs.compare import compare_pruners
 
-        compare_pruners(session, data, methods, keep, seeds, pruning, measure, run_folder, new_head=new_head, plan=plan)
+        compare_pruners(session, data, methods, keep, seeds, pruning, measure, run_folder, margin=parsed, new_head=new_head, plan=plan)

@@ -16,7 +16,10 @@ def run(
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Show every attention block: its heads, its modules, what can be gated and cut. A configuration alone is enough."""
+    """Show every attention block: its heads, its modules, what can be gated and cut, and what removing half of the heads saves at most.
+
+    A configuration alone is enough.
+    """
     from headcount.app.jobs.map import show_map
 
     show_map(session, model, ModelOptions(auto=auto, allow_pickle=allow_pickle, trust_remote_code=trust_remote_code))

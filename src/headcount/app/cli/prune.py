@@ -12,6 +12,7 @@ from headcount.app.console.inputs import NewHead, RunOptions, TaskOptions, parse
 from headcount.app.console.pruning import (
     DEFAULT_PRUNING,
     DEFAULT_SIZE,
+    MarginText,
     MethodOptions,
     PlanFile,
     PruningOptions,
@@ -20,6 +21,7 @@ from headcount.app.console.pruning import (
 )
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
+from headcount.core.margin import Margin
 
 Method = Annotated[
     str | None,
@@ -42,6 +44,7 @@ def run(
     data: TaskOptions,
     out: Out,
     size: SizeOptions = DEFAULT_SIZE,
+    margin: MarginText = None,
     method: Method = None,
     option: MethodOptions = None,
     pruning: PruningOptions = DEFAULT_PRUNING,
@@ -49,13 +52,19 @@ def run(
     bench: Bench = True,
     plan: PlanFile = None,
     new_head: NewHead = False,
-) -> None:
-    """Prune to K heads, repair, cut, verify, evaluate against the dense model in pairs, and save the smaller model."""
-    if plan is not None and (method is not None or option or any(value is not None for value in size)):
+) -> int:
+    """Prune to K heads, repair, cut, verify, evaluate against the dense model in pairs, and save the smaller model.
+
+    With --margin and without --keep: the smallest certified model. 90 %, 80 %, … 10 % of the heads are tested in this order, up to the first that
+    fails; exit code 1 where that is the first.
+    """
+    parsed = None if margin is None else Margin.parse(margin)
+    if plan is not None and (method is not None or option or size.is_given):
         raise typer.BadParameter("--plan says which heads go; leave --method, --option and the size out")
     method_text = add_method_options(method or "surgeon", parse_named_values(option, "--option"))
     seed = data.seed if method_seed is None else method_seed
     with open_run(session, RunOptions(out)) as run_folder:
         from headcount.app.jobs.prune import prune_model
 
-        prune_model(session, data, method_text, size, pruning, run_folder, seed=seed, measures_speed=bench, new_head=new_head, plan=plan)
+        options = {"seed": seed, "margin": parsed, "measures_speed": bench, "new_head": new_head, "plan": plan}
+        return prune_model(session, data, method_text, size, pruning, run_folder, **options)

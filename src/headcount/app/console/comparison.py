@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from headcount.app.console.format import format_cell, format_ends
 from headcount.app.console.options import parse_numbers
-from headcount.app.console.pruning import show_pruned_rows, show_survivors
+from headcount.app.console.pruning import show_pruned_rows, show_survivors, show_tests
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_embedded
 from headcount.core.definition import DEFAULT_DEFINITION
@@ -86,6 +87,25 @@ def show_comparison(session: Session, comparison: Comparison) -> None:
     _show_role_changes(session, comparison.role_changes)
 
 
+def show_chosen(session: Session, comparison: Comparison) -> None:
+    """Prints the model of each size that the selection split chose, with its bound; with a margin, the sizes tested in order."""
+    from headcount.runs.report.certificates import describe_smallest_margin, format_bound
+    from headcount.runs.results import choose_by_size
+
+    chosen, rows = comparison.chosen, comparison.models
+    lines = [
+        (rows[at].keep, rows[at].method, rows[at].seed, format_bound(quality), describe_smallest_margin(quality))
+        for at in choose_by_size(rows).values()
+        if (quality := rows[at].certificate.quality)
+    ]
+    if lines:
+        columns = ("heads", "best on selection", "seed", "worse by at most", "smallest margin certified")
+        session.write_table(columns, lines, right=("heads", "seed", "worse by at most", "smallest margin certified"))
+        session.write_line("each bound and each margin holds for its row alone")
+    if chosen is not None and comparison.margin is not None:
+        show_tests(session, chosen.tests, comparison.margin, comparison.dense.n_examples)
+
+
 def _show_methods(session: Session, rows: Sequence[MethodRow], metric: str) -> None:
     lines = [
         (
@@ -107,7 +127,14 @@ def _show_methods(session: Session, rows: Sequence[MethodRow], metric: str) -> N
 def _show_differences(session: Session, tested: Sequence[MethodRow], differences: Sequence[MethodDifference], metric: str) -> None:
     """Prints the differences from random heads; those between other methods are in the table of the run."""
     lines = [
-        (row.method, row.n_kept, f"{change.difference:+.4g}", f"{change.low:+.3g} … {change.high:+.3g}", f"{change.p:.2g}", f"{row.q:.2g}")
+        (
+            row.method,
+            row.n_kept,
+            f"{change.difference:+.4g}",
+            format_ends(change.low, change.high),
+            format_cell(change.p),
+            format_cell(row.q),
+        )
         for row in tested
         if (change := row.against_random) is not None
     ]

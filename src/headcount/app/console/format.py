@@ -10,13 +10,16 @@ from headcount.core.training_log import FEW_STEPS
 
 if TYPE_CHECKING:
     from headcount.core.damage import HeadVerdict, HeadVerdicts
-    from headcount.runs.results import PrunedRow
 
 
-def format_fewest_heads(rows: Sequence[PrunedRow], method: str, fewest_safe: int | None) -> str:
-    """Returns the fewest heads of a method without a significant loss; how many sizes were tried where all of them lose."""
-    sizes = {row.keep for row in rows if row.method == method and row.removed}
-    return str(fewest_safe) if fewest_safe is not None else f"none of {len(sizes)} tried" if sizes else "nothing was removed"
+def format_ends(low: float | None, high: float | None) -> str:
+    """Returns the ends of an interval of a difference; nothing where there is none."""
+    return "" if low is None or high is None else f"{low:+.3g} … {high:+.3g}"
+
+
+def format_cell(number: float | None) -> str:
+    """Returns a p-value with two digits; nothing where there is none."""
+    return "" if number is None else f"{number:.2g}"
 
 
 def format_duration(seconds: float) -> str:

@@ -42,6 +42,9 @@ SourceColumn = Annotated[str | None, typer.Option("--source-column", metavar="NA
 TargetColumn = Annotated[str | None, typer.Option("--target-column", metavar="NAME", help="The column of the translation.")]
 MaxLength = Annotated[int | None, typer.Option("--max-length", metavar="N", min=2, help="The longest example, in tokens; see --truncate.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Truncate longer texts instead of refusing them.")]
+DocumentColumn = Annotated[
+    str | None, typer.Option("--document-column", metavar="NAME", help="The column that names the document of an example.")
+]
 ImageColumn = Annotated[str | None, typer.Option("--image-column", metavar="NAME", help="The column of the image.")]
 TaskOption = Annotated[
     list[str] | None,
@@ -118,6 +121,7 @@ class TaskOptions(NamedTuple):
     source_column: SourceColumn = None
     target_column: TargetColumn = None
     image_column: ImageColumn = None
+    document_column: DocumentColumn = None
     task_option: TaskOption = None
     max_length: MaxLength = None
     truncate: Truncate = False

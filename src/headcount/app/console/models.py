@@ -141,6 +141,15 @@ def open_named_task(session: Session, data: TaskOptions, model: nn.Module, folde
     return task
 
 
+def note_power(session: Session, task: Task, limit: int | None) -> None:
+    """Notes what the report split of a task can show, before work begins."""
+    from headcount.runs.report.certificates import describe_power
+
+    n_examples = min(len(task.report), limit or len(task.report))
+    if n_examples > 1:
+        session.write_note(describe_power(n_examples, task.metric.name if task.metric else ""))
+
+
 def has_weights(folder: Path) -> bool:
     """Whether a folder holds weights, not only a configuration."""
     return any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "pytorch_model*.bin"))

@@ -6,7 +6,7 @@ from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from headcount.app.console.session import Session
 from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
 from headcount.core.heads import Head
+from headcount.core.margin import Margin
 from headcount.core.options import declarations
 from headcount.core.plan import Plan
 from headcount.pruning.recipe import Recipe
@@ -23,6 +24,7 @@ from headcount.pruning.spec import PruneSpec
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation
+    from headcount.core.sizes import SizeTest
     from headcount.models.head_map import HeadMap
     from headcount.pruning.base import Pruner
     from headcount.runs.results import PrunedRow
@@ -36,11 +38,13 @@ METAVARS = {
     "protected": "L0H3,…",
     "recover": "LENGTH",
     "scratch": "LENGTH",
+    "margin": "M",
 }
 """What stands for a value in the help of an option, where its type says too little."""
 TYPES: dict[str, Any] = {"repair": bool | None, "parameters": int | None, "kv_bytes": int | None, "latency": float | None}
 TYPES |= {"steps": int | None, "epochs": float | None}
-TYPES |= dict.fromkeys(("floor", "train_batch", "seeds", "scored", "reported", "longest"), int)
+TYPES |= dict.fromkeys(("floor", "train_batch", "seeds", "scored", "longest"), int)
+TYPES |= {"reported": int | None}
 TYPES |= dict.fromkeys(("rate", "scratch_rate", "warmup", "decay", "distil"), float)
 """What typer reads of an option; all others are text."""
 MILLISECONDS = "milliseconds of a pass over 8 rows of 128 tokens, or as many as the model reads, measured here."
@@ -96,10 +100,16 @@ def build_recipe(options: tuple[Any, ...], names: Sequence[str]) -> Recipe:
 class SizeOptions(group_options("SizeOptions", {Budget: ("keep", "parameters", "kv_bytes", "latency")})):
     """How much stays, by exactly one option; none of them where an option of the method decides."""
 
-    def budget(self, method_sizing_option: str) -> Budget:
+    @property
+    def is_given(self) -> bool:
+        """Whether an option says how much stays."""
+        return any(value is not None for value in self)
+
+    def budget(self, method_sizing_option: str, *, has_margin: bool = False) -> Budget:
         """Returns the size as a budget, without one where `method_sizing_option` names an option of the method that decides.
 
-        A budget of one head stands for --keep, which `parse_head_count` reads once the heads of the model are known.
+        A budget of one head stands for --keep, which `parse_head_count` reads once the heads of the model are known, and for no size beside a margin,
+        which decides then.
 
         Raises:
             BadParameter: not exactly one size is given, or one beside the option that decides.
@@ -110,9 +120,11 @@ class SizeOptions(group_options("SizeOptions", {Budget: ("keep", "parameters", "
             raise typer.BadParameter(
                 f"{method_sizing_option} decides how many heads stay; leave it out, or {', '.join(flags[:-1])} and {flags[-1]}"
             )
-        if not method_sizing_option and len(sizes) != 1:
-            raise typer.BadParameter(f"say how much stays by exactly one of {', '.join(flags[:-1])} and {flags[-1]}")
-        if self.keep is not None:
+        if not method_sizing_option and (len(sizes) > 1 or not (sizes or has_margin)):
+            raise typer.BadParameter(
+                f"say how much stays by exactly one of {', '.join(flags[:-1])} and {flags[-1]}, or --margin for the smallest certified model"
+            )
+        if self.keep is not None or (has_margin and not sizes and not method_sizing_option):
             return Budget(keep=1)
         return Budget(**sizes | ({"latency": sizes["latency"] / 1000} if "latency" in sizes else {}))
 
@@ -148,6 +160,10 @@ class PruningOptions(group_options("PruningOptions", {PruneSpec: STAGES, Recipe:
         return tuple(split_at_commas(self.kinds or ""))
 
 
+MarginText = Annotated[
+    str | None,
+    typer.Option("--margin", metavar="M", help="How much worse a smaller model may be: 1% of the dense model's metric, or 0.5pt (points)."),
+]
 PlanFile = Annotated[
     Path | None,
     typer.Option("--plan", metavar="FILE", help="A plan made elsewhere, as Plan.write and `prune` write it: it says which heads go."),
@@ -216,11 +232,12 @@ def split_methods(text: str) -> list[str]:
 
 
 def show_pruned_rows(session: Session, dense: Evaluation, rows: Sequence[PrunedRow]) -> None:
-    """Prints the dense model, then one line per pruned model with its change, interval and p-value."""
+    """Prints the dense model, then one line per pruned model: its metric, the difference, how much worse it is at most, and the changed answers."""
+    from headcount.runs.report.certificates import format_bound
+
     metric = dense.metric or "loss"
-    value = dense.loss if dense.value is None else dense.value
-    session.write_line(f"the dense model: {metric} {value:.4g}, loss {dense.loss:.4g} on {dense.n_examples} examples")
-    tested: Literal["metric", "loss"] = "metric" if any("metric" in row.changes for row in rows) else "loss"
+    session.write_line(f"the dense model: {metric} {dense.score:.4g}, loss {dense.loss:.4g} on {dense.n_examples} examples")
+    has_verdicts, has_flips = any(row.certificate.verdict for row in rows), any(row.certificate.right_to_wrong is not None for row in rows)
     lines = [
         (
             row.method,
@@ -228,18 +245,41 @@ def show_pruned_rows(session: Session, dense: Evaluation, rows: Sequence[PrunedR
             row.seed,
             "" if row.steps is None else row.steps,
             f"{row.value if row.value is not None else row.loss:.4g}",
-            f"{row.changes[tested].difference:+.4g}",
-            f"{row.changes[tested].low:+.3g} … {row.changes[tested].high:+.3g}",
-            f"{row.changes[tested].p:.2g}",
-            f"{row.changes['loss'].difference:+.3g}",
+            f"{row.difference:+.4g}",
+            format_bound(row.certificate.quality),
+            *([row.certificate.verdict or ""] if has_verdicts else []),
+            *(
+                ["" if flipped is None else len(flipped) for flipped in (row.certificate.right_to_wrong, row.certificate.wrong_to_right)]
+                if has_flips
+                else []
+            ),
+            f"{row.loss - dense.loss:+.3g}",
             f"{row.parameters:,}",
         )
         for row in rows
     ]
-    columns = ("method", "heads", "seed", "steps", metric, "change", "95% interval", "p", "loss", "parameters")
-    session.write_table(columns, lines, right=columns[1:])
+    verdicts, flips = ["verdict"] if has_verdicts else [], ["right → wrong", "wrong → right"] if has_flips else []
+    columns = ("method", "heads", "seed", "steps", metric, "change", "worse by at most", *verdicts, *flips, "loss", "parameters")
+    session.write_table(columns, lines, right=[column for column in columns[1:] if column != "verdict"])
+    session.write_line(f"each bound holds for its row alone (95 %, one-sided, n = {dense.n_examples})")
     for method, heads in {row.method: row.within_rounding for row in rows if row.within_rounding}.items():
         session.write_note(format_rounding_warning(method, heads))
+
+
+def show_tests(session: Session, tests: Sequence[SizeTest], margin: Margin, n_examples: int) -> None:
+    """Prints the sizes that were tested in order, and the smallest certified one, or the bound of the first, which failed."""
+    from headcount.runs.report.certificates import describe_tests, format_bound
+
+    lines = [
+        (number, test.n_kept, format_bound(test.certificate.quality), f"{test.certificate.quality.p:.2g}", test.certificate.verdict)
+        for number, test in enumerate(tests, 1)
+    ]
+    session.write_table(("order", "heads", "worse by at most", "p", "verdict"), lines, right=("order", "heads", "worse by at most", "p"))
+    session.write_line(
+        f"sizes are tested from large to small, each at 95 %, up to the first that fails (n = {n_examples}); each bound holds for its row alone"
+    )
+    sentence = describe_tests(tests, margin)
+    session.write_line(f"{sentence[:1].upper()}{sentence[1:]}.")
 
 
 def show_survivors(session: Session, rows: Sequence[PrunedRow]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from headcount.app.console.format import format_training
 from headcount.core.damage import Tolerance
 from headcount.core.survivors import Survivors
-from headcount.runs.report.plain import format_p, format_speed
+from headcount.runs.report.plain import format_speed
 
 SHOWN_SAFE = 8
 """The most heads that a sentence names."""
@@ -83,15 +83,10 @@ def _format_profiles(numbers: Numbers) -> str:
 
 
 def _format_pruning_results(numbers: Numbers) -> str:
-    models, smallest = numbers["models"], numbers["smallest"]
-    least = min((row["keep"] for row in models), default=0)
-    best: dict[str, float] = {}
-    for row in sorted((row for row in models if row["keep"] == least), key=lambda row: row["loss"]):
-        best.setdefault(row["method"], row["value"] if row["value"] is not None else row["loss"])
-    values = ", ".join(f"{name} {value:.4g}" for name, value in best.items())
-    safe = min((number for number in smallest.values() if number), default=None)
-    text = f"{numbers['artifacts']} models by {len(smallest)} methods; with {least} heads {numbers['metric']} is: {values}"
-    text += f"; no significant loss down to {safe} heads" if safe else "; every size tried loses significantly"
+    bounds = "; ".join(f"{row['keep']} heads by {row['method']} {row['headline']}" for row in numbers["by_size"])
+    text = f"{numbers['artifacts']} models by {numbers['methods']} methods"
+    text += f"; of each size the best on the selection split: {bounds} (each bound for its model alone)" if bounds else ""
+    text += f"; {numbers['outcome']}" if numbers["outcome"] else ""
     return text + (f"; {len(numbers['failed'])} failed" if numbers["failed"] else "")
 
 
@@ -103,11 +98,12 @@ def _format_survivors(numbers: Numbers) -> str:
 
 
 def _format_kept_model(numbers: Numbers) -> str:
-    change, before, after = numbers["change"], numbers["before"], numbers["after"]
+    before, after = numbers["before"], numbers["after"]
+    margin = "" if numbers["verdict"] else f"; the smallest margin that these data certify: {numbers['smallest_margin']}"
+    verdict = f", {numbers['verdict']}" if numbers["verdict"] else ""
     text = (
-        f"{numbers['method']}, {numbers['keep']} heads ({_format_survivors(numbers['survivors'])}): loss {numbers['loss']:.4g} "
-        f"({change['difference']:+.3g}, 95 % {change['low']:+.3g} … "
-        f"{change['high']:+.3g}, {format_p(change['p'])}); {before['parameters']:,} → {after['parameters']:,} parameters, "
+        f"{numbers['method']}, {numbers['keep']} heads ({_format_survivors(numbers['survivors'])}): {numbers['headline']}{verdict}{margin}; "
+        f"{before['parameters']:,} → {after['parameters']:,} parameters, "
         f"{before['flops']:,} → {after['flops']:,} FLOPs of a pass over {before['tokens']} tokens"
     )
     if not before["kv_bytes_per_token"]:
@@ -122,7 +118,9 @@ def _format_reload(numbers: Numbers) -> str:
 
 def _format_bench(numbers: Numbers) -> str:
     faster = [row for row in numbers["rows"] if row["name"] == "removed"]
-    speeds = ", ".join(f"{format_speed(row['speedup'])} at batch {row['batch']}" for row in faster)
+    speeds = ", ".join(
+        f"{format_speed(row['speedup'], row.get('speedup_low'), row.get('speedup_high'))} at batch {row['batch']}" for row in faster
+    )
     return f"the smaller model is {speeds} (length {faster[0]['length']}, median of {faster[0]['rounds']})"
 
 

@@ -13,7 +13,7 @@ from headcount.core.errors import unknown_name_error
 
 EMBEDDED = ("english", "tavi", "translation", "rare-words")
 TEXT_COLUMNS = ("text_column", "text_pair_column")
-TASK_OPTIONS = ("train", "eval", "label_column", "source_column", "target_column", "image_column", "task_option")
+TASK_OPTIONS = ("train", "eval", "label_column", "source_column", "target_column", "image_column", "document_column", "task_option")
 
 File = Annotated[Path | None, typer.Option("--text", metavar="FILE", help="CoNLL-U, plain text (a sentence a line), or a table.")]
 Embedded = Annotated[

@@ -7,7 +7,7 @@ from typing import Any
 
 from headcount.app.console.corpus import open_named_corpus
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import open_named_task, open_task_model
+from headcount.app.console.models import note_power, open_named_task, open_task_model
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
 from headcount.core.files import absolute_path
@@ -31,6 +31,7 @@ def analyze_model(
     check_names(spec)
     model, _, folder = open_task_model(session, data)
     task = open_named_task(session, data, model, folder)
+    note_power(session, task, spec.reported)
     corpus, why_no_corpus = open_named_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
     if corpus is None:
         session.write_note(f"roles are left out: {why_no_corpus}")

@@ -63,7 +63,14 @@ def _models_of_run(target: str, loading: ModelOptions) -> dict[str, tuple[str, M
 
 def _show_timings(session: Session, timings: Sequence[Timing]) -> None:
     table = [
-        (t.batch, t.length, t.name, f"{1000 * t.seconds:.2f}", f"{1000 * t.low:.2f} … {1000 * t.high:.2f}", format_speed(t.speedup))
+        (
+            t.batch,
+            t.length,
+            t.name,
+            f"{1000 * t.seconds:.2f}",
+            f"{1000 * t.low:.2f} … {1000 * t.high:.2f}",
+            format_speed(t.speedup, t.speedup_low, t.speedup_high),
+        )
         for t in timings
     ]
-    session.write_table(("batch", "length", "model", "ms", "quartiles", "against the first"), table, right=("batch", "length", "ms"))
+    session.write_table(("batch", "length", "model", "ms", "quartiles", "against the first (95 %)"), table, right=("batch", "length", "ms"))

@@ -13,6 +13,7 @@ from headcount.app.console.inputs import ModelOptions, TaskOptions
 from headcount.app.console.models import open_model, open_named_task
 from headcount.app.console.session import Session
 from headcount.core.certificate import Certificate, disagreements
+from headcount.core.certificate_file import read_certificate, write_certificate
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.files import absolute_path, model_to_reopen
 from headcount.core.margin import Margin
@@ -20,7 +21,7 @@ from headcount.data.task import Task
 from headcount.runs.report.certificates import describe_certificate
 from headcount.runs.store import Run
 from headcount.surgery import manifest
-from headcount.surgery.certificate_file import attach_certificate, read_certificate, write_certificate
+from headcount.surgery.certificate_file import attach_certificate
 from headcount.workflows.certify import CertificateRequest, certify_models
 
 FLIPS_SHOWN = 10

@@ -8,16 +8,17 @@ from pathlib import Path
 import typer
 from torch import nn
 
-from headcount.app.console.comparison import MeasureOptions, show_comparison
+from headcount.app.console.comparison import MeasureOptions, show_chosen, show_comparison
 from headcount.app.console.corpus import open_named_corpus
-from headcount.app.console.format import format_fewest_heads, format_training
+from headcount.app.console.format import format_training
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import open_named_task, open_task_model, set_run_description
+from headcount.app.console.models import note_power, open_named_task, open_task_model, set_run_description
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.pruning import PruningOptions, parse_head_count, read_removed_heads, split_methods
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
+from headcount.core.margin import Margin
 from headcount.core.plan import Plan
 from headcount.data.task import Task
 from headcount.models.provenance import weight_hash
@@ -40,6 +41,7 @@ def compare_pruners(
     measure: MeasureOptions,
     run: Run | None,
     *,
+    margin: Margin | None = None,
     new_head: bool = False,
     plan: Path | None = None,
 ) -> None:
@@ -65,22 +67,26 @@ def compare_pruners(
         data,
         model,
         heads,
-        {"methods": methods, "keep": keeps, "seeds": seeds, "template": template.to_dict()},
+        {
+            "methods": methods,
+            "keep": keeps,
+            "seeds": seeds,
+            "template": template.to_dict(),
+            "margin": None if margin is None else str(margin),
+        },
         new_head=new_head,
     )
     task = open_named_task(session, data, model, model_folder)
+    note_power(session, task, data.limit)
     roles = _open_role_test(session, data, measure, model, model_folder, task) if measure.keep_models else None
-    pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=model_folder)
+    pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=model_folder, margin=margin)
     estimate = estimate_training(pruning, specs)
     if estimate is not None:
         session.write_note(format_training(**asdict(estimate)))
     sizes, kinds = measure.bench_sizes(), options.attention_kinds
     comparison = run_comparison(ComparisonJob(pruning, specs, kinds, sizes, measure.keep_models, roles, data.seed, session.progress))
     show_comparison(session, comparison)
-    session.write_table(
-        ("method", "fewest heads without a significant loss"),
-        [(name, format_fewest_heads(comparison.models, name, number)) for name, number in comparison.smallest.items()],
-    )
+    show_chosen(session, comparison)
     for name, error in comparison.failed.items():
         session.write_note(f"failed: {name}: {error}")
     session.write_json({"model": data.model, **comparison.to_dict()})

@@ -26,10 +26,12 @@ from headcount.workflows.analyze import AnalysisJob
 
 TASKS = {"entailment": "demo/entailment", "translator": "demo/translation"}
 """The embedded models of the demo, with the task of each."""
-SIZES = {"entailment": (1000, 500), "translator": (320, 64)}
-"""Examples of each split, and how many of the report split models are compared on."""
+SIZES = {"entailment": (1000, None), "translator": (320, 64)}
+"""Examples of each split, and how many of the report split models are compared on; None for all of them."""
 JUDGED = {"entailment": None, "translator": 64}
 """Report examples that verdicts on single heads are taken on: as many as they need, and few where removing each head takes long."""
+MARGINS = {"entailment": "3pt", "translator": None}
+"""What 1,000 answers can show of a model that loses little; 64 translations give no verdict."""
 METHODS = {"entailment": ("surgeon", "gradient", "dsp", "random"), "translator": ("surgeon", "gradient", "random")}
 """No more methods that train than have the steps they need within three minutes."""
 RATES = {"entailment": 2e-4, "translator": 5e-4}
@@ -79,6 +81,7 @@ def _analyze_embedded(session: Session, name: str, out: Path, limit: int | None,
             scored=min(AnalysisSpec.scored, reported),
             judged=JUDGED[name] if limit is None else limit,
             reported=reported,
+            margin=MARGINS[name],
             profiled=PROFILED,
             recipe=Recipe(steps=STEPS if limit is None else FEW_STEPS, rate=RATES[name]),
             seed=seed,

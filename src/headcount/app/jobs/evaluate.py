@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import typer
 
+from headcount.app.console.format import format_cell, format_ends
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.models import open_named_task, open_task_model, set_run_description
 from headcount.app.console.options import split_at_commas
@@ -90,7 +91,7 @@ def _show_evaluations(
             change = changes.get(key) if evaluation is pruned else None
             tested = ("", "", "", "")
             if change is not None:
-                tested = (f"{change.difference:+.4g}", f"{change.low:+.3g} … {change.high:+.3g}", f"{change.p:.2g}", change.by)
+                tested = (f"{change.difference:+.4g}", format_ends(change.low, change.high), format_cell(change.p), change.by)
             if value is not None:
                 rows.append((name, number, label, f"{value:.4g}", *tested))
     session.write_table(columns, rows, right=("heads", "value", "change", "95% interval", "p"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import takewhile
 from typing import Any
 
@@ -10,9 +11,13 @@ from headcount.app.console.models import open_without_weights
 from headcount.app.console.session import Session
 from headcount.core.heads import AttentionBlock
 from headcount.models.head_map import HeadMap
+from headcount.runs.report.certificates import describe_power
+from headcount.surgery.savings import Savings, largest_savings
 
 COLUMNS = ("block", "kind", "heads", "of", "KV", "dim", "layout", "module", "q k v → o", "also per head", "gate", "cut")
 NUMBERS = ("heads", "of", "KV", "dim")
+EXAMPLES = (500, 2000)
+"""The numbers of examples whose power is told before a task is named."""
 MODULES = ("block", "module", "q k v → o")
 
 
@@ -63,6 +68,16 @@ def _describe_block(block: AttentionBlock) -> dict[str, Any]:
     }
 
 
+def _describe_savings(savings: Savings) -> str:
+    """Returns what removing half of the heads saves at most."""
+    parts = [f"{savings.parameters / savings.all_parameters:.1%} of {savings.all_parameters:,} parameters"]
+    if savings.all_flops:
+        parts.append(f"{savings.flops / savings.all_flops:.1%} of the FLOPs of a pass over {savings.tokens} tokens")
+    if savings.all_kv_bytes:
+        parts.append(f"{savings.kv_bytes / savings.all_kv_bytes:.1%} of {savings.all_kv_bytes:,} bytes of key-value cache per token")
+    return f"removing {savings.n_removed} of {savings.n_heads} heads saves at most {', '.join(parts)}"
+
+
 def show_map(session: Session, name: str, loading: ModelOptions) -> None:
     """Prints every attention block of a model, why some cannot be cut, and which modules were refused."""
     model, heads = open_without_weights(session, name, loading)
@@ -71,9 +86,15 @@ def show_map(session: Session, name: str, loading: ModelOptions) -> None:
         session.write_table(("can be gated, not cut", "reason"), _gate_only_reasons(heads))
     if heads.refused:
         session.write_table(("refused", "class", "reason"), [(r.path, r.class_name, r.reason) for r in heads.refused])
+    savings = largest_savings(model, heads) if any(block.can_cut and block.n_heads for block in heads.blocks) else None
+    if savings is not None:
+        session.write_line(_describe_savings(savings))
+    for n_examples in EXAMPLES:
+        session.write_note(describe_power(n_examples, "accuracy"))
     refused = [{"path": r.path, "class": r.class_name, "reason": r.reason} for r in heads.refused]
     names = {"model": name, "class": type(model).__name__, "model_type": heads.model_type}
     blocks = [_describe_block(block) for block in heads.blocks]
-    session.write_json({**names, "n_heads": len(heads), "blocks": blocks, "refused": refused})
+    saved = None if savings is None else asdict(savings)
+    session.write_json({**names, "n_heads": len(heads), "blocks": blocks, "refused": refused, "savings": saved})
     if not next(model.parameters()).is_meta:
         session.suggest_next("check", name)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from headcount.app.console.format import format_training
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import open_named_task, open_task_model, set_run_description
+from headcount.app.console.models import note_power, open_named_task, open_task_model, set_run_description
 from headcount.app.console.pruning import (
     PruningOptions,
     SizeOptions,
@@ -18,22 +19,28 @@ from headcount.app.console.pruning import (
     read_removed_heads,
     show_pruned_rows,
     show_survivors,
+    show_tests,
 )
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
+from headcount.core.evaluation import Evaluation
+from headcount.core.margin import Margin
 from headcount.core.plan import Plan
+from headcount.core.sizes import SizeTest, smallest_certified
 from headcount.models.provenance import weight_hash
 from headcount.pruning.base import Pruner
+from headcount.pruning.certified import list_sizes
 from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report.bench import Time
+from headcount.runs.report.certificates import describe_smallest_margin, describe_verdict, headline
 from headcount.runs.report.plain import format_speed
 from headcount.runs.store import Run
 from headcount.surgery.bench import BATCHES, LENGTHS
 from headcount.workflows.analysis_spec import BenchSizes
-from headcount.workflows.prune import Pruning, estimate_training
+from headcount.workflows.prune import Pruning, estimate_training, prune_sizes
 
 
 def prune_model(
@@ -45,14 +52,16 @@ def prune_model(
     run: Run | None,
     *,
     seed: int,
+    margin: Margin | None,
     measures_speed: bool,
     new_head: bool = False,
     plan: Path | None = None,
-) -> None:
-    """Prunes a model in a run folder, and prints the smaller one against the dense one."""
+) -> int:
+    """Prunes a model in a run folder, and prints the smaller one against the dense one; 1 where no size is certified, else 0."""
     pruner, spec = Pruner.parse(method) if plan is None else PlanPruner(), None
+    margin_decides = margin is not None and plan is None and not size.is_given and not pruner.sizing_option
     if plan is None:
-        spec = options.spec(pruner, size.budget(pruner.sizing_option), seed=seed)
+        spec = options.spec(pruner, size.budget(pruner.sizing_option, has_margin=margin is not None), seed=seed)
     else:
         Plan.read(plan)
     if new_head:
@@ -63,38 +72,87 @@ def prune_model(
         spec = options.spec(PlanPruner(removed=read_removed_heads(session, plan, heads, weight_hash(model))), Budget(), seed=seed)
     if size.keep is not None:
         spec = spec.resized(parse_head_count(size.keep, heads, options.attention_kinds))
-    check_request(spec, model, heads)
+    sizes = list_sizes(spec, model, heads) if margin_decides else []
+    if not margin_decides:
+        check_request(spec, model, heads)
     if run is None:
         raise typer.BadParameter(
             "prune keeps its results in a run folder, which one process leads; torchrun trains with headcount.prune in Python"
         )
-    set_run_description(run, session, data, model, heads, {"spec": spec.to_dict(), "limit": data.limit}, new_head=new_head)
+    config = {"spec": spec.to_dict(), "limit": data.limit, "margin": None if margin is None else str(margin), "sizes": sizes}
+    set_run_description(run, session, data, model, heads, config, new_head=new_head)
     task = open_named_task(session, data, model, folder)
+    note_power(session, task, data.limit)
     bench_sizes = BenchSizes(BATCHES, LENGTHS) if measures_speed else None
-    pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=folder, bench_sizes=bench_sizes)
+    pruning = Pruning(
+        run, model, task, limit=data.limit, command=session.command, companions=folder, bench_sizes=bench_sizes, margin=margin
+    )
     with session.progress("evaluating the dense model"):
         dense = pruning.evaluate_dense()
+    tests: list[SizeTest] = []
+    if margin is not None and sizes:
+        tests = _test_sizes(session, pruning, spec, sizes)
+        show_tests(session, tests, margin, dense.n_examples)
+        certified = smallest_certified(tests)
+        if certified is None:
+            session.write_json(
+                {"model": data.model, "out": str(run.folder), "folder": None, "margin": str(margin), "sizes": _describe_tests(tests)}
+            )
+            return 1
+        spec = spec.resized(certified.n_kept)
     artifact = _compute_artifact(session, run, pruning, spec)
     if new_head:
         session.write_note("the head of the dense model is not trained: prune with --keep 100% for the dense model after the same training")
+    _show_model(session, data.model, pruning, dense, artifact, tests)
+    return 0
+
+
+def _test_sizes(session: Session, pruning: Pruning, spec: PruneSpec, sizes: Sequence[int]) -> list[SizeTest]:
+    """Returns the tests of the sizes in order, up to the first that fails."""
+    estimate = estimate_training(pruning, [spec.resized(n_kept) for n_kept in sizes])
+    if estimate is not None:
+        session.write_note(f"at most, if every size is certified: {format_training(**asdict(estimate))}")
+    with session.progress(f"pruning by {spec.method.label} and testing sizes", "sizes") as advance:
+        return prune_sizes(pruning, spec, sizes, progress=advance)
+
+
+def _describe_tests(tests: Sequence[SizeTest]) -> list[dict[str, Any]]:
+    return [asdict(test.to_record()) for test in tests]
+
+
+def _show_model(session: Session, model: str, pruning: Pruning, dense: Evaluation, artifact: Artifact, tests: Sequence[SizeTest]) -> None:
+    """Prints the smaller model with its bound, survivors and latency, and writes its certificate beside it where there is a margin."""
     rows = pruning.compare_all_with_dense(dense, [artifact])
     show_pruned_rows(session, dense, rows)
     show_survivors(session, rows)
     timings = pruning.latency_of(artifact)
     _show_timings(session, timings)
+    certificate = rows[0].certificate
+    session.write_line(f"{_capitalise(headline(certificate))}.")
+    if pruning.margin is not None:
+        session.write_line(f"{_capitalise(describe_verdict(certificate.quality))}.")
+        pruning.attach_certificate(artifact, certificate, tests)
+    else:
+        session.write_line(f"The smallest margin that these data certify: {describe_smallest_margin(certificate.quality)}.")
     model_folder = pruning.model_folder(artifact.key)
     session.write_note(f"the model: {model_folder}")
     session.write_json(
         {
-            "model": data.model,
-            "out": str(run.folder),
+            "model": model,
+            "out": str(pruning.run.folder),
             "folder": str(model_folder),
             "plan": artifact.content["removed"],
+            "margin": None if pruning.margin is None else str(pruning.margin),
+            "sizes": _describe_tests(tests),
             "rows": [row.to_dict() for row in rows],
             "bench": timings,
         }
     )
     session.suggest_next("check", model_folder)
+
+
+def _capitalise(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _compute_artifact(session: Session, run: Run, pruning: Pruning, spec: PruneSpec) -> Artifact:
@@ -112,6 +170,13 @@ def _compute_artifact(session: Session, run: Run, pruning: Pruning, spec: PruneS
 def _show_timings(session: Session, timings: Sequence[Time]) -> None:
     if timings:
         table = [
-            (row["batch"], row["length"], row["name"], f"{1000 * row['seconds']:.1f}", format_speed(row["speedup"])) for row in timings
+            (
+                row["batch"],
+                row["length"],
+                row["name"],
+                f"{1000 * row['seconds']:.1f}",
+                format_speed(row["speedup"], row.get("speedup_low"), row.get("speedup_high")),
+            )
+            for row in timings
         ]
         session.write_table(("batch", "length", "model", "ms", "against the dense model"), table, right=("batch", "length", "ms"))

@@ -110,18 +110,6 @@ def paired_bootstrap(
     return Difference(float(observed[0]), float(low), float(high), min(1.0, 2 * (1 + least) / (repeats + 1)))
 
 
-def paired_t(differences: ArrayLike, *, level: float = 0.95) -> Difference:
-    """Returns the mean of per-example differences with its t interval and two-sided p-value."""
-    from scipy import special
-
-    values = finite(differences, "differences")
-    if values.ndim != 1 or len(values) < 2:
-        raise StatisticsError(f"a t-test needs a vector of 2 differences or more, got shape {values.shape}")
-    n, mean, stderr = len(values), float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
-    reach = float(special.stdtrit(n - 1, 1 - error_probability(level) / 2)) * stderr
-    return Difference(mean, mean - reach, mean + reach, float(away_from_zero([mean], [stderr], n - 1)[0]))
-
-
 def sign_flip(
     differences: ArrayLike, *, seed: int, repeats: int = 9999, alternative: Literal["two-sided", "greater", "less"] = "two-sided"
 ) -> Array:

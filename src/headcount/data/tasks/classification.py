@@ -33,7 +33,7 @@ class Classification(TaskBuilder):
         "auto", "The metric; auto is that of the task, or Pearson's correlation for regression"
     )
     info = TaskInfo(
-        uses=("train", "eval", "text_column", "text_pair_column", "label_column", "max_length", "truncate"),
+        uses=("train", "eval", "text_column", "text_pair_column", "label_column", "document_column", "max_length", "truncate"),
         model="AutoModelForSequenceClassification",
         metric="accuracy, F1, Matthews correlation; Pearson correlation for regression",
     )
@@ -82,7 +82,8 @@ class Classification(TaskBuilder):
         labelled.check_labels_vary()
         examples = for_each_split(lambda split: Packed(_examples(request, rows[split], labels[split])))
         texts = Texts(lambda split: map(_text_of_row, rows_by_split()[split]), request.max_length, request.truncate)
-        return make_task(request, examples, metric, texts)
+        documents = for_each_split(lambda split: _documents_of(rows[split])) if request.document_column else {}
+        return replace(make_task(request, examples, metric, texts), documents=documents)
 
 
 def text_layout(request: TaskRequest, usual_names: Sequence[tuple[str, ...]] = (*PAIRS, *SINGLE)) -> ColumnLayout:
@@ -92,12 +93,20 @@ def text_layout(request: TaskRequest, usual_names: Sequence[tuple[str, ...]] = (
         raise DataError(f"text_pair_column is '{names['text_pair']}', but text_column is not given; name both")
     texts = ColumnGroup({"text": "text_column", "text_pair": "text_pair_column"}, usual_names)
     roles = {2: ("text", "label"), 3: ("text", "text_pair", "label")}
-    return ColumnLayout((texts, LABEL), roles, {role: name for role, name in names.items() if name})
+    names["document"] = request.document_column
+    groups = (texts, LABEL, *([ColumnGroup({"document": "document_column"}, ())] if request.document_column else []))
+    return ColumnLayout(groups, roles, {role: name for role, name in names.items() if name})
 
 
 def _identity_bytes(row: TableRow) -> bytes:
-    """Returns what makes two examples equal: their texts."""
+    """Returns what decides the split of an example: its document, which no split divides, else its texts, so that equal examples share one."""
+    if "document" in row.values:
+        return str(row.values["document"]).encode()
     return "\0".join(str(value) for role, value in row.values.items() if role != "label").encode()
+
+
+def _documents_of(rows: Sequence[TableRow]) -> list[str]:
+    return [str(row.values["document"]) for row in rows]
 
 
 def _text_of_row(row: TableRow) -> Text:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report import contract
 from headcount.runs.report.curves import point_id_of
-from headcount.runs.report.plain import round_number
+from headcount.runs.report.plain import round_number, round_or_none
 from headcount.runs.results import PRUNED, PrunedRecord, method_label
 from headcount.runs.store import Run
 
@@ -18,7 +18,7 @@ WIDE, FASTER = 1 / 3, 1.1
 
 
 class Time(TypedDict):
-    """A measured time of a pass as its artifact holds it: median, quartiles, and the speed-up over the dense model."""
+    """A measured time of a pass as its artifact holds it: median, quartiles, and the speed-up over the dense model with its interval."""
 
     name: str
     batch: int
@@ -28,6 +28,8 @@ class Time(TypedDict):
     high: float
     speedup: float
     rounds: int
+    speedup_low: NotRequired[float | None]
+    speedup_high: NotRequired[float | None]
 
 
 class JudgedTime(Time):
@@ -55,7 +57,8 @@ def bench_rows_of(run: Run, n_heads: int) -> list[contract.BenchRow]:
         model = _describe_pruned_model(pruned.get(artifact.key.inputs["of"]), n_heads)
         for row in judge_times(artifact.content["rows"]):
             seconds, low, high, speedup = (round_number(row[key]) for key in ("seconds", "low", "high", "speedup"))
-            rows.append({"of": name, **model, **row, "seconds": seconds, "low": low, "high": high, "speedup": speedup})
+            ends = {"speedup_low": round_or_none(row.get("speedup_low")), "speedup_high": round_or_none(row.get("speedup_high"))}
+            rows.append({"of": name, **model, **row, "seconds": seconds, "low": low, "high": high, "speedup": speedup, **ends})  # pyright: ignore[reportArgumentType]
     return rows
 
 
@@ -70,14 +73,13 @@ def _describe_pruned_model(artifact: Artifact | None, n_heads: int) -> PrunedMod
 def judge_times(rows: Sequence[Time]) -> list[JudgedTime]:
     """Returns the times of the dense, the masked and the pruned model, each with three flags.
 
-    `is_noisy`: the quartiles lie far apart. `is_apart`: the quartiles do not overlap those of the dense model. `is_odd`: a masked model
+    `is_noisy`: the quartiles lie far apart. `is_apart`: the 95 % interval of the speed-up does not include 1. `is_odd`: a masked model
     is faster than the dense one, which is impossible, since masks save no work.
     """
-    dense_rows = {(row["batch"], row["length"]): row for row in rows if row["name"] == "dense"}
     judged_rows: list[JudgedTime] = []
     for row in rows:
-        dense = dense_rows.get((row["batch"], row["length"]))
-        is_apart = dense is not None and (row["high"] < dense["low"] or dense["high"] < row["low"])
+        low, high = row.get("speedup_low"), row.get("speedup_high")
+        is_apart = low is not None and high is not None and not low <= 1 <= high
         is_odd = row["name"] == "masked" and row["speedup"] > FASTER and is_apart
         judged_rows.append({**row, "is_noisy": row["high"] - row["low"] > WIDE * row["seconds"], "is_apart": is_apart, "is_odd": is_odd})
     return judged_rows

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from headcount.core.certificate import Certificate, QualityBound, TaskCertificate
+from collections.abc import Sequence
+from math import ceil, expm1, floor, log10
+
+from headcount.core.certificate import CLIP, FEWEST_RESAMPLED, TOKEN_CLIP, Certificate, QualityBound, TaskCertificate
+from headcount.core.margin import Margin
 from headcount.core.metric_range import point_of
+from headcount.core.sizes import SizeTest, smallest_certified
+from headcount.core.stats.power import certifiable_loss_of_accuracy, certifiable_rise_of_loss
 
 
 def format_loss(quantity: str, loss: float) -> str:
@@ -26,6 +32,55 @@ def headline(task: TaskCertificate) -> str:
     """Returns the bound of a task with its conditions: `at most 1.3 points worse by accuracy (95 %, one-sided, n = 500)`."""
     documents = "" if task.n_documents is None else f" from {task.n_documents} documents"
     return f"{describe_bound(task.quality)} (95 %, one-sided, n = {task.n_examples}{documents})"
+
+
+def format_bound(bound: QualityBound) -> str:
+    """Returns the bound for a cell of a table: `1.3 points`, or `none` where the model is better."""
+    return format_loss(bound.quantity, bound.bound) if bound.bound > 0 else "none"
+
+
+def describe_smallest_margin(bound: QualityBound) -> str:
+    """Returns the smallest margin that these data certify for one model, in points and as a share: `1.4pt (1.6%)`."""
+    if bound.bound <= 0:
+        return "any margin"
+    share = None if bound.relative_bound is None else f"{_round_up(100 * bound.relative_bound)}%"
+    if bound.quantity == "loss":
+        return share or "none"
+    points = f"{_round_up(bound.bound / bound.point)}pt"
+    return points if share is None else f"{points} ({share})"
+
+
+def describe_tests(tests: Sequence[SizeTest], margin: Margin) -> str:
+    """Returns the outcome of testing sizes in order: the smallest certified one, or the bound of the first, which failed."""
+    first, certified = tests[0], smallest_certified(tests)
+    order = f"sizes tested in order, each at 95 %: {', '.join(str(test.n_kept) for test in tests)}"
+    if certified is None:
+        quality = first.certificate.quality
+        return f"no size certified against a margin of {margin}: with {first.n_kept} heads {headline(first.certificate)} ({order})" + (
+            f"; {quality.reason}" if quality.reason else ""
+        )
+    return f"{certified.n_kept} heads are certified against a margin of {margin}: {headline(certified.certificate)} ({order})"
+
+
+def describe_power(n_examples: int, metric: str) -> str:
+    """Returns what so many examples can show, before anything is measured; an empty metric stands for the loss."""
+    if metric in ("", "perplexity"):
+        rise = certifiable_rise_of_loss(n_examples, CLIP if not metric else TOKEN_CLIP)
+        size = f"{_format(rise)} nats per example" if not metric else f"{_format(100 * expm1(rise))} % of the perplexity"
+        return f"with {n_examples:,} examples a margin of {size} can be certified if no example is damaged"
+    if metric != "accuracy":
+        few = "" if n_examples >= FEWEST_RESAMPLED else f", and a verdict needs {FEWEST_RESAMPLED}"
+        return f"with {n_examples:,} examples the bound of {metric} is found by resampling{few}"
+    points = format_loss(metric, certifiable_loss_of_accuracy(n_examples))
+    return (
+        f"with {n_examples:,} examples a margin of {points} can be certified if one prediction in fifty changes and the model is no worse"
+    )
+
+
+def _round_up(number: float) -> str:
+    """Returns a number rounded up to two digits that matter."""
+    digits = 1 - floor(log10(number)) if number > 0 else 0
+    return f"{ceil(number * 10**digits - 1e-9) / 10**digits:.6g}"
 
 
 def describe_verdict(bound: QualityBound) -> str:

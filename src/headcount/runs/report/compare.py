@@ -8,7 +8,8 @@ from headcount.core.errors import StatisticsError
 from headcount.core.evaluation import Evaluation, is_right_or_wrong
 from headcount.core.scores import SCALED, Scores
 from headcount.core.stats.agreement import correlate, spearman
-from headcount.core.stats.significance import away_from_zero, benjamini_hochberg, paired_t, tango
+from headcount.core.stats.means import mean_interval
+from headcount.core.stats.significance import away_from_zero, benjamini_hochberg, tango
 from headcount.runs.report import contract
 from headcount.runs.report.curves import dense_evaluation_of
 from headcount.runs.report.plain import flatten_entries, round_column, round_number, round_or_none
@@ -121,7 +122,7 @@ def _roles_only_in(a: contract.Roles | None, b: contract.Roles | None) -> list[s
 
 
 def _compare_outcomes(a: Evaluation | None, b: Evaluation | None) -> contract.Outcomes | None:
-    """Compares the dense models on the same examples: by Tango's test if answers are right or wrong, else by a paired t of the losses."""
+    """Compares the dense models on the same examples: by Tango's test if answers are right or wrong, else by the mean difference of the losses."""
     if a is None or b is None or a.data != b.data or a.metric != b.metric or len(a.losses) != len(b.losses) or len(a.losses) < 2:
         return None
     if is_right_or_wrong(a) and is_right_or_wrong(b):
@@ -144,8 +145,8 @@ def _compare_outcomes(a: Evaluation | None, b: Evaluation | None) -> contract.Ou
         "only_a": int((gap > 0).sum()),
         "only_b": int((gap < 0).sum()),
         "neither": 0,
-        "p": round_or_none(paired_t(gap).p, 3),
-        "test": "paired t of the losses; an example counts for the model with the smaller one",
+        "p": round_or_none(mean_interval(gap).p, 3),
+        "test": "Hall's t of the losses; an example counts for the model with the smaller one",
         "metric": "loss",
         "a": round_number(a.loss),
         "b": round_number(b.loss),

@@ -131,11 +131,14 @@ class Point(TypedDict):
     difference: float
     low: Maybe
     high: Maybe
-    p: Maybe
-    test: str
+    bound: Maybe
+    bound_text: str
+    procedure: str
+    margin: str
+    verdict: str | None
+    right_to_wrong: int | None
+    wrong_to_right: int | None
     loss_difference: Maybe
-    loss_p: Maybe
-    worse_by: list[str]
     is_repaired: bool
     removed: list[HeadIndex]
     parameters: int
@@ -145,11 +148,20 @@ class Point(TypedDict):
     command: str
 
 
-class BestPoint(TypedDict):
+class ChosenPoint(TypedDict):
     """The point that the summary is about."""
 
     point: str
-    is_safe: bool
+    verdict: str | None
+
+
+class TestedPoint(TypedDict):
+    """One of the sizes that were tested in order, by its point."""
+
+    point: str
+    keep: int
+    bound_text: str
+    verdict: str | None
 
 
 class Curves(TypedDict):
@@ -159,8 +171,10 @@ class Curves(TypedDict):
     higher_is_better: bool
     dense: Dense
     points: list[Point]
-    smallest_safe: dict[str, int | None]
-    best: BestPoint | None
+    margin: str
+    by_size: list[str]
+    sizes: list[TestedPoint]
+    chosen: ChosenPoint | None
     unit: int
     commands: dict[str, str]
 
@@ -180,6 +194,8 @@ class BenchRow(TypedDict):
     low: float
     high: float
     speedup: float
+    speedup_low: Maybe
+    speedup_high: Maybe
     rounds: int
     is_noisy: bool
     is_apart: bool

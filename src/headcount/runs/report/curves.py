@@ -6,23 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headcount.core.errors import ArtifactError
+from headcount.core.certificate import Certificate
+from headcount.core.certificate_file import NAME, read_certificate
+from headcount.core.errors import ArtifactError, OptionError
 from headcount.core.evaluation import Evaluation, interval
+from headcount.core.margin import Margin
 from headcount.core.stats.metric_parts import Total, total_of
 from headcount.core.training_log import FEW_STEPS
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report import contract
+from headcount.runs.report.certificates import describe_bound
 from headcount.runs.report.commands import prune_command, prune_commands
 from headcount.runs.report.plain import plural, round_number, round_or_none
 from headcount.runs.results import (
     EVALUATION,
     PRUNED,
+    ChosenModel,
     CostRecord,
     PrunedRecord,
     PrunedRow,
+    choose_by_size,
+    choose_model,
     compare_pruned,
-    find_best,
-    smallest_safe,
     unpack_evaluation,
 )
 from headcount.runs.schema import HeadsRecord, RunRecord
@@ -59,12 +64,17 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
         return RunCurves(None, [], notes)
     total = total_of(dense.metric)
     if dense.metric and total is None:
-        notes.append(f"How {dense.metric} is made of examples is not known here: changes are tested by the loss alone.")
-    rows = _pruned_rows(dense, same, heads)
+        notes.append(f"How {dense.metric} is made of examples is not known here: bounds are of the loss alone.")
+    margin = _margin_of(record)
+    rows, margin = _rows_with_margin(dense, same, heads, margin)
     hasty = sorted({row.method for row in rows if row.steps is not None and row.steps < FEW_STEPS})
     if hasty:
         notes.append(f"Trained for fewer than {FEW_STEPS} optimiser steps, too few to judge a method by: {'; '.join(hasty)}.")
-    best = find_best(rows)
+    unchosen = sum(row.selection is None for row in rows)
+    if unchosen:
+        was = "was" if unchosen == 1 else "were"
+        notes.append(f"{plural(unchosen, 'pruned model')} {was} made by an earlier version, which did not evaluate on the selection split.")
+    chosen = choose_model(rows, has_margin=margin is not None)
     points = _curve_points(run, record, dense, rows, same, heads)
     points.sort(key=lambda point: (point["method"], point["keep"], point["seed"]))
     curves: contract.Curves = {
@@ -72,12 +82,67 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
         "higher_is_better": dense.higher_is_better if dense.value is not None else False,
         "dense": _describe_dense(dense, total, PrunedRecord.of(same[0]).whole_cost),
         "points": points,
-        "smallest_safe": smallest_safe(rows),
-        "best": {"point": rows[best.at].id, "is_safe": best.is_safe} if best is not None else None,
+        "margin": "" if margin is None else str(margin),
+        "by_size": [rows[position].id for position in choose_by_size(rows).values()],
+        "sizes": _tested_points(rows, chosen),
+        "chosen": _chosen_point(rows, chosen, points),
         "unit": max((len(block.heads) // block.n_kv_heads for block in heads.blocks if block.n_kv_heads and block.heads), default=1),
         "commands": prune_commands(record, run.folder.resolve().name, same),
     }
     return RunCurves(curves, rows, notes)
+
+
+def _margin_of(record: RunRecord) -> Margin | None:
+    """Returns the margin that the command of a run states; None without one."""
+    stated = record.config.get("margin")
+    try:
+        return Margin.parse(stated) if isinstance(stated, str) else None
+    except OptionError:
+        return None
+
+
+def _rows_with_margin(
+    dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord, margin: Margin | None
+) -> tuple[list[PrunedRow], Margin | None]:
+    """Returns the rows of pruned models, and the margin, or None where it does not fit what was measured."""
+    try:
+        return _pruned_rows(dense, artifacts, heads, margin), margin
+    except OptionError:
+        return _pruned_rows(dense, artifacts, heads), None
+
+
+def _tested_points(rows: Sequence[PrunedRow], chosen: ChosenModel | None) -> list[contract.TestedPoint]:
+    """Returns the sizes that were tested in order."""
+    by_size = choose_by_size(rows)
+    return [
+        {
+            "point": rows[by_size[test.n_kept]].id,
+            "keep": test.n_kept,
+            "bound_text": describe_bound(test.certificate.quality),
+            "verdict": test.certificate.verdict,
+        }
+        for test in (() if chosen is None else chosen.tests)
+    ]
+
+
+def _chosen_point(rows: Sequence[PrunedRow], chosen: ChosenModel | None, points: Sequence[contract.Point]) -> contract.ChosenPoint | None:
+    """Returns the point that the summary is about, with its verdict."""
+    if chosen is None:
+        return None
+    point = next(point for point in points if point["id"] == rows[chosen.position].id)
+    return {"point": point["id"], "verdict": point["verdict"]}
+
+
+def _certificates_of(run: Run) -> dict[str, Certificate]:
+    """Returns the certificates beside the models that a run keeps, by the first digits of the model's artifact; damaged ones are left out."""
+    certificates = {}
+    for folder in run.models():
+        try:
+            if (folder / NAME).is_file():
+                certificates[folder.name.rpartition(".")[2]] = read_certificate(folder / NAME)
+        except ArtifactError:
+            continue
+    return certificates
 
 
 def _describe_left_out(n_earlier: int, n_on_other_examples: int) -> list[str]:
@@ -118,9 +183,9 @@ def point_of(run: Run, artifact: Artifact) -> contract.Point:
     return _curve_points(run, record, dense, _pruned_rows(dense, [artifact], heads), [artifact], heads)[0]
 
 
-def _pruned_rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord) -> list[PrunedRow]:
+def _pruned_rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord, margin: Margin | None = None) -> list[PrunedRow]:
     n_heads = sum(len(block.heads) for block in heads.blocks)
-    rows = compare_pruned(dense, artifacts, total_of(dense.metric), heads.blocks)
+    rows = compare_pruned(dense, artifacts, total_of(dense.metric), heads.blocks, margin)
     return [replace(row, id=point_id_of(artifact), keep=n_heads - row.removed) for row, artifact in zip(rows, artifacts, strict=True)]
 
 
@@ -128,9 +193,11 @@ def _curve_points(
     run: Run, record: RunRecord, dense: Evaluation, rows: Sequence[PrunedRow], artifacts: Sequence[Artifact], heads: HeadsRecord
 ) -> list[contract.Point]:
     head_numbers = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
-    name = run.folder.resolve().name
+    name, certificates = run.folder.resolve().name, _certificates_of(run)
     return [
-        _curve_point(row, artifact, dense, head_numbers, prune_command(record, name, artifact))
+        _curve_point(
+            row, artifact, dense.value, head_numbers, prune_command(record, name, artifact), certificates.get(artifact.key.digest[:8])
+        )
         for row, artifact in zip(rows, artifacts, strict=True)
     ]
 
@@ -152,12 +219,19 @@ def _describe_dense(dense: Evaluation, total: Total | None, cost: CostRecord) ->
     }
 
 
-def _curve_point(row: PrunedRow, artifact: Artifact, dense: Evaluation, head_numbers: Mapping[str, int], command: str) -> contract.Point:
-    record = PrunedRecord.of(artifact)
-    loss, tested = row.changes["loss"], row.changes.get("metric", row.changes["loss"])
-    value = row.loss if row.value is None else row.value
-    base = dense.loss if dense.value is None else dense.value
-    has_interval = "metric" in row.changes or row.value is None
+def _curve_point(
+    row: PrunedRow,
+    artifact: Artifact,
+    dense_value: float | None,
+    head_numbers: Mapping[str, int],
+    command: str,
+    certificate: Certificate | None,
+) -> contract.Point:
+    record, task = PrunedRecord.of(artifact), row.certificate
+    quality, sign = task.quality, 1 if row.value is not None and row.higher_is_better else -1
+    low, high = sorted((-sign * quality.bound, -sign * quality.at_least))
+    by_metric = row.value is None or quality.quantity != "loss"
+    stated = certificate is not None and certificate.verdict is not None and task.verdict is None
     return {
         "id": row.id,
         "method": row.method,
@@ -165,16 +239,19 @@ def _curve_point(row: PrunedRow, artifact: Artifact, dense: Evaluation, head_num
         "is_trained": record.trained,
         "keep": row.keep,
         "seed": row.seed,
-        "value": round_number(value),
+        "value": round_number(row.loss if row.value is None else row.value),
         "loss": round_number(row.loss),
-        "difference": round_number(value - base),
-        "low": round_or_none(tested.low) if has_interval else None,
-        "high": round_or_none(tested.high) if has_interval else None,
-        "p": round_or_none(tested.p, 3),
-        "test": tested.by,
-        "loss_difference": round_or_none(loss.difference),
-        "loss_p": round_or_none(loss.p, 3),
-        "worse_by": row.worse_by(),
+        "difference": round_number(row.difference if by_metric or dense_value is None or row.value is None else row.value - dense_value),
+        "low": round_or_none(low) if by_metric else None,
+        "high": round_or_none(high) if by_metric else None,
+        "bound": round_or_none(quality.bound),
+        "bound_text": describe_bound(quality),
+        "procedure": quality.procedure,
+        "margin": certificate.margin if stated and certificate is not None else quality.margin,
+        "verdict": certificate.verdict if stated and certificate is not None else task.verdict,
+        "right_to_wrong": None if task.right_to_wrong is None else len(task.right_to_wrong),
+        "wrong_to_right": None if task.wrong_to_right is None else len(task.wrong_to_right),
+        "loss_difference": round_or_none((task.by_loss or quality).small - (task.by_loss or quality).dense),
         "is_repaired": bool(record.repaired) or record.spec["ablation"] == "mean",
         "removed": [head_numbers[head] for head in record.removed if head in head_numbers],
         "parameters": record.cost["parameters"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 DIGITS = 5
@@ -55,18 +54,8 @@ def flatten_entries(value: Mapping[str, object], prefix: str = "") -> dict[str, 
     return entries
 
 
-def format_p(p: float) -> str:
-    """Returns a p-value as the page writes it: `p = 0.63`, two digits, halves up as JavaScript rounds them, or `p < 0.001`."""
-    if not math.isfinite(p):
-        return "p unknown"
-    p = float(f"{p:.3g}")  # the page has three digits of it
-    if p < 0.001:
-        return "p < 0.001"
-    exact = Decimal(p)
-    return f"p = {float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), ROUND_HALF_UP)):g}"
-
-
-def format_speed(ratio: float) -> str:
-    """Returns how fast one model is against another, in words: `1.27 times as fast`, or, where the ratio is below 1, `1.27 times as slow`."""
+def format_speed(ratio: float, low: float | None = None, high: float | None = None) -> str:
+    """Returns how fast one model is against another, in words: `1.27 times as fast (1.22 … 1.31)`, or, below 1, `1.27 times as slow`."""
+    ends = "" if low is None or high is None else " ({:.2f} … {:.2f})".format(*((low, high) if ratio >= 1 else (1 / high, 1 / low)))
     text = f"{ratio if ratio >= 1 else 1 / ratio:.2f}"
-    return "as fast" if text == "1.00" else f"{text} times as {'fast' if ratio >= 1 else 'slow'}"
+    return "as fast" + ends if text == "1.00" else f"{text} times as {'fast' if ratio >= 1 else 'slow'}{ends}"

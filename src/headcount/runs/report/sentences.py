@@ -7,19 +7,20 @@ from pathlib import Path
 
 from headcount.runs.layout import LOG, QUARANTINE
 from headcount.runs.report import contract
-from headcount.runs.report.plain import format_p, format_speed, plural
+from headcount.runs.report.certificates import describe_smallest_margin, headline
+from headcount.runs.report.plain import format_speed, plural
 from headcount.runs.results import PrunedRow
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import Run
 
 FEW = 200
-"""With fewer examples than this, differences of a few percent cannot be told from chance."""
+"""With fewer examples than this, no model can be shown to lose less than a few points."""
 
 
 def summary_sentences(
     record: RunRecord, heads: HeadsRecord, curves: contract.Curves | None, bench: Sequence[contract.BenchRow], rows: Sequence[PrunedRow]
 ) -> list[str]:
-    """Returns three sentences: the number of heads, how many can be removed at what cost, and the speed-up, as far as measured.
+    """Returns three sentences: the number of heads, what was certified or the bound of the chosen model, and the speed-up, as far as measured.
 
     `rows` are those of the pruned models, as `headcount.runs.results.compare_pruned` makes them.
     """
@@ -29,25 +30,22 @@ def summary_sentences(
 
 
 def pruning_sentence(curves: contract.Curves | None, rows: Sequence[PrunedRow], n_heads: int) -> str:
-    """Returns how many heads can be removed, by the tests of loss and metric."""
-    if curves is None or curves["best"] is None:
+    """Returns what was certified, or how much worse the chosen model is, at most, and on how many examples."""
+    if curves is None or (curves["chosen"] is None and all(not row.removed for row in rows)):
         return "Nothing was pruned yet, so it is not known how many can be removed: headcount compare measures that."
-    best = next(row for row in rows if row.id == curves["best"]["point"])
-    result = f"by {best.method}: {_describe_change(curves, best)}."
-    if not curves["best"]["is_safe"]:
-        return f"Every number of heads that was tried makes the model significantly worse, even {best.keep} {result}"
-    return f"{n_heads - best.keep} of them can be removed without a significant loss, {result}"
-
-
-def _describe_change(curves: contract.Curves, row: PrunedRow) -> str:
-    """Returns loss and metric of a pruned and of the dense model, each with its test."""
-    dense, n = curves["dense"], curves["dense"]["n_examples"]
-    loss, metric = row.changes["loss"], row.changes.get("metric")
-    text = f"loss {row.loss:.4g} against {dense['loss']:.4g} ({loss.by} {format_p(loss.p)}, n = {n})"
-    if row.value is None:
-        return text
-    text += f"; {curves['metric']} {row.value:.4g} against {dense['value']:.4g}"
-    return text if metric is None else f"{text} ({metric.by} {format_p(metric.p)})"
+    if curves["chosen"] is None:
+        return "The pruned models were not evaluated on the selection split, so none was chosen: run the command again."
+    point = next(point for point in curves["points"] if curves["chosen"]["point"] == point["id"])
+    row = next(row for row in rows if row.id == point["id"])
+    bound = f"{headline(row.certificate)}, by {row.method}"
+    tested = [size["keep"] for size in curves["sizes"]]
+    order = f"; sizes tested in order: {', '.join(map(str, tested))} heads" if tested else ""
+    if point["verdict"] == "certified":
+        return f"Certified within {point['margin']}: with {row.n_kept} of {n_heads} heads it is {bound}{order}."
+    if tested:
+        return f"No size is certified within {point['margin']}: with {row.n_kept} of {n_heads} heads it is {bound}."
+    margin = describe_smallest_margin(row.certificate.quality)
+    return f"With {row.n_kept} of {n_heads} heads it is {bound}, the best on the selection split; the smallest margin that certifies it is {margin}."
 
 
 def speed_sentence(bench: Sequence[contract.BenchRow], machine: Mapping[str, object]) -> str:
@@ -59,9 +57,12 @@ def speed_sentence(bench: Sequence[contract.BenchRow], machine: Mapping[str, obj
     same_model = [time for time in removed if (time["of"], time["length"]) == (row["of"], row["length"])]
     device, threads = str(machine.get("device", "cpu")), machine.get("threads")
     machine_text = f"CPU, {plural(threads, 'thread')}" if device == "cpu" and isinstance(threads, int) else device
-    speeds = ", ".join(f"{format_speed(time['speedup'])} at batch {time['batch']}" for time in same_model)
-    overlapping = [str(time["batch"]) for time in same_model if not time["is_apart"]]
-    doubt = f"; at batch {', '.join(overlapping)} the quartiles overlap those of the dense model" if overlapping else ""
+    speeds = ", ".join(
+        f"{format_speed(time['speedup'], time.get('speedup_low'), time.get('speedup_high'))} at batch {time['batch']}"
+        for time in same_model
+    )
+    alike = [str(time["batch"]) for time in same_model if not time["is_apart"]]
+    doubt = f"; at batch {', '.join(alike)} it is not shown to differ from the dense model" if alike else ""
     return f"The smaller model ({row['of']}) is {speeds} (length {row['length']}, {machine_text}{doubt})."
 
 
@@ -80,7 +81,7 @@ def warning_sentences(run: Run, record: RunRecord, curves: contract.Curves | Non
     """Returns the warnings about a run: few examples, noisy times, damaged files, missing models, failures, mixed versions."""
     warnings = []
     if curves is not None and curves["dense"]["n_examples"] < FEW:
-        warnings.append(f"Evaluated on {plural(curves['dense']['n_examples'], 'example')} only: small losses cannot be told from chance.")
+        warnings.append(f"Evaluated on {plural(curves['dense']['n_examples'], 'example')} only: bounds are wide.")
     warnings += noise_warnings(bench)
     quarantine = run.folder / QUARANTINE
     n_damaged = sum(1 for _ in quarantine.iterdir()) if quarantine.is_dir() else 0

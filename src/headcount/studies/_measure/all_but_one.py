@@ -8,7 +8,8 @@ from functools import partial
 from headcount.core.evaluation import PairedDifference
 from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.stats.significance import Difference, benjamini_hochberg, paired_t
+from headcount.core.stats.means import MeanDifference, mean_interval
+from headcount.core.stats.significance import benjamini_hochberg
 from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import Ablation, StudyContext
 from headcount.studies._gated import evaluate_without, means_for
@@ -32,12 +33,12 @@ class LayerRow:
     heads: tuple[str, ...]
     chosen_rise: float
     chosen_change: PairedDifference | None
-    rise: Difference
+    rise: MeanDifference
     metric: float | None
     metric_change: PairedDifference | None
     n_examples: int
-    p: float
-    q: float = 1.0
+    p: float | None
+    q: float | None = None
     metric_q: float | None = None
 
 
@@ -64,7 +65,7 @@ def reduce_layers(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
         changes = None, None
         if task.metric is not None:
             changes = compare_evaluations(chosen_dense, chosen, task, seed=seed), compare_evaluations(dense, pruned, task, seed=seed)
-        rise = paired_t(pruned.losses - dense.losses)
+        rise = mean_interval(pruned.losses - dense.losses)
         block = blocks.get(name)
         rows.append(
             LayerRow(
@@ -86,7 +87,7 @@ def reduce_layers(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
 
 def _correct_metric_changes(rows: list[LayerRow]) -> list[LayerRow]:
     """Returns the rows with the corrected p-value of the change of the metric, where there is one."""
-    p_values = [row.metric_change.p for row in rows if row.metric_change is not None]
-    if not p_values:
+    p_values = [row.metric_change.p for row in rows if row.metric_change is not None and row.metric_change.p is not None]
+    if len(p_values) < len(rows):
         return rows
     return [replace(row, metric_q=float(q)) for row, q in zip(rows, benjamini_hochberg(p_values), strict=True)]

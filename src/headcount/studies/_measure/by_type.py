@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from headcount.core.scores import Scores
-from headcount.core.stats.significance import Difference, paired_t
+from headcount.core.stats.means import MeanDifference, mean_interval
 from headcount.data.evaluate import evaluate
 from headcount.data.mask import mask
 from headcount.data.task import Task
@@ -31,8 +31,8 @@ class TypeRow:
     low: float
     high: float
     share: float | None
-    without_half: Difference
-    without_all: Difference
+    without_half: MeanDifference
+    without_all: MeanDifference
     metric: float | None
     metric_without_half: float | None
     metric_without_all: float | None
@@ -79,8 +79,8 @@ def compare_types(
                 low=float(low),
                 high=float(high),
                 share=float(values[indices].sum() / total) if total else None,
-                without_half=paired_t(pruned[0].losses - dense.losses),
-                without_all=paired_t(pruned[1].losses - dense.losses),
+                without_half=mean_interval(pruned[0].losses - dense.losses),
+                without_all=mean_interval(pruned[1].losses - dense.losses),
                 metric=dense.value,
                 metric_without_half=pruned[0].value,
                 metric_without_all=pruned[1].value,

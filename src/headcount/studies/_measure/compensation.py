@@ -14,8 +14,8 @@ from headcount.core.heads import Head
 from headcount.core.plan import Plan
 from headcount.core.stats.agreement import spearman
 from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.means import t_interval
 from headcount.core.stats.seed_scores import SeedScores
-from headcount.core.stats.significance import paired_t
 from headcount.data.task import Task
 from headcount.importance.base import Importance
 from headcount.pruning.prune import check_request
@@ -229,7 +229,7 @@ def compare_trainings(trainings: Sequence[Training], *, seed: int = 0) -> Change
 def compare_heads(part: str, layer: str, pruned: np.ndarray, dense: np.ndarray) -> ChangeRow:
     """Returns the mean difference over some heads; the uncertainty of a single head is unknown, so its interval and p are None."""
     gap = pruned - dense
-    test = paired_t(gap) if len(gap) > 1 else None
+    test = t_interval(gap) if len(gap) > 1 else None
     ends = (None, None, None) if test is None else (test.low, test.high, test.p)
     return ChangeRow(part, layer, len(gap), float(pruned.mean()), float(dense.mean()), float(gap.mean()), *ends)
 

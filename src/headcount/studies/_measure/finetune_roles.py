@@ -16,7 +16,7 @@ from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.margins import trend
-from headcount.core.stats.significance import paired_t
+from headcount.core.stats.means import mean_interval
 from headcount.data.task import Task
 from headcount.studies._base import LoadedModel, StudyContext
 from headcount.studies._measure.role_tables import open_study_corpus
@@ -34,12 +34,12 @@ class HeadRoleChange:
     before: float
     after: float
     difference: float
-    low: float
-    high: float
-    p: float
+    low: float | None
+    high: float | None
+    p: float | None
     had: bool
     has: bool
-    q: float = 1.0
+    q: float | None = None
 
 
 def compare_roles(
@@ -71,7 +71,7 @@ def compare_roles(
         if key not in later_rows or key not in biases_before:
             continue
         gap, later = biases_after[key] - biases_before[key], later_rows[key]
-        shift = paired_t(gap)
+        shift = mean_interval(gap)
         test = (shift.difference, shift.low, shift.high, shift.p)
         changes.append(HeadRoleChange(*key, len(gap), row.bias, later.bias, *test, row.has_role, later.has_role))
     return correct_rows(changes)

@@ -88,8 +88,8 @@ class LossRow:
     n_examples: int
     drop: Drop
     share: Share
-    p: float
-    q: float = 1.0
+    p: float | None
+    q: float | None = None
     untrained: float | None = None
 
     def to_dict(self) -> dict[str, object]:

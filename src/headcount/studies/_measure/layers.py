@@ -11,7 +11,7 @@ from torch import nn
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import AttentionBlock, Head
 from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.stats.significance import paired_t
+from headcount.core.stats.means import mean_interval
 from headcount.data.share_above_chance import Share, chance_of, share_left
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
@@ -70,8 +70,8 @@ class GroupRow:
     value: float | None
     drop: Drop
     share: Share
-    p: float
-    q: float = 1.0
+    p: float | None
+    q: float | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Returns the row as plain data."""
@@ -100,9 +100,9 @@ class LayerPairRow:
     consecutive: float
     spread: float
     difference: float
-    low: float
-    high: float
-    p: float
+    low: float | None
+    high: float | None
+    p: float | None
 
 
 def remove_layers(
@@ -154,7 +154,7 @@ def _compare_pairs(
                 means[kind] = np.mean(rises, axis=0), np.mean(excesses, axis=0)
         for index, quantity in enumerate(("rise", "excess")) if len(means) == 2 else ():
             consecutive, spread = means[CONSECUTIVE][index], means[SPREAD][index]
-            gap = paired_t(consecutive - spread)
+            gap = mean_interval(consecutive - spread)
             mean_values = float(consecutive.mean()), float(spread.mean())
             rows.append(LayerPairRow(stack, quantity, *mean_values, gap.difference, gap.low, gap.high, gap.p))
     return rows

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.stats.significance import Difference, paired_t
+from headcount.core.stats.means import MeanDifference, mean_interval
 from headcount.data.task import Task
 from headcount.studies._base import Ablation, StudyContext
 from headcount.studies._gated import evaluate_without, means_for
@@ -26,7 +26,7 @@ class HeadRow(DifferenceRow):
     layer: int
     index: int
     score: float
-    rise: Difference
+    rise: MeanDifference
 
 
 def evaluate_each(context: StudyContext, task: Task, ablation: Ablation = "zero") -> tuple[Evaluation, dict[Head, Evaluation]]:
@@ -61,7 +61,7 @@ def remove_each_head(context: StudyContext, study: str, ablation: Ablation) -> t
                 index=head.index,
                 score=evaluation.score,
                 change=compare_evaluations(dense, evaluation, task, seed=context.seed),
-                rise=paired_t(evaluation.losses - dense.losses),
+                rise=mean_interval(evaluation.losses - dense.losses),
             )
         )
     return dense, correct_rows(rows)

@@ -10,7 +10,7 @@ import numpy as np
 from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
 from headcount.core.stats.agreement import spearman
-from headcount.core.stats.significance import paired_t
+from headcount.core.stats.means import t_interval
 from headcount.studies._base import Effort, StudyContext
 from headcount.studies._results import describe_study_run
 from headcount.studies._tuning import PARTS, relative_changes, slice_weights
@@ -76,7 +76,7 @@ def average_by_part_and_layer(heads: Sequence[Head], changes_by_part: dict[str, 
     for part, changes in changes_by_part.items():
         for layer in dict.fromkeys(layer_of.tolist()):
             own = changes[layer_of == layer]
-            test = paired_t(own) if len(own) > 1 else None
+            test = t_interval(own) if len(own) > 1 else None
             ends = (None, None) if test is None else (test.low, test.high)
             rows.append(LayerPartChange(part, str(layer), len(own), float(own.mean()), *ends))
     return rows

@@ -1,0 +1,109 @@
+"""Nothing that the report split shows changes a choice: every command that chooses is run on a planted report split that contradicts selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toys import examples, task, unbiased_encoder
+
+import headcount as hc
+from headcount.core.errors import NotCertified
+from headcount.core.margin import Margin
+from headcount.data.evaluate import evaluate
+from headcount.models.provenance import model_record
+from headcount.pruning.spec import PruneSpec
+from headcount.runs.describe import describe_run
+from headcount.runs.results import PRUNED, choose_by_size
+from headcount.runs.store import Run
+from headcount.studies.all_but_one import AllButOne
+from headcount.workflows.analysis_spec import BenchSizes
+from headcount.workflows.prune import Pruning, prune_sizes
+
+N = 60
+Pair = tuple[Any, hc.Task, hc.Task]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    """A model, a task with the labels that the model gives, and the same with a report split of other labels: what is good there is bad here."""
+    model, rows = unbiased_encoder(N), examples("encoder", N)
+    with torch.no_grad():
+        labels = model(**task("encoder").collate(rows)).logits.argmax(-1).tolist()
+    own = [{**row, "labels": label} for row, label in zip(rows, labels, strict=True)]
+    agreeing = task("encoder", rows=own)
+    planted = replace(agreeing, report=[{**row, "labels": (row["labels"] + 1) % 3} for row in own])
+    assert evaluate(model, agreeing).value == 1.0 and evaluate(model, planted).value == 0.0
+    return model, agreeing, planted
+
+
+def both(pair: Pair, choose: Callable[[Any, hc.Task], Any]) -> Any:
+    """Returns the choice, which must be the same on both report splits."""
+    model, agreeing, planted = pair
+    first, second = (choose(model, data) for data in (agreeing, planted))
+    assert first == second
+    return first
+
+
+def test_compare_chooses_by_selection(pair: Pair, tmp_path: Path) -> None:
+    def choose(model: Any, data: hc.Task) -> Any:
+        out = tmp_path / str(data.report[0]["labels"])
+        found = hc.compare(model, data, out=out, methods=["gradient"], keep=(4, 8), seeds=3, repair=False, progress=False)
+        by_size, rows = choose_by_size(found.models), found.models
+        by_report = {keep: max((row.value or 0, -row.loss) for row in rows if row.n_kept == keep) for keep in by_size}
+        agrees.append([((rows[at].value or 0, -rows[at].loss) == by_report[keep]) for keep, at in by_size.items()])
+        assert found.chosen is not None
+        return [(keep, rows[at].method, rows[at].seed) for keep, at in by_size.items()], found.chosen.position
+
+    agrees: list[list[bool]] = []
+    both(pair, choose)
+    assert all(agrees[0]) and not all(agrees[1]), "the planted split would have chosen another model"
+
+
+def test_analyze_keeps_a_model_by_selection(pair: Pair, tmp_path: Path) -> None:
+    def choose(model: Any, data: hc.Task) -> Any:
+        steps = {}
+        hc.analyze(
+            model,
+            data,
+            out=tmp_path / str(data.report[0]["labels"]),
+            by=("gradient",),
+            methods=("gradient",),
+            keep=(4, 8),
+            bench_sizes=BenchSizes((1,), (8,), 1),
+            on_step=lambda step: steps.update({step.name: step.numbers}),
+            progress=False,
+        )
+        chosen = [(row["keep"], row["method"], row["seed"]) for row in steps["prune"]["by_size"]]
+        return chosen, steps["keep"]["removed"]
+
+    both(pair, choose)
+
+
+def test_prune_to_a_margin_takes_the_same_heads_at_every_size(pair: Pair, tmp_path: Path) -> None:
+    def choose(model: Any, data: hc.Task) -> Any:
+        with Run.lead(tmp_path / str(data.report[0]["labels"])) as run:
+            heads = hc.HeadMap.of(model)
+            run.describe(describe_run(model_record(model, "toy"), command="", seed=0), heads)
+            pruning = Pruning(run, model, data, margin=Margin.parse("99pt"))
+            tests = prune_sizes(pruning, PruneSpec.of("surgeon", 1), [9, 6])
+            removed = {artifact.key.name: artifact.content["removed"] for artifact in run.results(PRUNED).values()}
+        return [test.n_kept for test in tests], removed
+
+    both(pair, choose)
+    model, agreeing, planted = pair
+    certified = hc.prune(model, agreeing, "gradient", margin="99pt", repair=False, progress=False)
+    assert certified.certificate is not None and certified.certificate.verdict == "certified" and len(certified.sizes) > 3
+    with pytest.raises(NotCertified, match=r"no size is certified: with 11 heads, the largest size tested, accuracy may be worse by"):
+        hc.prune(model, agreeing, "random", margin="0.1pt", repair=False, progress=False)
+    one = hc.prune(model, planted, "gradient", keep=6, margin="99pt", repair=False, progress=False)
+    assert len(one.plan.removed) == 6 and one.certificate is not None and one.sizes == ()
+
+
+def test_pruners_and_studies_choose_by_selection(pair: Pair) -> None:
+    both(pair, lambda model, data: hc.prune(model, data, "rank(by=gradient;stop=0.5)", repair=False, progress=False).plan.removed)
+    both(pair, lambda model, data: [row["heads"] for row in hc.study(AllButOne(), model, data, progress=False).measurements["layers"]])
