@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headcount.app.console.format import format_fewest_heads
 from headcount.runs.report.plain import format_speed
-from headcount.runs.results import PrunedRow
 from headcount.surgery.card import _cost_lines
 
 COST = {"heads": 4, "parameters": 10, "bytes": 40, "flops": 99, "tokens": 18, "kv_bytes_per_token": 0}
@@ -18,15 +16,6 @@ COST = {"heads": 4, "parameters": 10, "bytes": 40, "flops": 99, "tokens": 18, "k
 )
 def test_a_slower_model_is_called_slow(ratio: float, words: str) -> None:
     assert format_speed(ratio) == words
-
-
-def test_sizes_that_all_lose_were_tried() -> None:
-    def row(method: str, keep: int) -> PrunedRow:
-        return PrunedRow(method, keep, 32 - keep, 0, None, 1.0, None, True, {}, 900)
-
-    table = [*(row("a", keep) for keep in (4, 8, 16, 24)), row("b", 32)]
-    assert format_fewest_heads(table, "a", None) == "none of 4 tried"
-    assert format_fewest_heads(table, "a", 8) == "8" and format_fewest_heads(table, "b", None) == "nothing was removed"
 
 
 def test_operations_are_counted_for_a_number_of_tokens() -> None:
