@@ -84,6 +84,8 @@ def timed(of, point):
                 "low": 0.0199 / speed,
                 "high": 0.0201 / speed,
                 "speedup": speed,
+                "speedup_low": 0.97 * speed,
+                "speedup_high": 1.03 * speed,
             }
             for batch, length in shapes
             for name, speed in (("dense", 1.0), ("removed", 1.0 + batch / 10 + length / 1000))

@@ -156,8 +156,10 @@ def test_noise_is_not_told_as_a_speed(opened):
     for row in run["bench"]:
         if row["batch"] == 8:
             row["low"], row["high"] = row["seconds"] * 0.6, row["seconds"] * 1.6
+            row["speedup_low"], row["speedup_high"] = 0.6 * row["speedup"], 1.6 * row["speedup"]
         elif row["name"] == "masked":
-            row.update(seconds=row["seconds"] / 2, low=row["low"] / 2, high=row["high"] / 2, speedup=2 * row["speedup"])
+            row.update({name: row[name] / 2 for name in ("seconds", "low", "high")})
+            row.update({name: 2 * row[name] for name in ("speedup", "speedup_low", "speedup_high")})
     run["bench"] = synthetic.judge(run["bench"])
     keep, method = run["bench"][0]["keep"], run["bench"][0]["method"]
     one = opened(synthetic.report(run), f"pruning?keep={keep}&method={method}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -80,12 +80,13 @@ def _count_flops(model: nn.Module, heads: HeadMap, saved: Mapping[tuple[Head, ..
     inner = unwrap(model)
     batch, positions = probe_inputs(inner), dict[str, int]()
     n_rows = next(len(value) for value in batch.values() if isinstance(value, Tensor) and value.ndim > 1)
+
+    def count_positions(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda _, args: positions.update([(path, args[0].shape[:-1].numel())])
+
     with ExitStack() as hooks:
         for path in {projection.path for block in heads.blocks for projection in (block.q, block.k, block.v, block.o)}:
-            handle = inner.get_submodule(path).register_forward_pre_hook(
-                lambda _, args, path=path: positions.__setitem__(str(path), args[0].shape[:-1].numel())
-            )
-            hooks.callback(handle.remove)
+            hooks.callback(inner.get_submodule(path).register_forward_pre_hook(count_positions(path)).remove)
         with reporting_inputs(inner, batch, dummy=True), evaluating(inner), frozen(inner):
             forward(inner, batch)
     total = 0.0
