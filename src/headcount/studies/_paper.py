@@ -8,8 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from headcount.core.errors import unknown_name_error
-from headcount.core.options import Configurable, option
+from headcount.core.errors import OptionError, unknown_name_error
+from headcount.core.options import Configurable, option, options_of
 from headcount.core.registry import PAPERS
 from headcount.core.study_result import StudyResult, Table
 from headcount.studies._base import Study
@@ -100,6 +100,16 @@ class Paper(Configurable):
     _: KW_ONLY
     quick: bool = option(False, "A small version: fewer sizes, seeds, steps and examples, to see what comes out")
     info: ClassVar[PaperInfo]
+    set_by_quick: ClassVar[tuple[str, ...]] = ()
+    """Options that the small version sets itself."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [declared.name for declared in options_of(type(self)) if getattr(self, declared.name) != declared.default]
+        if self.quick and (refused := [name for name in self.set_by_quick if name in given]):
+            raise OptionError(
+                f"the small version of {self.name} sets {', '.join(refused)} itself; leave out {' and '.join(refused)}, or quick"
+            )
 
     @abstractmethod
     def items(self, subject: Subject) -> Sequence[Item]:

@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from headcount.core.stats.seed_scores import SeedScores
 
 
+def count_directions(tests: Sequence[tuple[float | None, float | None]], *, is_rising: bool) -> str:
+    """Returns at how many sizes something is significantly better, and at how many worse: `better at 5 of 9 sizes, worse at 2`.
+
+    Args:
+        tests: The difference and its corrected p-value at every size.
+        is_rising: Whether more of what is measured is better.
+    """
+    signs = [(difference > 0) == is_rising for difference, q in tests if difference is not None and q is not None and q <= SIGNIFICANT]
+    worse = f", worse at {signs.count(False)}" if False in signs else ""
+    return f"better at {signs.count(True)} of {len(tests)} sizes{worse}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceRow:
     """A row with a difference between two models on the same examples; `q` is its p-value, corrected over the table."""

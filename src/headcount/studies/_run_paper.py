@@ -44,7 +44,9 @@ def list_items(paper: Paper, context: StudyContext) -> tuple[Item, ...]:
         items = tuple(replace(item, study=None, reason=str(problem)) if _uses_text(item) else item for item in items)
     if not context.new_head:
         return items
-    reason = "the head of the model is new, and this item trains none; name a model that was trained on the task"
+    reason = (
+        "the head of the model is new, and this item has models that are not trained; fine-tune the model first, as docs/papers.md says"
+    )
     return tuple(item if item.study is None or item.study.trains_new_head else replace(item, study=None, reason=reason) for item in items)
 
 

@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import dense_sentence, difference_cells, seed_cells, seed_columns
+from headcount.studies._rows import count_directions, dense_sentence, difference_cells, seed_cells, seed_columns
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation
@@ -53,7 +53,7 @@ class Interventions(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric),),
-            sentence=_summary_sentence(rows),
+            sentence=_summary_sentence(rows, is_rising=dense.value is not None and dense.higher_is_better),
             notes=(f"{dense_sentence(dense)} Heads are gated, chosen by {self.method}.",),
             figures=(_change_by_substitute_figure(rows, dense, metric),),
             measurements={
@@ -110,11 +110,10 @@ def _change_by_substitute_figure(rows: Sequence[InterventionRow], dense: Evaluat
     )
 
 
-def _summary_sentence(rows: Sequence[InterventionRow]) -> str:
+def _summary_sentence(rows: Sequence[InterventionRow], *, is_rising: bool) -> str:
     parts = []
     for intervention in dict.fromkeys(row.intervention for row in rows if row.q is not None):
         own = [row for row in rows if row.intervention == intervention]
-        n_different = sum(row.q is not None and row.q <= SIGNIFICANT for row in own)
-        parts.append(f"{intervention} differs from zero at {n_different} of {len(own)} sizes")
-    text = ", ".join(parts) or "one intervention alone was measured"
-    return f"{text[0].upper()}{text[1:]} (q ≤ {SIGNIFICANT})." if parts else f"{text[0].upper()}{text[1:]}."
+        tests = [(row.against_zero.difference if row.against_zero else None, row.q) for row in own]
+        parts.append(f"{intervention} {count_directions(tests, is_rising=is_rising)}")
+    return f"Against zero: {'; '.join(parts)} (q ≤ {SIGNIFICANT})." if parts else "One intervention alone was measured."

@@ -11,6 +11,7 @@ from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, StudyContext, StudyInfo
 from headcount.studies._labels import ShortLabels, shorten_labels
 from headcount.studies._pruned_models import PrunedModels
+from headcount.studies._rows import count_directions
 
 if TYPE_CHECKING:
     from headcount.workflows.grid import MethodDifference, MethodRow
@@ -53,7 +54,7 @@ class PruningCurve(PrunedModels):
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric), *([_pair_table(measured.pairs, metric)] if measured.pairs else [])),
-            sentence=_summary_sentence(rows),
+            sentence=_summary_sentence(rows, is_rising=first.value is not None and first.higher_is_better),
             notes=tuple(
                 f"Dense model: {dense.metric or 'loss'} {dense.score:.4g} on {dense.n_examples} examples{f' of {task}' if len(tasks) > 1 else ''}."
                 for task, dense in measured.dense.items()
@@ -230,13 +231,13 @@ def _undefined_share_notes(rows: Sequence[MethodRow]) -> list[str]:
     return [f"No share of the dense model's score is defined for {task}: {reason}." for task, reason in reasons.items()]
 
 
-def _summary_sentence(rows: Sequence[MethodRow]) -> str:
+def _summary_sentence(rows: Sequence[MethodRow], *, is_rising: bool) -> str:
     tested = [row for row in rows if row.q is not None]
     if not tested:
         return "Random heads alone were removed, so that no method is compared with them."
     parts = []
     for method in dict.fromkeys(row.method for row in tested):
         own = [row for row in tested if row.method == method]
-        n_different = sum(row.q is not None and row.q <= SIGNIFICANT for row in own)
-        parts.append(f"{method} differs from random heads at {n_different} of {len(own)} sizes")
-    return f"{', '.join(parts)} (q ≤ {SIGNIFICANT})."
+        tests = [(row.against_random.difference if row.against_random else None, row.q) for row in own]
+        parts.append(f"{method} {count_directions(tests, is_rising=is_rising)}")
+    return f"Against random heads: {'; '.join(parts)} (q ≤ {SIGNIFICANT})."

@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_name_value_pairs
-from headcount.studies._rows import dense_numbers, dense_sentence
+from headcount.studies._rows import count_directions, dense_numbers, dense_sentence
 
 if TYPE_CHECKING:
     from headcount.studies._measure.role_pruning import RoleLevel
@@ -71,7 +71,7 @@ class RolePruning(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric),),
-            sentence=_summary_sentence(rows),
+            sentence=_summary_sentence(rows, is_rising=dense.value is not None and dense.higher_is_better),
             notes=(dense_sentence(dense), *measured.left_out),
             figures=(_change_by_kept_heads_figure(rows, metric, dense.n_examples, len(context.loaded.heads)),),
             measurements={
@@ -136,11 +136,10 @@ def _change_by_kept_heads_figure(rows: Sequence[RoleLevel], metric: str, n_examp
     )
 
 
-def _summary_sentence(rows: Sequence[RoleLevel]) -> str:
+def _summary_sentence(rows: Sequence[RoleLevel], *, is_rising: bool) -> str:
     parts = []
     for variant, words in (("prune", "pruning the heads of a role first"), ("spare", "sparing them longest")):
-        tests = [row for row in rows if row.choice.variant == variant]
-        n_significant = sum(row.q is not None and row.q <= SIGNIFICANT for row in tests)
-        parts.append(f"{words} differs from random heads at {n_significant} of {len(tests)} levels")
-    sentence = ", ".join(parts)
-    return f"{sentence[0].upper()}{sentence[1:]} (q ≤ {SIGNIFICANT})."
+        own = [row for row in rows if row.choice.variant == variant]
+        tests = [(row.against["random"].score.difference if "random" in row.against else None, row.q) for row in own]
+        parts.append(f"{words} {count_directions(tests, is_rising=is_rising)}")
+    return f"Against random heads: {'; '.join(parts)} (q ≤ {SIGNIFICANT})."

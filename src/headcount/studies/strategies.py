@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import controlled_cells, controlled_columns, dense_sentence, difference_cells
+from headcount.studies._rows import controlled_cells, controlled_columns, count_directions, dense_sentence, difference_cells
 
 if TYPE_CHECKING:
     from headcount.studies._measure.strategies import StrategyPair, StrategyResult, StrategyRow
@@ -66,7 +66,7 @@ class Strategies(Study):
         return StudyResult(
             study=str(self),
             tables=(_table(measured.rows, metric), *([_pair_table(measured.pairs, metric)] if measured.pairs else [])),
-            sentence=_summary_sentence(measured.rows),
+            sentence=_summary_sentence(measured),
             notes=_notes(measured),
             figures=tuple(
                 _change_by_share_removed_figure(measured, kind, metric) for kind in dict.fromkeys(row.kind for row in measured.rows)
@@ -135,13 +135,12 @@ def _change_by_share_removed_figure(measured: StrategyResult, kind: str, metric:
     )
 
 
-def _summary_sentence(rows: Sequence[StrategyRow]) -> str:
-    tested = [row for row in rows if row.q is not None]
+def _summary_sentence(measured: StrategyResult) -> str:
+    tested = [row for row in measured.rows if row.q is not None]
     if not tested:
         return "Random heads alone were removed, so that no strategy is compared with them."
-    worse = [row for row in tested if row.q is not None and row.q <= SIGNIFICANT]
-    if not worse:
-        return f"No strategy differs from random heads at any of {len(tested)} comparisons (q ≤ {SIGNIFICANT})."
-    names = dict.fromkeys(row.strategy for row in worse)
-    counts = [f"{name} at {sum(row.strategy == name for row in worse)} of {sum(row.strategy == name for row in tested)}" for name in names]
-    return f"Strategies that differ from random heads (q ≤ {SIGNIFICANT}), by comparison: {', '.join(counts)}."
+    is_rising, parts = measured.dense.value is not None and measured.dense.higher_is_better, []
+    for strategy in dict.fromkeys(row.strategy for row in tested):
+        tests = [(row.against_random.difference if row.against_random else None, row.q) for row in tested if row.strategy == strategy]
+        parts.append(f"{strategy} {count_directions(tests, is_rising=is_rising)}")
+    return f"Against random heads: {'; '.join(parts)} (q ≤ {SIGNIFICANT})."

@@ -54,7 +54,7 @@ NewHead = Annotated[
     bool,
     typer.Option(
         "--new-head",
-        help="Give a pre-trained model an untrained head for the classes in the data, drawn by --seed; train it with --recover.",
+        help="Give a pre-trained model an untrained head for the classes in the data, drawn by --seed, for commands and items that train it.",
     ),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Read at most that many examples of each split.")]

@@ -53,6 +53,7 @@ class Budhraja2020(Paper):
     train_batch: int = option(32, "Examples per training step", minimum=1)
     keep: tuple[int | float | str, ...] = option((), "How many heads stay: numbers or shares; by default 75%, 50%, 25%")
     seeds: int = option(3, "Draws of the heads and trainings of every strategy", minimum=1)
+    set_by_quick = ("recover", "train_batch", "keep", "seeds")
     info = PaperInfo(
         title="On the weak link between importance and prunability of attention heads",
         authors=("Budhraja, Aakriti", "Pande, Madhura", "Nema, Preksha", "Kumar, Pratyush", "Khapra, Mitesh M."),

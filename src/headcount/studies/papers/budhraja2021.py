@@ -30,6 +30,7 @@ class Budhraja2021(Paper):
     recover: str = option("auto", "How long pruned models are fine-tuned on the first language: epochs, steps (300steps), or auto")
     rate: float = option(5e-5, "The learning rate of the fine-tuning", minimum=0)
     train_batch: int = option(32, "Examples per training step", minimum=1)
+    set_by_quick = ("recover", "train_batch")
     info = PaperInfo(
         title="On the Prunability of Attention Heads in Multilingual BERT",
         authors=("Budhraja, Aakriti", "Pande, Madhura", "Kumar, Pratyush", "Khapra, Mitesh M."),

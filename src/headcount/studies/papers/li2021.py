@@ -40,6 +40,7 @@ class Li2021(Paper):
     penalty_rate: float = option(
         0.1, "The learning rate of the gates that λ closes; with few steps, they close only at a larger one", minimum=0
     )
+    set_by_quick = ("train_batch", "keep", "seeds", "penalties", "penalty_rate")
     info = PaperInfo(
         title="Differentiable Subset Pruning of Transformer Heads",
         authors=("Li, Jiaoda", "Cotterell, Ryan", "Sachan, Mrinmaya"),

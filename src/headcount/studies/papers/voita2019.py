@@ -48,6 +48,7 @@ class Voita2019Paper(Paper):
     penalties: tuple[float, ...] = option((0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1), "The values of λ")
     scratch: float | str = option(10.0, "How long models train from scratch: a number of epochs, or of steps (300steps), or auto")
     scratch_rate: float = option(5e-4, "The learning rate from scratch", minimum=0)
+    set_by_quick = ("keep", "seeds", "steps", "train_batch", "penalties", "scratch")
     info = PaperInfo(
         title="Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy Lifting, the Rest Can Be Pruned",
         authors=("Voita, Elena", "Talbot, David", "Moiseev, Fedor", "Sennrich, Rico", "Titov, Ivan"),
