@@ -27,7 +27,7 @@ test-fast: $(STAMP)
 
 # The numerical laws once more with other vector instructions, which round differently: AVX2 where `make test` used AVX-512, else none.
 CAPABILITY ?= $(shell grep -q avx512f /proc/cpuinfo 2>/dev/null && echo avx2 || echo default)
-LAWS := tests/golden tests/core/test_ties.py $(addprefix tests/laws/test_,relevance.py rounding.py left_padding.py importance.py repair_families.py)
+LAWS := tests/golden tests/core/test_ties.py $(addprefix tests/laws/test_,families.py relevance.py rounding.py left_padding.py importance.py repair_families.py)
 test-laws: $(STAMP)
 	$(OFFLINE) OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=$(CAPABILITY) $(BIN)/pytest -n 2 $(LAWS) $(ARGS)
 

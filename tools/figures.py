@@ -1,5 +1,7 @@
 """The figures of the method pages, made on the embedded models: `make figures` writes docs/figures/*.svg (about a quarter of an hour).
 
+Kinds or methods that are named are drawn alone: `python tools/figures.py roles importance/peak-norm`.
+
 An importance is shown as the map of its scores, a pruner as the heads it keeps and its curve, a role as its pattern and the map of its bias.
 """
 
@@ -43,6 +45,8 @@ from headcount.workflows.score import score_into
 KEEPS = (4, 8, 16, 24)
 PLAIN = {"dsp": "dsp", "layers": "layers:top", "role": "role:spare", "rank": "gradient"}
 """What stands for a file with several variants, or with an option that must be named."""
+ASKED: set[str] = set()
+"""The figures to draw, as `importance-gradient`; empty for all."""
 Pattern = tuple[np.ndarray, list[str], list[str]]
 """Where a role looks, [q, k], and the words of both sides; none for patches and random tokens."""
 
@@ -66,12 +70,15 @@ def shown(run: Run) -> contract.RunData:
 
 
 def draw(place: Path, size: tuple[float, float], onto: Callable[[Any], None]) -> None:
-    """Writes one figure; the same numbers give the same bytes."""
+    """Writes one figure, unless others were asked for; the same numbers give the same bytes."""
+    if ASKED and place.stem not in ASKED:
+        return
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         onto(figure)
         packed = io.BytesIO()
         figure.savefig(packed, format="svg", metadata={"Date": None})
+    place.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(place, packed.getvalue())
     print(place.name, flush=True)
 
@@ -204,7 +211,7 @@ def pattern(role: str, corpus: Corpus, tokenizer: Any = None) -> Pattern:
 def _sides(corpus: Corpus, row: int, crossing: bool) -> tuple[Side, Side]:
     if corpus.grid:
         patches = corpus.grid[0] * corpus.grid[1]
-        return Side.from_patches(1, patches, patches), Side.from_patches(1, patches, patches)
+        return Side.from_images(1, patches, patches), Side.from_images(1, patches, patches)
     own = Side.from_sentences([corpus.sentences[row]], len(corpus.sentences[row].ids))
     if not crossing:
         return own, own
@@ -250,13 +257,21 @@ def _mentions(text: str) -> Annotated:
 def main() -> None:
     """Makes the figures of one kind or of all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("kinds", nargs="*", default=["importance", "pruners", "roles"])
+    makers = {"importance": importances, "pruners": pruners, "roles": roles}
+    parser.add_argument(
+        "what", nargs="*", default=list(makers), metavar="KIND[/NAME]", help="importance, pruners or roles, or one method of these"
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/figures"))
     parser.add_argument("--work", type=Path, default=Path("build/figures"), help="runs, which go on after a stop")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for kind in options.kinds:
-        {"importance": importances, "pruners": pruners, "roles": roles}[kind](options.work, options.out)
+    for what in options.what:
+        kind, _, name = what.partition("/")
+        if kind not in makers:
+            parser.error(f"no kind '{kind}'; there are {', '.join(makers)}")
+        ASKED.clear()
+        ASKED.update([f"{kind}-{name}"] if name else [])
+        makers[kind](options.work, options.out)
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def _word_classifier(_out: Path) -> PreTrainedModel:
     labels = dict(enumerate(rare_words.LABELS))
     return BertForTokenClassification(
         BertConfig(
-            vocab_size=len(rare_words.rare_vocabulary()),
+            vocab_size=len(rare_words.list_rare_word_vocabulary()),
             hidden_size=64,
             num_hidden_layers=2,
             num_attention_heads=4,
@@ -228,7 +228,12 @@ RECIPES: dict[str, Recipe] = {
     "entailment-english": Recipe(_classifier("encoder-english"), _pairs(60_000), DataCollatorWithPadding, epochs=8, rate=1e-3),
     "translator": Recipe(_marian, _translations(40_000), DataCollatorForSeq2Seq, epochs=4, rate=2e-3),
     "rare-words": Recipe(
-        _word_classifier, _rare_words(40_000), DataCollatorForTokenClassification, epochs=5, rate=2e-3, tokens=rare_words.rare_vocabulary
+        _word_classifier,
+        _rare_words(40_000),
+        DataCollatorForTokenClassification,
+        epochs=5,
+        rate=2e-3,
+        tokens=rare_words.list_rare_word_vocabulary,
     ),
     "decoder": Recipe(_llama, _stories(20_000), lambda t: DataCollatorForLanguageModeling(t, mlm=False), epochs=5, rate=2e-3, batch=32),
 }

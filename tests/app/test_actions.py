@@ -22,7 +22,7 @@ from packed import unpack_bytes
 from starlette.testclient import TestClient
 
 import headcount as hc
-from headcount.app.serve.live_run import LiveRun
+from headcount.app.serve.served_run import ServedRun
 from headcount.app.serve.server import Site, application
 from headcount.data.evaluate import evaluate
 from headcount.data.open_task import open_task
@@ -42,7 +42,7 @@ def answered(client: TestClient, action: str, asked: Any) -> Any:
 def test_live_actions_tell_what_the_library_tells(analysed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(analysed, folder)
-    client = TestClient(application(Site([LiveRun(Run.open(folder))], TOKEN, FRONT)), base_url=HOME)
+    client = TestClient(application(Site([ServedRun(Run.open(folder))], TOKEN, FRONT)), base_url=HOME)
     model = hc.load("demo/entailment").eval()
     shown = answered(client, "attend", {"text": "the queen runs .", "pair": "a king sleeps ."})["attention"]
     tokens = shown["sentences"][0]["source"]["tokens"]
@@ -50,7 +50,7 @@ def test_live_actions_tell_what_the_library_tells(analysed: Path, tmp_path: Path
     first = np.frombuffer(unpack_bytes(shown["maps"][0][0]), dtype=np.uint8).reshape(8, len(tokens), len(tokens))
     assert np.allclose(((first / 255.0) ** 2).sum(-1), 1, atol=0.05)
     told = answered(client, "ablate", {"heads": [0, 5], "limit": 30})
-    live = LiveRun(Run.open(folder))
+    live = ServedRun(Run.open(folder))
     task = open_task("demo/entailment", model, live.tokenizer())
     with hc.mask(model, ["L0H0", "L0H5"]):
         assert told["value"] == pytest.approx(evaluate(model, task, limit=30).value) and told["n"] == 30
@@ -68,7 +68,7 @@ def test_live_actions_tell_what_the_library_tells(analysed: Path, tmp_path: Path
 def test_a_pruned_model_answers_with_its_own_numbers(analysed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(analysed, folder)
-    client = TestClient(application(Site([LiveRun(Run.open(folder))], TOKEN, FRONT)), base_url=HOME)
+    client = TestClient(application(Site([ServedRun(Run.open(folder))], TOKEN, FRONT)), base_url=HOME)
     ask = {"method": "magnitude", "keep": 12, "protect": []}
     mended, plain = (answered(client, "prune", {**ask, "repair": repair})["point"] for repair in (True, False))
     assert plain["removed"] == mended["removed"] and plain["keep"] == mended["keep"] == 12
@@ -89,7 +89,7 @@ def test_a_pruned_model_answers_with_its_own_numbers(analysed: Path, tmp_path: P
 
 
 def test_sentences_that_the_model_cannot_read_are_told(analysed: Path) -> None:
-    client = TestClient(application(Site([LiveRun(Run.open(analysed))], TOKEN, FRONT)), base_url=HOME)
+    client = TestClient(application(Site([ServedRun(Run.open(analysed))], TOKEN, FRONT)), base_url=HOME)
     assert answered(client, "attend", {"text": "the queen runs .", "pair": None})["note"] is None
     told = answered(client, "attend", {"text": "xylophone qwertz zyx .", "pair": None})["note"]
     assert re.fullmatch(r"\d+ of \d+ tokens are unknown to the tokenizer: .*", told)
@@ -112,12 +112,12 @@ def test_a_run_is_served_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert opened["model"] == str(tmp_path / "model") and opened["train"] == [str(tmp_path / "data.csv")] == opened["eval"]
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    live = LiveRun(Run.open(tmp_path / "run"))
+    live = ServedRun(Run.open(tmp_path / "run"))
     assert not live.why_not and live.model() is not None
 
 
 def test_another_model_under_the_name_is_refused(analysed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = LiveRun(Run.open(analysed))
+    live = ServedRun(Run.open(analysed))
     monkeypatch.setattr(
         live, "record", live.record.model_copy(update={"model": live.record.model.model_copy(update={"weights": "0" * 64})})
     )

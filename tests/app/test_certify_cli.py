@@ -74,6 +74,7 @@ def test_an_edited_certificate_is_refused(certified: Path, tmp_path: Path) -> No
     [
         ([], "certify needs --margin"),
         (["--margin", "1"], "has no unit"),
+        (["--margin", "0.02"], "write '2%' if it is a fraction of the dense model's metric, '0.02%' if it is per cent"),
         (["--margin", "1%"], "certify needs --against"),
         (["--margin", "1%", "--check", "x.json"], "leave out --margin"),
         (["--check", "none.json"], "no certificate"),
@@ -82,6 +83,11 @@ def test_an_edited_certificate_is_refused(certified: Path, tmp_path: Path) -> No
 def test_wrong_usage_is_refused(saved: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["certify", str(saved), *words]) != 0
     assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_mistyped_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["certify", str(tmp_path / "absent"), "--margin", "1%"]) == 2
+    assert f"{tmp_path / 'absent'} is no folder here" in capsys.readouterr().err
 
 
 def test_json_lists_every_example_that_changed(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

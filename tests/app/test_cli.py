@@ -145,7 +145,7 @@ def test_check_fails_when_a_law_fails(capsys: pytest.CaptureFixture[str], folder
     from headcount.testing import laws
 
     broken = [laws.LawResult("first", True, "fine"), laws.LawResult("second", False, "broken by 0.5")]
-    monkeypatch.setattr(laws, "check_model", lambda _model, plan: iter(broken))
+    monkeypatch.setattr(laws, "check_model", lambda _model, further_plan: iter(broken))
     code, out, err = run(capsys, "check", folder)
     assert code == 1
     assert "FAILED second: broken by 0.5" in out

@@ -137,8 +137,11 @@ def test_the_control_has_the_plan_and_none_of_the_weights(
     before, after = (hc.load(made["folder"]).state_dict() for made in (plain, control))
     assert all(value.shape == after[name].shape for name, value in before.items())
     assert all(not torch.equal(value, after[name]) for name, value in before.items() if value.ndim == 2)
-    for wrong, told in ((["--scratch", "0"], "epochs above 0"), (["--scratch", "1", "--recover", "1"], "nothing to repair or to recover")):
-        assert main([*map(str, words), *wrong, "-q"]) == 1
+    for wrong, code, told in (
+        (["--scratch", "0"], 2, "epochs above 0"),
+        (["--scratch", "1", "--recover", "1"], 1, "nothing to repair or to recover"),
+    ):
+        assert main([*map(str, words), *wrong, "-q"]) == code
         assert told in capsys.readouterr().err
 
 
@@ -216,11 +219,11 @@ def test_a_budget_of_latency_gives_a_faster_model_or_says_that_it_cannot() -> No
         (["--keep", "4", "--method", "surgery"], 2, "Did you mean 'surgeon'"),
         (["--keep", "4", "--method", "dsp:loose"], 2, "variant of dsp"),
         (["--keep", "4", "--option", "bye=gradient"], 2, "option of"),
-        (["--keep", "4", "--method", "rank", "--option", "step=much"], 1, "must be a float"),
+        (["--keep", "4", "--method", "rank", "--option", "step=much"], 2, "must be a float"),
         (["--keep", "4", "--method", "rank(by=gradeint)"], 2, "Did you mean 'gradient'"),
-        (["--keep", "4", "--method", "rank(by"], 1, "parentheses"),
+        (["--keep", "4", "--method", "rank(by"], 2, "parentheses"),
         (["--keep", "4", "--floor", "3"], 1, "floor"),
-        (["--keep", "4", "--recover", "-1"], 1, "above 0"),
+        (["--keep", "4", "--recover", "-1"], 2, "above 0"),
         (["--keep", "4", "--protected", "L9H9"], 1, "protected head L9H9"),
         (["--keep", "4", "--protected", "first"], 1, "first"),
         (["--keep", "4", "--ablation", "uniform"], 1, "ablation is zero or mean here, and uniform a gate"),

@@ -195,7 +195,7 @@ def test_analyze_on_the_command_line_is_taken_up_again(
     assert main(words) == 0
     told = json.loads(capsys.readouterr().out)
     steps = [step["step"] for step in told["steps"]]
-    assert steps[:5] == ["find", "evaluate", "score", "roles", "profiles"] and steps[-2:] == ["bench", "report"]
+    assert steps[:6] == ["find", "evaluate", "score", "judge", "roles", "profiles"] and steps[-2:] == ["bench", "report"]
     artifacts = len(Run.open(tmp_path / "run").results("pruned"))
     assert artifacts == 2 and len(made) <= 4, "what was finished is not made again; the best model is made once more to be kept"
     report = data_of(Path(told["steps"][-1]["path"]))

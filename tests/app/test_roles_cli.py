@@ -74,7 +74,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ((), 2, "name one text: --text FILE, --embedded NAME or --task TASK; got none of them"),
         (("--text", "ok.txt", "--task", "demo/text"), 2, "got --text and --task"),
         (("--task", "demo/txt"), 2, "Did you mean 'text'"),
-        (("--task", "demo/entailment"), 1, "needs a model with another head than BertForMaskedLM"),
+        (("--task", "demo/entailment"), 1, "another head than BertForMaskedLM; load demo/entailment, which was trained"),
         (("--task", "demo/text", "--split", "test"), 1, "no split 'test'; a task has calibration, selection, report"),
     ],
 )

@@ -23,6 +23,7 @@ from headcount.importance.score import score_all
 from headcount.importance.settings import ScoreSettings
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
+from headcount.workflows.score import judge_into
 
 STORIES = ("demo/decoder", "--task", "demo/stories", "--limit", "16")
 
@@ -40,9 +41,12 @@ def test_an_embedded_model_is_scored_offline(capsys: pytest.CaptureFixture[str],
     assert {digit for _, row in maps for digit in row.split()} == set("0123456789")
     for words in (
         "gradient (divided by the ℓ2 norm of their layer): more means keep",
-        "P(lowest)",
+        "surely lowest",
         "95% interval",
-        "safe",
+        "costs at most",
+        "alone",
+        "no head is called safe: a verdict needs at least 450 examples; there are 16",
+        "counting up to 2 nats per example",
         "perplexity change",
         "against ablation",
         "Spearman",
@@ -67,7 +71,9 @@ def test_files_of_every_kind_give_the_scores_of_python(capsys: pytest.CaptureFix
         assert told["columns"] == {key: list(column) for key, column in scores.columns.items()}
         assert (told["n_examples"], told["data"], told["conditions"]) == (scores.n_examples, scores.data, dict(scores.conditions))
         assert sorted(row["rank"] for row in told["heads"]) == list(range(1, 13))
-    assert {row["safe"] for row in found["scores"]["magnitude"]["heads"]} == {None}
+    assert found["scores"]["magnitude"]["verdicts"] is None and found["scores"]["gradient"]["verdicts"] is None
+    judged = judge_into(None, live, task, ["ablation:mean"], ScoreSettings(batch_size=8))["ablation:mean"]
+    assert [row["bound"] for row in found["scores"]["ablation:mean"]["verdicts"]["rows"]] == [row.bound for row in judged.rows]
 
 
 def test_json_is_complete(capsys: pytest.CaptureFixture[str], model: Path, data: Path) -> None:
@@ -77,9 +83,13 @@ def test_json_is_complete(capsys: pytest.CaptureFixture[str], model: Path, data:
     for scores in found["scores"].values():
         assert scores["normalise"] == "layer" and scores["n_examples"] == 20
         assert {"higher_is_keep", "data", "conditions", "columns", "stability"} < set(scores)
-        assert all(row["low"] <= row["high"] and row["rank_low"] <= row["rank"] <= row["rank_high"] for row in scores["heads"])
-        assert sum(row["p_lowest"] for row in scores["heads"]) == pytest.approx(3)
+        assert all(row["low"] is None or row["low"] <= row["value"] <= row["high"] for row in scores["heads"])
+        assert all(row["rank_low"] <= row["rank"] <= row["rank_high"] for row in scores["heads"])
+        assert sum(row["is_lowest"] for row in scores["heads"]) <= 3
         assert [row["size"] for row in scores["stability"]] == [2, 5, 10, 20]
+    verdicts = found["scores"]["ablation"]["verdicts"]
+    assert verdicts["tolerance"] == {"size": 0.02, "unit": "nats"} and verdicts["clip"] == 2 and len(verdicts["rows"]) == 12
+    assert found["scores"]["gradient"]["verdicts"] is None
     assert -1 <= found["agreement"]["gradient"]["spearman"]["value"] <= 1
 
 
@@ -205,11 +215,12 @@ BAD: dict[str, Bad] = {
     ),
     "batch size 0": lambda tmp, data: (["--train", data, "--batch-size", "0"], 2, "--batch-size is a number from 1 on, or auto; got 0"),
     "limit 0": lambda tmp, data: (["--train", data, "--limit", "0"], 2, "--limit"),
+    "limit of words": lambda tmp, data: (["--train", data, "--limit", "many"], 2, "--limit.*many"),
     "level 2": lambda tmp, data: (["--train", data, "--level", "2"], 2, "--level"),
     "tolerance nan": lambda tmp, data: (
         ["--train", data, "--by", "ablation", "--tolerance", "nan"],
         2,
-        "--tolerance must be a finite number",
+        "tolerance must be nats of loss, such as 0.02, or points",
     ),
     "no data": lambda tmp, _: ([], 1, "task 'classification' needs data: give train"),
     "option of another task": lambda tmp, data: (["--train", data, "--source-column", "x"], 1, "does not use source_column"),
@@ -225,6 +236,24 @@ def test_bad_input_is_told_in_a_line_and_nothing_is_written(
     told = refused(capsys, code, "score", model, *words, "--out", tmp_path / "run")
     assert re.search(message, told), told
     assert not (tmp_path / "run").exists()
+
+
+def test_missing_files_are_told_before_a_model_is_loaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "no file" in refused(capsys, 1, "score", tmp_path / "no-model", "--train", tmp_path / "d.csv")
+    assert "no file" in refused(capsys, 1, "roles", tmp_path / "no-model", "--text", tmp_path / "d.txt")
+
+
+def test_an_unforeseen_error_names_the_file_and_line(
+    capsys: pytest.CaptureFixture[str], model: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        torch.ones(2).no_such_method()  # pyright: ignore[reportAttributeAccessIssue]
+
+    monkeypatch.setattr("headcount.importance.methods.entropy.Entropy.of_block", fail)
+    code, _, told = run(capsys, "score", model, "--train", data, "--by", "entropy")
+    assert code == 1 and re.search(r"unexpected AttributeError: .* \(test_score_cli\.py, line \d+\)\. Run it again with --verbose", told), (
+        told
+    )
 
 
 def test_texts_are_cut_off_when_told(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path) -> None:
@@ -275,7 +304,7 @@ def test_folders_in_the_way_are_told_before_the_work(capsys: pytest.CaptureFixtu
         ([model, "--out", data], "is a file; name a folder"),
         ([other, "--out", tmp_path / "run"], "is a run of another model"),
     ):
-        assert message in refused(capsys, 1, "score", *words, "--train", "nowhere.csv")
+        assert message in refused(capsys, 1, "score", *words, "--train", lines(tmp_path / "unread.csv", []))
     assert list(all_scores(Run.open(tmp_path / "run"))) == ["random"]
 
 

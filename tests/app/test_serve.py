@@ -22,18 +22,18 @@ from starlette.testclient import TestClient
 
 from headcount.app.serve import actions
 from headcount.app.serve.guard import MAX_BODY, host_name, is_address
-from headcount.app.serve.live_run import LiveRun
+from headcount.app.serve.served_run import ServedRun
 from headcount.app.serve.server import Site, application
 
 
 @pytest.fixture(scope="module")
-def by_hand(tmp_path_factory: pytest.TempPathFactory) -> list[LiveRun]:
+def by_hand(tmp_path_factory: pytest.TempPathFactory) -> list[ServedRun]:
     folder = tmp_path_factory.mktemp("served")
-    return [LiveRun(make_run(folder / name, n=20, seed=i, text="no/such-model")) for i, name in enumerate("abc")]
+    return [ServedRun(make_run(folder / name, n=20, seed=i, text="no/such-model")) for i, name in enumerate("abc")]
 
 
 @pytest.fixture
-def client(by_hand: list[LiveRun]) -> TestClient:
+def client(by_hand: list[ServedRun]) -> TestClient:
     return TestClient(application(Site(by_hand[:1], TOKEN, FRONT)), base_url=HOME)
 
 
@@ -157,10 +157,10 @@ def test_requests_outside_the_contract_are_refused(action: str, asked: Any, clie
     assert answer.status_code == 400 and answer.json()["error"]
 
 
-def test_one_action_at_a_time(by_hand: list[LiveRun], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_action_at_a_time(by_hand: list[ServedRun], monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(_run: LiveRun, _asked: Any) -> dict[str, Any]:
+    def slow(_run: ServedRun, _asked: Any) -> dict[str, Any]:
         begun.set()
         go_on.wait(20)
         return {"done": True}
@@ -178,8 +178,8 @@ def test_one_action_at_a_time(by_hand: list[LiveRun], monkeypatch: pytest.Monkey
     assert client.post("/api/0/attend", json={}, headers=ASKS).status_code == 200, "and then the next"
 
 
-def test_a_defect_answers_without_telling_secrets(by_hand: list[LiveRun], monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_run: LiveRun, _asked: Any) -> dict[str, Any]:
+def test_a_defect_answers_without_telling_secrets(by_hand: list[ServedRun], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_run: ServedRun, _asked: Any) -> dict[str, Any]:
         raise ZeroDivisionError("a secret")
 
     monkeypatch.setattr(actions, "attend", broken)
@@ -188,7 +188,7 @@ def test_a_defect_answers_without_telling_secrets(by_hand: list[LiveRun], monkey
     assert answer.status_code == 500 and "ZeroDivisionError" in answer.json()["error"] and "secret" not in answer.text
 
 
-def test_two_runs_are_compared_and_more_are_listed(by_hand: list[LiveRun]) -> None:
+def test_two_runs_are_compared_and_more_are_listed(by_hand: list[ServedRun]) -> None:
     two = TestClient(application(Site(by_hand[:2], TOKEN, FRONT)), base_url=HOME)
     report = data_of(two.get(f"/?token={TOKEN}").text)
     assert len(report["runs"]) == 2 and report["comparison"] is not None and [run["id"] for run in report["live"]["runs"]] == ["0", "1"]

@@ -34,6 +34,17 @@ def test_intervals_cover_where_they_are_shown() -> None:
     assert all(row.holds for row in rows)
 
 
+def test_single_heads_are_judged_within_the_limit_and_harmless_ones_are_found() -> None:
+    rows = list(coverage.head_rows((256, 1024), 6))
+    assert [row.table for row in rows] == ["verdicts", "verdicts", "power"]
+    assert all(row.holds for row in rows)
+
+
+def test_sets_of_ranks_hold_for_all_heads_together() -> None:
+    rows = list(coverage.rank_rows((64,), 60, number=8))
+    assert len(rows) == 8 and all(row.holds for row in rows)
+
+
 def test_a_rate_beyond_its_limit_is_seen() -> None:
     assert not coverage.Row("verdicts", "x", "y", 64, 2000, 0.09, "≤ 0.05").holds
     assert not coverage.Row("power", "x", "y", 64, 2000, 0.5, "≥ 0.7").holds

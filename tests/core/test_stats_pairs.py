@@ -202,7 +202,7 @@ def test_agreement_of_a_cheap_score() -> None:
 @pytest.mark.parametrize("level", [0.0, 1.0, 1.5])
 def test_a_level_lies_between_0_and_1(level: float) -> None:
     with pytest.raises(StatisticsError, match="between 0 and 1"):
-        resampling.intervals(np.zeros((3, 2)), level)
+        ranks.rank_sets(np.zeros((3, 2)), seed=0, level=level)
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, "a"])

@@ -81,11 +81,11 @@ def test_the_table_of_a_run_tells_which_way_is_keep(higher: bool, bert: torch.nn
     table.to_csv(tmp_path / "scores.csv", index=False)
     table.to_parquet(tmp_path / "scores.parquet", index=False)
     for name in ("scores.csv", "scores.parquet"):
-        found = Scores.read(tmp_path / name, method="a")
+        found = Scores.read(tmp_path / name, only_method="a")
         assert (found.higher_is_keep, found.ranking()) == (higher, ours.ranking())
-        with pytest.raises(ArtifactError, match=r"by a, b; choose one, such as method='a'"):
+        with pytest.raises(ArtifactError, match=r"by a, b; choose one, such as only_method='a'"):
             Scores.read(tmp_path / name)
-    assert Scores.read(tmp_path / "scores.csv", method="a", higher_is_keep=True).higher_is_keep
+    assert Scores.read(tmp_path / "scores.csv", only_method="a", higher_is_keep=True).higher_is_keep
 
 
 def test_fitted_scores_have_the_order_and_the_units_of_the_model(tmp_path: Path) -> None:

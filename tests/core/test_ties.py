@@ -10,7 +10,7 @@ from headcount.core.heads import Head, tie_order
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.core.stats.samples import Samples
-from headcount.importance.verdicts import verdicts
+from headcount.importance.rankings import rank_heads
 
 HEADS = tuple(Head("", layer, index) for layer in range(12) for index in range(12))
 EQUAL = Scores(HEADS, (1.0,) * len(HEADS))
@@ -35,14 +35,14 @@ def test_every_ranking_breaks_ties_alike() -> None:
     values = tuple(float(place % 3) for place in range(144))
     for higher in (True, False):
         scores = replace(EQUAL, values=values, higher_is_keep=higher)
-        ranks = {row.head: row.rank for row in verdicts(scores)}
+        ranks = {row.head: row.rank for row in rank_heads(scores)}
         assert sorted(HEADS, key=ranks.__getitem__) == scores.ranking()
         gone = set(Plan.keep_top(scores, 100).removed)
         assert gone == set(scores.ranking()[100:])
 
 
-def test_chances_of_equal_heads_follow_the_same_order() -> None:
-    samples = Samples(np.ones((8, 144)), np.ones((8, 1)), 8)
-    scores = replace(EQUAL, samples=samples, n_examples=8, stderr=(0.0,) * 144)
-    lowest = {row.head for row in verdicts(scores, k=36, repeats=50) if row.p_lowest == 1.0}
-    assert lowest == set(scores.ranking()[-36:])
+def test_heads_that_tie_share_all_ranks() -> None:
+    scores = replace(EQUAL, samples=Samples(np.ones((8, 144)), np.ones((8, 1)), 8), n_examples=8, stderr=(0.0,) * 144)
+    rows = rank_heads(scores, k=36, repeats=50)
+    assert {(row.rank_low, row.rank_high, row.is_lowest) for row in rows} == {(1, 144, False)}
+    assert {row.head for row in rows if row.rank > 108} == set(scores.ranking()[-36:])

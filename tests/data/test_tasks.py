@@ -664,7 +664,7 @@ def test_bad_images(tmp_path: Path) -> None:
         ("masked-lm", "causal", {}, DataError, "AutoModelForMaskedLM"),
         ("causal-lm", "masked", {}, DataError, "AutoModelForCausalLM"),
         ("translation", "causal", {}, DataError, "encoder–decoder"),
-        ("demo/entailment", "causal", {}, DataError, "the embedded model"),
+        ("demo/entailment", "causal", {}, DataError, "load demo/entailment, which was trained for it"),
         (None, "bare", {}, DataError, "name the task: causal-lm, "),
     ],
 )

@@ -134,7 +134,7 @@ def unknown_method(kit: Kit) -> Call:
     return _cut(kit, (kit.stock.run() / "scores.csv").read_bytes(), "scores.csv", "--method", "magnitud")
 
 
-@case("score tables", "has no column 'method' in which 'gradient' could be", "leave out `method`")
+@case("score tables", "has no column 'method' in which 'gradient' could be", "name no method")
 def method_of_a_table_without_any(kit: Kit) -> Call:
     return _cut(kit, table(_rows(kit)), "scores.csv", "--method", "gradient")
 

@@ -185,7 +185,7 @@ def small_chunks(counted: Path | None = None, pause: float = 0.0) -> Iterator[No
     before = scoring.CHUNK, evaluation.CHUNK, stream._measure_within_memory
 
     def noted(reading: stream.Reading, block: Any, measuring: Any) -> Any:
-        name = getattr(reading.memory, "name", "none")
+        name = getattr(reading.chunk_store, "name", "none")
         if counted is not None:
             _append(counted, f"{os.getpid()} {name} {block.first}")
         time.sleep(pause)

@@ -73,7 +73,7 @@ def _plan(stock: Stock, path: Path) -> Callable[[], object]:
 
 def _csv(stock: Stock, path: Path) -> Callable[[], object]:
     path.write_bytes((stock.run() / "scores.csv").read_bytes())
-    return lambda: Scores.read(path, method="random").reorder(hc.HeadMap.of(stock.bert))
+    return lambda: Scores.read(path, only_method="random").reorder(hc.HeadMap.of(stock.bert))
 
 
 def _json(stock: Stock, path: Path) -> Callable[[], object]:

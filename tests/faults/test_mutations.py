@@ -100,7 +100,7 @@ def read_plan(base: Path) -> Any:
 
 def read_tables(base: Path) -> Any:
     """The scores in the tables of a run."""
-    return [Scores.read(base / "run" / name, method="gradient") for name in ("scores.csv", "scores.parquet")]
+    return [Scores.read(base / "run" / name, only_method="gradient") for name in ("scores.csv", "scores.parquet")]
 
 
 def check_model(base: Path) -> list[Problem]:

@@ -18,8 +18,8 @@ from headcount.core.registry import IMPORTANCES
 from headcount.data.evaluate import evaluate
 from headcount.data.open_task import open_task
 from headcount.importance.base import Importance
+from headcount.importance.rankings import signed_samples
 from headcount.importance.settings import ScoreSettings
-from headcount.importance.verdicts import signed_samples
 from headcount.models.provenance import model_record
 from headcount.pruning.prune import prune
 from headcount.pruning.spec import PruneSpec

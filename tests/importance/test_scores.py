@@ -16,9 +16,9 @@ import headcount as hc
 from headcount.core.errors import DataError, NonFinite, OutOfMemory, PlanError, UnknownName
 from headcount.data.evaluate import evaluate
 from headcount.data.losses import ExampleLosses
+from headcount.importance.rankings import rank_heads
 from headcount.importance.score import score_all
 from headcount.importance.settings import ScoreSettings
-from headcount.importance.verdicts import verdicts
 from headcount.models.tiny.float64 import Float64
 
 INVARIANT = ("gradient", "gradient:token", "ablation", "lrp", "confidence", "entropy", "fluctuation", "output-norm")
@@ -83,14 +83,14 @@ def test_a_score_of_weights_needs_no_data_and_one_of_data_does() -> None:
 def test_units_of_grouped_heads_are_judged_together() -> None:
     scores = hc.score(shared("decoder"), task("decoder", 30))
     assert {len(unit) for unit in scores.units} == {3} and len(scores.units) == 4
-    rows = {row.head: row for row in verdicts(scores, k=1)}
-    assert sum(rows[unit[0]].p_lowest for unit in scores.units) == pytest.approx(1)
-    for unit in scores.units:
-        assert len({(rows[head].p_lowest, rows[head].safe) for head in unit}) == 1
-    assert {row.p_lowest for row in verdicts(scores, k=4)} == {1.0}
+    for k in (1, 2, 3):
+        rows = {row.head: row for row in rank_heads(scores, k=k)}
+        assert all(len({rows[head].is_lowest for head in unit}) == 1 for unit in scores.units)
+        assert sum(bool(rows[unit[0]].is_lowest) for unit in scores.units) <= k
+    assert {row.is_lowest for row in rank_heads(scores, k=4)} == {True}
     for k in (0, 5):
         with pytest.raises(PlanError, match=f"k must be from 1 to 4.*got {k}"):
-            verdicts(scores, k=k)
+            rank_heads(scores, k=k)
 
 
 # Invariances.

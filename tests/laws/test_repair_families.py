@@ -20,7 +20,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.observe import evaluating
 from headcount.models.tiny.families import VARIANTS, has_sdpa, variant
 from headcount.pruning.repair.means import fold_means
-from headcount.pruning.repair.projection import has_bias, output_projection, read_matrix
+from headcount.pruning.repair.projection import has_bias, output_projection, read_weight_and_bias
 from headcount.pruning.repair.repair import RepairSettings, refit
 from headcount.surgery.verify import forward_outputs, largest_relative_difference
 from headcount.testing.laws import Subject, uneven_plan
@@ -95,7 +95,7 @@ def test_heads_without_projection_are_not_missed(name: str) -> None:
                 (module.weight if "Conv1D" in type(module).__name__ else module.weight.T)[rows] = 0
     made = refit(model, plan, batches, RepairSettings(ridge=1e-6))
     for block in HeadMap.of(model).blocks:
-        gap = read_matrix(output_projection(made.model, block)) - read_matrix(output_projection(model, block))
+        gap = read_weight_and_bias(output_projection(made.model, block)) - read_weight_and_bias(output_projection(model, block))
         # A refit of what is missing moves weights by 0.1. Rounding grows twentyfold from stage to stage of Swin, to 1e-6 in weights that inputs
         # leave undetermined, and to 2e-8 in outputs.
         assert float(gap.abs().max()) < 1e-4, block.name
@@ -198,6 +198,6 @@ def test_a_block_is_fitted_on_what_the_repaired_model_before_it_gives(name: str)
         hook.remove()
     if name == "albert":
         return  # one block, called again on what itself gives
-    masks = [REPAIR.real_rows(model, block, batches[i], a - b) for i, (a, b) in enumerate(zip(found[0], found[1], strict=True))]
+    masks = [REPAIR.rows_of_real_tokens(model, block, batches[i], a - b) for i, (a, b) in enumerate(zip(found[0], found[1], strict=True))]
     gaps = torch.cat(masks)
     assert float(gaps.pow(2).sum(-1).mean()) == pytest.approx(made.blocks[block.name].error_after, rel=1e-6)

@@ -444,15 +444,15 @@ def test_a_sink_is_no_key_under_adapters() -> None:
 def test_a_teacher_of_one_number_teaches() -> None:
     from types import SimpleNamespace
 
-    from headcount.pruning.training.trainer import teacher_divergence
+    from headcount.pruning.training.trainer import mean_divergence_from_teacher
 
     teacher = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=1)
     batch = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 10]]), "labels": torch.zeros(2)}
     with torch.no_grad():
         wanted = teacher(input_ids=batch["input_ids"]).logits
     inputs = {"input_ids": batch["input_ids"]}
-    assert teacher_divergence(teacher, SimpleNamespace(logits=wanted + 2), inputs).item() == pytest.approx(4)
-    assert teacher_divergence(teacher, SimpleNamespace(logits=wanted), inputs).item() == 0
+    assert mean_divergence_from_teacher(teacher, SimpleNamespace(logits=wanted + 2), inputs).item() == pytest.approx(4)
+    assert mean_divergence_from_teacher(teacher, SimpleNamespace(logits=wanted), inputs).item() == 0
 
 
 @pytest.mark.parametrize("by", ["ablation:mean", "all-but-one:mean"])
@@ -471,12 +471,12 @@ def test_means_of_heads_that_see_windows(by: str) -> None:
 
 
 def test_scores_of_one_batch_have_verdicts_without_spread() -> None:
-    from headcount.importance.verdicts import agreements, stabilities, verdicts
+    from headcount.importance.rankings import agreements, rank_heads, stabilities
 
     model = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=2)
     batch = {"input_ids": torch.arange(5, 29).view(8, 3), "labels": torch.arange(8) % 2}
     scores = {by: hc.score(model, batch, by) for by in ("gradient:batch", "ablation")}
-    assert all(row.safe is None and row.low is None for row in verdicts(scores["gradient:batch"]))
+    assert all(row.is_lowest is None and row.low is None for row in rank_heads(scores["gradient:batch"]))
     assert stabilities(scores["gradient:batch"]) == () and set(agreements(scores)) == {"gradient:batch"}
 
 

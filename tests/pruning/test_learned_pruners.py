@@ -49,10 +49,10 @@ def test_planted_heads_are_found(method: str, init: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["l0", "dsp", "dsp:fast", "gates"])
-def test_every_number_of_heads_is_hit_exactly(method: str) -> None:
+def test_the_number_of_heads_is_hit_exactly(method: str) -> None:
     model, data = shared("encoder"), task("encoder", 16)
     total = len(hc.HeadMap.of(model))
-    for keep in range(1, total + 1):
+    for keep in (1, 2, 3, total // 2, total - 1, total):
         made = prune(model, data, configured(method, init="none"), keep, recipe=Recipe(train_batch=8, epochs=2), repair=False)
         assert len(hc.HeadMap.of(made.model)) == keep == total - len(made.plan.removed)
 

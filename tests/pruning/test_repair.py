@@ -14,8 +14,8 @@ from toys import KINDS, build, examples, shared, task
 
 import headcount as hc
 from headcount.core.errors import DataError, OptionError, PlanError, UnknownName
-from headcount.pruning.repair.projection import has_bias, read_matrix, real_rows
-from headcount.pruning.repair.removal_order import Surgeon, measure_moments, order_removals
+from headcount.pruning.repair.projection import has_bias, read_weight_and_bias, rows_of_real_tokens
+from headcount.pruning.repair.removal_order import Surgeon, measure_grams, order_removals
 from headcount.pruning.repair.repair import RepairSettings, refit
 
 N = 64
@@ -44,7 +44,7 @@ def test_a_survey_holds_direct_sums(kind: str) -> None:
     """G, M and their numbers against one example at a time, without padding; and the cost of the last unit of a block by hand."""
     model, data = build(kind), task(kind, 10)
     trainable = [p.requires_grad for p in model.parameters()]
-    found = measure_moments(model, data, batch_size=4)
+    found = measure_grams(model, data, batch_size=4)
     assert trainable == [p.requires_grad for p in model.parameters()] and not any(m._forward_hooks for m in model.modules())
     for block in hc.HeadMap.of(model).blocks:
         rows: list[torch.Tensor] = []
@@ -66,7 +66,7 @@ def test_a_survey_holds_direct_sums(kind: str) -> None:
         torch.testing.assert_close(mine.input_gram, x.T @ x, rtol=1e-8, atol=1e-8)
         torch.testing.assert_close(mine.gradient_gram, g.T @ g, rtol=1e-4, atol=1e-8)
         everything = [list(range(block.n_heads * block.value_dim))]
-        weights = read_matrix(module)
+        weights = read_weight_and_bias(module)
         delta = x @ weights
         if has_bias(module):
             delta = delta - delta.mean(0)
@@ -102,11 +102,11 @@ def test_losses_that_cannot_be_told_apart_are_taken_one_by_one() -> None:
     model = build("encoder")
     model.__class__ = Odd
     data = task("encoder", 6)
-    together, alone = measure_moments(model, data, batch_size=6), measure_moments(model, data, batch_size=1)
-    for path, moments in alone.items():
-        assert together[path].n_tokens == moments.n_tokens and together[path].n_examples == 6
-        torch.testing.assert_close(together[path].input_gram, moments.input_gram, rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(together[path].gradient_gram, moments.gradient_gram, rtol=1e-6, atol=1e-10)
+    together, alone = measure_grams(model, data, batch_size=6), measure_grams(model, data, batch_size=1)
+    for path, grams in alone.items():
+        assert together[path].n_tokens == grams.n_tokens and together[path].n_examples == 6
+        torch.testing.assert_close(together[path].input_gram, grams.input_gram, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(together[path].gradient_gram, grams.gradient_gram, rtol=1e-6, atol=1e-10)
 
 
 def test_too_few_tokens_are_refused() -> None:
@@ -180,7 +180,7 @@ def test_gates_only_scale_the_heads_that_stay() -> None:
     plan = hc.Plan.removing(["L0H0", "L1H3"])
     made = refit(model, plan, task("encoder", N), RepairSettings(by="gates"))
     for block in hc.HeadMap.of(model).blocks:
-        old, new = (read_matrix(one.get_submodule(block.o.path)) for one in (model, made.model))
+        old, new = (read_weight_and_bias(one.get_submodule(block.o.path)) for one in (model, made.model))
         for place in plan.kept_positions(block):
             rows = slice(place * block.value_dim, (place + 1) * block.value_dim)
             ratio = (new[rows] / old[rows]).flatten()
@@ -193,4 +193,4 @@ def test_rows_of_padding_are_left_out() -> None:
     batch = task("encoder", longer=3).collate(examples("encoder", 5))
     block = hc.HeadMap.of(model).blocks[0]
     shape = batch["input_ids"].shape
-    assert len(real_rows(model, block, batch, torch.zeros(*shape, 48))) == int(batch["attention_mask"].sum())
+    assert len(rows_of_real_tokens(model, block, batch, torch.zeros(*shape, 48))) == int(batch["attention_mask"].sum())

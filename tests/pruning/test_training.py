@@ -26,7 +26,12 @@ from headcount.pruning.methods.l0 import L0, HardConcrete
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.fine_tune import _build_trainer, fine_tune, train_from_scratch
 from headcount.pruning.training.gates import GateCallback
-from headcount.pruning.training.trainer import LengthGroupedSampler, last_intact_checkpoint, list_finished_checkpoints, teacher_divergence
+from headcount.pruning.training.trainer import (
+    LengthGroupedSampler,
+    last_intact_checkpoint,
+    list_finished_checkpoints,
+    mean_divergence_from_teacher,
+)
 
 ROWS = 32
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -216,7 +221,7 @@ class Broken:
 
     def penalty(self, *_: Any) -> None: ...
 
-    def optimiser(self) -> torch.optim.Optimizer:
+    def gate_optimiser(self) -> torch.optim.Optimizer:
         return torch.optim.SGD([self.w], 0.01)
 
     def log_numbers(self) -> dict[str, float]:
@@ -313,7 +318,7 @@ def test_distillation_brings_a_model_to_its_teacher(kind: str) -> None:
 
     def apart() -> float:
         with torch.no_grad():
-            return float(teacher_divergence(teacher, student.eval()(**batch), batch))
+            return float(mean_divergence_from_teacher(teacher, student.eval()(**batch), batch))
 
     before = apart()
     fine_tune(student, task(kind, ROWS), Recipe(epochs=10, rate=5e-4, train_batch=8, distil=1.0), teacher=teacher)
@@ -332,7 +337,7 @@ def test_divergence_counts_the_tokens_that_are_predicted() -> None:
     with torch.no_grad():
         given, wanted = (m.eval()(**batch).logits[:, 3:5].log_softmax(-1) for m in (model, teacher))
         expected = (wanted.exp() * (wanted - given)).sum(-1).mean()
-        found = teacher_divergence(teacher, model(**batch), batch)
+        found = mean_divergence_from_teacher(teacher, model(**batch), batch)
     assert float(found) == pytest.approx(float(expected), rel=1e-5) and float(found) > 0
 
 

@@ -20,9 +20,9 @@ import headcount as hc
 from headcount.core.errors import ArtifactError, NonFinite
 from headcount.core.files import json_bytes, seal, sha256
 from headcount.data.evaluate import evaluate
+from headcount.importance.rankings import rank_heads, stabilities
 from headcount.importance.score import score_all
 from headcount.importance.settings import ScoreSettings
-from headcount.importance.verdicts import stabilities, verdicts
 from headcount.models.gates import HeadGates
 from headcount.models.provenance import model_record, provenance, weight_hash
 from headcount.runs.artifacts import Artifact, ArtifactKey, Damaged, safe_name
@@ -68,13 +68,17 @@ def folder(tmp_path: Path, written: Path) -> Path:
 
 def same(back: hc.Scores, scores: hc.Scores) -> None:
     for field in fields(hc.Scores):
-        if field.name != "samples":
+        if field.name not in ("samples", "damage"):
             assert getattr(back, field.name) == getattr(scores, field.name), (scores.method, field.name)
     assert (back.samples is None) == (scores.samples is None), scores.method
     if scores.samples is not None and back.samples is not None:
         assert np.array_equal(back.samples.sums, scores.samples.sums)
         assert np.array_equal(back.samples.weights, scores.samples.weights)
         assert back.samples.n == scores.samples.n
+    assert (back.damage is None) == (scores.damage is None)
+    if scores.damage is not None and back.damage is not None:
+        assert back.damage.losses.dtype == np.float32 and np.array_equal(back.damage.losses, scores.damage.losses)
+        assert (back.damage.answers is None) == (scores.damage.answers is None) and back.damage.documents is None
 
 
 # What was written comes back.
@@ -86,7 +90,7 @@ def test_scores_come_back_as_they_were(folder: Path, found: dict[str, hc.Scores]
     for name, scores in found.items():
         back = scores_of(run, name)
         same(back, scores)
-        assert verdicts(back, repeats=50) == verdicts(scores, repeats=50)
+        assert rank_heads(back, repeats=50) == rank_heads(scores, repeats=50)
     assert stabilities(scores_of(run, "gradient")) == stabilities(found["gradient"])
 
 
@@ -329,7 +333,7 @@ def test_a_run_of_schema_3_opens(tmp_path: Path) -> None:
     scores = all_scores(run)
     assert list(scores) == ["ablation", "gradient", "magnitude"] and run.record().command == "headcount score toy"
     assert [str(head) for head in scores["gradient"].heads] == [head for block in run.heads().blocks for head in block.heads]
-    assert all(verdict.rank for verdict in verdicts(scores["gradient"], repeats=20))
+    assert all(verdict.rank for verdict in rank_heads(scores["gradient"], repeats=20))
     table = pandas.read_csv(folder / "scores.csv")
     np.testing.assert_allclose(table[table["method"] == "ablation"]["score"], scores["ablation"].values, rtol=1e-12)
     assert len(run.results("evaluation")["whole"].arrays["losses"]) == 20

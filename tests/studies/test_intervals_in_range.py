@@ -10,8 +10,9 @@ import pytest
 from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.figure import LineFigure
 from headcount.core.metric_range import range_of_metric, shift_interval
+from headcount.core.stats.seed_scores import SeedScores
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PEARSON, PERPLEXITY, TOKEN_ACCURACY
-from headcount.studies.pruning_curve import _difference_figure, _figure
+from headcount.studies.pruning_curve import _difference_figure, _score_by_share_removed_figure
 from headcount.workflows.grid import MethodRow
 
 CHANGE = PairedDifference(-0.01, -0.05, 0.03, 0.5, "Tango's score method")
@@ -36,6 +37,13 @@ def test_an_interval_ends_where_the_metric_does(metric: str, dense: float, expec
     assert shift_interval(evaluation(metric, dense), CHANGE) == pytest.approx(expected)
 
 
+def test_an_interval_over_seeds_ends_there_too() -> None:
+    scores = SeedScores.of((0.8, 0.99, 0.98), "accuracy")
+    assert scores.high == 1 and scores.low is not None and 0.5 < scores.low < scores.mean
+    plain = SeedScores.of((0.8, 0.99, 0.98), "")
+    assert plain.low == scores.low and plain.high is not None and plain.high > 1
+
+
 def test_every_metric_with_a_name_has_a_range() -> None:
     metrics = (ACCURACY, F1, MATTHEWS, PEARSON, PERPLEXITY, TOKEN_ACCURACY)
     assert all(math.isfinite(range_of_metric(name)[0]) for name in (*(metric.name for metric in metrics), "BLEU", "chrF"))
@@ -58,7 +66,7 @@ def test_the_curve_shows_scores_in_range_and_the_difference_shows_what_is_tested
         band=shift_interval(evaluation("accuracy", 0.99), CHANGE),
         dense=0.99,
     )
-    curve, difference = _figure([row], "accuracy", n=100), _difference_figure([row], "accuracy", n=100)
+    curve, difference = _score_by_share_removed_figure([row], "accuracy", n=100), _difference_figure([row], "accuracy", n=100)
     assert isinstance(curve, LineFigure) and curve.lines[0].high == (1.0,) and curve.references[0].y == 0.99
     line = difference.lines[0]
     assert (line.y, line.low, line.high) == ((-0.01,), (-0.05,), (0.03,)) and difference.references[0].y == 0

@@ -15,7 +15,7 @@ import headcount as hc
 from headcount.core.errors import DataError, OptionError
 from headcount.core.figure import HeatMap, LineFigure
 from headcount.studies._measure.language_groups import LanguageGroup, contrast_families, correlate_sizes, read_groups
-from headcount.studies._measure.weight_change import correlate_depth, summarise_layers
+from headcount.studies._measure.weight_change import average_by_part_and_layer, correlate_depth
 from headcount.studies._tuning import relative_changes, slice_weights
 
 NAMES = [f"l{number}" for number in range(8)]
@@ -182,7 +182,7 @@ def test_the_change_of_weights_by_layer(tmp_path: Path) -> None:
         live.get_submodule(block.v.path).weight.mul_(1.5)
     changes = relative_changes(before, slice_weights(live))
     values = {part: np.array([parts[part] for parts in changes.values()]) for part in ("q", "v")}
-    rows = {(row.part, row.layer): row for row in summarise_layers(list(changes), values)}
+    rows = {(row.part, row.layer): row for row in average_by_part_and_layer(list(changes), values)}
     assert rows["v", "L1"].mean == pytest.approx(0.5) and rows["v", "L0"].mean == rows["q", "L1"].mean == 0
     (trend,) = correlate_depth(list(changes), values)
     assert trend.part == "v" and trend.correlation > 0.9 and trend.p < 0.05

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from headcount.core.damage import Damage
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
@@ -83,14 +84,14 @@ def make_run(
     kv_heads: int | None = None,
     tokens: int = 6,
     shown: int = 3,
-    kinds: Sequence[str] = ("scores", "roles", "evaluation", "pruned", "bench", "study", "profiles"),
+    kinds: Sequence[str] = ("scores", "roles", "evaluation", "pruned", "bench", "study", "profiles", "damage"),
     data: str = "data",
 ) -> Run:
     """A run with everything in it; `text` stands wherever a model, a data set or a user may put one."""
     rng = np.random.default_rng(seed)
     model = ModelRecord(name=text, class_name=text, model_type=text, weights=f"{seed:064d}", n_parameters=1000)
     facts: dict[str, Any] = {"command": text, "seed": seed, "task": text, "machine": {"threads": 1, text: text}, "config": {text: text}}
-    makers = {"scores": _scores, "roles": _roles, "pruned": _pruned, "study": _study, "profiles": _profiles}
+    makers = {"scores": _scores, "roles": _roles, "pruned": _pruned, "study": _study, "profiles": _profiles, "damage": _damage}
     with Run.lead(folder, command="made by hand") as run:
         run.describe(describe_run(model, **facts), blocks_of(layers, heads, kv_heads or heads))
         names, artifacts = heads_of(layers, heads), []
@@ -123,6 +124,23 @@ def _scores(rng: np.random.Generator, names: list[str], *, n: int, **_: Any) -> 
             data="calibration",
         )
         yield ArtifactKey("scores", method, {"n": n}), *pack_scores(made)
+
+
+def _damage(_rng: np.random.Generator, names: list[str], **_: Any) -> Any:
+    """Damage on 900 report examples: the first head does none, the last much."""
+    losses = np.random.default_rng(0).normal(0, 0.02, (900, len(names))) + np.linspace(0, 0.1, len(names))
+    losses[:, 0] = 0.0
+    samples = Samples.of(losses)
+    made = Scores(
+        tuple(map(Head.parse, names)),
+        tuple(samples.means().tolist()),
+        "ablation",
+        n_examples=900,
+        samples=samples,
+        damage=Damage.in_hash_order([bytes([i % 256, i // 256]) for i in range(900)], losses, losses > 0.05),
+        conditions={"split": "report"},
+    )
+    yield ArtifactKey("damage", "ablation", {}), *pack_scores(made)
 
 
 def _roles(rng: np.random.Generator, names: list[str], *, text: str, **_: Any) -> Any:

@@ -83,6 +83,7 @@ def run(shape: Shape = BERT, seed: int = 0) -> Json:
     made = bare(shape)
     n = len(made["heads"])
     made["scores"] = _scores(rng, made)
+    made["verdicts"] = _verdicts(n)
     made["roles"] = _roles(rng, n)
     made["curves"] = _curves(rng, shape, made)
     made["bench"] = _bench(rng, made["curves"], n)
@@ -144,6 +145,7 @@ def bare(shape: Shape = SMALL) -> Json:
         "heads": heads,
         "blocks": blocks,
         "scores": [],
+        "verdicts": None,
         "roles": None,
         "curves": None,
         "bench": [],
@@ -209,6 +211,8 @@ def _scores(rng: np.random.Generator, run: Json) -> list[Json]:
                 "higher_is_keep": True,
                 **ranked(run, [round(float(value), 5) for value in values]),
                 "stderr": [round(float(value), 5) for value in error] if name != "magnitude" else None,
+                "low": [round(float(value), 5) for value in values - 2 * error] if name != "magnitude" else None,
+                "high": [round(float(value), 5) for value in values + 2.2 * error] if name != "magnitude" else None,
                 "significant": [bool(one) for one in values > 3 * error] if name != "magnitude" else None,
                 "n_examples": 512 if name != "magnitude" else None,
             }
@@ -223,6 +227,8 @@ def _scores(rng: np.random.Generator, run: Json) -> list[Json]:
             "higher_is_keep": True,
             "values": distance,
             "stderr": None,
+            "low": None,
+            "high": None,
             "significant": None,
             "n_examples": 512,
             "removal_order": None,
@@ -230,6 +236,27 @@ def _scores(rng: np.random.Generator, run: Json) -> list[Json]:
         }
     )
     return made
+
+
+def _verdicts(n: int) -> Json:
+    """Every third head is safe when it is removed alone."""
+    bounds = [0.011 if head % 3 == 0 else round(0.03 + 0.001 * head, 4) for head in range(n)]
+    return {
+        "method": "ablation",
+        "unit": "nats",
+        "tolerance": 0.02,
+        "clip": 2,
+        "level": 0.95,
+        "n_examples": 1100,
+        "n_documents": None,
+        "n_needed": 450,
+        "n_missing": 0,
+        "reason": "",
+        "cost": [round(bound - 0.009, 4) for bound in bounds],
+        "bound": bounds,
+        "q": [0.001 if bound < 0.02 else 1 for bound in bounds],
+        "safe": [bound < 0.02 for bound in bounds],
+    }
 
 
 def _roles(rng: np.random.Generator, n: int) -> Json:

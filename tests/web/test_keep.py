@@ -247,6 +247,8 @@ def test_heads_of_equal_score_go_as_headcount_removes_them(opened, shape):
         "kind": "importance",
         "higher_is_keep": True,
         "stderr": None,
+        "low": None,
+        "high": None,
         "significant": None,
         "n_examples": 5,
     }

@@ -24,13 +24,14 @@ def test_a_cell_per_head_says_what_it_is(bert):
     assert page.locator(".map [role=gridcell]").count() == 144
     assert page.locator(".map [role=row]").count() == 13
     score = run["scores"][0]
-    value, error = score["values"][63], score["stderr"][63]
+    value, bottom = score["values"][63], score["low"][63]
     label = cell(page, "L5H3").get_attribute("aria-label")
     assert label.startswith("Layer 5 head 3, ablation ")
     said = float(label.split("ablation ")[1].split(",")[0].replace("−", "-"))
     assert said == pytest.approx(value, rel=0.01)
     low = float(label.split("interval ")[1].split(" to ")[0].replace("−", "-"))
-    assert low == pytest.approx(value - 1.96 * error, rel=0.01)
+    assert low == pytest.approx(bottom, rel=0.01)
+    assert "removed alone costs at most 0.011 nats, safe alone" in label
     roles = [run["roles"]["names"][at] for at in run["roles"]["labels"][63]]
     assert f"role {', '.join(roles) or 'none'}" in label
     assert label.endswith(("kept", "removed"))
@@ -153,3 +154,37 @@ def test_the_map_is_also_a_table(bert):
     page.locator(".map").get_by_role("button", name="Show as table").click()
     assert page.locator(".map tbody tr").count() == 50
     assert "144 rows" in page.locator(".map .table-tools").inner_text()
+
+
+def test_colours_are_quantiles_unless_values_are_asked_for(opened):
+    run = synthetic.run()
+    score = run["scores"][0]
+    score["values"] = [1000.0 if value == max(score["values"]) else value for value in score["values"]]
+    page = opened(synthetic.report(run)).page
+
+    def shades():
+        return page.evaluate("new Set([...document.querySelectorAll('.map .cell')].map((cell) => cell.style.background)).size")
+
+    assert shades() > 60, "one dominant head leaves the others apart"
+    assert "by quantile: half of the heads are below" in page.locator(".map .colour-bar").inner_text()
+    page.get_by_label("Colour by value").check()
+    assert shades() < 5
+    assert "quantile" not in page.locator(".map .colour-bar").inner_text()
+    page.wait_for_url(lambda url: "value=1" in url, timeout=3000)
+
+
+def test_safe_heads_are_marked_and_every_bound_is_shown(bert):
+    page, verdicts = bert.page, synthetic.run()["verdicts"]
+    assert page.locator(".map .cell .alone").count() == sum(verdicts["safe"])
+    assert "removed alone, costs at most 0.02 nats on average" in page.locator(".map .marks").inner_text()
+    assert "of several heads removed together they say nothing" in page.locator(".map").inner_text()
+    cell(page, "L0H1").hover()
+    assert f"removed alone costs at most {verdicts['bound'][1]} nats" in page.locator(".map .readout").inner_text()
+    page.locator(".alone-bounds summary").click()
+    going = page.locator(".alone-bounds tbody tr")
+    removed = page.locator(".map .cell.removed").count()
+    assert going.count() == removed > 0
+    cell(page, "L0H3").click()
+    page.wait_for_selector(".head-title")
+    line = page.locator(".alone-line").inner_text()
+    assert "at most 0.011 nats" in line and "up to 2 nats per example" in line and "safe alone" in line

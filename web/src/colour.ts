@@ -78,8 +78,8 @@ export interface Paint {
   domain: [number, number];
 }
 
-/** The colours of a field. `others` share its scale, as the maps of two runs do. */
-export function paint(field: Field, dark: boolean, byRank: boolean, others: Maybe[] = []): Paint {
+/** The colours of a field, by value or by quantile, so that one large value does not make all others look alike. `others` share its scale, as the maps of two runs do. */
+export function paint(field: Field, dark: boolean, byQuantile: boolean, others: Maybe[] = []): Paint {
   const missing = (value: Maybe | undefined): value is null | undefined => value === null || value === undefined || !Number.isFinite(value);
   if (field.scale === "category") return { of: (value) => (missing(value) ? null : category(field.shades?.[value] ?? value, dark)), domain: [0, 1] };
   const [low, high] = extent([...field.values, ...others]);
@@ -87,9 +87,10 @@ export function paint(field: Field, dark: boolean, byRank: boolean, others: Mayb
     const limit = Math.max(Math.abs(low), Math.abs(high)) || 1;
     return { of: (value) => (missing(value) ? null : diverging(value / limit, dark)), domain: [-limit, limit] };
   }
-  if (byRank) {
+  if (byQuantile) {
     const place = ranks(field.values);
-    const share = new Map(field.values.map((value, at) => [value, 1 - ((place[at] ?? 1) - 1) / Math.max(1, field.values.length - 1)]));
+    const last = Math.max(1, place.filter((one) => one !== null).length - 1);
+    const share = new Map(field.values.map((value, at) => [value, 1 - ((place[at] ?? 1) - 1) / last]));
     return { of: (value) => (missing(value) ? null : sequential(share.get(value) ?? 0, dark)), domain: [low, high] };
   }
   return { of: (value) => (missing(value) ? null : sequential((value - low) / (high - low), dark)), domain: [low, high] };

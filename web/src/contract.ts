@@ -37,6 +37,8 @@ export interface RunData {
   heads: string[]; // addresses such as L0H3, cross.L2H1
   blocks: Block[];
   scores: Score[];
+  /** Null where no head was removed alone. */
+  verdicts: Verdicts | null;
   roles: Roles | null;
   curves: Curves | null;
   bench: BenchRow[];
@@ -70,13 +72,38 @@ export interface Score {
   higher_is_keep: boolean;
   values: Maybe[];
   stderr: Maybe[] | null;
-  /** Whether each value differs significantly from zero, corrected over all heads; null if that cannot be tested. */
+  /** The ends of 95 % intervals, corrected for skewness; null for a head whose examples are too few or too skewed for one. */
+  low: Maybe[] | null;
+  high: Maybe[] | null;
+  /** Whether each value differs significantly from zero by the test of its interval, corrected over all heads; null if that cannot be tested. */
   significant: boolean[] | null;
   n_examples: number | null;
   /** Heads in the order of removal, with ties broken as headcount breaks them; null for descriptions. */
   removal_order: HeadIndex[] | null;
   /** Groups of heads that share keys and values, in the order of removal; null for descriptions, and where every head is removed by itself. */
   group_removal_order: HeadIndex[][] | null;
+}
+
+/** What removing each head alone costs at most, on the report split. It says nothing about several heads removed together. */
+export interface Verdicts {
+  method: string; // the ablation
+  unit: "nats" | "points"; // of loss, or of right answers; points are shares here, 0.005 is half a point
+  /** What a safe head may cost on average, and the most that one example counts. */
+  tolerance: number;
+  clip: number;
+  level: number;
+  n_examples: number;
+  n_documents: number | null;
+  /** With fewer examples (documents) there is no verdict; so many more are missing for a head that changes nothing to be safe whatever others do. */
+  n_needed: number;
+  n_missing: number;
+  /** Why there is no verdict; "" where there is. */
+  reason: string;
+  /** For every head the mean that was observed, its upper bound, the p-value corrected over heads, and whether the head is safe. */
+  cost: Maybe[];
+  bound: Maybe[];
+  q: Maybe[];
+  safe: (boolean | null)[];
 }
 
 /** Which role each head has, and the statistics of every tested head and role. */

@@ -2,6 +2,7 @@
 import type { Maybe, Report, Roles, RunData, Score } from "./contract";
 import { capital } from "./format";
 import { headsOf, ranks } from "./heads";
+import { conditions } from "./verdicts";
 
 export interface Field {
   key: string;
@@ -20,11 +21,6 @@ export interface Field {
 /** The name of a field at the beginning of a sentence; roles keep their spelling. */
 export const opening = (field: Field): string => (field.key.startsWith("role:") ? field.label : capital(field.label));
 
-const Z = 1.96;
-
-const shift = (values: Maybe[], by: Maybe[], sign: number): Maybe[] =>
-  values.map((value, at) => (value === null || by[at] === null || by[at] === undefined ? null : value + sign * Z * by[at]!));
-
 function plainField(key: string, group: string, label: string, about: string, values: Maybe[]): Field {
   return { key, group, label, about, values, low: null, high: null, significant: null, scale: "sequential" };
 }
@@ -34,8 +30,8 @@ function scoreFields(run: RunData): Field[] {
     ...plainField(`score:${score.name}`, score.kind === "importance" ? "Importance" : "Description", score.name, aboutOf(score), score.values),
     // A change is read from 0; an importance that is a little under 0 is noise around the lowest.
     scale: score.kind === "description" && score.values.some((value) => value !== null && value < 0) ? ("diverging" as const) : ("sequential" as const),
-    low: score.stderr && shift(score.values, score.stderr, -1),
-    high: score.stderr && shift(score.values, score.stderr, 1),
+    low: score.low,
+    high: score.high,
     significant: score.significant,
   }));
 }
@@ -73,6 +69,15 @@ export function disagreement(run: RunData): Maybe[] {
   });
 }
 
+/** The most that removing each head alone costs. */
+function verdictFields(run: RunData): Field[] {
+  const { verdicts } = run;
+  if (!verdicts) return [];
+  const about = `The most that removing a head alone costs on average: ${conditions(verdicts)}. It says nothing about several heads removed together.`;
+  const values = verdicts.unit === "nats" ? verdicts.bound : verdicts.bound.map((value) => (value === null ? null : 100 * value));
+  return [plainField("verdict:bound", "Importance", `bound of the cost alone (${verdicts.unit})`, about, values)];
+}
+
 function profileFields(run: RunData): Field[] {
   if (!run.profiles) return [];
   const { entropy, confidence } = run.profiles;
@@ -103,7 +108,7 @@ export function fieldsOf(report: Report, run: RunData): Field[] {
   const several = methodsOf(run).length > 1;
   const agreement = plainField("agreement", "Importance", "disagreement of methods", `Standard deviation of a head's ranks over ${methodsOf(run).map((score) => score.name).join(", ")}: 0 where all agree. Random numbers, the control, do not count.`, several ? disagreement(run) : []);
   const [importance, description] = ["Importance", "Description"].map((group) => scores.filter((field) => field.group === group));
-  return [...importance!, ...(several ? [agreement] : []), ...description!, ...profileFields(run), ...roleFields(run), ...differenceFields(report)];
+  return [...importance!, ...(several ? [agreement] : []), ...verdictFields(run), ...description!, ...profileFields(run), ...roleFields(run), ...differenceFields(report)];
 }
 
 /** The smallest and largest value; [0, 1] if there is none. */

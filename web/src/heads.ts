@@ -1,6 +1,7 @@
 /** Where every head is, and what it is called: derived once from a run. */
 import type { Block, HeadIndex, Maybe, RunData } from "./contract";
 import { interval, num } from "./format";
+import { boundText } from "./verdicts";
 
 export interface Place {
   block: Block;
@@ -125,6 +126,8 @@ export function cellLabel(heads: Heads, index: HeadIndex, said: Said): string {
   if (heads.run.roles && !said.roleless) parts.push(`role ${roleNames(heads, index) || "none"}`);
   const group = heads.places[index]?.group;
   if (group !== null && group !== undefined) parts.push(`KV group ${group}`);
+  const verdict = said.roleless ? "" : boundText(heads.run.verdicts, index);
+  if (verdict) parts.push(verdict);
   parts.push(said.removed ? (said.guess ? "removed by a guess" : "removed") : said.guess ? "kept by a guess" : "kept");
   if (said.selected) parts.push("selected");
   return parts.join(", ");

@@ -9,7 +9,7 @@ import { chosenOf, methodsOf, planOf, seedsOf, standingOf, type Choice } from ".
 const EMPTY_RUN: RunData = {
   name: "", command: "", task: null, created: "", updated: "", seed: 0,
   model: { name: "", class_name: "", model_type: "", n_parameters: 0, weights: "" },
-  versions: {}, machine: {}, config: {}, data: {}, summary: [], warnings: [], heads: [], blocks: [], scores: [],
+  versions: {}, machine: {}, config: {}, data: {}, summary: [], warnings: [], heads: [], blocks: [], scores: [], verdicts: null,
   roles: null, curves: null, bench: [], profiles: null, attention: null, attention_left_out: false, tables: [], studies: [], papers: [],
 };
 
@@ -27,7 +27,8 @@ export const protect = signal(false);
 export const onePerBlock = signal(false);
 export const wholeGroups = signal(false);
 export const colour = signal("");
-export const byRank = signal(false);
+/** Whether maps are coloured by value rather than by quantile. */
+export const byValue = signal(false);
 export const sorted = signal(false);
 export const roleFilter = signal("");
 export const layerFilter = signal("");
@@ -118,7 +119,7 @@ function adoptRun(at: number): void {
   if (!fields.value.some((one) => one.key === colour.value)) colour.value = fields.value[0]?.key ?? "";
 }
 
-const FLAGS = { protect, one: onePerBlock, groups: wholeGroups, rank: byRank, sort: sorted };
+const FLAGS = { protect, one: onePerBlock, groups: wholeGroups, value: byValue, sort: sorted };
 
 /** The address of a view in the present state; `at` names another head, `of` another page of studies and papers. */
 export function address(to: View, at: HeadIndex = head.value, of = shownPage.value): string {

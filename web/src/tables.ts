@@ -2,6 +2,7 @@
 import type { RunData, StudyTable } from "./contract";
 import type { Cell } from "./page";
 import { benchName } from "./plan";
+import { conditions, safeText, tolerance } from "./verdicts";
 
 export interface Sheet {
   name: string;
@@ -13,6 +14,7 @@ export interface Sheet {
 const FROM: [string, (run: RunData) => Sheet | null][] = [
   ["heads", headSheet],
   ["scores", scoreSheet],
+  ["verdicts", verdictSheet],
   ["roles", roleSheet],
   ["relations", relationSheet],
   ["curves", curveSheet],
@@ -52,9 +54,21 @@ function headSheet(run: RunData): Sheet {
 function scoreSheet(run: RunData): Sheet | null {
   if (!run.scores.length) return null;
   const rows = run.scores.flatMap((score) =>
-    run.heads.map((name, index): Cell[] => [name, score.name, score.kind, score.values[index] ?? null, score.stderr?.[index] ?? null, score.significant?.[index] ?? null, score.n_examples]),
+    run.heads.map((name, index): Cell[] => [name, score.name, score.kind, score.values[index] ?? null, score.stderr?.[index] ?? null, score.low?.[index] ?? null, score.high?.[index] ?? null, score.significant?.[index] ?? null, score.n_examples]),
   );
-  return { name: "Scores", about: "One row per head and score, with its standard error.", columns: ["head", "score", "kind", "value", "standard error", "significant", "examples"], rows };
+  return { name: "Scores", about: "One row per head and score, with its standard error and its 95 % interval.", columns: ["head", "score", "kind", "value", "standard error", "low", "high", "significant", "examples"], rows };
+}
+
+function verdictSheet(run: RunData): Sheet | null {
+  const { verdicts } = run;
+  if (!verdicts) return null;
+  const unit = verdicts.unit === "nats" ? "nats" : "share of answers";
+  return {
+    name: "Single heads",
+    about: `What removing each head alone costs on average: ${conditions(verdicts)}. Safe: at most ${tolerance(verdicts)}, corrected over heads; of several heads removed together this says nothing.`,
+    columns: ["head", `observed (${unit})`, `at most (${unit})`, "q", "safe alone"],
+    rows: run.heads.map((name, index): Cell[] => [name, verdicts.cost[index] ?? null, verdicts.bound[index] ?? null, verdicts.q[index] ?? null, safeText(verdicts, index)]),
+  };
 }
 
 function roleSheet(run: RunData): Sheet | null {

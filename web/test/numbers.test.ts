@@ -1,12 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { contrast, diverging, ink, sequential, weight, type Rgb } from "../src/colour";
+import { contrast, diverging, ink, paint, sequential, weight, type Rgb } from "../src/colour";
 import { argmax, hiddenShares, inflate, named, namesOf, pool, quotedName, unitsOf } from "../src/decode";
 import { disagreement, extent } from "../src/fields";
 import { interval, num, plural, pValue, seconds, secondsRange, short, signed, weightNumber } from "../src/format";
 import { codesOf, order, ranks, spearman } from "../src/heads";
-import type { RunData } from "../src/contract";
+import type { RunData, Verdicts } from "../src/contract";
 import { distinct } from "../src/parts/axes";
+import { atMost, boundText, conditions, missing, safeText } from "../src/verdicts";
 import { scaleLinear } from "d3-scale";
 
 test("numbers are short and honest", () => {
@@ -113,7 +114,31 @@ test("ticks of an axis have different labels", () => {
 });
 
 test("random numbers do not count as a method that disagrees", () => {
-  const score = (name: string, values: number[]): RunData["scores"][number] => ({ name, about: "", kind: "importance", higher_is_keep: true, values, stderr: null, significant: null, n_examples: null, removal_order: null, group_removal_order: null });
+  const score = (name: string, values: number[]): RunData["scores"][number] => ({ name, about: "", kind: "importance", higher_is_keep: true, values, stderr: null, low: null, high: null, significant: null, n_examples: null, removal_order: null, group_removal_order: null });
   const run = { heads: ["a", "b", "c"], scores: [score("ablation", [1, 2, 3]), score("gradient", [4, 5, 6]), score("random", [9, 1, 5])] } as unknown as RunData;
   assert.deepEqual(disagreement(run), [0, 0, 0]);
+});
+
+test("one dominant head does not make all other cells look alike", () => {
+  const values = [10000, 0.3, 0.2, 0.1, null];
+  const field = { key: "score:a", group: "", label: "a", about: "", values, low: null, high: null, significant: null, scale: "sequential" as const };
+  const shades = (byQuantile: boolean): number => new Set(values.slice(0, 4).map((value) => String(paint(field, false, byQuantile).of(value)))).size;
+  assert.deepEqual([shades(true), shades(false)], [4, 2]);
+  assert.equal(paint(field, false, true).of(null), null);
+  assert.deepEqual(paint(field, false, true).of(0.1), sequential(0, false));
+  assert.deepEqual(paint(field, false, true).of(10000), sequential(1, false));
+});
+
+test("bounds of single heads are told with their conditions", () => {
+  const verdicts: Verdicts = { method: "ablation", unit: "nats", tolerance: 0.02, clip: 2, level: 0.95, n_examples: 1000, n_documents: null, n_needed: 450, n_missing: 0, reason: "", cost: [0, 0.1], bound: [0.011, 0.2], q: [0.001, 1], safe: [true, false] };
+  assert.equal(boundText(verdicts, 0), "removed alone costs at most 0.011 nats, safe alone");
+  assert.equal(boundText(verdicts, 1), "removed alone costs at most 0.2 nats");
+  assert.equal(boundText(null, 0), "");
+  assert.deepEqual([atMost(verdicts, 0.0111), atMost(verdicts, 0.0951), atMost(verdicts, 0.2), atMost(verdicts, -0.00123)], ["0.012 nats", "0.096 nats", "0.2 nats", "−0.0012 nats"]);
+  assert.match(conditions(verdicts), /1,000 report examples.*up to 2 nats per example/);
+  assert.equal(missing(verdicts), "");
+  const few = { ...verdicts, reason: "a verdict needs at least 450 examples; there are 64", safe: [null, null] };
+  assert.match(missing(few), /needs at least 450 examples/);
+  assert.deepEqual([safeText(verdicts, 0), safeText(verdicts, 1), safeText(few, 0)], ["yes", "no", "undecided"]);
+  assert.equal(boundText({ ...verdicts, unit: "points", bound: [0.004, null] }, 0), "removed alone costs at most 0.4 points, safe alone");
 });

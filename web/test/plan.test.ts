@@ -23,8 +23,8 @@ function run(groups: number[] | null = null): RunData {
     versions: {}, machine: {}, config: {}, data: {}, summary: [], warnings: [],
     heads: Array.from({ length: HEADS }, (_, at) => `L${Math.floor(at / 4)}H${at % 4}`),
     blocks: [block(0), block(1)],
-    scores: [{ name: "s", about: "", kind: "importance", higher_is_keep: true, values: Array.from({ length: HEADS }, (_, at) => at), stderr: null, significant: null, n_examples: null, removal_order: Array.from({ length: HEADS }, (_, at) => at), group_removal_order: groups && [[0, 1], [2, 3], [4, 5], [6, 7]] }],
-    roles: null,
+    scores: [{ name: "s", about: "", kind: "importance", higher_is_keep: true, values: Array.from({ length: HEADS }, (_, at) => at), stderr: null, low: null, high: null, significant: null, n_examples: null, removal_order: Array.from({ length: HEADS }, (_, at) => at), group_removal_order: groups && [[0, 1], [2, 3], [4, 5], [6, 7]] }],
+    verdicts: null, roles: null,
     curves: {
       metric: "accuracy", higher_is_better: true,
       dense: { value: 0.9, loss: 0, n_examples: 10, low: null, high: null, parameters: 800, bytes: 3200, flops: 80, kv_bytes_per_token: 0, tokens: 8 },

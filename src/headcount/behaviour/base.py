@@ -133,11 +133,11 @@ class Side:
     n_front: int = 0
 
     @classmethod
-    def from_sentences(cls, sentences: Sequence[Aligned], length: int, *, n_front: int = 0, pad_id: int = 0) -> Self:
-        """Returns the side of some sentences, each padded on the right to `length`, with `n_front` delimiters before each."""
+    def from_sentences(cls, sentences: Sequence[Aligned], n_tokens: int, *, n_front: int = 0, pad_id: int = 0) -> Self:
+        """Returns the side of some sentences, each padded on the right to `n_tokens`, with `n_front` delimiters before each."""
 
         def pad_row(values: Sequence[int], front: int, fill: int) -> list[int]:
-            return ([front] * n_front + list(values) + [fill] * length)[:length]
+            return ([front] * n_front + list(values) + [fill] * n_tokens)[:n_tokens]
 
         words = [pad_row([-1 if word is None else word for word in s.words], -1, -1) for s in sentences]
         return cls(
@@ -151,12 +151,12 @@ class Side:
         )
 
     @classmethod
-    def from_patches(cls, n_images: int, length: int, n_patches: int) -> Self:
-        """Returns the side of some images: delimiters first, then the patches of the grid, row by row."""
-        n_front = length - n_patches
-        special = (torch.arange(length) < n_front).expand(n_images, length)
-        zeros = torch.zeros(n_images, length, dtype=torch.long)
-        patches = (torch.arange(length) - n_front).clamp(min=-1).expand(n_images, length)
+    def from_images(cls, n_images: int, n_tokens: int, n_patches: int) -> Self:
+        """Returns the side of some images of `n_tokens` each: delimiters first, then the patches of the grid, row by row."""
+        n_front = n_tokens - n_patches
+        special = (torch.arange(n_tokens) < n_front).expand(n_images, n_tokens)
+        zeros = torch.zeros(n_images, n_tokens, dtype=torch.long)
+        patches = (torch.arange(n_tokens) - n_front).clamp(min=-1).expand(n_images, n_tokens)
         return cls(zeros, torch.ones_like(special), special, patches, zeros, ())
 
     @cached_property

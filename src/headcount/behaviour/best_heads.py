@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,15 @@ MIN_MEASURING = 2
 def half_of_example(content: Any) -> int:
     """Returns the half that an example belongs to, by a hash of its content: it depends on no other example."""
     return hashlib.sha256(repr(content).encode()).digest()[0] & 1
+
+
+class _Candidate(NamedTuple):
+    """A head that shows a role: its accuracy on the choosing half, a hash that settles ties, and where its sums are."""
+
+    accuracy: float
+    tie_breaker: str
+    totals: HalfTotals
+    column: int
 
 
 class HalfTotals:
@@ -52,18 +61,18 @@ class HalfTotals:
         own_hits, own_tokens = (values[measured["half"] == MEASURING] for values in (hits, tokens))
         self.squares += np.stack([(own_hits**2).sum(0), (own_hits * own_tokens).sum(0), (own_tokens**2).sum(0)])
 
-    def candidates(self, role: str) -> list[tuple[float, str, HalfTotals, int]]:
-        """Returns the heads that show the role in both halves, as (accuracy on the choosing half, hash that settles ties, these totals, column)."""
+    def list_candidates(self, role: str) -> list[_Candidate]:
+        """Returns the heads that show the role in both halves."""
         number, heads = self.roles.index(role), []
         for index, head in enumerate(self.heads):
             column = index * len(self.roles) + number
             if self.sentences[CHOOSING, column] >= 1 and self.sentences[MEASURING, column] >= MIN_MEASURING:
                 accuracy = float(self.hits[CHOOSING, column] / self.tokens[CHOOSING, column])
-                heads.append((accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
+                heads.append(_Candidate(accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
         return heads
 
     def measure_best_head(self, column: int) -> BestHead:
-        """Returns the accuracy of a head × role on the measuring half."""
+        """Returns the accuracy on the measuring half of the head and role whose sums are in a column."""
         head, role = self.heads[column // len(self.roles)], column % len(self.roles)
         block = list(dict.fromkeys((head.stack, head.layer) for head in self.heads)).index((head.stack, head.layer))
         tokens, n = self.tokens[MEASURING, column], int(self.sentences[MEASURING, column])
@@ -73,17 +82,17 @@ class HalfTotals:
         baseline = float(offsets[MEASURING][offset] / tokens)
         hits_squared, both, tokens_squared = self.squares[:, column]
         spread = max(0.0, hits_squared - 2 * accuracy * both + accuracy**2 * tokens_squared)
-        error = float(np.sqrt(spread * n / (n - 1)) / tokens)
-        low, high, p = accuracy_interval_and_p(float(accuracy), error, n, baseline)
+        stderr = float(np.sqrt(spread * n / (n - 1)) / tokens)
+        compared = compare_with_baseline(float(accuracy), stderr, n, baseline)
         return BestHead(
             role=self.roles[role],
             head=head,
             accuracy=float(accuracy),
-            accuracy_low=low,
-            accuracy_high=high,
+            accuracy_low=compared.accuracy_low,
+            accuracy_high=compared.accuracy_high,
             baseline=baseline,
             baseline_offset=offset - len(offsets[0]) // 2,
-            p=p,
+            p=compared.p_equal,
             chance=float(self.by_block["chance"][MEASURING][block, role] / tokens),
             n_sentences=n,
             n_tokens=int(tokens),
@@ -91,32 +100,40 @@ class HalfTotals:
         )
 
 
-def accuracy_interval_and_p(accuracy: float, error: float, n: int, baseline: float) -> tuple[float, float, float]:
-    """Returns the 95 % interval of an accuracy over n sentences and the two-sided p-value that it equals the baseline, both from one test.
+class BaselineComparison(NamedTuple):
+    """The 95 % interval of an accuracy, and the two-sided p-value that it equals a baseline."""
+
+    accuracy_low: float
+    accuracy_high: float
+    p_equal: float
+
+
+def compare_with_baseline(accuracy: float, stderr: float, n_sentences: int, baseline: float) -> BaselineComparison:
+    """Returns the interval of an accuracy over sentences and its p-value against a baseline, both from one test.
 
     Student's t with n − 1 degrees; where all sentences agree, the exact binomial over sentences (Clopper–Pearson).
     """
     from scipy import special
 
     tail = (1 - LEVEL) / 2
-    if error > 1e-9:  # below, Σ(h − a t)² is rounding
-        reach = float(special.stdtrit(n - 1, 1 - tail)) * error
-        p = 2 * float(special.stdtr(n - 1, -abs(accuracy - baseline) / error))
-        return max(0.0, accuracy - reach), min(1.0, accuracy + reach), p
-    right = accuracy * n
-    low = float(special.betaincinv(right, n - right + 1, tail)) if right > 0 else 0.0
-    high = float(special.betaincinv(right + 1, n - right, 1 - tail)) if right < n else 1.0
-    above = float(special.betainc(right, n - right + 1, baseline)) if right > 0 else 1.0
-    below = 1 - float(special.betainc(right + 1, n - right, baseline)) if right < n else 1.0
-    return low, high, min(1.0, 2 * min(above, below))
+    if stderr > 1e-9:  # below, Σ(h − a t)² is rounding
+        reach = float(special.stdtrit(n_sentences - 1, 1 - tail)) * stderr
+        p = 2 * float(special.stdtr(n_sentences - 1, -abs(accuracy - baseline) / stderr))
+        return BaselineComparison(max(0.0, accuracy - reach), min(1.0, accuracy + reach), p)
+    right = accuracy * n_sentences
+    low = float(special.betaincinv(right, n_sentences - right + 1, tail)) if right > 0 else 0.0
+    high = float(special.betaincinv(right + 1, n_sentences - right, 1 - tail)) if right < n_sentences else 1.0
+    above = float(special.betainc(right, n_sentences - right + 1, baseline)) if right > 0 else 1.0
+    below = 1 - float(special.betainc(right + 1, n_sentences - right, baseline)) if right < n_sentences else 1.0
+    return BaselineComparison(low, high, min(1.0, 2 * min(above, below)))
 
 
 def find_best_heads(totals_by_view: Sequence[HalfTotals]) -> tuple[BestHead, ...]:
     """Returns the best head of every role that occurs in enough sentences of both halves, in the order of the roles."""
     best_heads = []
     for role in dict.fromkeys(role for part in totals_by_view for role in part.roles):
-        candidates = [candidate for part in totals_by_view if role in part.roles for candidate in part.candidates(role)]
+        candidates = [candidate for part in totals_by_view if role in part.roles for candidate in part.list_candidates(role)]
         if candidates:
-            _, _, part, column = max(candidates, key=lambda candidate: candidate[:2])
-            best_heads.append(part.measure_best_head(column))
+            best = max(candidates, key=lambda candidate: (candidate.accuracy, candidate.tie_breaker))
+            best_heads.append(best.totals.measure_best_head(best.column))
     return tuple(best_heads)

@@ -24,7 +24,7 @@ from headcount.core.progress import Progress, show_progress
 from headcount.core.registry import ROLES
 from headcount.core.role_table import RoleTable
 from headcount.data.checks import check_weights
-from headcount.data.stream import Memory, Reading, fingerprint, stream
+from headcount.data.stream import ChunkStore, Reading, fingerprint, stream
 from headcount.data.task import Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
@@ -161,7 +161,7 @@ def measure_roles(
     spec: RoleSpec = RoleSpec(),  # noqa: B008  frozen
     *,
     progress: Progress | None = None,
-    memory: Callable[[Reading], Memory | None] | None = None,
+    open_chunk_store: Callable[[Reading], ChunkStore | None] | None = None,
 ) -> RoleTable:
     """Returns the bias, test and accuracy of every head for each role that the corpus can show.
 
@@ -170,7 +170,7 @@ def measure_roles(
         corpus: The sentences or images.
         spec: Which roles are tested, and how.
         progress: Called with the examples done and, if known, their number.
-        memory: Returns where the results of a pass are stored, so that it can be resumed.
+        open_chunk_store: Returns where the results of a pass are stored, so that it can be resumed.
     """
     if not corpus.sentences and not corpus.images:
         raise DataError("there is no sentence to test roles on; the text is empty, or none of it could be aligned")
@@ -183,16 +183,16 @@ def measure_roles(
     totals: list[RoleTotals] = []
     fingerprints = []
     for probe, reading in _role_passes(inner, heads, selected, spec, progress):
-        if memory is not None:
-            reading.memory = memory(reading)
+        if open_chunk_store is not None:
+            reading.chunk_store = open_chunk_store(reading)
         sums = _sum_examples(probe, reading) if probe.views() else []
         untested |= _explain_untested(probe, sums)
         totals += sums
         fingerprints += [reading.fingerprint] if sums else []
     table = RoleTable(
-        rows=tuple(score_roles(totals, spec.definition.threshold, level=spec.level, seed=spec.seed)),
+        rows=tuple(score_roles(totals, spec.definition.tested_bias, level=spec.level, seed=spec.seed)),
         heads=heads.heads,
-        tau=spec.definition.threshold,
+        tau=spec.definition.tested_bias,
         untested=untested,
         refused=dict(corpus.refused),
         data=" ".join(fingerprints),

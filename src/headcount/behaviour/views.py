@@ -58,7 +58,7 @@ def build_view(corpus: Corpus, name: ViewName, example_numbers: Sequence[int], s
         n_patches = corpus.grid[0] * corpus.grid[1]
         if n_keys < n_patches:
             raise UnsupportedModel(f"a block has {n_keys} tokens, fewer than the {n_patches} patches of an image: it has no such grid")
-        patches = Side.from_patches(len(example_numbers), n_keys, n_patches)
+        patches = Side.from_images(len(example_numbers), n_keys, n_patches)
         return View(patches, patches, corpus)
     if name == "target":
         targets = Side.from_sentences([corpus.targets[number] for number in example_numbers], n_keys, n_front=1, pad_id=pad_token)

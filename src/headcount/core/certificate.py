@@ -8,6 +8,7 @@ from math import expm1, log1p
 from typing import Any, Literal, Self
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core.errors import ArtifactError, DataError, OptionError
 from headcount.core.evaluation import Evaluation, interval, is_right_or_wrong
@@ -24,6 +25,8 @@ CLIP, TOKEN_CLIP = 2.0, 0.5
 """The largest rise of the loss of one example that counts, in nats; for windows of text, of one token."""
 FEWEST_DOCUMENTS, FEWEST_RESAMPLED, FEWEST_OF_CLASS = 30, 256, 25
 """With fewer documents, or for a resampled metric fewer examples in all or of the rarer class, there is no verdict."""
+LossesAndTokens = Float[np.ndarray, "windows 2"]
+"""The metric parts of perplexity: the summed loss of each window, and its number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +204,7 @@ def certify_task(
         DataError: the evaluations are not of the same examples, or have no parts of the metric per example.
         OptionError: the margin does not fit what is measured.
     """
-    check_same_examples(dense, small)
+    check_comparable(dense, small)
     if dense.value is not None and (total is None or dense.parts is None or small.parts is None):
         raise DataError(
             f"{dense.metric} is not known example by example, so that no bound can be given; use a metric with parts (`Metric.parts`)"
@@ -221,7 +224,7 @@ def certify_task(
     return TaskCertificate(dense.task, dense.data, dense.n_examples, n_documents, quality, by_loss, **flips)
 
 
-def check_same_examples(dense: Evaluation, small: Evaluation) -> None:
+def check_comparable(dense: Evaluation, small: Evaluation) -> None:
     """Raises DataError unless both evaluations are of the same examples, by the same metric."""
     if dense.data != small.data or dense.n_examples != small.n_examples:
         raise DataError(
@@ -305,21 +308,21 @@ def _bound_of_perplexity(test: BettingLoss, dense: Evaluation, small: Evaluation
     return _judge(bound, test, log1p(size / dense.value), margin, size, _why_undecidable(dense, test))
 
 
-def _judge(bound: QualityBound, test: QualityLoss, at: float, margin: Margin, size: float, reason: str) -> QualityBound:
-    """Returns the bound with the verdict of a test at its own margin `at`; the margin is `size` in units of what is measured."""
-    p_certified, p_worse = test.p_certified(at), test.p_worse(at)
+def _judge(bound: QualityBound, test: QualityLoss, test_margin: float, margin: Margin, margin_size: float, reason: str) -> QualityBound:
+    """Returns the bound with the verdict of a test at `test_margin`, in its own units; the margin is `margin_size` in those of what is measured."""
+    p_certified, p_worse = test.p_value_of_at_least(test_margin), test.p_value_of_at_most(test_margin)
     alpha = 1 - LEVEL
     verdict: Verdict = "certified" if p_certified <= alpha else "worse" if p_worse <= alpha else "undecided"
     if reason:
         verdict = "undecided"
-    n_needed = test.examples_needed(at) if verdict == "undecided" and not reason else None
-    return replace(bound, margin=str(margin), margin_size=size, verdict=verdict, p=p_certified, n_needed=n_needed, reason=reason)
+    n_needed = test.examples_needed(test_margin) if verdict == "undecided" and not reason else None
+    return replace(bound, margin=str(margin), margin_size=margin_size, verdict=verdict, p=p_certified, n_needed=n_needed, reason=reason)
 
 
-def _perplexity_loss(dense_parts: np.ndarray, small_parts: np.ndarray, documents: np.ndarray | None) -> BettingLoss:
+def _perplexity_loss(dense: LossesAndTokens, small: LossesAndTokens, documents: np.ndarray | None) -> BettingLoss:
     """Returns the test of the mean loss per token: each window's clipped rise, weighted by its tokens."""
-    tokens = dense_parts[:, 1]
-    rise = np.clip((small_parts[:, 0] - dense_parts[:, 0]) / tokens, -TOKEN_CLIP, TOKEN_CLIP)
+    tokens = dense[:, 1]
+    rise = np.clip((small[:, 0] - dense[:, 0]) / tokens, -TOKEN_CLIP, TOKEN_CLIP)
     weights = tokens / tokens.mean()
     if documents is None:
         return BettingLoss(rise * weights, TOKEN_CLIP * float(weights.max()))

@@ -34,7 +34,7 @@ class Definition(Configurable):
     info: ClassVar[DefinitionInfo]
 
     @property
-    def threshold(self) -> float:
+    def tested_bias(self) -> float:
         """The bias that p-values are tested against."""
         return TAU
 
@@ -44,7 +44,7 @@ class Definition(Configurable):
         return ()
 
     @property
-    def family_roles(self) -> tuple[str, ...]:
+    def roles_of_families(self) -> tuple[str, ...]:
         """The roles of all families, by the names under which they are measured."""
         return tuple(name for names in self.info.families.values() for name in names)
 

@@ -45,8 +45,11 @@ class Margin:
         if isinstance(margin, bool) or not isinstance(margin, str | int | float) or not _is_number(margin):
             raise OptionError(f"margin must be a share such as '1%' or points such as '0.5pt'; got {margin!r}")
         number = str(margin).strip()
+        share = f"'{number}%' for that share of the dense model's metric"
+        if 0 < float(number) < 1:  # 0.02 is more often 2 % than 0.02 %
+            share = f"'{float(number) * 100:g}%' if it is a fraction of the dense model's metric, '{number}%' if it is per cent"
         raise OptionError(
-            f"margin {number} has no unit; write '{number}%' for that share of the dense model's metric, or '{number}pt' for points "
+            f"margin {number} has no unit; write {share}, or '{number}pt' for points "
             "(hundredths of accuracy, F1 and correlations; BLEU, chrF and perplexity as they are)"
         )
 

@@ -6,15 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from headcount.core import html as notebook
+from headcount.core.damage import TOLERANCE, Damage, HeadVerdicts, Tolerance, judge_damage
 from headcount.core.errors import ArtifactError, HeadNameError, PlanError, unknown_name_error
 from headcount.core.heads import Head, HeadIndex, tie_order
 from headcount.core.normalisation import NORMALISATIONS, Scaling
 from headcount.core.score_tables import Row, parse_number, read_table
+from headcount.core.stats.means import mean_interval
 from headcount.core.stats.resampling import bootstrap
 from headcount.core.stats.samples import Samples
 
@@ -33,6 +35,14 @@ ROUNDING = "rounding"
 """The column with the standard deviation that rounding alone causes in each score."""
 
 
+class ScoreInterval(NamedTuple):
+    """The interval of a score, and the two-sided p-value of 0 by the same test."""
+
+    low: float
+    high: float
+    p: float
+
+
 def check_normalise(normalise: str) -> None:
     """Raises UnknownName for an unknown normalisation."""
     if normalise not in NORMALISATIONS:
@@ -43,7 +53,8 @@ def check_normalise(normalise: str) -> None:
 class Scores:
     """The importance of each head by some method; `units` are the heads that are kept or removed together (KV groups), by default single heads.
 
-    `stderr` is the standard error over examples, 0 where a method reads no data. `samples` keeps what bootstrap and tests need. `columns` are
+    `stderr` is the standard error over examples, 0 where a method reads no data. `samples` keeps what bootstrap and tests need, `damage` what
+    removing each head does to each example, for methods that measure it. `columns` are
     further numbers per head, such as the change of the metric; `directions` say of those that have one whether more means keep. `describes`
     says that the method describes a head rather than tells what is lost without it, None that this is not known. `data` is the fingerprint of
     the examples, `conditions` say how it was measured.
@@ -57,6 +68,7 @@ class Scores:
     stderr: tuple[float, ...] = ()
     n_examples: int = 0
     samples: Samples | None = field(default=None, repr=False, compare=False)
+    damage: Damage | None = field(default=None, repr=False, compare=False)
     data: str = ""
     seed: int = 0
     normalise: Scaling = "none"
@@ -79,12 +91,12 @@ class Scores:
             raise PlanError("units must hold every scored head exactly once")
 
     @classmethod
-    def read(cls, path: str | Path, *, method: str | None = None, higher_is_keep: bool | None = None) -> Scores:
+    def read(cls, path: str | Path, *, only_method: str | None = None, higher_is_keep: bool | None = None) -> Scores:
         """Reads scores from a table (csv, tsv, json, parquet) with the columns head and score, and optionally stderr and method.
 
         Args:
             path: The table.
-            method: The method to read, if the table holds several.
+            only_method: The method whose rows to read, if the table holds several.
             higher_is_keep: Whether more means keep; by default yes, or as the ranks in a table written by a run show.
 
         Raises:
@@ -98,7 +110,7 @@ class Scores:
                     f"{path} has no column '{name}': it has {', '.join(map(repr, columns))[:200] or 'none'}. Write one row for each head, "
                     "with its address (L3H7) in 'head' and a number in 'score', and commas (csv) or tabs (tsv) between"
                 )
-        method, rows = _select_method(path, columns, rows, method)
+        method, rows = _select_method(path, columns, rows, only_method)
         heads, values = _parse_heads(rows), _parse_column(rows, "score")
         direction = _infer_higher_is_keep(path, columns, rows, values) if higher_is_keep is None else higher_is_keep
         return cls(heads, values, method, direction, stderr=_parse_stderr(rows), normalise=_parse_scaling(path, rows))
@@ -117,7 +129,9 @@ class Scores:
         order = [index[head] for head in heads.heads]
         columns = {name: tuple(column[i] for i in order) for name, column in self.columns.items()}
         values, stderr = (tuple(column[i] for i in order) if column else () for column in (self.values, self.stderr))
-        return replace(self, heads=heads.heads, values=values, stderr=stderr, columns=columns, units=heads.units(), samples=None)
+        return replace(
+            self, heads=heads.heads, values=values, stderr=stderr, columns=columns, units=heads.units(), samples=None, damage=None
+        )
 
     def __getitem__(self, head: str | Head) -> float:
         address = Head.parse(head)
@@ -237,6 +251,43 @@ class Scores:
         """Returns the indices of the heads that are normalised together."""
         return [list(range(len(self.heads)))] if scaling == "global" else list(self.blocks().values())
 
+    def intervals(self, level: float = 0.95) -> list[ScoreInterval | None]:
+        """Returns the interval of every score by the t statistic with Hall's transform, which corrects for skewness, and the p-value of 0.
+
+        It is None where the score reads no data, and where the examples are too few or too skewed for it (`stats.means.is_too_thin`).
+        """
+        samples = self.scaled_samples()
+        if samples is None or samples.drop_empty_groups().n_groups < 2:
+            return [None] * len(self.heads)
+        is_plain = self.damage is not None and self.normalise == "none"
+        values = np.asarray(self.damage.losses, dtype=np.float64) if is_plain and self.damage is not None else samples.group_values()
+        rows: list[ScoreInterval | None] = []
+        for column in values.T:
+            interval = mean_interval(column, level=level)
+            is_thin = interval.low is None or interval.high is None or interval.p is None
+            rows.append(None if is_thin else ScoreInterval(interval.low, interval.high, interval.p))  # pyright: ignore[reportArgumentType]
+        return rows
+
+    def judge_heads(self, tolerance: str | float | Tolerance = TOLERANCE, *, level: float = 0.95) -> HeadVerdicts:
+        """Returns for every head how much removing it alone costs at most, and whether that is safe; see `core.damage`.
+
+        Args:
+            tolerance: What a safe head costs at most on average: nats of loss (0.02), or points of right answers ("0.5pt").
+            level: The confidence.
+
+        Raises:
+            PlanError: the method does not measure what is lost, or it was measured on a split that verdicts must not rest on.
+
+        Example:
+            >>> verdicts = hc.score(model, task, "ablation", split="report").judge_heads()  # doctest: +SKIP
+        """
+        if self.damage is None:
+            raise PlanError(f"{self.method or 'this table'} does not say what each example loses without a head; score by ablation")
+        split = self.conditions.get("split") or "report"
+        if split != "report":
+            raise PlanError(f"these scores were taken on the {split} split, which rankings rest on; judge those of split='report'")
+        return judge_damage(self.heads, self.damage, tolerance=tolerance, level=level, method=self.method)
+
     def replicates(self, repeats: int = 2000, seed: int = 0) -> np.ndarray:
         """Returns bootstrap scores [repeats, heads] with the same normalisation."""
         if self.samples is None:
@@ -273,16 +324,16 @@ RUN_COLUMNS = frozenset({"method", "head", "stack", "layer", "index", "score", "
 """The columns of the tables that runs write; rank 1 is the head to keep first."""
 
 
-def _select_method(path: Path, columns: Sequence[str], rows: list[Row], method: str | None) -> tuple[str, list[Row]]:
+def _select_method(path: Path, columns: Sequence[str], rows: list[Row], only_method: str | None) -> tuple[str, list[Row]]:
     """Returns the name of the method and its rows."""
     if "method" not in columns:
-        if method is not None:
-            raise ArtifactError(f"{path} has no column 'method' in which {method!r:.60} could be; leave out `method`")
+        if only_method is not None:
+            raise ArtifactError(f"{path} has no column 'method' in which {only_method!r:.60} could be; name no method")
         return "", rows
     names = list(dict.fromkeys(str(row.get("method")) for _, row in rows))
-    if method is None and len(names) > 1:
-        raise ArtifactError(f"{path} holds scores by {', '.join(names)[:300]}; choose one, such as method={names[0]!r:.40}")
-    chosen = names[0] if method is None else method
+    if only_method is None and len(names) > 1:
+        raise ArtifactError(f"{path} holds scores by {', '.join(names)[:300]}; choose one, such as only_method={names[0]!r:.40}")
+    chosen = names[0] if only_method is None else only_method
     if chosen not in names:
         raise unknown_name_error(f"method in {path}", chosen, [name[:60] for name in names[:50]])
     return chosen, [(location, row) for location, row in rows if str(row.get("method")) == chosen]

@@ -38,14 +38,21 @@ class Chunk:
     _make: Callable[[list[int]], Batch]
     _lengths: tuple[int, ...]
 
+    def example_hashes(self) -> list[bytes]:
+        """Returns a hash of the content of every example; of a plain batch, of the batch and the place in it."""
+        size = hashlib.sha256().digest_size
+        if len(self.digest) == size * self.size:
+            return [self.digest[start : start + size] for start in range(0, len(self.digest), size)]
+        return [hashlib.sha256(self.digest + number.to_bytes(4)).digest() for number in range(self.size)]
+
     def batch(self, example_numbers: list[int]) -> Batch:
         """Returns some examples of the chunk, by their numbers in it, as one batch."""
         return self._make(example_numbers)
 
-    def batches(self, size: int, start: int = 0) -> Iterator[tuple[list[int], Batch]]:
-        """Yields batches of at most `size` examples of similar length, with the numbers of these in the chunk; skips the first `start`."""
+    def batches(self, size: int, n_skipped: int = 0) -> Iterator[tuple[list[int], Batch]]:
+        """Yields batches of at most `size` examples of similar length, with the numbers of these in the chunk; skips the `n_skipped` shortest."""
         order = sorted(range(self.size), key=lambda i: (self._lengths[i], i))
-        for first in range(start, self.size, size):
+        for first in range(n_skipped, self.size, size):
             numbers = order[first : first + size]
             yield numbers, self._make(numbers)
 

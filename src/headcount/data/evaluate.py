@@ -19,8 +19,8 @@ from headcount.data.losses import ExampleLosses, require_finite_losses
 from headcount.data.mask import mask
 from headcount.data.metrics import Metric
 from headcount.data.nonfinite import explain_nonfinite
-from headcount.data.stream import Memory, Reading, fingerprint, stream
-from headcount.data.task import Data, Split, Task
+from headcount.data.stream import ChunkStore, Reading, fingerprint, stream
+from headcount.data.task import Data, Split, Task, document_numbers
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, model_inputs
@@ -58,7 +58,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
     batch_size: int | None = None,
     plan: Plan | None = None,
     progress: bool | Progress = True,
-    memory: Memory | None = None,
+    chunk_store: ChunkStore | None = None,
     loss: Callable[[Any, Batch], Tensor] | None = None,
 ) -> Evaluation:
     """Returns the loss and the task's metric of a model on one split of the data.
@@ -71,7 +71,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
         batch_size: Examples per batch; by default the task's, else 32. It is halved when memory runs out.
         plan: Evaluates with the heads that the plan removes gated to zero. The model is not cut.
         progress: A bar on a terminal or in a notebook (True), nothing (False), or a function that is called with (done, total).
-        memory: Stores the results of chunks, so that an interrupted evaluation resumes.
+        chunk_store: Stores the results of chunks, so that an interrupted evaluation resumes.
         loss: (output, batch) -> one number per example, in place of the task's and the model's own loss.
 
     Returns:
@@ -95,7 +95,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
     metric = task.metric if task else None
     gates = nullcontext() if plan is None else mask(inner, plan.removed)
     with show_progress(progress, "evaluating") as advance, gates:
-        reading = Reading(data, split, limit, batch_size, pad_id(inner), advance, CHUNK, memory)
+        reading = Reading(data, split, limit, batch_size, pad_id(inner), advance, CHUNK, chunk_store)
         measurement = _Measurement(inner, ExampleLosses(inner, loss or (task.loss if task else None)), metric)
         chunks = list(stream(reading, measurement))
     parts = np.concatenate([chunk["parts"] for chunk in chunks]) if metric is not None else None
@@ -109,7 +109,7 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
         value=float(metric.total(parts.sum(0))) if metric is not None and parts is not None else None,
         parts=parts,
         data=reading.fingerprint,
-        documents=None if task is None or task.documents is None else np.asarray(task.documents[split])[: reading.examples],
+        documents=document_numbers(data, split, reading.examples),
     )
 
 

@@ -36,7 +36,7 @@ class Metric:
     chance: Callable[[np.ndarray], float] | None = None
 
 
-def _count_correct(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+def _count_correct_and_all(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     labels = batch["labels"]
     hit = (output.logits.argmax(-1) == labels).double()
     return torch.stack([hit, torch.ones_like(hit)], dim=-1)
@@ -49,14 +49,14 @@ def _logits_and_predicted_labels(model: nn.Module, output: Any, batch: Batch) ->
     return output.logits, batch["labels"]
 
 
-def _count_correct_tokens(model: nn.Module, output: Any, batch: Batch) -> Tensor:
+def _count_correct_and_all_tokens(model: nn.Module, output: Any, batch: Batch) -> Tensor:
     logits, labels = _logits_and_predicted_labels(model, output, batch)
     real = labels != IGNORED
     hit = (logits.argmax(-1) == labels) & real
     return torch.stack([hit.sum(-1), real.sum(-1)], dim=-1).double()
 
 
-def _sum_token_losses(model: nn.Module, output: Any, batch: Batch) -> Tensor:
+def _sum_losses_and_count_tokens(model: nn.Module, output: Any, batch: Batch) -> Tensor:
     logits, labels = _logits_and_predicted_labels(model, output, batch)
     return torch.stack([token_losses(logits, labels).double().sum(-1), (labels != IGNORED).sum(-1).double()], dim=-1)
 
@@ -67,7 +67,7 @@ def _confusion_cells(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     return torch.nn.functional.one_hot(labels * classes + guess, classes * classes).double()
 
 
-def _example_moments(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+def _moments_of_prediction_and_label(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     x, y = output.logits.squeeze(-1).double(), batch["labels"].double()
     return torch.stack([torch.ones_like(x), x, y, x * x, y * y, x * y], dim=-1)
 
@@ -122,12 +122,12 @@ def chrf(texts: Texts) -> Metric:
     return _sacrebleu_metric("chrF", CHRF(), texts)
 
 
-ACCURACY = Metric("accuracy", _count_correct, ratio, chance=majority_accuracy)
-TOKEN_ACCURACY = Metric("token accuracy", _count_correct_tokens, ratio, chance=majority_accuracy)
-PERPLEXITY = Metric("perplexity", _sum_token_losses, perplexity, higher_is_better=False, chance=perplexity_of_labels)
+ACCURACY = Metric("accuracy", _count_correct_and_all, ratio, chance=majority_accuracy)
+TOKEN_ACCURACY = Metric("token accuracy", _count_correct_and_all_tokens, ratio, chance=majority_accuracy)
+PERPLEXITY = Metric("perplexity", _sum_losses_and_count_tokens, perplexity, higher_is_better=False, chance=perplexity_of_labels)
 F1 = Metric("F1", _confusion_cells, f1, chance=f1_of_labels)
 MATTHEWS = Metric("Matthews correlation", _confusion_cells, matthews, chance=_zero_chance)
-PEARSON = Metric("Pearson correlation", _example_moments, moments, chance=_zero_chance)
+PEARSON = Metric("Pearson correlation", _moments_of_prediction_and_label, moments, chance=_zero_chance)
 
 BY_NAME: Mapping[str, Metric] = {"accuracy": ACCURACY, "f1": F1, "matthews": MATTHEWS, "pearson": PEARSON}
 """The metrics of classification and regression, as options name them."""

@@ -36,7 +36,7 @@ SMALL, LONG = 4 * 2**20, 1.0
 """Results of a chunk are stored if they are smaller than that (bytes), or took longer than that (seconds)."""
 
 
-class Memory(Protocol):
+class ChunkStore(Protocol):
     """Stores the results of chunks, so that a pass resumes where it stopped and several processes can share one."""
 
     @property
@@ -73,9 +73,9 @@ class Memory(Protocol):
 
 @dataclass(slots=True)
 class Reading:
-    """How data are read, and the state of the pass: the batch size in use, and the hash of the examples read so far.
+    """How data are read, and the state of the pass: the batch size in use, and the hashes of the examples read so far.
 
-    With a `memory`, finished chunks are taken from it, and others are stored in it.
+    With a `chunk_store`, finished chunks are taken from it, and others are stored in it.
     """
 
     data: Data
@@ -85,8 +85,9 @@ class Reading:
     pad_id: int = 0
     progress: Progress | None = None
     chunk_size: int = CHUNK
-    memory: Memory | None = None
+    chunk_store: ChunkStore | None = None
     examples: int = 0
+    hashes: list[bytes] = field(default_factory=list)
     _hash: Any = field(default_factory=hashlib.sha256)
     _size: int = field(init=False)
 
@@ -116,6 +117,7 @@ class Reading:
     def add_chunk(self, chunk: Chunk) -> None:
         """Counts and hashes a finished chunk, and reports progress."""
         self.examples += chunk.size
+        self.hashes += chunk.example_hashes()
         self._hash.update(chunk.digest)
         if self.progress is not None:
             self.progress(self.examples, number_of_examples(self.data, self.split, self.limit))
@@ -142,7 +144,7 @@ def broadcast_from_first(value: Any) -> Any:
 
 def fingerprint(reading: Reading) -> str:
     """Returns the hash of all examples that would be read, without measuring anything."""
-    dry = replace(reading, progress=None, memory=None, examples=0, _hash=hashlib.sha256())
+    dry = replace(reading, progress=None, chunk_store=None, examples=0, hashes=[], _hash=hashlib.sha256())
     for chunk in dry.chunks():
         dry.add_chunk(chunk)
     return dry.fingerprint
@@ -151,64 +153,64 @@ def fingerprint(reading: Reading) -> str:
 def stream(reading: Reading, measure: Measure) -> Iterator[Measured]:
     """Yields the per-example results of one chunk after another, the same in every process."""
     rank, n_processes = rank_and_world_size()
-    memory = reading.memory if rank == 0 else None
-    if n_processes == 1 and memory is not None:
-        yield from _stream_with_memory(reading, measure, memory)
+    chunk_store = reading.chunk_store if rank == 0 else None
+    if n_processes == 1 and chunk_store is not None:
+        yield from _stream_with_store(reading, measure, chunk_store)
         return
     source = reading.chunks()
     while turn := list(islice(source, n_processes)):
-        stored = broadcast_from_first([None if memory is None else memory.get(chunk) for chunk in turn])
+        stored = broadcast_from_first([None if chunk_store is None else chunk_store.get(chunk) for chunk in turn])
         measured = _measure_or_error(reading, turn[rank], measure) if rank < len(turn) and stored[rank] is None else None
         for chunk, before, result in zip(turn, stored, _gather_from_processes(measured, n_processes), strict=False):
             if isinstance(result, BaseException):
                 raise result
-            if memory is not None and before is None:
-                _store(reading, memory, chunk, result)
+            if chunk_store is not None and before is None:
+                _store_if_finite(reading, chunk_store, chunk, result)
             reading.add_chunk(chunk)
             yield result if before is None else reading.restore(before)
 
 
-def _stream_with_memory(reading: Reading, measure: Measure, memory: Memory) -> Iterator[Measured]:
-    """Yields results from memory where a chunk is finished. If another process is computing one, the rest of the pass is shared with it."""
-    if memory.is_shared:
-        _compute_shared_chunks(reading, measure, memory)
+def _stream_with_store(reading: Reading, measure: Measure, chunk_store: ChunkStore) -> Iterator[Measured]:
+    """Yields results from the store where a chunk is finished. If another process is computing one, the rest of the pass is shared with it."""
+    if chunk_store.is_shared:
+        _compute_shared_chunks(reading, measure, chunk_store)
     for chunk in reading.chunks():
-        stored = memory.get(chunk)
+        stored = chunk_store.get(chunk)
         result = None if stored is None else reading.restore(stored)
         if result is None:
-            with memory.claim(chunk) as is_claimed:
-                result = _compute_or_restore(reading, chunk, measure, memory) if is_claimed else None
+            with chunk_store.claim(chunk) as is_claimed:
+                result = _compute_or_restore(reading, chunk, measure, chunk_store) if is_claimed else None
         if result is None:
-            _compute_shared_chunks(reading, measure, memory)
-            result = _compute_or_restore(reading, chunk, measure, memory)
+            _compute_shared_chunks(reading, measure, chunk_store)
+            result = _compute_or_restore(reading, chunk, measure, chunk_store)
         reading.add_chunk(chunk)
         yield result
 
 
-def _compute_or_restore(reading: Reading, chunk: Chunk, measure: Measure, memory: Memory) -> Measured:
+def _compute_or_restore(reading: Reading, chunk: Chunk, measure: Measure, chunk_store: ChunkStore) -> Measured:
     """Returns the results of a chunk that this process has claimed; stores them if they are small or took long."""
-    stored = memory.get(chunk)
+    stored = chunk_store.get(chunk)
     if stored is not None:
         return reading.restore(stored)
     start = time.monotonic()
     measured = _measure_within_memory(reading, chunk, measure)
     if time.monotonic() - start > LONG or sum(values.nbytes for values in measured.values()) < SMALL:
-        _store(reading, memory, chunk, measured)
+        _store_if_finite(reading, chunk_store, chunk, measured)
     return measured
 
 
-def _store(reading: Reading, memory: Memory, chunk: Chunk, measured: Measured) -> None:
+def _store_if_finite(reading: Reading, chunk_store: ChunkStore, chunk: Chunk, measured: Measured) -> None:
     """Stores results if all are finite; the caller refuses others, and they are never written."""
     if all(np.isfinite(values).all() for values in measured.values()):
-        memory.put(chunk, measured, reading.batch_size)
+        chunk_store.put(chunk, measured, reading.batch_size)
 
 
-def _compute_shared_chunks(reading: Reading, measure: Measure, memory: Memory) -> None:
+def _compute_shared_chunks(reading: Reading, measure: Measure, chunk_store: ChunkStore) -> None:
     """Computes chunks that no other process is computing, until all are finished; takes over those of a process that died."""
     total = number_of_examples(reading.data, reading.split, reading.limit)
     n_finished, unfinished = 0, []
     for chunk in reading.chunks():
-        if _compute_unless_claimed(reading, chunk, measure, memory):
+        if _compute_unless_claimed(reading, chunk, measure, chunk_store):
             n_finished += chunk.size
         else:
             unfinished.append(chunk)
@@ -216,20 +218,21 @@ def _compute_shared_chunks(reading: Reading, measure: Measure, memory: Memory) -
             reading.progress(n_finished, total)
     while unfinished:
         time.sleep(0.1)
-        unfinished = [chunk for chunk in unfinished if not _compute_unless_claimed(reading, chunk, measure, memory)]
-    if not memory.leads:
+        unfinished = [chunk for chunk in unfinished if not _compute_unless_claimed(reading, chunk, measure, chunk_store)]
+    if not chunk_store.leads:
         raise NothingLeft("there is nothing left to do")
 
 
-def _compute_unless_claimed(reading: Reading, chunk: Chunk, measure: Measure, memory: Memory) -> bool:
+def _compute_unless_claimed(reading: Reading, chunk: Chunk, measure: Measure, chunk_store: ChunkStore) -> bool:
     """Computes and stores a chunk that is not finished; returns False if another process is computing it."""
-    if memory.is_over:
+    if chunk_store.is_over:
         raise NothingLeft("there is nothing left to do")
-    if memory.has_result(chunk):
+    if chunk_store.has_result(chunk):
         return True
-    with memory.claim(chunk) as is_claimed:
-        if is_claimed and not memory.has_result(chunk) and not memory.is_over:  # chunks are removed once the final result is stored
-            _store(reading, memory, chunk, _measure_within_memory(reading, chunk, measure))
+    with chunk_store.claim(chunk) as is_claimed:
+        # chunks are removed once the final result is stored
+        if is_claimed and not chunk_store.has_result(chunk) and not chunk_store.is_over:
+            _store_if_finite(reading, chunk_store, chunk, _measure_within_memory(reading, chunk, measure))
         return is_claimed
 
 
@@ -270,7 +273,7 @@ def _measure_within_memory(reading: Reading, chunk: Chunk, measure: Measure) -> 
                 _check_longest(chunk, numbers[-1], measure)
                 reading.batch_size = len(numbers) // 2
             else:
-                raise _too_large(chunk, error) from error
+                raise _too_large_error(chunk, error) from error
     return results
 
 
@@ -280,18 +283,18 @@ def _check_longest(chunk: Chunk, example: int, measure: Measure) -> None:
         measure(chunk.batch([example]), [chunk.first + example])
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
-            raise _too_large(chunk, error) from error
+            raise _too_large_error(chunk, error) from error
         raise
 
 
-def _too_large(chunk: Chunk, error: BaseException) -> OutOfMemory:
+def _too_large_error(chunk: Chunk, error: BaseException) -> OutOfMemory:
     return OutOfMemory(
         f"memory ran out on a single example (one of {chunk.first} to {chunk.first + chunk.size - 1}): {error}. "
         "Shorten the examples (max_length), use bfloat16, or a machine with more memory."
     )
 
 
-def reraise_memory(error: Exception) -> None:
+def reraise_if_out_of_memory(error: Exception) -> None:
     """Raises an error again if it says that memory ran out, because a smaller batch may fit."""
     if is_out_of_memory(error):
         raise error

@@ -68,7 +68,7 @@ class Task:
         special_ids: The tokenizer's special tokens.
         texts: The texts of the examples, for roles; without them roles are measured on the tokens alone.
         batch_size: Examples per batch where a call does not set it; training has its own (`Recipe.batch`).
-        documents: The number of the document that each example of a split comes from; None where the data name no documents.
+        documents: The document of each example, by split, where examples come from documents: these are what verdicts and bounds count then.
         options: The name and all options of the builder that made the task, for the keys of artifacts; set by `open_task`.
     """
 
@@ -82,8 +82,8 @@ class Task:
     special_ids: frozenset[int] = field(default_factory=frozenset)
     texts: Texts | None = None
     batch_size: int | None = None
-    documents: Mapping[Split, np.ndarray] | None = None
     options: Mapping[str, object] = field(default_factory=dict)
+    documents: Mapping[Split, Sequence[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size < 1:
@@ -91,14 +91,25 @@ class Task:
         for split in SPLITS:
             if not len(self.split(split)):
                 raise DataError(f"the {split} split of task '{self.name}' is empty; a task needs examples in each of {', '.join(SPLITS)}")
-            if self.documents is not None and len(self.documents[split]) != len(self.split(split)):
-                raise DataError(f"documents must name one for each example of the {split} split of task '{self.name}'")
+        for split, documents in self.documents.items():
+            if len(documents) != len(self.split(split)):
+                raise DataError(
+                    f"task '{self.name}' names {len(documents)} documents for {len(self.split(split))} examples of {split}; name one for each"
+                )
 
     def split(self, name: Split) -> Sequence[Example]:
         """Returns the examples of one split."""
         if name not in SPLITS:
             raise DataError(f"no split '{name}'; a task has {', '.join(SPLITS)}")
         return getattr(self, name)
+
+
+def document_numbers(data: Data, split: Split, n_examples: int) -> np.ndarray | None:
+    """Returns the number of the document of each of the first examples of a split; None where the data name no documents."""
+    if not isinstance(data, Task) or split not in data.documents:
+        return None
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(document, len(numbers)) for document in data.documents[split][:n_examples]], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +149,10 @@ def task_key(data: Data) -> dict[str, Any]:
     if not isinstance(data, Task):
         return {"task": ""}
     key: dict[str, Any] = {"task": data.name, "metric": data.metric.name if data.metric else "", "loss": _hash_code(data.loss)}
-    if data.documents is not None:
-        key["documents"] = hashlib.sha256(
-            b"".join(np.asarray(data.documents[split], dtype=np.int64).tobytes() for split in SPLITS)
-        ).hexdigest()
+    numbers = {split: document_numbers(data, split, len(data.split(split))) for split in data.documents}
+    if numbers:
+        content = b"".join(split.encode() + array.tobytes() for split, array in sorted(numbers.items()) if array is not None)
+        key["documents"] = hashlib.sha256(content).hexdigest()
     return key | ({"options": dict(data.options)} if data.options else {})
 
 

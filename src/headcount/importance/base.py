@@ -48,7 +48,7 @@ class ImportanceInfo:
         source: the paper, or "control".
         sums_calls: numbers of a block that runs several times in one pass are added, as gradients are; otherwise they are averaged.
         sees_projection: a head whose part of the output projection is zero must come out last.
-        measures_loss: a score is the rise of the loss without the head, so that a head with a small score is safe to remove.
+        measures_loss: a score is the rise of the loss without the head; the rise of every example is kept (`Scores.damage`).
         describes: the score describes a head and says nothing about what is lost without it.
         adaptive: the method leaves out the heads that `ScoreContext.race` has decided, so that `adaptive=k` can be asked for.
         normalise: the normalisation that the source publishes as a part of the method; rankings use it unless another is named.
@@ -159,9 +159,9 @@ class Importance(Configurable):
         check_normalise(normalise)
         return self.info.normalise if normalise == "published" else normalise
 
-    def totals(self, *shape: int) -> Accumulator:
+    def make_accumulator(self, *example_shape: int) -> Accumulator:
         """Returns the accumulator for numbers of that shape per example, [heads] or [heads, features]."""
-        return Totals(*shape)
+        return Totals(*example_shape)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headcount.core.damage import Damage
 from headcount.core.errors import DataError, HeadcountError, NonFinite, OptionError, PlanError
 from headcount.core.normalisation import Normalise
 from headcount.core.progress import Progress, show_progress
@@ -20,8 +21,9 @@ from headcount.core.stats.samples import Samples
 from headcount.data.checks import check_weights
 from headcount.data.chunks import CHUNK
 from headcount.data.losses import ExampleLosses
-from headcount.data.stream import Measured, Memory, Reading, stream
-from headcount.data.task import Data, Split, Task
+from headcount.data.metrics import ACCURACY, Metric
+from headcount.data.stream import ChunkStore, Measured, Reading, stream
+from headcount.data.task import Data, Split, Task, document_numbers
 from headcount.importance.base import (
     Accumulator,
     BatchImportance,
@@ -163,7 +165,7 @@ def compute_scores(
     settings: ScoreSettings,
     *,
     progress: Progress | None = None,
-    memory: Memory | None = None,
+    chunk_store: ChunkStore | None = None,
     needs: Iterable[str] = (),
 ) -> ScoringResult:
     """Runs the methods over the data in one pass. This is the engine of `score`, `score_all` and `score_into`.
@@ -176,7 +178,7 @@ def compute_scores(
         methods: the importances.
         settings: how the data are read and scores are normalised.
         progress: called with the number of examples done and of all examples.
-        memory: stores the results of chunks, so that a pass that was stopped can go on.
+        chunk_store: stores the results of chunks, so that a pass that was stopped can go on.
         needs: the `shared_needs` of a pass that stopped, so that the same kernels run again.
     """
     inner = unwrap(model)
@@ -190,7 +192,7 @@ def compute_scores(
         inner,
         heads,
         ExampleLosses(inner, task.loss if task else None),
-        reading_of(inner, data, settings, progress=progress, memory=memory),
+        reading_of(inner, data, settings, progress=progress, chunk_store=chunk_store),
         task.metric if task else None,
         settings.seed,
         settings.generate,
@@ -214,7 +216,7 @@ def _check_methods(methods: Sequence[Importance], data: Data, settings: ScoreSet
 
 
 def reading_of(
-    model: nn.Module, data: Data, settings: ScoreSettings, *, progress: Progress | None = None, memory: Memory | None = None
+    model: nn.Module, data: Data, settings: ScoreSettings, *, progress: Progress | None = None, chunk_store: ChunkStore | None = None
 ) -> Reading:
     """Returns how data are read under these settings."""
     return Reading(
@@ -225,7 +227,7 @@ def reading_of(
         pad_id=pad_id(model),
         progress=progress,
         chunk_size=CHUNK if settings.adaptive is None else RACE_CHUNK,
-        memory=memory,
+        chunk_store=chunk_store,
     )
 
 
@@ -250,6 +252,7 @@ class _ScoringPass:
         self.totals: dict[str, Accumulator] = {}
         self.metrics: dict[str, MetricChange] = {}
         self.rounding: dict[str, RoundingChange] = {}
+        self.damages: dict[str, list[tuple[np.ndarray, np.ndarray | None]]] = {}
         self.condition_sums: dict[str, dict[str, list[float]]] = {label: {} for label in self.streamed}
         self.failures: dict[str, HeadcountError] = {}
 
@@ -317,9 +320,11 @@ class _ScoringPass:
             if label in self.failures:
                 continue
             if label not in self.totals:
-                self.totals[label] = method.totals(*measured[label].shape[1:])
+                self.totals[label] = method.make_accumulator(*measured[label].shape[1:])
             self.totals[label].update(measured[label], measured[f"{label}/weight"])
             self._add_columns(label, measured)
+            if method.info.measures_loss and self.context.race is None:
+                self.damages.setdefault(label, []).append(_damage_of_chunk(label, measured, self.context.metric))
 
     def _add_columns(self, label: str, measured: Measured) -> None:
         """Adds what a method measured beside its scores: conditions, effects of rounding, changes of the metric."""
@@ -353,7 +358,22 @@ class _ScoringPass:
         if self.context.race is not None and samples is not None:
             columns = {"examples": tuple(np.broadcast_to(samples.weights, samples.sums.shape).sum(0).tolist())}
             conditions |= self.context.race.decisions(scores.heads)
-        return replace(scores, columns=columns, directions=directions, conditions={**scores.conditions, **conditions})
+        conditions = {**scores.conditions, **conditions}
+        return replace(scores, columns=columns, directions=directions, conditions=conditions, damage=self._damage(label))
+
+    def _damage(self, label: str) -> Damage | None:
+        """Returns the damage of every example under the interventions of a method that measures it; None of others, and of a race."""
+        if label not in self.damages:
+            return None
+        losses, answers = zip(*self.damages[label], strict=True)
+        reading = self.context.reading
+        is_known = all(part is not None for part in answers)
+        return Damage.in_hash_order(
+            reading.hashes,
+            np.concatenate(losses),
+            np.concatenate(answers) if is_known else None,
+            document_numbers(reading.data, reading.split, reading.examples),
+        )
 
     def _estimate(self, method: Importance, totals: Accumulator) -> tuple[np.ndarray, np.ndarray, Samples | None]:
         """Returns values, standard errors (none of a single example) and samples."""
@@ -406,3 +426,12 @@ class _ScoringPass:
             },
             describes=method.info.describes,
         )
+
+
+def _damage_of_chunk(label: str, measured: Measured, metric: Metric | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Returns the rises of the loss of a chunk, and which answers turn wrong (1) or right (−1), where they are right or wrong."""
+    changed, base = measured.get(f"{label}/metric"), measured.get(f"{label}/metric_base")
+    losses = measured[label].astype(np.float32)
+    if changed is None or base is None or metric is None or metric.name != ACCURACY.name or (base[:, 1] != 1).any():
+        return losses, None
+    return losses, (base[:, None, 0] - changed[..., 0]).astype(np.int8)

@@ -113,7 +113,7 @@ def reads_text(block: AttentionBlock) -> bool:
     return not any(part.startswith(MEDIA) for part in block.path.lower().split("."))
 
 
-def _shifted_labels(model: nn.Module, batch: Batch) -> Tensor | None:
+def _decoder_tokens_from_labels(model: nn.Module, batch: Batch) -> Tensor | None:
     """Returns the decoder's input tokens where the batch has only labels: these, shifted by one, behind the start token."""
     labels = batch.get("labels")
     if not isinstance(labels, Tensor) or labels.ndim != 2:
@@ -129,7 +129,7 @@ def query_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tenso
     if not _queries_are_decoder_tokens(model, block):
         return batch.get("input_ids")
     tokens = batch.get("decoder_input_ids")
-    return _shifted_labels(model, batch) if tokens is None else tokens
+    return _decoder_tokens_from_labels(model, batch) if tokens is None else tokens
 
 
 def query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, rows: int, length: int) -> Bool[Tensor, "batch q"]:

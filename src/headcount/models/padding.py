@@ -39,7 +39,7 @@ def with_position_ids(model: nn.Module, batch: Batch) -> dict[str, Any]:
     Raises:
         DataError: padding on the left changes what the model computes, and position ids do not mend it.
     """
-    rows = _find_left_padding(batch)
+    rows = _find_left_padded_rows(batch)
     batch = dict(batch) if rows is None else _without_first_label(model, batch)
     if rows is None or "position_ids" in batch:
         return batch
@@ -72,7 +72,7 @@ def _without_first_label(model: nn.Module, batch: Batch) -> dict[str, Any]:
     return {**batch, "labels": labels.masked_fill(behind, IGNORED)}
 
 
-def _find_left_padding(batch: Batch) -> Tensor | None:
+def _find_left_padded_rows(batch: Batch) -> Tensor | None:
     """Which rows begin with padding; None where none does, or no mask says so."""
     rows = None
     for tokens, mask in SEQUENCES:

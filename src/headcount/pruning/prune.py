@@ -30,7 +30,7 @@ from headcount.pruning.kl_to_dense import repair_if_closer
 from headcount.pruning.recipe import Length, Recipe
 from headcount.pruning.repair.least_squares import FitResult
 from headcount.pruning.repair.means import check_biases, fold_means
-from headcount.pruning.repair.projection import output_projection, read_matrix, write_matrix
+from headcount.pruning.repair.projection import output_projection, read_weight_and_bias, write_weight_and_bias
 from headcount.pruning.repair.repair import refit
 from headcount.pruning.spec import Ablation, PruneSpec
 from headcount.pruning.training.fine_tune import fine_tune
@@ -264,9 +264,9 @@ def fold_gates(model: nn.Module, gates: Sequence[float]) -> nn.Module:
     for block in heads.blocks:
         if block.n_heads:
             module = output_projection(folded, block)
-            matrix = read_matrix(module)
+            matrix = read_weight_and_bias(module)
             values = torch.as_tensor(list(gates)[heads.positions(block)], dtype=torch.float64, device=matrix.device)
             width = block.n_heads * block.value_dim
             matrix[:width] *= values.repeat_interleave(block.value_dim)[:, None]
-            write_matrix(module, matrix)
+            write_weight_and_bias(module, matrix)
     return folded

@@ -21,7 +21,7 @@ Inputs = Mapping[str, Any]
 
 
 class Chunks:
-    """The finished chunks of one pass over data: the memory of `headcount.data.stream`.
+    """The finished chunks of one pass over data: the chunk store of `headcount.data.stream`.
 
     Args:
         run: The run folder that keeps them.

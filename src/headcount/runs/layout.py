@@ -10,7 +10,7 @@ from headcount.runs.artifacts import SUFFIX, safe_name
 from headcount.runs.lock import LOCK
 
 RUN, HEADS, LOG, ARTIFACTS, QUARANTINE, MODELS = "run.json", "heads.json", "log.txt", "artifacts", "quarantine", "models"
-RESULT_KINDS = ("scores", "roles", "profiles", "evaluation", "pruned")
+RESULT_KINDS = ("scores", "damage", "roles", "profiles", "evaluation", "pruned")
 """Kinds of artifacts that are results of the run's model."""
 
 

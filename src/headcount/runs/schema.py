@@ -2,9 +2,9 @@
 
 run.json                       what ran: command, configuration, seed, versions, machine, model and data, and the artifacts it shows
 heads.json                     the blocks of the model and the addresses of their heads
-artifacts/<kind>/<name>.<digest>.artifact   one finished unit of work each (see headcount.runs.artifacts): scores, roles, profiles,
+artifacts/<kind>/<name>.<digest>.artifact   one finished unit of work each (see headcount.runs.artifacts): scores, damage, roles, profiles,
                                evaluation, pruned, bench, comparison, latency, study, tuned, and chunk (of an unfinished pass over data)
-scores.*, roles.*, curves.*, … tables of all results, as csv and parquet, made out of the artifacts
+scores.*, verdicts.*, roles.*, … tables of all results, as csv and parquet, made out of the artifacts
 tables.json                    the hashes of these tables
 models/<name>.<digest>/        models, with manifests of their own
 work/<digest>/                 checkpoints of an unfinished training

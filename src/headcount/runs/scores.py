@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
+from headcount.core.damage import TOLERANCE, Damage, HeadVerdicts
 from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.core.stats.samples import Samples
-from headcount.runs.artifacts import Artifact, Damaged
+from headcount.runs.artifacts import Artifact, Damaged, read_artifact_bytes
 from headcount.runs.schema import ScoresRecord
 from headcount.runs.store import Run
 
-KIND = "scores"
+KIND, DAMAGE = "scores", "damage"
+"""Scores that rankings rest on; and those on the report split, whose damage per example verdicts on single heads rest on."""
+DAMAGE_PARTS = ("losses", "answers", "documents")
 
 
 def pack_scores(scores: Scores) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -40,7 +45,11 @@ def pack_scores(scores: Scores) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if scores.samples is None:
         return record.model_dump(), {}
     sums, weights = (np.asarray(array, dtype=np.float64) for array in (scores.samples.sums, scores.samples.weights))
-    return record.model_dump(), {"sums": sums, "weights": weights, "n": np.array([scores.samples.n], dtype=np.int64)}
+    arrays = {"sums": sums, "weights": weights, "n": np.array([scores.samples.n], dtype=np.int64)}
+    if scores.damage is not None:
+        parts = {f"damage.{name}": getattr(scores.damage, name) for name in DAMAGE_PARTS}
+        arrays |= {name: array for name, array in parts.items() if array is not None}
+    return record.model_dump(), arrays
 
 
 def unpack_scores(artifact: Artifact) -> Scores:
@@ -52,7 +61,7 @@ def unpack_scores(artifact: Artifact) -> Scores:
         raise Damaged(f"the artifact of {artifact.key.name} holds no scores: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     parse: Any = Head.parse
     arrays = artifact.arrays
-    if arrays and set(arrays) != {"sums", "weights", "n"}:
+    if arrays and {name for name in arrays if name.removeprefix("damage.") not in DAMAGE_PARTS} != {"sums", "weights", "n"}:
         raise Damaged(f"the artifact of {artifact.key.name} holds no scores: its arrays are {', '.join(arrays)}")
     return Scores(
         heads=tuple(map(parse, record.heads)),
@@ -63,6 +72,7 @@ def unpack_scores(artifact: Artifact) -> Scores:
         stderr=tuple(record.stderr),
         n_examples=record.n_examples,
         samples=Samples(arrays["sums"], arrays["weights"], int(arrays["n"][0])) if arrays else None,
+        damage=Damage(**{name: arrays.get(f"damage.{name}") for name in DAMAGE_PARTS}) if "damage.losses" in arrays else None,  # pyright: ignore[reportArgumentType]
         data=record.data,
         seed=record.seed,
         normalise=record.normalise,
@@ -76,6 +86,17 @@ def unpack_scores(artifact: Artifact) -> Scores:
 def all_scores(run: Run) -> dict[str, Scores]:
     """Returns the scores among the results of a run, by method."""
     return {name: unpack_scores(artifact) for name, artifact in run.results(KIND).items()}
+
+
+def all_verdicts(run: Run, tolerance: str = TOLERANCE) -> dict[str, HeadVerdicts]:
+    """Returns the verdicts on single heads of a run, by method of ablation."""
+    return {name: _judge_file(run.folder / artifact.key.path, tolerance) for name, artifact in run.results(DAMAGE).items()}
+
+
+@lru_cache(maxsize=32)
+def _judge_file(path: Path, tolerance: str) -> HeadVerdicts:
+    """Returns the verdicts of an artifact's file; a run writes its tables after every step, and betting on many heads takes seconds."""
+    return unpack_scores(Artifact.unpack(read_artifact_bytes(path), path)).judge_heads(tolerance)
 
 
 def scores_of(run: Run, method: str) -> Scores:

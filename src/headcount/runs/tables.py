@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from headcount.runs.records import write_record
 from headcount.runs.report.commands import format_number
 from headcount.runs.results import COMPARISON, PRUNED, PrunedRecord, method_label
 from headcount.runs.schema import BlockRecord, TablesRecord
-from headcount.runs.scores import all_scores
+from headcount.runs.scores import all_scores, all_verdicts
 from headcount.runs.store import Run
 from headcount.runs.training_log import gate_table, training_table
 
@@ -48,6 +49,28 @@ def _score_table(run: Run) -> Any:
         return None
     table = pandas.concat(frames, ignore_index=True)
     return table[["method", *[column for column in table.columns if column != "method"]]]
+
+
+def _verdict_table(run: Run) -> Any:
+    """Returns what removing each head alone costs at most: one row per head and ablation."""
+    import pandas
+
+    rows = [
+        {
+            "method": name,
+            **asdict(row),
+            "head": str(row.head),
+            "unit": verdicts.tolerance.unit,
+            "tolerance": verdicts.tolerance.size,
+            "clip": verdicts.tolerance.clip,
+            "level": verdicts.level,
+            "examples": verdicts.n_examples,
+            "documents": verdicts.n_documents,
+        }
+        for name, verdicts in all_verdicts(run).items()
+        for row in verdicts.rows
+    ]
+    return pandas.DataFrame(rows) if rows else None
 
 
 def _role_table(run: Run) -> Any:
@@ -86,10 +109,10 @@ def _curve_table(run: Run) -> Any:
     if not artifacts:
         return None
     blocks = run.heads().blocks
-    return pandas.DataFrame([_curve_row(artifact, blocks) for artifact in artifacts.values()])
+    return pandas.DataFrame([_pruned_model_row(artifact, blocks) for artifact in artifacts.values()])
 
 
-def _curve_row(artifact: Artifact, blocks: Sequence[BlockRecord]) -> dict[str, Any]:
+def _pruned_model_row(artifact: Artifact, blocks: Sequence[BlockRecord]) -> dict[str, Any]:
     """Returns a pruned model as a row: its request, how many heads of the dense model it has and where, its results and its costs."""
     record = PrunedRecord.of(artifact)
     survivors = Survivors.of(blocks, record.removed)
@@ -154,6 +177,7 @@ def _bench_table(run: Run) -> Any:
 
 MAKERS: dict[str, Maker] = {
     "scores": _score_table,
+    "verdicts": _verdict_table,
     "roles": _role_table,
     "outcomes": _outcome_table,
     "curves": _curve_table,

@@ -92,7 +92,7 @@ class Sources(Protocol):
         """Returns the heads of a model without keeping the model."""
         ...
 
-    def read_tokenizer(self, loaded: LoadedModel) -> Any:
+    def find_processor(self, loaded: LoadedModel) -> Any:
         """Returns the tokenizer or image processor of a model; None if it has none."""
         ...
 

@@ -60,7 +60,7 @@ def evaluate_dense(context: StudyContext, pruning: Pruning, specs: Sequence[Prun
     training = {"recover": first.recover or first.recipe.length, "scratch": None, "scratch_rate": PruneSpec.scratch_rate}
     template = replace(first, method=Pruner.parse("random"), kinds=(), budget=Budget(keep=len(pruning.heads)), **training)
     trained = [replace(template, seed=seed) for seed in dict.fromkeys(spec.seed for spec in specs)]
-    artifacts, failed = sweep(pruning.run, [pruning.job(spec) for spec in trained], provenance=pruning.provenance)
+    artifacts, failed = sweep(pruning.run, [pruning.make_job(spec) for spec in trained], provenance=pruning.provenance)
     for error in failed.values():
         raise error
     evaluations = [unpack_pruned(artifact) for artifact in artifacts]

@@ -17,9 +17,9 @@ class Part(NamedTuple):
     sentence: str
 
 
-def join_parts(parts: Mapping[str, Part], part_name: str) -> Part:
-    """Returns the part that `part_name` names, or all of them together for `all`; tables that parts share occur once."""
-    chosen = list(parts.values()) if part_name == "all" else [parts[part_name]]
+def choose_part(parts: Mapping[str, Part], name_or_all: str) -> Part:
+    """Returns the part of that name, or all of them joined for the name `all`; tables that parts share occur once."""
+    chosen = list(parts.values()) if name_or_all == "all" else [parts[name_or_all]]
     tables = {table.name: table for part in chosen for table in part.tables}
     figures = {figure.name: figure for part in chosen for figure in part.figures}
     return Part(tuple(tables.values()), tuple(figures.values()), " ".join(part.sentence for part in chosen))

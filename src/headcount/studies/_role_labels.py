@@ -56,7 +56,7 @@ def reads_bias(rows: Sequence[RoleScore], definition: Definition) -> bool:
 def _judge_bias(of_role: Sequence[RoleScore], definition: Definition) -> tuple[RoleScore, tuple[Cell, ...]]:
     """Returns the head of the largest bias, and its numbers."""
     top = max(of_role, key=lambda row: row.bias)
-    return top, (top.bias, top.low, top.high, top.maximum, sum(row.bias > definition.threshold for row in of_role))
+    return top, (top.bias, top.low, top.high, top.maximum, sum(row.bias > definition.tested_bias for row in of_role))
 
 
 def _judge_accuracy(of_role: Sequence[RoleScore], definition: Definition) -> tuple[RoleScore, tuple[Cell, ...]]:

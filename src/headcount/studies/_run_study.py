@@ -186,8 +186,8 @@ class PythonSources:
         """Returns the heads of a model."""
         return HeadMap.of(load(name))
 
-    def read_tokenizer(self, loaded: LoadedModel) -> Any:
-        """Returns the tokenizer of the caller, or that of the folder of the model."""
+    def find_processor(self, loaded: LoadedModel) -> Any:
+        """Returns the tokenizer of the caller, or else the tokenizer or image processor in the folder of the model."""
         if self.tokenizer is not None or loaded.folder is None:
             return self.tokenizer
         return tokenizer_or_image_processor(loaded.model, loaded.folder)
@@ -217,13 +217,13 @@ class PythonSources:
             return self.data if self.batch_size is None else replace(self.data, batch_size=self.batch_size)
         chosen = name or (self.data if isinstance(self.data, str) else default_task(loaded.model))
         builder = TaskBuilder.parse(chosen).with_texts(options or {})
-        task = open_task(builder, loaded.model, self.read_tokenizer(loaded), train=file, limit=self.limit, seed=self.seed)
+        task = open_task(builder, loaded.model, self.find_processor(loaded), train=file, limit=self.limit, seed=self.seed)
         return replace(task, batch_size=self.batch_size)
 
     def open_corpus(self, loaded: LoadedModel, task: Task | None = None) -> Corpus | None:
         """Returns the text of the caller, or else of the task, aligned with the tokens of a model."""
         text = self.text if self.text is not None else task or (self.open_task(loaded) if self.data is not None else None)
-        return None if text is None else read_corpus(loaded.model, text, self.read_tokenizer(loaded), limit=self.limit)
+        return None if text is None else read_corpus(loaded.model, text, self.find_processor(loaded), limit=self.limit)
 
     @property
     def text_fingerprint(self) -> str:

@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Cell, Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._parts import Part, join_parts
+from headcount.studies._parts import Part, choose_part
 from headcount.studies._rows import is_significant
 
 if TYPE_CHECKING:
@@ -46,11 +46,13 @@ class AllButOne(Study):
         metric = task.metric.name if task.metric else ""
         layers, figures = _table(rows, metric), (_metric_figure(rows, metric),) if metric else ()
         parts = {
-            "layers": Part((layers, _kind_table(rows, metric)), (_figure(rows), *figures), _layer_sentence(rows, metric)),
-            "splits": Part((layers,), figures or (_figure(rows),), _split_sentence(rows, metric)),
-            "everywhere": Part((layers,), figures or (_figure(rows),), _everywhere_sentence(rows, metric)),
+            "layers": Part(
+                (layers, _kind_table(rows, metric)), (_loss_rise_by_layer_figure(rows), *figures), _layer_sentence(rows, metric)
+            ),
+            "splits": Part((layers,), figures or (_loss_rise_by_layer_figure(rows),), _split_sentence(rows, metric)),
+            "everywhere": Part((layers,), figures or (_loss_rise_by_layer_figure(rows),), _everywhere_sentence(rows, metric)),
         }
-        part = join_parts(parts, self.show)
+        part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
             tables=part.tables,
@@ -128,7 +130,7 @@ def _report_change(row: LayerRow) -> tuple[float | None, float | None, float | N
     return row.rise.interval if row.metric_change is None else _difference_and_ends(row.metric_change)
 
 
-def _figure(rows: Sequence[LayerRow]) -> BarFigure:
+def _loss_rise_by_layer_figure(rows: Sequence[LayerRow]) -> BarFigure:
     layers = rows[:-1]  # the last row is that of all layers at once
     rises = [row.rise.interval for row in layers]
     return BarFigure(

@@ -45,7 +45,7 @@ class AttentionMaps(Study):
                 _measure.role_tables.describe_text(table),
                 "One sentence is an example, and no evidence: the accuracy is that over all sentences.",
             ),
-            figures=tuple(map(_figure, heads)),
+            figures=tuple(map(_attention_map_figure, heads)),
             measurements={"model": context.model_name, "definition": table.definition, "rows": [asdict(head) for head in heads]},
         )
 
@@ -86,7 +86,7 @@ def _weight_table(heads: Sequence[TypicalHead]) -> Table:
     return Table("attention", columns, tuple(cells), "Attention of every query of the example to every key", is_printed=False)
 
 
-def _figure(head: TypicalHead) -> HeatMap:
+def _attention_map_figure(head: TypicalHead) -> HeatMap:
     label = "" if head.has_role else ", the nearest head, which has not the role"
     return HeatMap(
         name=f"{head.family.replace(' ', '-')}",

@@ -41,7 +41,7 @@ class ByType(Study):
                 f"Changes of the loss on the report split when heads are removed.{dense}",
                 f"Means and shares are those of raw scores; the lower half is that of {ranking.label}.",
             ),
-            figures=(_figure(rows),),
+            figures=(_loss_rise_by_type_figure(rows),),
             measurements={**measurements, "types": [asdict(row) for row in rows]},
         )
 
@@ -67,7 +67,7 @@ def _table(rows: Sequence[TypeRow], by: str, metric: str) -> Table:
     return Table("types", tuple(columns), tuple(cells))
 
 
-def _figure(rows: Sequence[TypeRow]) -> BarFigure:
+def _loss_rise_by_type_figure(rows: Sequence[TypeRow]) -> BarFigure:
     changes = {
         "without the lower half": [row.without_half.interval for row in rows],
         "without any": [row.without_all.interval for row in rows],

@@ -64,8 +64,8 @@ class Compensation(Study):
             sentence=f"{_quality_verdict(changes.quality, changes.metric)} {_summary_sentence(changes.rows)}",
             notes=(f"{self.seeds} trainings of each model; quality is measured on {changes.n_examples} examples.",),
             figures=(
-                _figure(changes.rows, "weights", ("q", "k", "v", "o"), "relative change of weights"),
-                _figure(changes.rows, "importance", ("importance",), "ln of the ratio of importance after to before"),
+                _change_by_layer_figure(changes.rows, "weights", ("q", "k", "v", "o"), "relative change of weights"),
+                _change_by_layer_figure(changes.rows, "importance", ("importance",), "ln of the ratio of importance after to before"),
             ),
             measurements={
                 "model": context.model_name,
@@ -140,7 +140,7 @@ def _quality_verdict(rows: Sequence[QualityRow], metric: str) -> str:
     )
 
 
-def _figure(rows: Sequence[ChangeRow], name: str, parts: Sequence[str], quantity: str) -> LineFigure:
+def _change_by_layer_figure(rows: Sequence[ChangeRow], name: str, parts: Sequence[str], quantity: str) -> LineFigure:
     layers = list(dict.fromkeys(row.layer for row in rows if row.layer != "all"))
     lines = []
     for part in parts:

@@ -74,7 +74,7 @@ class Dynamics(Study):
             tables=(_table(curves, self.hold),),
             sentence=_summary_sentence(curves.checkpoints, self.hold),
             notes=(*_notes(curves.checkpoints), f"Heads are ranked by {curves.by}, scores {curves.normalise_label}."),
-            figures=(_figure(curves, self.hold),),
+            figures=(_remaining_score_figure(curves, self.hold),),
             measurements={
                 "by": curves.by,
                 "normalise": curves.normalise,
@@ -102,7 +102,7 @@ def _table(curves: CheckpointCurves, hold: float) -> Table:
     return Table("checkpoints", tuple(columns), tuple(cells), title)
 
 
-def _figure(curves: CheckpointCurves, hold: float) -> LineFigure:
+def _remaining_score_figure(curves: CheckpointCurves, hold: float) -> LineFigure:
     lines = []
     for summary in curves.checkpoints:
         rows = sorted((row for row in curves.rows if row.checkpoint == summary.checkpoint), key=lambda row: row.removed)

@@ -11,7 +11,7 @@ from headcount.core.study_result import Column, StudyResult, Table, interval_col
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads
-from headcount.studies._parts import Part, join_parts, layer_of_address
+from headcount.studies._parts import Part, choose_part, layer_of_address
 from headcount.studies._rows import is_significant
 
 if TYPE_CHECKING:
@@ -53,10 +53,12 @@ class FinetuneRoles(Study):
         layers = _layer_table(changes)
         tables = (_change_table(significant[:MOST_ROWS]), layers, _role_table(changes), _trend_table(trends))
         parts = {
-            "layers": Part(tables, (_figure(changes),) if changes else (), _summary_sentence(changes, significant, layers, trends)),
+            "layers": Part(
+                tables, (_bias_change_figure(changes),) if changes else (), _summary_sentence(changes, significant, layers, trends)
+            ),
             "families": _families_part(changes, Definition.parse(self.definition)),
         }
-        part = join_parts(parts, self.show)
+        part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
             tables=part.tables,
@@ -138,7 +140,7 @@ def _role_table(changes: Sequence[HeadRoleChange]) -> Table:
     return Table("roles", columns, tuple(rows), "Sieve bias and heads with the role before and after fine-tuning, by role and layer")
 
 
-def _figure(changes: Sequence[HeadRoleChange]) -> HeatMap:
+def _bias_change_figure(changes: Sequence[HeadRoleChange]) -> HeatMap:
     groups = _by_role_and_layer(changes)
     roles, layers = (tuple(dict.fromkeys(key[position] for key in groups)) for position in (0, 1))
 

@@ -69,7 +69,7 @@ class FromScratch(Study):
                 f"From scratch: {self.scratch if isinstance(self.scratch, str) else f'{self.scratch:g} epochs'} at rate {self.scratch_rate:g}.",
                 *_untrained_notes(measured, metric),
             ),
-            figures=(_figure(measured, metric),),
+            figures=(_score_by_kept_heads_figure(measured, metric),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
@@ -135,7 +135,7 @@ def _pair_table(pairs: Sequence[ControlPair], metric: str) -> Table:
     return Table("pairs", columns, cells, f"{metric} of the pruned model minus that of its control, on the same examples")
 
 
-def _figure(measured: ScratchResult, metric: str) -> LineFigure:
+def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFigure:
     lines = [_curve_line(name, [row for row in measured.rows if row.model == name], measured) for name in measured.models]
     return LineFigure(
         name="controls",

@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._parts import Part, join_parts
+from headcount.studies._parts import Part, choose_part
 
 if TYPE_CHECKING:
     from headcount.studies._measure.importance_map import BlockParameters, HeadDistances, MappedScores
@@ -47,7 +47,7 @@ class ImportanceMap(Study):
         parts = {"scores": self._score_part(context, maps)} if maps else {}
         if self.show != "scores":
             parts["parameters"] = _parameter_part(_measure.importance_map.count_parameters(context.loaded.model))
-        part = join_parts(parts, self.show)
+        part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
             tables=part.tables,

@@ -48,7 +48,7 @@ class ImportanceOrRandom(Study):
             tables=(_table(choices.rows, metric),),
             sentence=_summary_sentence(choices, self.by),
             notes=_notes(choices, metric),
-            figures=tuple(_figure(choices, size, metric) for size in dict.fromkeys(row.n_kept for row in choices.rows)),
+            figures=tuple(_change_by_stage_figure(choices, size, metric) for size in dict.fromkeys(row.n_kept for row in choices.rows)),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
@@ -71,7 +71,7 @@ def _table(rows: Sequence[ChoiceRow], metric: str) -> Table:
     return Table("choices", columns, cells, f"{metric} of the importance's choice, of random heads and of its complement")
 
 
-def _figure(choices: Choices, size: int, metric: str) -> BarFigure:
+def _change_by_stage_figure(choices: Choices, size: int, metric: str) -> BarFigure:
     rows = [row for row in choices.rows if row.n_kept == size]
     stages, bars = list(dict.fromkeys(row.stage for row in rows)), []
     for choice in dict.fromkeys(row.choice for row in rows):

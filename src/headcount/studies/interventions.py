@@ -48,14 +48,14 @@ class Interventions(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every intervention and number of heads."""
-        dense, rows = _measure.interventions.measure_interventions(self, context)
+        dense, rows = _measure.interventions.measure_interventions_by_size(self, context)
         metric = dense.metric or "loss"
         return StudyResult(
             study=str(self),
             tables=(_table(rows, metric),),
             sentence=_summary_sentence(rows),
             notes=(f"{dense_sentence(dense)} Heads are gated, chosen by {self.method}.",),
-            figures=(_figure(rows, dense, metric),),
+            figures=(_change_by_substitute_figure(rows, dense, metric),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
@@ -92,7 +92,7 @@ def _table(rows: Sequence[InterventionRow], metric: str) -> Table:
     return Table("interventions", columns, tuple(cells), f"{metric} by what stands in for removed heads; p and q are against zero")
 
 
-def _figure(rows: Sequence[InterventionRow], dense: Evaluation, metric: str) -> LineFigure:
+def _change_by_substitute_figure(rows: Sequence[InterventionRow], dense: Evaluation, metric: str) -> LineFigure:
     lines = []
     for intervention in dict.fromkeys(row.intervention for row in rows):
         points = sorted((row for row in rows if row.intervention == intervention), key=lambda row: row.share_removed)

@@ -9,7 +9,7 @@ from headcount.core.study_result import StudyResult
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo, parse_name_value_pairs
 from headcount.studies._language_parts import build_parts, note_dense_models
-from headcount.studies._parts import join_parts
+from headcount.studies._parts import choose_part
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Languages(Study):
         """Returns what every model loses in every language without layers or heads, compared between languages and between models."""
         losses = _measure.languages.measure_languages(self, context)
         parts = build_parts(losses, self.names[0], is_trained=self.recover is not None)
-        part = join_parts(parts, self.show)
+        part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
             tables=part.tables,

@@ -59,7 +59,7 @@ class PlanTransfer(Study):
             tables=(_table(transfer, metric), _test_table(transfer.tests, metric)),
             sentence=_summary_sentence(transfer),
             notes=(dense_sentence(transfer.dense),),
-            figures=(_figure(transfer, metric),),
+            figures=(_change_by_task_figure(transfer, metric),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
@@ -122,7 +122,7 @@ def _test_table(tests: Sequence[TransferTest], metric: str) -> Table:
     return Table("tests", columns, cells, f"Difference of {metric} of the heads chosen on the other task, on the same examples")
 
 
-def _figure(transfer: Transfer, metric: str) -> BarFigure:
+def _change_by_task_figure(transfer: Transfer, metric: str) -> BarFigure:
     sizes, bars = list(dict.fromkeys(row.n_kept for row in transfer.rows)), []
     for choice in dict.fromkeys(row.choice for row in transfer.rows):
         rows = [next(row for row in transfer.rows if (row.n_kept, row.choice) == (size, choice)) for size in sizes]

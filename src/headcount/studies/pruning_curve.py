@@ -47,7 +47,7 @@ class PruningCurve(PrunedModels):
         first = next(iter(measured.dense.values()))
         metrics = dict.fromkeys(dense.metric or "loss" for dense in measured.dense.values())
         metric = "score" if len(metrics) > 1 else next(iter(metrics))
-        figures = [_figure(rows, metric, n=first.n_examples), _difference_figure(rows, metric, n=first.n_examples)]
+        figures = [_score_by_share_removed_figure(rows, metric, n=first.n_examples), _difference_figure(rows, metric, n=first.n_examples)]
         if len(tasks) > 1:
             figures.append(_relative_figure(rows, metric, n=first.n_examples))
         return StudyResult(
@@ -176,7 +176,7 @@ def _curve_lines(
     return tuple(lines)
 
 
-def _figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
+def _score_by_share_removed_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
     tasks = {row.task: row.dense for row in rows}
     return LineFigure(
         name="curve",

@@ -49,7 +49,7 @@ class RemainingRoles(PrunedModels):
                 _measure.role_tables.describe_text(measured.dense),
                 "Counts are means over seeds; a head of several families counts once as such.",
             ),
-            figures=tuple(_figure(measured, method, names_method=len(methods) > 1) for method in methods),
+            figures=tuple(_heads_by_family_figure(measured, method, names_method=len(methods) > 1) for method in methods),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
@@ -93,7 +93,7 @@ def _head_table(measured: RemainingFamilies) -> Table:
     return Table("heads", columns, cells, "Roles of every head that remains, before and after", is_printed=False)
 
 
-def _figure(measured: RemainingFamilies, method: str, *, names_method: bool) -> BarFigure:
+def _heads_by_family_figure(measured: RemainingFamilies, method: str, *, names_method: bool) -> BarFigure:
     levels, labels = (
         [level for level in measured.levels if level.method == method],
         shorten_labels(level.method for level in measured.levels),

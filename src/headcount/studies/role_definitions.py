@@ -11,7 +11,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._parts import Part, join_parts
+from headcount.studies._parts import Part, choose_part
 
 if TYPE_CHECKING:
     from headcount.studies._measure.role_definitions import BlockRow, RuleRow, SweepRow
@@ -52,7 +52,7 @@ class RoleDefinitions(Study):
         parts = {"sweep": _sweep_part(measured.sweep, n_heads), "rules": _rules_part(measured.rules, n_heads)}
         if measured.blocks:
             parts["blocks"] = _blocks_part(measured.blocks, self.tau)
-        part = join_parts(parts, self.show)
+        part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
             tables=part.tables,

@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._parts import Part, join_parts
+from headcount.studies._parts import Part, choose_part
 
 if TYPE_CHECKING:
     from headcount.studies._measure.role_families import FamilyCount, FamilyResult, Overlap, ThirdCount
@@ -45,7 +45,7 @@ class RoleFamilies(Study):
             "layers": _layers_part(measured),
             "depth": _depth_part(measured.thirds, n_heads),
         }
-        part = join_parts(parts, self.show)
+        part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
             tables=part.tables,

@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._parts import Part, join_parts, layer_of_address
+from headcount.studies._parts import Part, choose_part, layer_of_address
 from headcount.studies._role_labels import build_labels_part, build_role_table, choose_roles, reads_bias
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RoleMap(Study):
             "p-values": _p_part(rows, definition),
             "map": _map_part(table, families, rows, n),
         }
-        part = join_parts(parts, self.show)
+        part = choose_part(parts, self.show)
         untested = [f"Not tested: {role}: {reason}." for role, reason in table.untested.items() if ":" not in role]
         return StudyResult(
             study=str(self),

@@ -73,7 +73,7 @@ class RolePruning(Study):
             tables=(_table(rows, metric),),
             sentence=_summary_sentence(rows),
             notes=(dense_sentence(dense), *measured.left_out),
-            figures=(_figure(rows, metric, dense.n_examples, len(context.loaded.heads)),),
+            figures=(_change_by_kept_heads_figure(rows, metric, dense.n_examples, len(context.loaded.heads)),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
@@ -116,7 +116,7 @@ def _table(rows: Sequence[RoleLevel], metric: str) -> Table:
     return Table("rows", columns, tuple(cells))
 
 
-def _figure(rows: Sequence[RoleLevel], metric: str, n_examples: int, n_heads: int) -> LineFigure:
+def _change_by_kept_heads_figure(rows: Sequence[RoleLevel], metric: str, n_examples: int, n_heads: int) -> LineFigure:
     lines = []
     for role, variant in dict.fromkeys((row.choice.role, row.choice.variant) for row in rows):
         of_line = sorted((row for row in rows if (row.choice.role, row.choice.variant) == (role, variant)), key=lambda row: row.choice.keep)

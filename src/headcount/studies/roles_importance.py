@@ -55,7 +55,7 @@ class RolesImportance(Study):
                 "Rank 1 is the head to keep first: a negative difference means that heads with the role matter more.",
                 _measure.role_tables.describe_text(table),
             ),
-            figures=(_head_figure(table, scores), *([_rank_figure(rows)] if rows else [])),
+            figures=(_scores_by_family_figure(table, scores), *([_rank_figure(rows)] if rows else [])),
             measurements={"model": context.model_name, "task": context.task.name, "rows": [asdict(row) for row in rows]},
         )
 
@@ -90,7 +90,7 @@ def _family_label(table: RoleTable, roles: Sequence[str]) -> str:
     return families[0] if len(families) == 1 else "several" if families else "no role"
 
 
-def _head_figure(table: RoleTable, scores: Mapping[str, Scores]) -> ScatterFigure | Histogram:
+def _scores_by_family_figure(table: RoleTable, scores: Mapping[str, Scores]) -> ScatterFigure | Histogram:
     """Returns every head by its first two scores, coloured by the family of its roles; a histogram if there is one score."""
     labels = table.labels()
     family_of = [_family_label(table, labels[head]) for head in table.heads]

@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Cell, Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._parts import Part, join_parts
+from headcount.studies._parts import Part, choose_part
 from headcount.studies._rows import dense_sentence
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class SingleHeads(Study):
                 (_matrix_table(rows, metric), heads), tuple(_difference_maps(rows, dense, metric)), _summary_sentence(rows, dense, metric)
             ),
         }
-        part = join_parts(parts, self.show)
+        part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
             tables=part.tables,

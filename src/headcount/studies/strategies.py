@@ -68,7 +68,9 @@ class Strategies(Study):
             tables=(_table(measured.rows, metric), *([_pair_table(measured.pairs, metric)] if measured.pairs else [])),
             sentence=_summary_sentence(measured.rows),
             notes=_notes(measured),
-            figures=tuple(_figure(measured, kind, metric) for kind in dict.fromkeys(row.kind for row in measured.rows)),
+            figures=tuple(
+                _change_by_share_removed_figure(measured, kind, metric) for kind in dict.fromkeys(row.kind for row in measured.rows)
+            ),
             measurements={
                 "model": measured.model,
                 "task": context.task.name,
@@ -111,7 +113,7 @@ def _pair_table(pairs: Sequence[StrategyPair], metric: str) -> Table:
     return Table("pairs", columns, cells, f"Difference of {metric} between strategies at the same number of heads, on the same examples")
 
 
-def _figure(measured: StrategyResult, kind: str, metric: str) -> LineFigure:
+def _change_by_share_removed_figure(measured: StrategyResult, kind: str, metric: str) -> LineFigure:
     lines, dense = [], measured.dense
     of_kind = [row for row in measured.rows if row.kind == kind]
     for strategy in dict.fromkeys(row.strategy for row in of_kind):

@@ -53,7 +53,7 @@ class TaskTransfer(Study):
             sentence=_summary_sentence(rows),
             notes=tuple(f"{row.other}, {row.quantity}: {row.reason}." for row in rows if row.reason),
             figures=tuple(
-                _figure(tasks[0], other, row, number)
+                _two_task_scatter(tasks[0], other, row, number)
                 for number, other in enumerate(tasks[1:], 1)
                 for row in rows
                 if row.other == other.task
@@ -101,7 +101,7 @@ def _head_table(tasks: Sequence[Changes]) -> Table:
     return Table("heads", columns, tuple(cells), "Change without each head alone, on every task", is_printed=False)
 
 
-def _figure(first: Changes, other: Changes, row: TransferRow, number: int) -> ScatterFigure:
+def _two_task_scatter(first: Changes, other: Changes, row: TransferRow, number: int) -> ScatterFigure:
     is_loss = row.quantity == "loss"
     x, y = (changes.rises if is_loss else changes.metric_changes for changes in (first, other))
     labels = [f"{'rise of the loss' if is_loss else f'change of {changes.metric}'} on {changes.task}" for changes in (first, other)]

@@ -43,7 +43,7 @@ class Transfer(Study):
             sentence=_summary_sentence(pairs),
             notes=tuple(notes),
             measurements={"pairs": [asdict(pair) for pair in pairs]},
-            figures=tuple(_figure(number, pair, by_method[pair.method]) for number, pair in enumerate(pairs, 1)),
+            figures=tuple(_two_run_scatter(number, pair, by_method[pair.method]) for number, pair in enumerate(pairs, 1)),
         )
 
 
@@ -82,7 +82,7 @@ def _head_table(by_method: Mapping[str, Mapping[str, Scores]]) -> Table:
     return Table("heads", columns, tuple(rows), "Scores of every head in every run", is_printed=False)
 
 
-def _figure(number: int, pair: ScoreAgreement, by_run: Mapping[str, Scores]) -> ScatterFigure:
+def _two_run_scatter(number: int, pair: ScoreAgreement, by_run: Mapping[str, Scores]) -> ScatterFigure:
     a, b = by_run[pair.a], by_run[pair.b]
     values_of_b = dict(zip(b.heads, b.values, strict=True))
     points = Points("heads", tuple(a.values), tuple(values_of_b[head] for head in a.heads), tuple(map(str, a.heads)))

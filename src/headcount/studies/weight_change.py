@@ -12,7 +12,7 @@ from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, St
 from headcount.studies._checks import check_same_heads
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.weight_change import DepthTrend, LayerChange
+    from headcount.studies._measure.weight_change import DepthTrend, LayerPartChange
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class WeightChange(Study):
             study=str(self),
             tables=(_layer_table(layers), _trend_table(trends)),
             sentence=_summary_sentence(layers, trends),
-            figures=(_figure(layers),),
+            figures=(_weight_change_by_layer_figure(layers),),
             measurements={
                 "before": context.model_name,
                 "after": self.tuned,
@@ -51,7 +51,7 @@ class WeightChange(Study):
         )
 
 
-def _layer_table(rows: Sequence[LayerChange]) -> Table:
+def _layer_table(rows: Sequence[LayerPartChange]) -> Table:
     columns = (Column("part"), Column("layer"), Column("heads"), *interval_columns("relative change", ".4g"))
     return Table("layers", columns, tuple(astuple(row) for row in rows), "Mean of ‖ΔW‖/‖W‖ over the heads of a layer, with its t interval")
 
@@ -63,7 +63,7 @@ def _trend_table(rows: Sequence[DepthTrend]) -> Table:
     )
 
 
-def _figure(rows: Sequence[LayerChange]) -> LineFigure:
+def _weight_change_by_layer_figure(rows: Sequence[LayerPartChange]) -> LineFigure:
     layers = list(dict.fromkeys(row.layer for row in rows))
     lines = []
     for part in dict.fromkeys(row.part for row in rows):
@@ -82,7 +82,7 @@ def _figure(rows: Sequence[LayerChange]) -> LineFigure:
     )
 
 
-def _summary_sentence(rows: Sequence[LayerChange], trends: Sequence[DepthTrend]) -> str:
+def _summary_sentence(rows: Sequence[LayerPartChange], trends: Sequence[DepthTrend]) -> str:
     largest = max(rows, key=lambda row: row.mean)
     rising = [
         f"{trend.part}{f' of {trend.stack}' if trend.stack else ''} ({trend.correlation:+.2f})"

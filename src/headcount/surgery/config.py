@@ -49,20 +49,20 @@ def head_count_names(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[s
     return heads, kv_heads
 
 
-def set_block_counts(module: nn.Module, old: tuple[int, int], new: tuple[int, int]) -> None:
-    """Gives a block a view of its configuration with the new numbers of heads and KV heads."""
+def give_block_config_view(module: nn.Module, old_counts: tuple[int, int], new_counts: tuple[int, int]) -> None:
+    """Gives a block a view of its configuration with its new numbers of heads and KV heads instead of the old ones."""
     config = getattr(module, "config", None)
     if config is None:
         return
-    heads, kv_heads = head_count_names(config, *old)
+    heads, kv_heads = head_count_names(config, *old_counts)
     base = base_config(config)
     own = {name: value for name, value in getattr(config, "__dict__", {}).items() if name != "headcount_base"} if base is not config else {}
-    overrides = {**own, **dict.fromkeys(heads, new[0]), **dict.fromkeys(kv_heads, new[1])}
+    overrides = {**own, **dict.fromkeys(heads, new_counts[0]), **dict.fromkeys(kv_heads, new_counts[1])}
     if overrides:
         setattr(module, "config", ConfigView(base, overrides))  # noqa: B010 - nn.Module types its attributes as modules
 
 
-def set_owner_counts(owner: nn.Module, block: AttentionBlock, n_heads: int) -> None:
+def give_owner_config_view(owner: nn.Module, block: AttentionBlock, n_heads: int) -> None:
     """Gives the owner of a block a view with its head count, if it rebuilds the block from its configuration, as BigBird's does on a short input."""
     if not hasattr(owner, "set_attention_type"):
         return
@@ -128,12 +128,12 @@ def _uniform_change(config: Any, before: tuple[int, int], block: AttentionBlock)
     return change | {"head_dim": block.head_dim} if settable and one_size else change
 
 
-def _name_in(config: Any, model_config: Any) -> str:
+def _find_attribute_name(config: Any, model_config: Any) -> str:
     """Returns the attribute of `model_config` that is `config`; empty for itself, and for models (T5) whose stacks have copies of it."""
     return next((name for name, value in vars(model_config).items() if value is config), "")
 
 
-def _config_part(model_config: Any, name: str) -> Any:
+def _read_attribute(model_config: Any, name: str) -> Any:
     return getattr(model_config, name) if name else model_config
 
 
@@ -162,16 +162,18 @@ def write_uniform_cut(model: nn.Module, heads: HeadMap, before: dict[str, tuple[
     trial = copy.deepcopy(model.config)
     vars(trial).pop(KEY, None)
     for config, change in changes:
-        assign_values(_config_part(trial, _name_in(config, model.config)), change)
+        assign_values(_read_attribute(trial, _find_attribute_name(config, model.config)), change)
     if not builds_same_model(model, trial, heads):
         return False
-    named = [(_name_in(config, model.config), config, change) for config, change in changes]
+    named = [(_find_attribute_name(config, model.config), config, change) for config, change in changes]
     values = {
-        f"{name}.{key}" if name else key: whole_number(_config_part(model.config, name), key) for name, _, change in named for key in change
+        f"{name}.{key}" if name else key: whole_number(_read_attribute(model.config, name), key)
+        for name, _, change in named
+        for key in change
     }
     for name, config, change in named:
         assign_values(config, change)
-        assign_values(_config_part(model.config, name), change)
+        assign_values(_read_attribute(model.config, name), change)
     record.write_cut_record(model, record.read_cut_record(model), values)
     for block in heads.blocks:
         module = model.get_submodule(block.path)
@@ -186,7 +188,7 @@ def undo_uniform_cut(model: nn.Module, heads: HeadMap) -> None:
     if not values:
         return
     for config, blocks in _group_by_config(model, heads):
-        part = _name_in(config, model.config)
+        part = _find_attribute_name(config, model.config)
         own = {name.removeprefix(f"{part}."): value for name, value in values.items() if name.rpartition(".")[0] == part}
         now = (blocks[0].n_heads, blocks[0].n_kv_heads)
         assign_values(config, own)
@@ -203,7 +205,7 @@ def assign_values(config: Any, change: Mapping[str, int | None]) -> None:
     """Sets attributes of a configuration, by dotted name; None removes one."""
     for dotted, value in change.items():
         part, _, name = dotted.rpartition(".")
-        owner = _config_part(config, part)
+        owner = _read_attribute(config, part)
         if value is None:
             owner.__dict__.pop(name, None)
         else:

@@ -22,7 +22,15 @@ from headcount.surgery.caches import keep_caches_apart, requiring_separate_cache
 from headcount.surgery.config import undo_uniform_cut, write_uniform_cut
 from headcount.surgery.named_heads import follow_cut, original_fields
 from headcount.surgery.reshape import Cut, cuts_of, n_head_elements, n_kept_elements, n_removed_from_tables, reshape
-from headcount.surgery.verify import HALF, check_equal, copy_in_float32, float_dtype, forward_outputs, require_every_block_runs, run_gated
+from headcount.surgery.verify import (
+    HALF,
+    check_equal,
+    copy_in_float32,
+    forward_outputs,
+    lowest_float_dtype,
+    require_every_block_runs,
+    run_gated,
+)
 
 NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs",
           "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")  # fmt: skip
@@ -113,7 +121,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
         reporting_inputs(source, batch, dummy=inputs is None),
     ):
         expected = run_gated(source, plan, batch, heads)
-    dtype = float_dtype(source)
+    dtype = lowest_float_dtype(source)
     reference = copy_in_float32(source, batch) if dtype in HALF else None
     target = source if in_place else copy_model(source)
     with _undo_on_error(target):

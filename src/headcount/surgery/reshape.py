@@ -16,7 +16,7 @@ from headcount.models.archs.dependents import is_shared_by_heads
 from headcount.models.archs.geometry import family_of
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import is_transposed, names_read_by_methods
-from headcount.surgery.config import set_block_counts, set_owner_counts
+from headcount.surgery.config import give_block_config_view, give_owner_config_view
 from headcount.surgery.empty_block import GhostInput, GhostOutput
 from headcount.surgery.head_arguments import ArgumentSlicer, uninstall
 from headcount.surgery.width import fit_width
@@ -178,8 +178,8 @@ def reshape(model: nn.Module, cuts: Iterable[Cut], columns: Columns | None = Non
         if cut.is_empty:
             _install_ghosts(model, cut)
         _fit_attributes(module, block, heads, kv_heads)
-        set_block_counts(module, (block.n_heads, block.n_kv_heads), (heads, kv_heads))
-        set_owner_counts(model.get_submodule(block.path.rpartition(".")[0]), block, heads)
+        give_block_config_view(module, (block.n_heads, block.n_kv_heads), (heads, kv_heads))
+        give_owner_config_view(model.get_submodule(block.path.rpartition(".")[0]), block, heads)
     tables = {}
     for members in _group_by_stack(cuts):
         indices = _slice_arguments(model, members, columns or {})

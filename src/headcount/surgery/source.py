@@ -200,23 +200,26 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, obje
     return config
 
 
-def _auto_class(auto: Any) -> Any:
+def _resolve_auto_class(class_or_name: Any) -> Any:
+    """Returns an Auto class of transformers from itself or its name."""
     import transformers
 
     known = [name for name in dir(transformers) if name.startswith("AutoModel")]
-    if isinstance(auto, str) and auto not in known:
-        raise unknown_name_error("Auto class of transformers", auto, known)
-    auto_class = getattr(transformers, auto) if isinstance(auto, str) else auto
+    if isinstance(class_or_name, str) and class_or_name not in known:
+        raise unknown_name_error("Auto class of transformers", class_or_name, known)
+    auto_class = getattr(transformers, class_or_name) if isinstance(class_or_name, str) else class_or_name
     if not hasattr(auto_class, "_model_mapping"):
-        raise UnsupportedModel(f"auto must be an Auto class of transformers, or its name, such as 'AutoModelForCausalLM'; got {auto!r}")
+        raise UnsupportedModel(
+            f"auto must be an Auto class of transformers, or its name, such as 'AutoModelForCausalLM'; got {class_or_name!r}"
+        )
     return auto_class
 
 
-def _remote_class(folder: Path, auto_map: Any, auto: Any) -> type:
+def _load_remote_class(folder: Path, auto_map: Any, class_or_name: Any) -> type:
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     names = [name for name in auto_map if name.startswith("AutoModel")] if isinstance(auto_map, dict) else []
-    requested = getattr(auto, "__name__", auto) or next(iter(names), None)
+    requested = getattr(class_or_name, "__name__", class_or_name) or next(iter(names), None)
     if requested not in names:
         raise UnsupportedModel(f"{folder / 'config.json'} brings code for {', '.join(names) or 'no model'}, not for {requested}")
     return get_class_from_dynamic_module(auto_map[requested], str(folder))
@@ -233,7 +236,7 @@ def build_from_config(folder: Path, name: str, build: Callable[[], Built]) -> Bu
         raise ArtifactError(f"{folder / 'config.json'} builds no {name}: {type(error).__name__}: {reason}. Correct it") from error
 
 
-def _unexported_class(model_type: Any, name: str) -> type | None:
+def _find_unexported_class(model_type: Any, name: str) -> type | None:
     """Returns a class that transformers has but does not export, such as the decoder of a sequence-to-sequence model."""
     from transformers import CONFIG_MAPPING, PreTrainedModel
 
@@ -253,9 +256,9 @@ def model_class_of(folder: Path, config: Mapping[str, object], auto: Any = None)
     import transformers
 
     if "auto_map" in config:  # allowed by read_config before we came here
-        return _remote_class(folder, config["auto_map"], auto)
+        return _load_remote_class(folder, config["auto_map"], auto)
     if auto is not None:
-        auto = _auto_class(auto)
+        auto = _resolve_auto_class(auto)
         kind = build_from_config(folder, "configuration", lambda: transformers.AutoConfig.from_pretrained(folder))
         if type(kind) not in auto._model_mapping:
             raise UnsupportedModel(f"{auto.__name__} has no class for the model type '{config.get('model_type')}'")
@@ -263,7 +266,7 @@ def model_class_of(folder: Path, config: Mapping[str, object], auto: Any = None)
         return classes[0] if isinstance(classes, tuple | list) else classes
     architectures = config.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else architectures
-    cls = getattr(transformers, name, None) or _unexported_class(config.get("model_type"), name) if isinstance(name, str) else None
+    cls = getattr(transformers, name, None) or _find_unexported_class(config.get("model_type"), name) if isinstance(name, str) else None
     if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
         raise UnsupportedModel(
             f"{folder / 'config.json'} names the architecture {name!r:.80}, which transformers "

@@ -24,7 +24,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 5e-2, tor
 HALF = (torch.bfloat16, torch.float16)
 
 
-def float_dtype(model: nn.Module) -> torch.dtype:
+def lowest_float_dtype(model: nn.Module) -> torch.dtype:
     """Returns the lowest floating-point precision among the model's parameters."""
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} or {torch.float32}
     return min(dtypes, key=lambda dtype: (torch.finfo(dtype).bits, -torch.finfo(dtype).eps))

@@ -30,7 +30,12 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
         for name, value in vars(module).items():
             key_path = f"{path}.{name}"
             if name == "_parameters":
-                entries |= {f"{path}.{key}": _describe_parameter(parameter) for key, parameter in value.items()}
+                entries |= {
+                    f"{path}.{key}": None
+                    if parameter is None
+                    else (id(parameter), parameter.requires_grad, parameter.grad is None, *_describe_tensor(parameter))
+                    for key, parameter in value.items()
+                }
             elif name == "_modules":
                 entries[key_path] = [(key, id(child)) for key, child in value.items()]
             elif "hook" in name:
@@ -65,12 +70,6 @@ def _describe_tensor(tensor: Tensor) -> tuple[Any, ...]:
         return shape
     content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
     return (*shape, hashlib.blake2b(content, digest_size=16).digest())
-
-
-def _describe_parameter(parameter: Tensor | None) -> Any:
-    if parameter is None:
-        return None
-    return (id(parameter), parameter.requires_grad, parameter.grad is None, *_describe_tensor(parameter))
 
 
 def _describe_value(path: str, value: Any, above: set[int]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from headcount.surgery.config import base_config
 from headcount.surgery.cut import cut, removed_parameters
 from headcount.surgery.load import load
 from headcount.surgery.save import save
-from headcount.surgery.verify import TOLERANCE, float_dtype, forward_outputs, gates_of, largest_relative_difference, run_gated
+from headcount.surgery.verify import TOLERANCE, forward_outputs, gates_of, largest_relative_difference, lowest_float_dtype, run_gated
 
 
 class LawBroken(HeadcountError, AssertionError):
@@ -85,7 +85,7 @@ class Subject:
     @property
     def tolerance(self) -> float:
         """The difference that rounding may make in this model's dtype."""
-        return TOLERANCE[float_dtype(self.model)]
+        return TOLERANCE[lowest_float_dtype(self.model)]
 
 
 def _require(holds: bool, text: str) -> None:
@@ -440,13 +440,13 @@ LAWS: dict[str, Callable[[Subject], str]] = {
 }
 
 
-def check_model(model: nn.Module, inputs: Batch | None = None, *, plan: Plan | None = None) -> Iterator[LawResult]:
+def check_model(model: nn.Module, inputs: Batch | None = None, *, further_plan: Plan | None = None) -> Iterator[LawResult]:
     """Tries every law of gates, cuts, saving and loading on a model.
 
     Args:
         model: A transformers model; it is left as it was.
         inputs: The keyword arguments of a forward pass that reaches all heads; None for a batch that is made for the model.
-        plan: Heads whose cut is tried too.
+        further_plan: Heads whose cut is tried beside those of the laws.
 
     Yields:
         The result of each law in turn: whether it applies, whether it holds, and what was measured. A law that raises is a law that fails.
@@ -457,10 +457,10 @@ def check_model(model: nn.Module, inputs: Batch | None = None, *, plan: Plan | N
     subject = Subject.of(model, inputs)
 
     def plan_can_be_cut(subject: Subject) -> MeasuredDetail:
-        small = cut(subject.model, plan or Plan.removing([]), inputs=subject.batch)
+        small = cut(subject.model, further_plan or Plan.removing([]), inputs=subject.batch)
         return f"{sum(p.numel() for p in small.parameters()):,} parameters left"
 
-    laws = LAWS | ({f"cut equals gate for {', '.join(map(str, plan.removed))}": plan_can_be_cut} if plan else {})
+    laws = LAWS | ({f"cut equals gate for {', '.join(map(str, further_plan.removed))}": plan_can_be_cut} if further_plan else {})
     for name, law in laws.items():
         with evaluating(subject.model):
             result = _law_result(name, law, subject)

@@ -60,6 +60,11 @@ class AnalysisSpec:
     seeds: int = option(2, "Seeds of methods with chance in them.", minimum=1)
     training_seeds: int | None = option(None, "Seeds of methods that train; by default as many as of the others.", minimum=1)
     scored: int = option(256, "Calibration examples that scores are taken on.", minimum=2)
+    judged: int | None = option(
+        None,
+        "Report examples that the verdicts on single heads are taken on; by default as many as a head that changes none of them needs to be safe.",
+        minimum=2,
+    )
     reported: int | None = option(None, "Examples that models are compared on; by default the whole report split.", minimum=2)
     margin: str | None = option(
         None, "How much worse the kept model may be: 1% of the dense model's metric, or 0.5pt (points); without it, bounds alone."
@@ -77,7 +82,7 @@ class AnalysisSpec:
                 object.__setattr__(self, field.name, tuple(value))
         for name, (_, bounds) in declarations(AnalysisSpec).items():
             value = getattr(self, name)
-            is_default = name in ("training_seeds", "reported") and value is None
+            is_default = name in ("training_seeds", "judged", "reported") and value is None
             if bounds.minimum is None or is_default:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < bounds.minimum:
@@ -91,8 +96,11 @@ class AnalysisSpec:
         object.__setattr__(self, "margin", None if self.margin is None else str(Margin.parse(self.margin)))
 
     def with_limit(self, limit: int | None) -> AnalysisSpec:
-        """Returns the request with at most `limit` examples for scores and for comparisons."""
-        return self if limit is None else replace(self, scored=min(self.scored, limit), reported=min(self.reported or limit, limit))
+        """Returns the request with at most `limit` examples for scores, verdicts and comparisons."""
+        if limit is None:
+            return self
+        fewer = {name: min(getattr(self, name) or limit, limit) for name in ("scored", "reported", "judged")}
+        return replace(self, **fewer)
 
     @property
     def quality_margin(self) -> Margin | None:

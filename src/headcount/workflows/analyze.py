@@ -1,7 +1,7 @@
 """The whole job on one model and task, in a run that can be stopped and continued.
 
-find → evaluate → score → roles → profiles → prune by several methods at several sizes → keep one → save, load, verify → measure its latency →
-write the report.
+find → evaluate → score → judge single heads → roles → profiles → prune by several methods at several sizes → keep one → save, load, verify →
+measure its latency → write the report.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.profiles.profile import ProfileSpec
 from headcount.behaviour.spec import RoleSpec
+from headcount.core.damage import HeadVerdicts, enough_examples
 from headcount.core.errors import HeadcountError, UnsupportedModel
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
@@ -27,8 +28,8 @@ from headcount.core.survivors import Survivors
 from headcount.data.chunks import chunks
 from headcount.data.task import Task
 from headcount.importance.base import Importance
+from headcount.importance.rankings import agreements
 from headcount.importance.settings import ScoreSettings
-from headcount.importance.verdicts import agreements, verdicts
 from headcount.models.gates import HeadGates
 from headcount.models.head_map import HeadMap
 from headcount.models.observe import model_inputs
@@ -52,7 +53,7 @@ from headcount.workflows.inputs import corpus_for, open_inputs
 from headcount.workflows.profiles import profiles_into
 from headcount.workflows.prune import Pruning, build_grid, estimate_training, prune_all
 from headcount.workflows.roles import roles_into
-from headcount.workflows.score import score_into
+from headcount.workflows.score import judge_into, score_into
 
 NEW_TOKENS = 16
 Watch = Callable[[str, str], Progress | None]
@@ -114,6 +115,7 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
     seeds: int = AnalysisSpec.seeds,
     training_seeds: int | None = AnalysisSpec.training_seeds,
     scored: int = AnalysisSpec.scored,
+    judged: int | None = AnalysisSpec.judged,
     reported: int | None = AnalysisSpec.reported,
     profiled: int = AnalysisSpec.profiled,
     longest: int = AnalysisSpec.longest,
@@ -140,6 +142,8 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
         seeds: Seeds of methods with chance in them.
         training_seeds: Seeds of methods that train; by default as many as of the others.
         scored: Calibration examples that scores are taken on.
+        judged: Report examples that the verdicts on single heads are taken on; by default as many as a head that changes none of them needs to be
+            safe, or all that there are.
         reported: Examples that models are compared on; by default the whole report split.
         profiled: Sentences that head profiles are taken on.
         longest: Tokens of the longest sentence whose attention is shown.
@@ -168,6 +172,7 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
         seeds=seeds,
         training_seeds=training_seeds,
         scored=scored,
+        judged=judged,
         reported=reported,
         profiled=profiled,
         longest=longest,
@@ -237,6 +242,8 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         run_folder, job.model, job.task, spec.by, ScoreSettings(limit=spec.scored, seed=spec.seed), progress=job.progress("scoring")
     )
     yield _summarise_scores(job, scores)
+    if verdicts := _judge_heads(job, heads, run_folder):
+        yield _summarise_verdicts(job, verdicts)
     yield from _study_behaviour(job, run_folder)
     pruning = Pruning(
         run_folder,
@@ -252,7 +259,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     if estimate is not None:
         yield _make_step(job, "train", **asdict(estimate))
     dense, artifacts, failed = prune_all(pruning, requests, progress=job.progress("pruning", "models"))
-    rows = pruning.rows(dense, artifacts)
+    rows = pruning.compare_all_with_dense(dense, artifacts)
     chosen = choose_model(rows, has_margin=spec.margin is not None)
     yield _summarise_models(job, dense, rows, chosen, failed)
     if chosen is not None:
@@ -261,7 +268,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         pruning.attach_certificate(artifact, rows[chosen.position].certificate, chosen.tests)
         yield _describe_kept(job, pruning, rows[chosen.position], request, artifact)
         yield from _verify_saved(job, heads, pruning, artifact, small)
-        yield _make_step(job, "bench", rows=pruning.timings(artifact))
+        yield _make_step(job, "bench", rows=pruning.latency_of(artifact))
     path = write_report(run_folder)
     yield _make_step(job, "report", path=str(path), bytes=path.stat().st_size)
 
@@ -308,19 +315,28 @@ def _evaluation_numbers(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _summarise_scores(job: AnalysisJob, scores: Mapping[str, Scores]) -> Step:
-    head_verdicts = verdicts(scores["ablation"], seed=job.spec.seed) if "ablation" in scores else []
     first = next(iter(scores.values()))
-    agreement = agreements(scores, seed=job.spec.seed) if head_verdicts else {}
+    agreement = agreements(scores, seed=job.spec.seed) if "ablation" in scores else {}
     return _make_step(
         job,
         "score",
         strongest=str(first.ranking()[0]),
         by=first.label,
         n_examples=first.n_examples,
-        n_judged=len(head_verdicts),
-        safe=[str(verdict.head) for verdict in head_verdicts if verdict.safe],
         agreement={name: pair.spearman.value for name, pair in agreement.items()},
     )
+
+
+def _judge_heads(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> HeadVerdicts | None:
+    """Returns the verdicts on single heads by the first ablation among the scores, on as many report examples as they need; None without one."""
+    limit = job.spec.judged or enough_examples(len(heads))
+    settings = ScoreSettings(limit=limit, seed=job.spec.seed)
+    by_method = judge_into(run_folder, job.model, job.task, job.spec.by, settings, progress=job.progress("removing single heads"))
+    return next(iter(by_method.values()), None)
+
+
+def _summarise_verdicts(job: AnalysisJob, verdicts: HeadVerdicts) -> Step:
+    return _make_step(job, "judge", **verdicts.to_dict(), safe=[str(head) for head in verdicts.safe_heads])
 
 
 def _study_behaviour(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:

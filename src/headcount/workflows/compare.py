@@ -307,7 +307,7 @@ def run_comparison(job: ComparisonJob) -> Comparison:
     return Comparison(
         pruning.run.folder,
         dense,
-        tuple(pruning.rows(dense, artifacts)),
+        tuple(pruning.compare_all_with_dense(dense, artifacts)),
         tuple(methods),
         tuple(differences),
         tuple(_measure_latency(job, grid)) if job.bench_sizes is not None else (),
@@ -334,7 +334,7 @@ def _keep_models(job: ComparisonJob, artifacts: Sequence[Artifact]) -> dict[str,
     folders = {}
     with job.progress("keeping models", "models") as advance:
         for number, artifact in enumerate(artifacts, 1):
-            folders[artifact.key.name] = job.pruning.keep_model(PruneSpec.from_dict(PrunedRecord.of(artifact).spec))
+            folders[artifact.key.name] = job.pruning.find_or_make_model(PruneSpec.from_dict(PrunedRecord.of(artifact).spec))
             if advance is not None:
                 advance(number, len(artifacts))
     return folders

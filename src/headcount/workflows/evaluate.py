@@ -49,11 +49,13 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
     fingerprint = fingerprint_of(inner, data, split, limit=limit)
     parts = {**model_key(inner), **task_key(data), "under": dict(under or {}), "split": split, "data": fingerprint}
     key, versions = ArtifactKey(EVALUATION, name, parts), provenance()
-    artifact, memory = run.find(key), Chunks(run, name, {"evaluation": name, **parts}, versions, goal=[key])
+    artifact, chunk_store = run.find(key), Chunks(run, name, {"evaluation": name, **parts}, versions, goal=[key])
     if artifact is None:
         with run.log_failure(f"evaluation '{name}'"):
-            evaluation = evaluate(model, data, split=split, limit=limit, batch_size=batch_size, progress=progress or False, memory=memory)
+            evaluation = evaluate(
+                model, data, split=split, limit=limit, batch_size=batch_size, progress=progress or False, chunk_store=chunk_store
+            )
             artifact = run.commit(key, *pack_evaluation(evaluation), provenance=versions)
-    memory.clear()
+    chunk_store.clear()
     run.present(artifact)
     return unpack_evaluation(artifact)

@@ -61,7 +61,7 @@ class GridPoint:
     @cached_property
     def scores(self) -> SeedScores:
         """The scores over seeds."""
-        return SeedScores.of(self.values, fewest_steps(self.artifacts[0]) if self.artifacts else None)
+        return SeedScores.of(self.values, self.evaluation.metric, fewest_steps(self.artifacts[0]) if self.artifacts else None)
 
     @property
     def is_control(self) -> bool:

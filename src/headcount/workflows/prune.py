@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -128,7 +128,7 @@ class Pruning:
         """Whether the run holds the artifact of a request."""
         return self.run.find(self.key(spec)) is not None
 
-    def job(self, spec: PruneSpec, *, save_model: bool = False) -> Job:
+    def make_job(self, spec: PruneSpec, *, save_model: bool = False) -> Job:
         """Returns the job of a sweep that computes a request, and saves its model if `save_model`."""
         return Job(self.key(spec), lambda: self._compute(spec, save_model=save_model))
 
@@ -257,7 +257,7 @@ class Pruning:
         self.run.present(artifact)
         return artifact.content["rows"]
 
-    def timings(self, artifact: Artifact) -> list[Time]:
+    def latency_of(self, artifact: Artifact) -> list[Time]:
         """Returns the latency of the model of a finished artifact; nothing without `bench_sizes`."""
         return self._measure_latency(artifact.key, PrunedRecord.of(artifact).removed, lambda: load(self.model_folder(artifact.key)))
 
@@ -265,7 +265,7 @@ class Pruning:
         """Returns the folder of the model of an artifact."""
         return self.run.folder / MODELS / f"{safe_name(key.name)}.{key.digest[:8]}"
 
-    def keep_model(self, spec: PruneSpec) -> Path:
+    def find_or_make_model(self, spec: PruneSpec) -> Path:
         """Returns the folder of the model of a finished request, with its plan beside it; the model is made again where the run lacks it."""
         key = self.key(spec)
         artifact, folder = self.run.find(key), self.model_folder(key)
@@ -282,7 +282,7 @@ class Pruning:
         plan = Plan.removing(PrunedRecord.of(artifact).removed)
         plan.write(folder.parent / f"{folder.name}.plan.json", self.heads, weights=self.base_key["weights"])
 
-    def rows(self, dense: Evaluation, artifacts: Sequence[Artifact]) -> list[PrunedRow]:
+    def compare_all_with_dense(self, dense: Evaluation, artifacts: Sequence[Artifact]) -> list[PrunedRow]:
         """Returns one row per artifact, with its bound against the dense model."""
         return compare_pruned(dense, artifacts, self.total, self.heads.blocks, self.margin)
 
@@ -400,15 +400,23 @@ def prune_sizes(pruning: Pruning, spec: PruneSpec, sizes: Sequence[int], *, prog
     dense, artifacts = pruning.evaluate_dense(), dict[int, Artifact]()
 
     def certify(n_kept: int) -> TaskCertificate:
-        job = pruning.job(spec.resized(n_kept))
+        job = pruning.make_job(spec.resized(n_kept))
         artifacts[n_kept] = pruning.run.find_or_compute(job.key, job.compute, provenance=pruning.provenance)
         if progress is not None:
             progress(len(artifacts), len(sizes))
-        return pruning.rows(dense, [artifacts[n_kept]])[0].certificate
+        return pruning.compare_all_with_dense(dense, [artifacts[n_kept]])[0].certificate
 
     tests = certify_sizes(sizes, certify)
     pruning.run.present(*artifacts.values())
     return tests
+
+
+class PruningOutcome(NamedTuple):
+    """The evaluation of the dense model, the artifacts of all requests, and the errors of those that failed, by name."""
+
+    dense: Evaluation
+    artifacts: list[Artifact]
+    failed: dict[str, HeadcountError]
 
 
 def prune_all(
@@ -417,8 +425,8 @@ def prune_all(
     *,
     save_models: Callable[[PruneSpec], bool] = lambda spec: False,
     progress: Progress | None = None,
-) -> tuple[Evaluation, list[Artifact], dict[str, HeadcountError]]:
-    """Returns the evaluation of the dense model, the artifacts of all requests, and the errors of those that failed, by name.
+) -> PruningOutcome:
+    """Evaluates the dense model and makes the models of all requests.
 
     All requests are checked before any work. The run keeps the models of the requests that `save_models` says yes to, if they are computed now.
     """
@@ -426,9 +434,9 @@ def prune_all(
     dense = pruning.evaluate_dense()
     artifacts, failed = sweep(
         pruning.run,
-        [pruning.job(spec, save_model=save_models(spec)) for spec in specs],
+        [pruning.make_job(spec, save_model=save_models(spec)) for spec in specs],
         provenance=pruning.provenance,
         progress=progress,
     )
     pruning.run.present(*artifacts)
-    return dense, artifacts, failed
+    return PruningOutcome(dense, artifacts, failed)

@@ -46,7 +46,7 @@ def roles_into(
             passes.append(Chunks(run, "roles", {"roles": key.inputs, "pass": fingerprint(reading)}, origin, goal=[key]))
             return passes[-1]
 
-        table = measure_roles(model, corpus, spec, progress=progress, memory=open_chunks)
+        table = measure_roles(model, corpus, spec, progress=progress, open_chunk_store=open_chunks)
         if run is None:
             return table
         artifact = run.commit(key, table.to_dict(), provenance=origin)

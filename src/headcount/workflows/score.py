@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from headcount.core.damage import LEVEL, TOLERANCE, HeadVerdicts, Tolerance
 from headcount.core.errors import HeadcountError, OptionError, PlanError, RoundingError, UnknownName
 from headcount.core.scores import Scores
 from headcount.data.stream import Progress, broadcast_from_first, fingerprint, rank_and_world_size
@@ -20,7 +22,7 @@ from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.chunks import Chunks, Inputs, discard_chunks, unfinished_passes
-from headcount.runs.scores import KIND, pack_scores, unpack_scores
+from headcount.runs.scores import DAMAGE, KIND, pack_scores, unpack_scores
 from headcount.runs.store import Run
 
 
@@ -32,6 +34,7 @@ def score_into(
     settings: ScoreSettings = ScoreSettings(),
     *,
     progress: Progress | None = None,
+    kind: str = KIND,
 ) -> dict[str, Scores]:
     """Returns the scores of several methods by label, and stores them in a run: what is finished there is not computed again.
 
@@ -45,6 +48,7 @@ def score_into(
         by: methods as text or objects.
         settings: how the data are read and scores are normalised.
         progress: called with the number of examples done and of all examples.
+        kind: the kind of artifact that the scores are stored as.
 
     Raises:
         HeadcountError: the error of the first method that failed.
@@ -52,11 +56,47 @@ def score_into(
     methods = {str(method): method for method in parse_methods(by)}
     if broadcast_from_first(run is not None):
         assert run is not None or rank_and_world_size()[0] != 0
-        result = _RunScoring(run, unwrap(model), data, methods, settings, progress).result()
+        result = _RunScoring(run, unwrap(model), data, methods, settings, progress, kind).result()
     else:
         result = compute_scores(model, data, list(methods.values()), settings, progress=progress)
     result.raise_failures()
     return {label: result.scores[label] for label in methods}
+
+
+def judge_into(  # noqa: PLR0913 - four arguments, the rest are options by name
+    run: Run | None,
+    model: nn.Module,
+    data: Data,
+    by: Iterable[str | Importance],
+    settings: ScoreSettings = ScoreSettings(),
+    *,
+    tolerance: str | float | Tolerance = TOLERANCE,
+    level: float = LEVEL,
+    progress: Progress | None = None,
+) -> dict[str, HeadVerdicts]:
+    """Returns the verdict on every head removed alone, by label of each method that measures the loss, from damage on the report split.
+
+    Rankings rest on the calibration split and have no part in it; the damage is stored in the run as artifacts of the kind "damage".
+
+    Args:
+        run: the run; None stores nothing.
+        model: the model.
+        data: a task.
+        by: methods; those that do not measure the loss are left out.
+        settings: how the data are read; split, normalisation and adaptive stopping are set here.
+        tolerance: what a safe head costs at most: nats of loss, or points of right answers ("0.5pt").
+        level: the confidence.
+        progress: called with the number of examples done and of all examples.
+
+    Raises:
+        OptionError: the tolerance is out of range, or in points where answers are not right or wrong.
+    """
+    size, methods = Tolerance.parse(tolerance), [method for method in parse_methods(by) if method.info.measures_loss]
+    if not methods:
+        return {}
+    settings = replace(settings, split="report", normalise="none", adaptive=None, generate=False)
+    scores = score_into(run, model, data, methods, settings, progress=progress, kind=DAMAGE)
+    return {label: each.judge_heads(size, level=level) for label, each in scores.items()}
 
 
 class _RunScoring:
@@ -70,7 +110,9 @@ class _RunScoring:
         methods: Mapping[str, Importance],
         settings: ScoreSettings,
         progress: Progress | None,
+        kind: str,
     ) -> None:
+        self.kind = kind
         self.run, self.model, self.data, self.settings, self.progress = run, model, data, settings, progress
         self.methods = methods
         self.provenance = provenance()
@@ -88,7 +130,7 @@ class _RunScoring:
             parts["needs"] = self.needs if isinstance(method, BlockImportance) else []
         else:
             parts |= {"data": {}, "split": None, "limit": None}
-        return ArtifactKey(KIND, str(method), parts)
+        return ArtifactKey(self.kind, str(method), parts)
 
     def result(self) -> ScoringResult:
         """Returns the scores, and the errors of methods that failed."""
@@ -117,7 +159,7 @@ class _RunScoring:
                 broadcast_from_first(list(methods.values())),
                 self.settings,
                 progress=self.progress,
-                memory=chunks,
+                chunk_store=chunks,
                 needs=self.needs,
             )
         scores = {label: table for label, table in result.scores.items() if label in missing}

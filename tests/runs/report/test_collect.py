@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import is_typeddict
 
 import numpy as np
+import pandas
 import pytest
 from contract import TYPES, check, wrong
 from kit import heads_of, make_run
 from packed import unpack_bytes
 
+from headcount.core.damage import Damage
 from headcount.core.errors import ArtifactError
+from headcount.core.heads import Head
+from headcount.core.scores import ScoreInterval, Scores
 from headcount.core.stats.metric_parts import total_of
-from headcount.core.stats.significance import benjamini_hochberg
+from headcount.core.stats.samples import Samples
+from headcount.core.stats.significance import benjamini_hochberg, tango
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect_report
 from headcount.runs.report.roles import role_marks
-from headcount.runs.report.scores import _score_columns, mark_significant
-from headcount.runs.scores import all_scores
+from headcount.runs.report.scores import _score_columns, _test_heads
+from headcount.runs.scores import all_scores, all_verdicts
 from headcount.runs.store import Run
 
-EVERYTHING = ("scores", "roles", "evaluation", "pruned", "bench", "study", "profiles")
+EVERYTHING = ("scores", "roles", "evaluation", "pruned", "bench", "study", "profiles", "damage")
 
 
 def test_the_checker_finds_what_does_not_fit() -> None:
@@ -51,8 +57,8 @@ def test_a_run_fits_the_contract_whatever_is_missing(left: str, tmp_path: Path) 
     check(report, "Report")
     (data,) = report["runs"]
     assert len(data["summary"]) == 3 and all(data["summary"])
-    empty = {"scores": [], "roles": None, "evaluation": None, "pruned": None, "bench": [], "study": [], "profiles": None}
-    key = {"evaluation": "curves", "pruned": "curves", "study": "studies"}.get(left, left)
+    empty = {"scores": [], "roles": None, "evaluation": None, "pruned": None, "bench": [], "study": [], "profiles": None, "damage": None}
+    key = {"evaluation": "curves", "pruned": "curves", "study": "studies", "damage": "verdicts"}.get(left, left)
     assert data[key] == empty[left]
 
 
@@ -79,19 +85,51 @@ def test_scores_are_those_of_the_run_with_corrected_significance(tmp_path: Path)
     assert [score["kind"] for score in data["scores"]] == ["importance", "importance", "description"]
     for name, made in scores.items():
         assert np.allclose(by_name[name]["values"], made.values, rtol=1e-4, atol=1e-12)
-        from scipy import stats
-
-        p = 2 * stats.t.sf(np.abs(np.array(made.values) / np.array(made.stderr)), made.n_examples - 1)
-        assert by_name[name]["significant"] == (benjamini_hochberg(p) <= 0.05).tolist()
+        intervals = made.intervals()
+        assert by_name[name]["low"] == pytest.approx([interval.low for interval in intervals], rel=1e-4)
+        assert by_name[name]["significant"] == (benjamini_hochberg([interval.p for interval in intervals]) <= 0.05).tolist()
         assert by_name[name]["about"]
 
 
 def test_significance_is_told_only_where_it_can_be() -> None:
-    assert mark_significant([1.0, 2.0], None, 100) is None
-    assert mark_significant([1.0, 2.0], [0.1, 0.1], 1) is None
-    assert mark_significant([0.0, 1.0, None, 5.0], [0.0, 0.0, None, 100.0], 50) == [False, True, False, False]
-    noise = np.random.default_rng(0).normal(size=400).tolist()
-    assert sum(mark_significant(noise, [1.0] * 400, 1000) or []) <= 2, "without a true effect hardly any head is called"
+    assert _test_heads([None, None]) == (None, None, None)
+    tested = _test_heads([ScoreInterval(-1.0, 1.0, 1.0), None, ScoreInterval(0.5, 1.0, 1e-6), ScoreInterval(-9.0, 10.0, 0.9)])
+    assert tested == ([-1, None, 0.5, -9], [1, None, 1, 10], [False, False, True, False])
+    noise = [ScoreInterval(-1.0, 1.0, p) for p in np.random.default_rng(0).random(400)]
+    assert sum(_test_heads(noise).significant or []) <= 2, "without a true effect hardly any head is called"
+
+
+def test_what_single_heads_cost_is_told_with_its_conditions(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    verdicts = collect_report(run).report["runs"][0]["verdicts"]
+    made = all_verdicts(run)["ablation"]
+    assert verdicts["bound"] == pytest.approx([row.bound for row in made.rows], rel=1e-4)
+    assert verdicts["safe"] == [row.safe for row in made.rows] and verdicts["safe"][0] is True and verdicts["safe"][-1] is False
+    assert (verdicts["unit"], verdicts["tolerance"], verdicts["clip"], verdicts["n_examples"], verdicts["reason"]) == (
+        "nats",
+        0.02,
+        2.0,
+        900,
+        "",
+    )
+    table = pandas.read_csv(run.folder / "verdicts.csv")
+    assert table["bound"].tolist() == pytest.approx([row.bound for row in made.rows]) and table["safe"].tolist() == verdicts["safe"]
+    assert set(table["clip"]) == {2.0} and set(table["examples"]) == {900}
+
+
+def test_a_change_of_right_answers_has_the_interval_of_tango(tmp_path: Path) -> None:
+    answers = np.zeros((200, 2), dtype=np.int8)
+    answers[:30, 1] = 1
+    answers[30:34, 1] = -1
+    losses = np.random.default_rng(0).normal(size=(200, 2))
+    heads = (Head("", 0, 0), Head("", 0, 1))
+    scores = Scores(heads, (0.0, 0.0), "ablation", samples=Samples.of(losses), damage=Damage(losses, answers), n_examples=200)
+    scores = replace(scores, columns={"accuracy change": (0.0, -0.13), "accuracy stderr": (0.0, 0.02)})
+    change = _score_columns("ablation", scores, ["L0H0", "L0H1"])[1]
+    expected = tango(np.r_[np.ones(30), np.zeros(4), np.ones(166)], np.r_[np.zeros(30), np.ones(4), np.ones(166)])
+    assert change["name"] == "ablation: accuracy change" and change["significant"] == [False, True]
+    assert (change["low"][1], change["high"][1]) == pytest.approx((expected.low, expected.high), rel=1e-4)
+    assert change["low"][0] == -change["high"][0] < 0, "no answer changed, and the interval is no point"
 
 
 def test_roles_keep_every_row_and_say_where_no_head_beats_the_baseline(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PaperResult]:
         quick=True, rate=1e-3, language=language, against=ENGLISH, other_task=(ENTAILMENT,), groups=str(groups), tuned=ENGLISH
     )
     loaded = PythonSources(None, None, None, 0, LIMIT, None).load_model(ENTAILMENT)
-    tokenizer = PythonSources(None, None, None, 0, LIMIT, None).read_tokenizer(loaded)
+    tokenizer = PythonSources(None, None, None, 0, LIMIT, None).find_processor(loaded)
     task = hc.open_task("nli", loaded.model, tokenizer, train=files["en-a"], limit=LIMIT)
     with Run.lead(folder / "run") as run:
         context = StudyContext(PythonSources(task, None, None, 0, LIMIT, None), model=ENTAILMENT, run=run, limit=LIMIT)

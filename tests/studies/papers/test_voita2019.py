@@ -228,7 +228,7 @@ def test_v10_roles_are_those_of_the_pruned_model(paper: PaperResult, folder: Pat
     text, definition = draw_sentences("english", LIMIT, seed=0), Definition.parse("voita2019(frequent=20)")
     tokenizer = PythonSources(ENTAILMENT, None, None, 0, LIMIT, None)
     loaded = tokenizer.load_model(MODEL)
-    table = hc.roles(model, text, tokenizer=tokenizer.read_tokenizer(loaded), only=definition.family_roles, definition=definition)
+    table = hc.roles(model, text, tokenizer=tokenizer.find_processor(loaded), only=definition.roles_of_families, definition=definition)
     rows = [row for row in records(paper.results["V10"], "heads") if row["heads"] == 8 and str(row["method"]).startswith("l0")]
     assert {row["head"]: row["roles"] for row in rows} == {str(head): ", ".join(roles) for head, roles in table.labels().items()}
 

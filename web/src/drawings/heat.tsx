@@ -63,7 +63,7 @@ export function HeatMap({ figure }: { figure: HeatMapFigure }): JSX.Element {
       </div>
       <div class="legend">
         <span><bdi dir="auto">{title}</bdi></span>
-        <ColourBar field={field} paint={colours} dark={dark.value} byRank={false} />
+        <ColourBar field={field} paint={colours} dark={dark.value} byQuantile={false} />
         {(figure.marks.length > 0 || hasEmpty) && (
           <Key label="Marks">
             {figure.marks.length > 0 && <KeyEntry text={figure.mark_label}><span class="dot" /></KeyEntry>}

@@ -17,7 +17,7 @@ export interface GridProps {
   removed: ReadonlySet<HeadIndex>;
   /** What goes is a guess. */
   guess?: boolean;
-  /** Without marks of roles. */
+  /** Without marks of roles and verdicts: those of two runs differ. */
   roleless?: boolean;
   selected: ReadonlySet<HeadIndex>;
   sorted: boolean;
@@ -138,6 +138,7 @@ function Cell({ props, index, at, stop, edge, onStop }: CellProps): JSX.Element 
       onClick={(event) => (event.ctrlKey || event.metaKey || event.shiftKey ? toggle(index) : go("head", index))}
     >
       {field.significant?.[index] && <span class="dot" />}
+      {!props.roleless && heads.run.verdicts?.safe[index] && <span class="alone" data-mark="✓" />}
       {props.sorted && <span class="cell-number" data-mark={heads.places[index]?.head} />}
       {label !== undefined && <span class="letter" title={roleNames(heads, index)} data-mark={heads.codes[label]} />}
     </div>

@@ -1,18 +1,27 @@
 /** What the colours and marks of a map mean. */
 import type { JSX } from "preact";
 import { CATEGORIES, category, css, diverging, ink, sequential, type Paint } from "../colour";
+import type { Maybe } from "../contract";
 import type { Field } from "../fields";
 import { num, signed } from "../format";
 import type { Heads } from "../heads";
+import { tolerance } from "../verdicts";
 
 const STEPS = 32;
 
-export function ColourBar({ field, paint, dark, byRank }: { field: Field; paint: Paint; dark: boolean; byRank: boolean }): JSX.Element {
+/** The value that half of the heads are below. */
+function median(values: Maybe[]): Maybe {
+  const known = values.filter((value): value is number => value !== null && Number.isFinite(value)).sort((a, b) => a - b);
+  return known.length ? (known[(known.length - 1) >> 1]! + known[known.length >> 1]!) / 2 : null;
+}
+
+export function ColourBar({ field, paint, dark, byQuantile }: { field: Field; paint: Paint; dark: boolean; byQuantile: boolean }): JSX.Element {
   const [low, high] = paint.domain;
   const middle = field.scale === "diverging";
-  const ends = byRank && !middle ? ["last", "first by rank"] : [middle ? signed(low) : num(low), middle ? signed(high) : num(high)];
+  const ends = [middle ? signed(low) : num(low), middle ? signed(high) : num(high)];
+  const scale = byQuantile && !middle ? `by quantile: half of the heads are below ${num(median(field.values))}` : "";
   return (
-    <div class="colour-bar" role="img" aria-label={`Colours of ${field.label} from ${ends[0]} to ${ends[1]}${middle ? ", grey is 0" : ""}`}>
+    <div class="colour-bar" role="img" aria-label={`Colours of ${field.label} from ${ends[0]} to ${ends[1]}${middle ? ", grey is 0" : ""}${scale && `, ${scale}`}`}>
       <span>{ends[0]}</span>
       <svg width="160" height="12" viewBox={`0 0 ${STEPS} 1`} preserveAspectRatio="none" aria-hidden="true">
         {Array.from({ length: STEPS }, (_, at) => {
@@ -22,6 +31,7 @@ export function ColourBar({ field, paint, dark, byRank }: { field: Field; paint:
         })}
       </svg>
       <span>{ends[1]}</span>
+      {scale && <span>{scale}</span>}
     </div>
   );
 }
@@ -66,6 +76,7 @@ export function Marks({ heads, significant, removed, guess, empty }: { heads: He
     <ul class="marks" aria-label="Marks">
       {significant && <li><span class="sample"><span class="dot" /></span>significant after correction</li>}
       {removed && <li><span class={`sample removed ${guess ? "guess" : ""}`} /><span>{guess ? <>may go at this K: {guess}</> : "goes at this K"}</span></li>}
+      {heads.run.verdicts?.safe.includes(true) && <li><span class="sample"><span class="alone" data-mark="✓" /></span>removed alone, costs at most {tolerance(heads.run.verdicts)} on average (95 %, corrected over heads)</li>}
       <li><span class="sample selected" />selected</li>
       {heads.run.roles && <li><span class="sample"><span class="letter">a</span></span>role</li>}
       {empty && <li><span class="sample unknown" />{empty}</li>}

@@ -81,7 +81,7 @@ function Maps({ comparison }: { comparison: Comparison }): JSX.Element {
               {bothHeads[of]!.kinds.map((kind) => (
                 <Grid key={kind.name} heads={bothHeads[of]!} blocks={kind.blocks} name={`${title}, ${kindName(kind.name)}`} field={field} paint={painted} removed={none} roleless={field === difference} selected={selected.value} sorted={sorted.value} shown={() => true} />
               ))}
-              <ColourBar field={field} paint={painted} dark={dark.value} byRank={false} />
+              <ColourBar field={field} paint={painted} dark={dark.value} byQuantile={false} />
             </div>
           ))}
         </div>

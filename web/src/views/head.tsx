@@ -8,6 +8,7 @@ import { kindName, ranks, roleNames, spoken } from "../heads";
 import { Choose, direction, follow, HeadLink, Missing, Pick, Scroll, Section, Token } from "../parts/basics";
 import { Bars } from "../parts/bars";
 import { Bias, tauText } from "../parts/bias";
+import { atMost, conditions, costText, missing, tolerance } from "../verdicts";
 import { goesText } from "./map";
 import { address, dark, go, head, heads, plan, run, selected, toggle } from "../state";
 
@@ -49,6 +50,7 @@ function Importance({ index }: { index: HeadIndex }): JSX.Element {
   const { scores } = run.value;
   return (
     <Section title="Importance and other scores">
+      <Alone index={index} />
       {scores.length === 0 ? <Missing what="This head has no score." makes="scores" /> : (
         <Scroll label="Scores of this head, table">
           <table>
@@ -56,13 +58,12 @@ function Importance({ index }: { index: HeadIndex }): JSX.Element {
             <tbody>
               {scores.map((score) => {
                 const value = score.values[index] ?? null;
-                const error = score.stderr?.[index] ?? null;
                 const rank = ranks(score.values)[index];
                 return (
                   <tr key={score.name}>
                     <th scope="row" title={score.about}>{score.name}{score.significant?.[index] && <span class="dot inline" title="significant after correction" />}</th>
                     <td class="number">{num(value)}</td>
-                    <td class="number">{value === null || error === null ? "–" : interval(value - 1.96 * error, value + 1.96 * error)}</td>
+                    <td class="number">{interval(score.low?.[index], score.high?.[index])}</td>
                     <td class="number">{typeof rank === "number" ? `${num(rank)} of ${score.values.length}` : "–"}</td>
                     <td><Strip values={score.values} at={index} /></td>
                   </tr>
@@ -73,6 +74,20 @@ function Importance({ index }: { index: HeadIndex }): JSX.Element {
         </Scroll>
       )}
     </Section>
+  );
+}
+
+/** What removing this head alone costs at most. */
+function Alone({ index }: { index: HeadIndex }): JSX.Element | null {
+  const { verdicts } = run.value;
+  const bound = verdicts?.bound[index];
+  if (!verdicts || typeof bound !== "number") return null;
+  return (
+    <p class="alone-line">
+      Removed alone, this head costs <b>at most {atMost(verdicts, bound)}</b> on average ({conditions(verdicts)}; observed {costText(verdicts, verdicts.cost[index])}).{" "}
+      {verdicts.safe[index] ? <span class="tag solid">safe alone: at most {tolerance(verdicts)}, corrected over heads</span> : <span class="note">{verdicts.reason ? missing(verdicts) : `Not shown to cost at most ${tolerance(verdicts)} (corrected over heads).`}</span>}
+      <span class="note"> Of several heads removed together this says nothing.</span>
+    </p>
   );
 }
 

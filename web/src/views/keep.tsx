@@ -5,10 +5,11 @@ import { COMMANDS } from "../commands";
 import type { BenchRow, Curves, Point } from "../contract";
 import { num, capital, interval, passOver, plural, seconds, secondsRange, short, signed, whole } from "../format";
 import { kindName } from "../heads";
-import { Check, Choose, CopyButton, Missing } from "../parts/basics";
+import { Check, Choose, CopyButton, HeadLink, Missing, Scroll } from "../parts/basics";
 import { download } from "../page";
 import { benchName, bound, byLayer, commandOf, computed, flips, guessText, latency, planFile, planFileName, planOrder, pointsOf, quantity, RANKING, shapesOf, speedText, standingText, usualShape, verdict, type Between, type Quantity } from "../plan";
 import { choice, clamp, heads, keep, method, methods, onePerBlock, plan, protect, run, seed, seeds, selected, standing, wholeGroups } from "../state";
+import { atMost, conditions, costText, missing, safeText } from "../verdicts";
 import { PruneForm } from "./live";
 
 export function KeepPanel(): JSX.Element {
@@ -26,6 +27,7 @@ export function KeepPanel(): JSX.Element {
       <Choices />
       <Cards />
       <LayersLeft />
+      <AloneBounds />
       <TakeAway />
       <PruneForm />
     </section>
@@ -218,6 +220,34 @@ function LayersLeft(): JSX.Element {
         </ul>
       ))}
     </div>
+  );
+}
+
+/** What each of the heads that go costs when it is removed alone, which does not tell what they cost together. */
+function AloneBounds(): JSX.Element | null {
+  const { verdicts } = run.value;
+  const going = [...plan.value.removed].sort((a, b) => a - b);
+  if (!verdicts || going.length === 0) return null;
+  return (
+    <details class="alone-bounds">
+      <summary>What each of the heads that go costs at most when it is removed alone</summary>
+      <p class="note">{capital(conditions(verdicts))}. Bounds of single heads do not add up: what these heads cost together only a measured model shows. {missing(verdicts)}</p>
+      <Scroll label="Bounds of the heads that go, table">
+        <table>
+          <thead><tr><th scope="col">head</th><th scope="col">costs at most</th><th scope="col">observed</th><th scope="col">safe alone</th></tr></thead>
+          <tbody>
+            {going.map((index) => (
+              <tr key={index}>
+                <th scope="row"><HeadLink head={index} /></th>
+                <td class="number">{atMost(verdicts, verdicts.bound[index])}</td>
+                <td class="number">{costText(verdicts, verdicts.cost[index])}</td>
+                <td>{safeText(verdicts, index)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </Scroll>
+    </details>
   );
 }
 

@@ -13,7 +13,8 @@ import { Grid } from "../parts/grid";
 import { ColourBar, Marks, RoleKey } from "../parts/legend";
 import { Scatter, scatterTakeaway } from "../parts/scatter";
 import { guessText } from "../plan";
-import { byRank, colour, dark, field, fields, heads, layerFilter, looked, plan, roleFilter, run, select, selected, sorted } from "../state";
+import { boundText, conditions, missing, safeText } from "../verdicts";
+import { byValue, colour, dark, field, fields, heads, layerFilter, looked, plan, roleFilter, run, select, selected, sorted } from "../state";
 
 export const optionsOf = (some: Field[]): { value: string; label: string; group: string }[] => some.map(({ key, label, group }) => ({ value: key, label, group }));
 
@@ -60,7 +61,7 @@ function takeaway(of: Field): string {
 }
 
 function MapFigure({ field: of }: { field: Field }): JSX.Element {
-  const painted = useMemo(() => paint(of, dark.value, byRank.value), [of, dark.value, byRank.value]);
+  const painted = useMemo(() => paint(of, dark.value, !byValue.value), [of, dark.value, byValue.value]);
   const { roles } = run.value;
   const removed = plan.value.removed;
   const layers = [...new Set(run.value.blocks.map((block) => block.layer))].sort((a, b) => a - b);
@@ -74,7 +75,7 @@ function MapFigure({ field: of }: { field: Field }): JSX.Element {
           <Choose label="Colour by" value={of.key} options={optionsOf(fields.value)} onPick={(key) => (colour.value = key)} />
           <Choose label="Layer" value={layerFilter.value} options={[{ value: "", label: "all" }, ...layers.map((layer) => ({ value: String(layer), label: String(layer) }))]} onPick={(layer) => (layerFilter.value = layer)} />
           {of.scale !== "category" && <Check label="Sort heads in a layer" on={sorted.value} onFlip={(on) => (sorted.value = on)} />}
-          {of.scale === "sequential" && <Check label="Colour by rank" on={byRank.value} onFlip={(on) => (byRank.value = on)} />}
+          {of.scale === "sequential" && <Check label="Colour by value" on={byValue.value} onFlip={(on) => (byValue.value = on)} />}
         </>
       }
       caption={<><bdi dir="auto">{of.about}</bdi> Arrows move, Enter opens a head, Space selects it; so does a click with Ctrl or Shift.</>}
@@ -90,7 +91,7 @@ function MapFigure({ field: of }: { field: Field }): JSX.Element {
       </div>
       <Readout of={of} />
       <div class="legend">
-        {of.scale !== "category" && <ColourBar field={of} paint={painted} dark={dark.value} byRank={byRank.value} />}
+        {of.scale !== "category" && <ColourBar field={of} paint={painted} dark={dark.value} byQuantile={!byValue.value} />}
         <Marks heads={heads.value} significant={of.significant !== null} removed={removed.size > 0} guess={guessText(plan.value)} empty={of.values.some((value) => value === null) ? (of.scale === "category" ? "no role" : "no value") : ""} />
       </div>
       {roles ? (
@@ -98,6 +99,7 @@ function MapFigure({ field: of }: { field: Field }): JSX.Element {
       ) : (
         <p class="note">Roles were not tested; <code>{COMMANDS.roles(run.value)}</code> does it.</p>
       )}
+      {run.value.verdicts && <p class="note">✓ and bounds of single heads: {conditions(run.value.verdicts)}; of several heads removed together they say nothing. {missing(run.value.verdicts)}</p>}
       <SelectionLine />
     </Figure>
   );
@@ -119,6 +121,7 @@ function Readout({ of }: { of: Field }): JSX.Element {
       {of.scale !== "category" && <span>{of.label} <b>{num(of.values[index])}</b>{typeof of.low?.[index] === "number" && <> ({interval(of.low[index], of.high?.[index])})</>}</span>}
       {typeof rank === "number" && <span>rank {num(rank)} of {of.values.length}</span>}
       {run.value.roles && <span>{roleNames(heads.value, index) || "no role"}</span>}
+      {boundText(run.value.verdicts, index) && <span>{boundText(run.value.verdicts, index)}</span>}
       <span>{goesText(index)}</span>
       <span class="unseen">{spoken(heads.value, index)}</span>
     </p>
@@ -144,7 +147,8 @@ export function SelectionLine(): JSX.Element {
 }
 
 export function headTable(of: Field[]): { columns: { name: string }[]; rows: (string | number | boolean | null)[][] } {
-  const columns = ["head", "layer", ...of.flatMap((one) => [one.label, ...(one.low ? ["low", "high"] : []), ...(one.significant ? ["significant"] : [])]), "roles", "at this K"];
+  const { verdicts } = run.value;
+  const columns = ["head", "layer", ...of.flatMap((one) => [one.label, ...(one.low ? ["low", "high"] : []), ...(one.significant ? ["significant"] : [])]), ...(verdicts ? [`costs at most, alone (${verdicts.unit})`, "safe alone"] : []), "roles", "at this K"];
   const value = (one: Field, index: HeadIndex): string | number | null => {
     const number = one.values[index] ?? null;
     return one.scale === "category" ? (number === null ? null : (run.value.roles?.names[number] ?? null)) : number;
@@ -153,6 +157,7 @@ export function headTable(of: Field[]): { columns: { name: string }[]; rows: (st
     name,
     heads.value.places[index]?.block.layer ?? null,
     ...of.flatMap((one) => [value(one, index), ...(one.low ? [one.low[index] ?? null, one.high?.[index] ?? null] : []), ...(one.significant ? [one.significant[index] ?? null] : [])]),
+    ...(verdicts ? [verdicts.bound[index] === null || verdicts.bound[index] === undefined ? null : verdicts.bound[index] * (verdicts.unit === "nats" ? 1 : 100), safeText(verdicts, index)] : []),
     roleNames(heads.value, index),
     `${plan.value.removed.has(index) ? "goes" : "kept"}${plan.value.guess === null ? "" : ", a guess"}`,
   ]);

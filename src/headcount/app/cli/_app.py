@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -16,9 +17,10 @@ from typer.core import TyperGroup
 from headcount import __version__
 from headcount.app.console.session import write_error
 from headcount.app.console.stop import INTERRUPTED, StopSignal
-from headcount.core.errors import HeadcountError, UnknownName, is_out_of_memory, unknown_name_error
+from headcount.core.errors import HeadcountError, OptionError, UnknownName, is_out_of_memory, unknown_name_error
 
 FAILED, WRONG_USAGE = 1, 2
+LIBRARIES = {*sys.stdlib_module_names, "datasets", "numpy", "safetensors", "tokenizers", "torch", "transformers"}
 # typer carries its own copy of click in newer releases, so its exceptions are found through typer.
 ClickException: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
@@ -77,21 +79,38 @@ def run(arguments: Sequence[str]) -> int:
         return int(error.exit_code)
     except (HeadcountError, OSError) as error:
         write_error(f"error: {error}")
-        return WRONG_USAGE if isinstance(error, UnknownName) else FAILED
+        return WRONG_USAGE if isinstance(error, UnknownName | OptionError) else FAILED
     except Exception as error:  # a defect of headcount or of a library
         if StopSignal.code:
             raise
         if is_out_of_memory(error):
             write_error(f"error: memory ran out: {error}. Give a smaller batch, fewer or shorter examples, or a machine with more memory")
             return FAILED
-        write_error(f"error: unexpected {type(error).__name__}: {error}. Run it again with --verbose to see where, and report it.")
+        write_error(
+            f"error: unexpected {type(error).__name__}: {error}{_place_of(error)}. "
+            "Run it again with --verbose for the traceback; correct it where the file is yours, else report it."
+        )
         return FAILED
     return code if isinstance(code, int) else 0
 
 
+def _place_of(error: BaseException) -> str:
+    """Returns the file and line of an error, ` (peak_norm.py, line 22)`: the last that belong to neither Python nor a large library."""
+    places = [
+        f" ({Path(frame.f_code.co_filename).name}, line {line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in LIBRARIES
+    ]
+    return places[-1] if places else ""
+
+
 def _print_usage_error(error: Any) -> None:
-    context = getattr(error, "ctx", None)
+    context, cause = getattr(error, "ctx", None), error.__cause__
     if error.format_message():  # a group without a command shows its help instead
-        write_error(f"error: {error.format_message()}")
+        inputs = (
+            {str(one["input"]) for one in cause.errors()} if hasattr(cause, "errors") else set()
+        )  # pydantic's messages leave the value out
+        got = f"; got {min(inputs)!r}" if len(inputs) == 1 else ""
+        write_error(f"error: {error.format_message()}{got}")
     if context is not None:
         write_error(f"See: {context.command_path} --help")

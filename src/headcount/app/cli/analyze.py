@@ -38,7 +38,7 @@ def parse_sizes(text: str) -> list[int | float]:
     return numbers
 
 
-AMOUNT = ("by", "methods", "keep", "margin", "seeds", "scored", "reported", "longest")
+AMOUNT = ("by", "methods", "keep", "margin", "seeds", "scored", "judged", "reported", "longest")
 
 
 class AnalysisOptions(group_options("AnalysisOptions", {AnalysisSpec: AMOUNT, Recipe: TRAINING})):
@@ -53,6 +53,7 @@ class AnalysisOptions(group_options("AnalysisOptions", {AnalysisSpec: AMOUNT, Re
             margin=self.margin,
             seeds=self.seeds,
             scored=self.scored,
+            judged=self.judged,
             reported=self.reported,
             longest=self.longest,
             recipe=build_recipe(self, TRAINING),

@@ -19,8 +19,9 @@ Methods = Annotated[
     typer.Option(
         "--methods",
         metavar="NAME,…",
-        help="Pruners or importances, with options in brackets: dsp(tau=2), or a grid of them: dsp(tau=1|10). Random is always there.",
-        show_default="surgeon, gradient, random",
+        help="Pruners or importances, with options in brackets: dsp(tau=2), or a grid of them: dsp(tau=1|10). Random is always there. "
+        "By default surgeon, gradient and random.",
+        show_default=False,
     ),
 ]
 Keep = Annotated[str, typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers, or shares such as 10%,25%,50%,75%.")]

@@ -38,7 +38,7 @@ class CutRequest(NamedTuple):
     heads: Heads = None
     plan: PlanFile = None
     scores: ScoresFile = None
-    method: Method = None
+    only_method: Method = None
     keep: Keep = None
     lower_is_keep: LowerIsKeep = False
 
@@ -48,7 +48,7 @@ class CutRequest(NamedTuple):
             raise typer.BadParameter("name the heads to remove by one of --heads, --plan and --scores")
         if (self.scores is None) != (self.keep is None):
             raise typer.BadParameter("--scores and --keep belong together: --scores FILE --keep 24")
-        if self.scores is None and (self.method is not None or self.lower_is_keep):
+        if self.scores is None and (self.only_method is not None or self.lower_is_keep):
             raise typer.BadParameter("--method and --lower-is-keep belong to --scores")
 
 

@@ -9,7 +9,7 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import ModelOptions, TaskName
-from headcount.app.console.options import AllowPickle, Auto, Dtype, Model, Overwrite, TrustRemoteCode
+from headcount.app.console.options import AllowPickle, AutoClass, Dtype, Model, Overwrite, TrustRemoteCode
 from headcount.app.console.session import Session
 from headcount.core.errors import unknown_name_error
 from headcount.core.registry import EXPORTS
@@ -39,7 +39,7 @@ def run(
     task: TaskName = None,
     overwrite: Overwrite = False,
     dtype: Dtype = "auto",
-    auto: Auto = None,
+    auto: AutoClass = None,
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:

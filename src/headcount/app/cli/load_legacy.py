@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.options import AllowPickle, Auto, OutFolder, Overwrite
+from headcount.app.console.options import AllowPickle, AutoClass, OutFolder, Overwrite
 from headcount.app.console.session import Session
 
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint with pruned_heads: a folder, or a hub id.", show_default=False)]
@@ -19,7 +19,7 @@ def run(
     folder: Folder,
     out: OutFolder,
     overwrite: Overwrite = False,
-    auto: Auto = None,
+    auto: AutoClass = None,
     allow_pickle: AllowPickle = False,
 ) -> None:
     """Import a checkpoint whose heads transformers 4 pruned, and save it as a folder of headcount."""

@@ -52,7 +52,7 @@ def _print_documentation(session: Session, kind: str, name: str) -> None:
         session.write_line(line)
     if options:
         session.write_line("")
-        session.table(list(options[0]), [list(row.values()) for row in options])
+        session.write_table(list(options[0]), [list(row.values()) for row in options])
     session.write_json({"kind": kind, "name": name, "text": text, "options": options})
 
 
@@ -67,10 +67,10 @@ def run(session: Session, kind: Kind = None, name: Name = None) -> None:
         return
     rows = _list_names(kind) if kind else [{"kind": name, "names": len(_list_names(name))} for name in kinds]
     columns = list(rows[0]) if rows else ["name"]
-    session.table(columns, [[_format_cell(value) for value in row.values()] for row in rows])
+    session.write_table(columns, [[_format_cell(value) for value in row.values()] for row in rows])
     session.write_json({"kind": kind, "rows": rows})
     if kind == "archs":
-        session.note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
+        session.write_note("Most families need no row: detection reads their modules. docs/census.md lists every model type.")
     elif kind is None:
         session.suggest_next("ls", kinds[0])
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import ModelOptions
-from headcount.app.console.options import AllowPickle, Auto, Model, TrustRemoteCode
+from headcount.app.console.options import AllowPickle, AutoClass, Model, TrustRemoteCode
 from headcount.app.console.session import Session
 
 
@@ -12,7 +12,7 @@ from headcount.app.console.session import Session
 def run(
     session: Session,
     model: Model,
-    auto: Auto = None,
+    auto: AutoClass = None,
     allow_pickle: AllowPickle = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:

@@ -28,8 +28,7 @@ Method = Annotated[
     typer.Option(
         "--method",
         metavar="NAME",
-        help="A pruner of `headcount ls pruners` (with its name: its definition), or an importance to rank by.",
-        show_default="surgeon",
+        help="A pruner of `headcount ls pruners` (with its name: its definition), or an importance to rank by; by default surgeon.",
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from headcount.app.console.inputs import RunOptions, Split, TaskOptions
 from headcount.app.console.options import option_of_declaration, split_at_commas
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
+from headcount.core.damage import TOLERANCE, Tolerance
 from headcount.importance.settings import ScoreSettings
 
 
@@ -21,12 +21,6 @@ def _check_by(text: str) -> str:
     return text
 
 
-def _check_tolerance(value: float) -> float:
-    if not math.isfinite(value):
-        raise typer.BadParameter(f"--tolerance must be a finite number, got {value}")
-    return value
-
-
 By = Annotated[
     str, typer.Option("--by", metavar="NAME,…", callback=_check_by, help="Methods of `headcount ls importance`, as name or name:variant.")
 ]
@@ -34,13 +28,12 @@ Normalise = Annotated[str, option_of_declaration(ScoreSettings, "normalise", "HO
 Lowest = Annotated[
     int | None, typer.Option("--lowest", min=1, metavar="K", help="How many units count as the lowest; a quarter by default.")
 ]
-Tolerance = Annotated[
-    float,
+ToleranceText = Annotated[
+    str,
     typer.Option(
         "--tolerance",
         metavar="X",
-        callback=_check_tolerance,
-        help="The rise of the loss up to which an ablated head counts as safe to remove.",
+        help="What a head that is called safe costs at most when it is removed alone: nats of loss (0.02), or points of right answers (0.5pt).",
     ),
 ]
 Level = Annotated[float, typer.Option("--level", metavar="X", min=0.5, max=0.999, help="The confidence of intervals and verdicts.")]
@@ -61,7 +54,7 @@ def run(
     split_name: Split = "calibration",
     normalise: Normalise = "published",
     lowest: Lowest = None,
-    tolerance: Tolerance = 0.01,
+    tolerance: ToleranceText = TOLERANCE,
     level: Level = 0.95,
     stability: Stability = False,
     adaptive: Adaptive = None,
@@ -69,7 +62,8 @@ def run(
     checkpointing: Checkpointing = False,
     generate: Generate = False,
 ) -> None:
-    """Score every head on a task: heat map, ranking with intervals, and which heads are safe to remove."""
+    """Score every head on a task: heat map, ranking with intervals; with ablation also what removing each head alone costs at most."""
+    parsed_tolerance = Tolerance.parse(tolerance)
     settings = ScoreSettings(
         normalise=normalise,  # pyright: ignore[reportArgumentType]
         split=split_name,  # pyright: ignore[reportArgumentType]
@@ -83,7 +77,7 @@ def run(
     with open_run(session, folder) as run_folder:
         from headcount.app.jobs.score import VerdictOptions, score_heads
 
-        verdict_options = VerdictOptions(lowest, tolerance, level)
+        verdict_options = VerdictOptions(lowest, parsed_tolerance, level)
         score_heads(
             session, data, split_at_commas(by), settings, run_folder, verdict_options, shows_stability=stability, shows_all=all_heads
         )

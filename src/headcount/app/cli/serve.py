@@ -32,7 +32,7 @@ def run(
         from headcount.app.serve.run import LOCAL, serve
 
         if host not in LOCAL:
-            session.note(
+            session.write_note(
                 f"warning: {host} can be reached from other machines; anyone who has the address with its token can use model and run folders"
             )
         serve(runs, host=host, port=port, show=session.write_line)

@@ -27,20 +27,19 @@ if TYPE_CHECKING:
 Bench = Annotated[bool, typer.Option("--bench", help="Measure latency: the dense model, and each method at each size, heads cut.")]
 Batches = Annotated[
     str | None,
-    typer.Option("--batches", metavar="N,…", help="With --bench: batch sizes.", show_default=", ".join(map(str, COMPARED_SIZES.batches))),
+    typer.Option("--batches", metavar="N,…", help=f"With --bench: batch sizes, by default {','.join(map(str, COMPARED_SIZES.batches))}."),
 ]
 Length = Annotated[
     int | None,
-    typer.Option("--length", metavar="N", min=1, help="With --bench: tokens of a row.", show_default=str(COMPARED_SIZES.lengths[0])),
+    typer.Option("--length", metavar="N", min=1, help=f"With --bench: tokens of a row, by default {COMPARED_SIZES.lengths[0]}."),
 ]
 KeepModels = Annotated[bool, typer.Option("--keep-models", help="Keep every pruned model in RUN, and measure its roles again on the text.")]
 DefinitionText = Annotated[
     str | None,
     typer.Option(
         "--definition",
-        metavar="TEXT",
-        help="With --keep-models: when a head has a role, of `headcount ls definitions`.",
-        show_default=DEFAULT_DEFINITION,
+        metavar="NAME(…)",
+        help=f"With --keep-models: when a head has a role, of `headcount ls definitions`; by default {DEFAULT_DEFINITION}.",
     ),
 ]
 
@@ -101,7 +100,7 @@ def show_chosen(session: Session, comparison: Comparison) -> None:
     ]
     if lines:
         columns = ("heads", "best on selection", "seed", "worse by at most", "smallest margin certified")
-        session.table(columns, lines, right=("heads", "seed", "worse by at most", "smallest margin certified"))
+        session.write_table(columns, lines, right=("heads", "seed", "worse by at most", "smallest margin certified"))
         session.write_line("each bound and each margin holds for its row alone")
     if chosen is not None and comparison.margin is not None:
         show_tests(session, chosen.tests, comparison.margin, comparison.dense.n_examples)
@@ -120,7 +119,7 @@ def _show_methods(session: Session, rows: Sequence[MethodRow], metric: str) -> N
         for row in rows
     ]
     columns = ("over seeds", "heads", "seeds", metric, "sd", "95% interval")
-    session.table(columns, lines, right=columns[1:])
+    session.write_table(columns, lines, right=columns[1:])
     if any(row.n_seeds < MIN_SEEDS for row in rows):
         session.write_line(f"no standard deviation and no interval over seeds is given for fewer than {MIN_SEEDS} seeds\n")
 
@@ -141,7 +140,7 @@ def _show_differences(session: Session, tested: Sequence[MethodRow], differences
     ]
     columns = ("against random", "heads", metric, "95% interval", "p", "q")
     if lines:
-        session.table(columns, lines, right=columns[1:])
+        session.write_table(columns, lines, right=columns[1:])
     n_pairs = len(differences) - len(lines)
     further = f"; differences.csv also has {n_pairs} between other methods" if n_pairs else ""
     session.write_line(f"paired over examples, seeds averaged; q corrects p over this table (Benjamini–Hochberg){further}\n")
@@ -158,7 +157,7 @@ def _show_latency(session: Session, rows: Sequence[LatencyRow]) -> None:
         speed = format_interval(row.speedup, row.speedup_low, row.speedup_high, ".2f")
         lines.append((row.method, row.keep, row.batch, f"{1000 * dense.seconds:.3g}", f"{1000 * row.seconds:.3g}", speed))
     columns = ("latency of", "heads", "batch", "dense ms", "ms", "times as fast (95%)")
-    session.table(columns, lines, right=columns[1:])
+    session.write_table(columns, lines, right=columns[1:])
     session.write_line(
         f"medians of {dense.rounds} rounds on {dense.device}, {dense.length} tokens; speed by t over the log-ratios of the rounds\n"
     )
@@ -172,7 +171,7 @@ def _show_role_changes(session: Session, rows: Sequence[FamilyChange]) -> None:
     ]
     columns = ("roles after", "heads", "family", "dense", "removed", "kept", "lost", "gained")
     if lines:
-        session.table(columns, lines, right=("heads", *columns[3:]))
+        session.write_table(columns, lines, right=("heads", *columns[3:]))
         session.write_line(
             "heads of each family of roles in the dense model: removed, kept or lost; gained by heads that stay; means over seeds\n"
         )

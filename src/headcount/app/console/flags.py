@@ -26,7 +26,8 @@ def flags_by_argument(parameters: Sequence[Any]) -> dict[str, Flag]:
         names = [name for name in parameter.opts if name.startswith("--")]
         if names:
             opposite = next(iter(parameter.secondary_opts), None)
-            flags[names[0][2:].replace("-", "_")] = Flag(names[0], getattr(parameter, "is_flag", False), opposite)
+            flag = Flag(names[0], getattr(parameter, "is_flag", False), opposite)
+            flags |= {names[0][2:].replace("-", "_"): flag, parameter.name: flag}
     return flags
 
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, floor, log10
+from typing import TYPE_CHECKING
 
 from headcount.core.training_log import FEW_STEPS
+
+if TYPE_CHECKING:
+    from headcount.core.damage import HeadVerdict, HeadVerdicts
 
 
 def format_ends(low: float | None, high: float | None) -> str:
@@ -35,7 +40,29 @@ def format_training(models: int, fewest: int, most: int, shortest: int, seconds:
     return f"{subject} for {steps} optimiser steps: about {format_duration(seconds)} in all on this machine{few}"
 
 
-def format_rounding(label: str, heads: Sequence[str]) -> str:
-    """Returns the note on scores that rounding alone moves by more than their standard error."""
+def format_bound(verdicts: HeadVerdicts, row: HeadVerdict) -> str:
+    """Returns the most that removing one head alone costs on average, rounded up to two digits."""
+    step = 10.0 ** (floor(log10(row.bound)) - 1) if row.bound > 0 else 1e-4
+    return verdicts.tolerance.format_size(ceil(row.bound / step - 1e-6) * step)
+
+
+def format_verdicts(verdicts: HeadVerdicts) -> str:
+    """Returns what bounds and marks of single heads say, and how many examples are missing."""
+    size = verdicts.tolerance
+    documents = "" if verdicts.n_documents is None else f" from {verdicts.n_documents} documents"
+    text = (
+        f"costs at most: each head removed alone, {verdicts.n_examples} report examples{documents}, {verdicts.level:.0%}, counting up to "
+        f"{size.format_size(size.clip)} per example; "
+    )
+    if verdicts.reason:
+        return f"{text}no head is called safe: {verdicts.reason}"
+    text += f"safe alone: at most {size}, corrected over heads; this says nothing about removing several"
+    if verdicts.n_missing:
+        text += f"; {verdicts.n_missing} {verdicts.things} more would find every head that changes nothing"
+    return text
+
+
+def format_rounding_warning(method: str, heads: Sequence[str]) -> str:
+    """Returns the warning about scores that rounding alone moves by more than their standard error."""
     names = f"{', '.join(heads[:8])}{' …' if len(heads) > 8 else ''}"
-    return f"{label}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"
+    return f"{method}: rounding alone moves the score of {names} by more than its standard error, so it depends on the processor"

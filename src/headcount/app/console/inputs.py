@@ -8,7 +8,21 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from headcount.app.console.options import LOCAL, AllowPickle, Auto, Device, Dtype, Engine, Join, Model, Out, Seed, TrustRemoteCode, Workers
+from headcount.app.console.options import (
+    LOCAL,
+    AllowPickle,
+    AutoClass,
+    Device,
+    Dtype,
+    Engine,
+    Join,
+    Model,
+    Out,
+    Seed,
+    TrustRemoteCode,
+    Workers,
+)
+from headcount.core.errors import DataError
 from headcount.core.files import absolute_path, opened_model_entry
 
 TaskName = Annotated[
@@ -16,7 +30,7 @@ TaskName = Annotated[
     typer.Option(
         "--task",
         metavar="TASK",
-        help="A task of `headcount ls tasks`, such as glue/sst2; else the one the model is made for (roles: name a text or a task).",
+        help="A task of `headcount ls tasks`, such as glue/sst2; else the one the model is made for.",
     ),
 ]
 Train = Annotated[list[Path] | None, typer.Option("--train", metavar="FILE", help="Calibration data; twice for parallel files.")]
@@ -69,12 +83,18 @@ def parse_named_values(texts: list[str] | None, flag: str) -> dict[str, str]:
     return values
 
 
+def check_exists(path: Path) -> None:
+    """Raises DataError for a file or folder that does not exist, before a model is loaded."""
+    if not path.exists():
+        raise DataError(f"no file {path}; check its name")
+
+
 class ModelOptions(NamedTuple):
     """How a model is loaded."""
 
     device: Device = "auto"
     dtype: Dtype = "auto"
-    auto: Auto = None
+    auto: AutoClass = None
     allow_pickle: AllowPickle = False
     trust_remote_code: TrustRemoteCode = False
 
@@ -107,7 +127,7 @@ class TaskOptions(NamedTuple):
     truncate: Truncate = False
     limit: Limit = None
     batch_size: BatchSize = "auto"
-    auto: Auto = None
+    auto: AutoClass = None
     device: Device = "auto"
     dtype: Dtype = "auto"
     seed: Seed = 0
@@ -123,6 +143,11 @@ class TaskOptions(NamedTuple):
     def examples_per_batch(self) -> int | None:
         """The batch size as a number; None where the largest that fits is chosen."""
         return None if self.batch_size == "auto" else int(self.batch_size)
+
+    def check_files(self) -> None:
+        """Raises DataError for a file of data that does not exist."""
+        for path in (*(self.train or ()), *(self.eval or ())):
+            check_exists(path)
 
     def task_arguments(self) -> dict[str, Any]:
         """Returns the arguments of `headcount.open_task` beside the task, the model and its tokenizer."""

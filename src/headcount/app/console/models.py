@@ -26,7 +26,7 @@ from headcount.runs.store import Run
 from headcount.studies._base import new_head_options
 from headcount.surgery.load import cut_class, load
 from headcount.surgery.source import build_from_config, local_folder, model_class_of, read_config
-from headcount.surgery.verify import float_dtype
+from headcount.surgery.verify import lowest_float_dtype
 
 
 def set_library_verbosity(session: Session) -> None:
@@ -57,7 +57,9 @@ def choose_device(name: str) -> torch.device:
 def note_model(session: Session, model: nn.Module, heads: HeadMap) -> None:
     """Notes device, dtype, class and heads of a model in one line."""
     first = next(model.parameters())
-    session.note(f"{first.device}, {str(float_dtype(model))[6:]}, {type(model).__name__} ({heads.model_type}), {heads.describe()}")
+    session.write_note(
+        f"{first.device}, {str(lowest_float_dtype(model))[6:]}, {type(model).__name__} ({heads.model_type}), {heads.describe()}"
+    )
 
 
 def open_model(
@@ -96,8 +98,10 @@ def open_task_model(
     The new head is drawn by `seed`, by default that of the data.
 
     Raises:
+        DataError: a file of data does not exist.
         BadParameter: a new head is asked for beside a class to load, without a task, or for a model that has a head for classes already.
     """
+    data.check_files()
     if not new_head:
         return open_model(session, data.model, data.model_options)
     check_new_head(data)
@@ -133,7 +137,7 @@ def open_named_task(session: Session, data: TaskOptions, model: nn.Module, folde
     task = open_task(builder, model, tokenizer_or_image_processor(model, folder, data.trust_remote_code), **data.task_arguments())
     task = replace(task, batch_size=data.examples_per_batch)
     sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
-    session.note(f"task {task.name}: {sizes}; seed {data.seed}")
+    session.write_note(f"task {task.name}: {sizes}; seed {data.seed}")
     return task
 
 
@@ -143,7 +147,7 @@ def note_power(session: Session, task: Task, limit: int | None) -> None:
 
     n_examples = min(len(task.report), limit or len(task.report))
     if n_examples > 1:
-        session.note(describe_power(n_examples, task.metric.name if task.metric else ""))
+        session.write_note(describe_power(n_examples, task.metric.name if task.metric else ""))
 
 
 def has_weights(folder: Path) -> bool:
@@ -164,7 +168,7 @@ def open_without_weights(session: Session, name: str, loading: ModelOptions) -> 
     with torch.device("meta"):
         model = build_from_config(folder, cls.__name__, lambda: shaped_class(cls.config_class.from_pretrained(folder)))  # pyright: ignore[reportAttributeAccessIssue]
     heads = HeadMap.of(model)
-    session.note(f"{folder} holds no weights: mapped from its configuration alone")
+    session.write_note(f"{folder} holds no weights: mapped from its configuration alone")
     note_model(session, model, heads)
     return model, heads
 

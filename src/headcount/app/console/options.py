@@ -86,7 +86,9 @@ Dtype = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of everything drawn at random.")]
-Auto = Annotated[str | None, typer.Option("--auto", metavar="CLASS", help="Load by this Auto class of transformers, such as AutoModel.")]
+AutoClass = Annotated[
+    str | None, typer.Option("--auto", metavar="CLASS", help="Load by this Auto class of transformers, such as AutoModel.")
+]
 AllowPickle = Annotated[bool, typer.Option("--allow-pickle", help="Read .bin weights, which are pickles: only if you trust their author.")]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the code that the model folder brings: only if you trust its author.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.app.console.format import format_rounding
+from headcount.app.console.format import format_rounding_warning
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
@@ -105,8 +105,8 @@ class SizeOptions(group_options("SizeOptions", {Budget: ("keep", "parameters", "
         """Whether an option says how much stays."""
         return any(value is not None for value in self)
 
-    def budget(self, sizing_option: str, *, has_margin: bool = False) -> Budget:
-        """Returns the size as a budget, without one where `sizing_option` names an option of the method that decides.
+    def budget(self, method_sizing_option: str, *, has_margin: bool = False) -> Budget:
+        """Returns the size as a budget, without one where `method_sizing_option` names an option of the method that decides.
 
         A budget of one head stands for --keep, which `parse_head_count` reads once the heads of the model are known, and for no size beside a margin,
         which decides then.
@@ -116,15 +116,15 @@ class SizeOptions(group_options("SizeOptions", {Budget: ("keep", "parameters", "
         """
         flags = [f"--{name.replace('_', '-')}" for name in self._fields]
         sizes = {name: value for name, value in self._asdict().items() if value is not None}
-        if sizing_option and sizes:
+        if method_sizing_option and sizes:
             raise typer.BadParameter(
-                f"{sizing_option} decides how many heads stay; leave it out, or {', '.join(flags[:-1])} and {flags[-1]}"
+                f"{method_sizing_option} decides how many heads stay; leave it out, or {', '.join(flags[:-1])} and {flags[-1]}"
             )
-        if not sizing_option and (len(sizes) > 1 or not (sizes or has_margin)):
+        if not method_sizing_option and (len(sizes) > 1 or not (sizes or has_margin)):
             raise typer.BadParameter(
                 f"say how much stays by exactly one of {', '.join(flags[:-1])} and {flags[-1]}, or --margin for the smallest certified model"
             )
-        if self.keep is not None or (has_margin and not sizes and not sizing_option):
+        if self.keep is not None or (has_margin and not sizes and not method_sizing_option):
             return Budget(keep=1)
         return Budget(**sizes | ({"latency": sizes["latency"] / 1000} if "latency" in sizes else {}))
 
@@ -187,7 +187,7 @@ def read_removed_heads(session: Session, path: Path, heads: HeadMap, weights: st
     if not plan.removed:
         raise PlanError(f"{path} removes no head; name a plan that does")
     if plan.made_for is not None and plan.made_for.weights not in ("", weights):
-        session.note(f"{path} was made for other weights than these, of a model of the same shape")
+        session.write_note(f"{path} was made for other weights than these, of a model of the same shape")
     return tuple(map(str, plan.removed))
 
 
@@ -260,10 +260,10 @@ def show_pruned_rows(session: Session, dense: Evaluation, rows: Sequence[PrunedR
     ]
     verdicts, flips = ["verdict"] if has_verdicts else [], ["right → wrong", "wrong → right"] if has_flips else []
     columns = ("method", "heads", "seed", "steps", metric, "change", "worse by at most", *verdicts, *flips, "loss", "parameters")
-    session.table(columns, lines, right=[column for column in columns[1:] if column != "verdict"])
+    session.write_table(columns, lines, right=[column for column in columns[1:] if column != "verdict"])
     session.write_line(f"each bound holds for its row alone (95 %, one-sided, n = {dense.n_examples})")
     for method, heads in {row.method: row.within_rounding for row in rows if row.within_rounding}.items():
-        session.note(format_rounding(method, heads))
+        session.write_note(format_rounding_warning(method, heads))
 
 
 def show_tests(session: Session, tests: Sequence[SizeTest], margin: Margin, n_examples: int) -> None:
@@ -274,7 +274,7 @@ def show_tests(session: Session, tests: Sequence[SizeTest], margin: Margin, n_ex
         (number, test.n_kept, format_bound(test.certificate.quality), f"{test.certificate.quality.p:.2g}", test.certificate.verdict)
         for number, test in enumerate(tests, 1)
     ]
-    session.table(("order", "heads", "worse by at most", "p", "verdict"), lines, right=("order", "heads", "worse by at most", "p"))
+    session.write_table(("order", "heads", "worse by at most", "p", "verdict"), lines, right=("order", "heads", "worse by at most", "p"))
     session.write_line(
         f"sizes are tested from large to small, each at 95 %, up to the first that fails (n = {n_examples}); each bound holds for its row alone"
     )
@@ -291,4 +291,4 @@ def show_survivors(session: Session, rows: Sequence[PrunedRow]) -> None:
         counts = row.survivors.by_kind
         lines.append((row.method, row.keep, row.seed, *(counts.get(kind, 0) for kind in several_kinds), row.survivors.format_layers()))
     numbers = ("heads", "seed", *several_kinds)
-    session.table(("survivors of", *numbers, "heads that stay in each layer"), lines, right=numbers)
+    session.write_table(("survivors of", *numbers, "heads that stay in each layer"), lines, right=numbers)

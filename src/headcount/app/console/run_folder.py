@@ -46,7 +46,7 @@ def open_run(session: Session, options: RunOptions) -> Iterator[Run | None]:
             with Run.join(options.out) as run:
                 yield run
         except NothingLeft as message:
-            session.note(str(message))
+            session.write_note(str(message))
     else:
         with ExitStack() as stack:
             stack.enter_context(_note_how_to_resume(session, options.out))
@@ -79,7 +79,7 @@ def _note_how_to_resume(session: Session, out: Path) -> Iterator[None]:
 
         n_finished = sum(1 for _ in (out / ARTIFACTS).rglob(f"*{SUFFIX}"))
         finished = f"{n_finished} finished artifacts are kept in {out}" if n_finished else "nothing was finished yet"
-        session.note(f"stopped; {finished}. To resume: {session.command}")
+        session.write_note(f"stopped; {finished}. To resume: {session.command}")
         raise
 
 
@@ -126,7 +126,7 @@ def _wait_or_kill(session: Session, processes: list[subprocess.Popen[bytes]]) ->
             process.wait()
     bad = [process for process in processes if process.returncode not in (0, 130, 143, -2, -9, -15)]
     if bad and not has_failed:
-        session.note(f"{len(bad)} of {len(processes)} workers failed (see workers.log in the run folder); the others did their work")
+        session.write_note(f"{len(bad)} of {len(processes)} workers failed (see workers.log in the run folder); the others did their work")
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def _run_ray_workers(session: Session, out: Path, n_workers: int) -> Iterator[No
             ray.cancel(task, force=True)
         codes: list[int] = ray.get(finished)
         if any(codes):
-            session.note(f"{sum(map(bool, codes))} of {n_workers} workers failed; the others did their work")
+            session.write_note(f"{sum(map(bool, codes))} of {n_workers} workers failed; the others did their work")
     finally:
         if started:
             ray.shutdown()

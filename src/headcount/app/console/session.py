@@ -65,7 +65,7 @@ class Session:
         """The columns of the terminal, or a generous number where the result is not written to a terminal."""
         return shutil.get_terminal_size().columns if self.results.isatty() else WIDE
 
-    def note(self, text: str) -> None:
+    def write_note(self, text: str) -> None:
         """Writes a line to stderr unless the command is quiet."""
         if not self.quiet:
             write_error(text)
@@ -74,7 +74,7 @@ class Session:
         """Names the work that begins now; it is shown if it takes long."""
         self.pulse.begin(work)
 
-    def watch(self, work: str, unit: str = "examples") -> Progress:
+    def begin_counted_work(self, work: str, unit: str = "examples") -> Progress:
         """Names the work that begins now; returns a function to call with (done, total)."""
         self.pulse.begin(work, unit)
         return self.pulse.advance
@@ -94,14 +94,14 @@ class Session:
 
     def suggest_next(self, *words: str | Path) -> None:
         """Writes the next command to type to stderr."""
-        self.note(f"next: {shlex.join(['headcount', *map(str, words)])}")
+        self.write_note(f"next: {shlex.join(['headcount', *map(str, words)])}")
 
     def write_line(self, text: str) -> None:
         """Writes a line of the result at once, unless the result is JSON."""
         if not self.json:
             print(without_control_characters(text), file=self.results, flush=True)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
+    def write_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
         """Writes a table, unless the result is JSON; `right` names the columns of numbers. Columns without content are left out."""
         if self.json:
             return

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from headcount.app.console.format import format_training
+from headcount.core.damage import Tolerance
 from headcount.core.survivors import Survivors
 from headcount.runs.report.plain import format_speed
 
+SHOWN_SAFE = 8
+"""The most heads that a sentence names."""
 Numbers = Mapping[str, Any]
 """The numbers of a step by name, as `workflows.analyze` gives and stores them."""
 
@@ -44,13 +47,23 @@ def _format_evaluation(numbers: Numbers) -> str:
 
 def _format_scores(numbers: Numbers) -> str:
     text = f"on {numbers['n_examples']} calibration examples {numbers['strongest']} matters most by {numbers['by']}"
-    if not numbers["n_judged"]:
-        return text
     agreement = ", ".join(f"{name} {value:.2f}" for name, value in numbers["agreement"].items())
-    return (
-        f"{text}; {len(numbers['safe'])} of {numbers['n_judged']} heads are safe to remove one at a time (loss + 0.01 at most, 95 %); "
-        f"Spearman with ablation: {agreement}"
-    )
+    return f"{text}; Spearman with ablation: {agreement}" if agreement else text
+
+
+def _format_single_heads(numbers: Numbers) -> str:
+    """Returns which heads are safe to remove, each alone; or how many examples are missing."""
+    tolerance, safe = Tolerance(**numbers["tolerance"]), numbers["safe"]
+    n = numbers["n_examples"] if numbers["n_documents"] is None else numbers["n_documents"]
+    things = "examples" if numbers["n_documents"] is None else "documents"
+    text = f"{numbers['method']} of single heads on {n} report {things}, up to {tolerance.format_size(tolerance.clip)} per example: "
+    if numbers["reason"]:
+        return f"{text}no head is called safe; {numbers['reason']}"
+    shown = f"{', '.join(safe[:SHOWN_SAFE])}{' …' if len(safe) > SHOWN_SAFE else ''}"
+    text += f"removed alone, each of {shown} costs at most {tolerance}" if safe else f"no head was shown to cost at most {tolerance}"
+    text += " (95 %, corrected over heads); of several removed together this says nothing" if safe else " (95 %, corrected over heads)"
+    missing = numbers["n_enough"] - n
+    return f"{text}; {missing} {things} more would find every head that changes nothing" if missing > 0 else text
 
 
 def _format_roles(numbers: Numbers) -> str:
@@ -69,7 +82,7 @@ def _format_profiles(numbers: Numbers) -> str:
     return ". ".join(filter(None, [text, *(note.rstrip(".") for note in numbers["notes"])]))
 
 
-def _format_pruned_models(numbers: Numbers) -> str:
+def _format_pruning_results(numbers: Numbers) -> str:
     bounds = "; ".join(f"{row['keep']} heads by {row['method']} {row['headline']}" for row in numbers["by_size"])
     text = f"{numbers['artifacts']} models by {numbers['methods']} methods"
     text += f"; of each size the best on the selection split: {bounds} (each bound for its model alone)" if bounds else ""
@@ -84,7 +97,7 @@ def _format_survivors(numbers: Numbers) -> str:
     return ", ".join([*kinds, f"by layer {survivors.format_layers()}"])
 
 
-def _describe_pruned(numbers: Numbers) -> str:
+def _format_kept_model(numbers: Numbers) -> str:
     before, after = numbers["before"], numbers["after"]
     margin = "" if numbers["verdict"] else f"; the smallest margin that these data certify: {numbers['smallest_margin']}"
     verdict = f", {numbers['verdict']}" if numbers["verdict"] else ""
@@ -115,11 +128,12 @@ _SENTENCES = {
     "find": _format_found_heads,
     "evaluate": _format_dense_and_headless,
     "score": _format_scores,
+    "judge": _format_single_heads,
     "roles": _format_roles,
     "profiles": _format_profiles,
     "train": lambda numbers: format_training(**numbers),
-    "prune": _format_pruned_models,
-    "keep": _describe_pruned,
+    "prune": _format_pruning_results,
+    "keep": _format_kept_model,
     "load": _format_reload,
     "verify": lambda numbers: (
         "the cut was proven equal to the gates before it was saved; repair and training move its output by "

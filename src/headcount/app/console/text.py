@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.inputs import TaskOptions, check_exists
 from headcount.core.errors import unknown_name_error
 
 EMBEDDED = ("english", "tavi", "translation", "rare-words")
@@ -39,11 +39,13 @@ def check_text(data: TaskOptions, text: Path | None, embedded: str | None) -> No
 
 
 def check_embedded(text: Path | None, embedded: str | None) -> None:
-    """Raises for two texts, and for an embedded one that does not exist."""
+    """Raises for two texts, and for a file or an embedded text that does not exist."""
     if text is not None and embedded is not None:
         raise typer.BadParameter("name one text: --text FILE or --embedded NAME, not both")
     if embedded is not None and embedded not in EMBEDDED:
         raise unknown_name_error("embedded text", embedded, EMBEDDED)
+    if text is not None:
+        check_exists(text)
 
 
 def _check_unset(data: TaskOptions, names: Iterable[str], owner: str) -> None:

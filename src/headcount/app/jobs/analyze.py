@@ -7,7 +7,7 @@ from typing import Any
 
 from headcount.app.console.corpus import open_named_corpus
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import note_power, open_model, open_named_task
+from headcount.app.console.models import note_power, open_named_task, open_task_model
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
 from headcount.core.files import absolute_path
@@ -29,12 +29,12 @@ def analyze_model(
 ) -> None:
     """Runs all steps of an analysis in a run folder, or those that it does not hold yet."""
     check_names(spec)
-    model, _, folder = open_model(session, data.model, data.model_options)
+    model, _, folder = open_task_model(session, data)
     task = open_named_task(session, data, model, folder)
     note_power(session, task, spec.reported)
     corpus, why_no_corpus = open_named_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
     if corpus is None:
-        session.note(f"roles are left out: {why_no_corpus}")
+        session.write_note(f"roles are left out: {why_no_corpus}")
     texts = {"text": absolute_path(text) if text else None, "embedded": embedded}
     job = AnalysisJob(
         data.model,
@@ -47,7 +47,7 @@ def analyze_model(
         tokenizer=tokenizer_or_image_processor(model, folder, data.trust_remote_code),
         folder=folder,
         config={"opened": data.opening_record() | {name: value for name, value in texts.items() if value}},
-        watch=session.watch,
+        watch=session.begin_counted_work,
     )
     records = run_steps(session, job, run)
     session.write_json({"out": str(run.folder), "steps": records})

@@ -33,12 +33,12 @@ def measure_speed(
     _show_timings(session, timings)
     if longer := sorted(set(lengths) - {timing.length for timing in timings}):
         most = max(timing.length for timing in timings)
-        session.note(
+        session.write_note(
             f"length {', '.join(map(str, longer))} is beyond the {most} positions that the models share; {most} was measured instead"
         )
     costs = {name: cost(model).to_dict() for name, model in models.items()}
     columns = ("model", *next(iter(costs.values())))
-    session.table(columns, [(name, *(f"{value:,}" for value in row.values())) for name, row in costs.items()], right=columns[1:])
+    session.write_table(columns, [(name, *(f"{value:,}" for value in row.values())) for name, row in costs.items()], right=columns[1:])
     session.write_json({"timings": [asdict(timing) for timing in timings], "costs": costs})
 
 
@@ -73,4 +73,4 @@ def _show_timings(session: Session, timings: Sequence[Timing]) -> None:
         )
         for t in timings
     ]
-    session.table(("batch", "length", "model", "ms", "quartiles", "against the first (95 %)"), table, right=("batch", "length", "ms"))
+    session.write_table(("batch", "length", "model", "ms", "quartiles", "against the first (95 %)"), table, right=("batch", "length", "ms"))

@@ -52,13 +52,14 @@ def certify_model(
     else:
         loading = data.model_options
     if against is None:
-        raise typer.BadParameter("certify needs --against, the dense model that MODEL was made from")
+        absent = "" if folder.exists() else f"; {folder} is no folder here: if you mean a run, which names its dense model, check the name"
+        raise typer.BadParameter(f"certify needs --against, the dense model that MODEL was made from{absent}")
     request = CertificateRequest(*margins, limit=data.limit, seed=data.seed)
     dense, _, dense_folder = open_model(session, against, loading)
     small, _, small_folder = open_model(session, str(folder), data.model_options)
     tasks = [open_named_task(session, task, dense, dense_folder) for task in (data, *(data._replace(task=name) for name in other_tasks))]
     for task in tasks:
-        session.note(f"{task.name}: both models on {len(task.report):,} examples of the report split")
+        session.write_note(f"{task.name}: both models on {len(task.report):,} examples of the report split")
     with session.progress("evaluating both models") as advance:
         certificate = certify_models(small, dense, tasks, request, names=(data.model, against), watch=lambda work: advance)
     opening = {
@@ -73,9 +74,9 @@ def certify_model(
     path = _write(certificate, small_folder, out, run)
     session.write_json({**certificate.to_dict(), "file": None if path is None else str(path)})
     if path is None:
-        session.note("the folder was not written by headcount, so the certificate was not kept; name a file with --out")
+        session.write_note("the folder was not written by headcount, so the certificate was not kept; name a file with --out")
     else:
-        session.note(f"written to {path}")
+        session.write_note(f"written to {path}")
         session.suggest_next("certify", data.model, "--check", path)
     return 0
 

@@ -64,11 +64,11 @@ def _show_problems(session: Session, name: str, problems: Sequence[Problem], n_f
     """Prints the files that are damaged, missing or foreign; returns the exit code."""
     for problem in problems:
         text = f"{problem.kind:<8} {problem.path}: {problem.text}"
-        session.note(text) if session.json else session.write_line(text)
+        session.write_note(text) if session.json else session.write_line(text)
     entries = [{"kind": problem.kind, "path": problem.path, "reason": problem.text} for problem in problems]
     session.write_json({"folder": name, "passed": not problems, "files": n_files, "problems": entries})
     number = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
-    session.note(
+    session.write_note(
         f"{number} in {name}; {n_files} files were read" if problems else f"all {n_files} files of {name} are as they were written"
     )
     return 1 if problems else 0
@@ -82,17 +82,17 @@ def _prove_laws(session: Session, target: str, heads: str | None, loading: Model
         plan.check(head_map)
     results = []
     session.begin_work("proving the laws")
-    for result in laws.check_model(model, plan=plan):
+    for result in laws.check_model(model, further_plan=plan):
         results.append(result)
         session.begin_work(f"proving the laws, {len(results)} done")
         mark = "n/a   " if not result.applies else "ok    " if result.passed else "FAILED"
         verdict = f"{mark} {result.law}{f': {result.detail}' if result.detail else ''}"
-        session.note(verdict) if session.json else session.write_line(verdict)
+        session.write_note(verdict) if session.json else session.write_line(verdict)
     failed = [result.law for result in results if not result.passed]
     records = [{"law": r.law, "passed": r.passed, "applies": r.applies, "detail": r.detail} for r in results]
     session.write_json({"model": target, "passed": not failed, "laws": records})
     n_applicable = sum(result.applies for result in results)
-    session.note(f"{len(failed)} of {n_applicable} laws failed" if failed else f"all {n_applicable} laws that apply hold")
+    session.write_note(f"{len(failed)} of {n_applicable} laws failed" if failed else f"all {n_applicable} laws that apply hold")
     if failed:
         return 1
     if any(block.can_cut for block in head_map.blocks):

@@ -82,15 +82,15 @@ def compare_pruners(
     pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=model_folder, margin=margin)
     estimate = estimate_training(pruning, specs)
     if estimate is not None:
-        session.note(format_training(**asdict(estimate)))
+        session.write_note(format_training(**asdict(estimate)))
     sizes, kinds = measure.bench_sizes(), options.attention_kinds
     comparison = run_comparison(ComparisonJob(pruning, specs, kinds, sizes, measure.keep_models, roles, data.seed, session.progress))
     show_comparison(session, comparison)
     show_chosen(session, comparison)
     for name, error in comparison.failed.items():
-        session.note(f"failed: {name}: {error}")
+        session.write_note(f"failed: {name}: {error}")
     session.write_json({"model": data.model, **comparison.to_dict()})
-    session.note(f"kept in {run.folder}")
+    session.write_note(f"kept in {run.folder}")
     words = ["--method", "surgeon", "--keep", str(keeps[0]), "--out", str(run.folder)]
     words += ["--recover", str(options.recover)] if new_head and options.recover is not None else []
     session.suggest_next("prune", data.model, *task_words({**data._asdict(), "new_head": new_head}), *words)
@@ -104,6 +104,6 @@ def _open_role_test(
         session, data, model, folder, task, text=measure.text, embedded=measure.embedded, parser=measure.parser
     )
     if corpus is None:
-        session.note(f"the roles of the kept models are not measured: {why_none}; name a text with --text FILE or --embedded NAME")
+        session.write_note(f"the roles of the kept models are not measured: {why_none}; name a text with --text FILE or --embedded NAME")
         return None
     return FamilyTest.of(corpus, measure.definition or DEFAULT_DEFINITION, seed=data.seed, batch_size=data.examples_per_batch)

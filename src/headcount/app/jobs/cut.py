@@ -45,7 +45,7 @@ def cut_model(session: Session, name: str, request: CutRequest, out: Path, loadi
     after = cost(small)
     session.begin_work("saving")
     save(small, out, command=session.command, cost=(before, after), tokenizer=folder, overwrite=overwrite)
-    session.note(f"cut equals gate; wrote {out}")
+    session.write_note(f"cut equals gate; wrote {out}")
     _show_costs(session, before, after)
     removed = [str(head) for head in plan.removed]
     session.write_json({"model": name, "out": str(out), "removed": removed, "before": before.to_dict(), "after": after.to_dict()})
@@ -60,12 +60,12 @@ def _read_plan_or_scores(request: CutRequest) -> Plan | Scores:
         return Plan.read(request.plan)
     path = Path(request.scores or "")
     if not path.is_dir():
-        return Scores.read(path, method=request.method, higher_is_keep=False if request.lower_is_keep else None)
+        return Scores.read(path, only_method=request.only_method, higher_is_keep=False if request.lower_is_keep else None)
     if request.lower_is_keep:
         raise typer.BadParameter("--lower-is-keep is for tables; a run folder records itself what its scores mean")
     run = Run.open(path)
-    if request.method is not None:
-        return scores_of(run, request.method)
+    if request.only_method is not None:
+        return scores_of(run, request.only_method)
     scores = all_scores(run)
     if len(scores) != 1:
         raise ArtifactError(f"{path} holds scores by {', '.join(scores) or 'no method'}; choose one (--method NAME)")
@@ -105,4 +105,4 @@ def _show_costs(session: Session, before: Cost, after: Cost) -> None:
     rows = [
         (label, f"{old[name]:,}", f"{new[name]:,}", f"{new[name] / old[name]:.1%}" if old[name] else "") for name, label in labels.items()
     ]
-    session.table(("", "before", "after", "left"), rows, right=("before", "after", "left"))
+    session.write_table(("", "before", "after", "left"), rows, right=("before", "after", "left"))

@@ -26,10 +26,12 @@ from headcount.workflows.analyze import AnalysisJob
 
 TASKS = {"entailment": "demo/entailment", "translator": "demo/translation"}
 """The embedded models of the demo, with the task of each."""
-SIZES = {"entailment": (800, 800), "translator": (320, 64)}
-"""Examples to train on, and examples of the report."""
+SIZES = {"entailment": (1000, None), "translator": (320, 64)}
+"""Examples of each split, and how many of the report split models are compared on; all of them where that is cheap."""
 MARGINS = {"entailment": "3pt", "translator": None}
-"""What 800 answers can show of a model that loses little; 64 translations give no verdict."""
+"""What 1,000 answers can show of a model that loses little; 64 translations give no verdict."""
+JUDGED = {"entailment": None, "translator": 64}
+"""Report examples that verdicts on single heads are taken on: as many as they need, and few where removing each head takes long."""
 METHODS = {"entailment": ("surgeon", "gradient", "dsp", "random"), "translator": ("surgeon", "gradient", "random")}
 """No more methods that train than have the steps they need within three minutes."""
 RATES = {"entailment": 2e-4, "translator": 5e-4}
@@ -77,6 +79,7 @@ def _analyze_embedded(session: Session, name: str, out: Path, limit: int | None,
             methods=METHODS[name],
             training_seeds=1,
             scored=min(AnalysisSpec.scored, reported),
+            judged=JUDGED[name] if limit is None else limit,
             reported=reported,
             margin=MARGINS[name],
             profiled=PROFILED,
@@ -93,7 +96,7 @@ def _analyze_embedded(session: Session, name: str, out: Path, limit: int | None,
             tokenizer=tokenizer,
             folder=folder,
             config={"opened": {"task": TASKS[name], "task_option": [f"size={size}"], "seed": seed}},
-            watch=session.watch,
+            watch=session.begin_counted_work,
         )
         return run_steps(session, job, run, prefix=f"{name:<10} ")
 

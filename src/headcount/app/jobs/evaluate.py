@@ -10,7 +10,7 @@ import typer
 
 from headcount.app.console.format import format_cell, format_ends
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import open_model, open_named_task, set_run_description
+from headcount.app.console.models import open_named_task, open_task_model, set_run_description
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.pruning import read_removed_heads
 from headcount.app.console.session import Session
@@ -39,7 +39,7 @@ def evaluate_model(session: Session, data: TaskOptions, plan: Path | None, heads
         raise unknown_name_error("split", split_name, SPLITS)
     if plan is not None:
         Plan.read(plan)
-    model, head_map, model_folder = open_model(session, data.model, data.model_options)
+    model, head_map, model_folder = open_task_model(session, data)
     removed = _removed_heads(session, plan, heads, head_map, model)
     if run is not None:
         set_run_description(run, session, data, model, head_map, {"plan": list(removed), "split": split_name, "limit": data.limit})
@@ -94,5 +94,5 @@ def _show_evaluations(
                 tested = (f"{change.difference:+.4g}", format_ends(change.low, change.high), format_cell(change.p), change.by)
             if value is not None:
                 rows.append((name, number, label, f"{value:.4g}", *tested))
-    session.table(columns, rows, right=("heads", "value", "change", "95% interval", "p"))
+    session.write_table(columns, rows, right=("heads", "value", "change", "95% interval", "p"))
     session.write_line(f"{dense.n_examples} examples of the {dense.split} split")

@@ -26,7 +26,7 @@ def export_model(session: Session, name: str, to: str, out: Path, loading: Model
     data = None if task is None else open_task(task, model, tokenizer)
     exported = target.write(model, out, tokenizer=tokenizer, data=data, command=session.command, overwrite=overwrite)
     for caveat in exported.caveats:
-        session.note(caveat)
+        session.write_note(caveat)
     facts = exported.to_dict()
     for fact, value in facts.items():
         if value not in ("", [], ()):

@@ -24,9 +24,9 @@ def import_checkpoint(session: Session, name: str, out: Path, *, auto: str | Non
     heads = HeadMap.of(model)
     note_model(session, model, heads)
     save(model, out, command=session.command, tokenizer=folder, overwrite=overwrite)
-    session.note(f"wrote {out}")
+    session.write_note(f"wrote {out}")
     rows = [(b.name, b.n_heads, b.n_original, ", ".join(str(head.index) for head in b.heads) or "none") for b in heads.blocks]
-    session.table(("block", "heads", "of", "kept"), rows, right=("heads", "of"))
+    session.write_table(("block", "heads", "of", "kept"), rows, right=("heads", "of"))
     session.write_json(
         {"model": name, "out": str(out), "class": type(model).__name__, "n_heads": len(heads), "removed": removed_addresses(heads)}
     )

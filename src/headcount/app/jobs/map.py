@@ -52,7 +52,7 @@ def _show_blocks(session: Session, rows: list[tuple[object, ...]]) -> None:
     parts = (COLUMNS,) if width <= session.width else (tuple(c for c in COLUMNS if c not in MODULES[1:]), MODULES)
     for columns in parts:
         chosen = [COLUMNS.index(column) for column in columns]
-        session.table(columns, [[row[i] for i in chosen] for row in rows], right=NUMBERS)
+        session.write_table(columns, [[row[i] for i in chosen] for row in rows], right=NUMBERS)
 
 
 def _describe_block(block: AttentionBlock) -> dict[str, Any]:
@@ -83,14 +83,14 @@ def show_map(session: Session, name: str, loading: ModelOptions) -> None:
     model, heads = open_without_weights(session, name, loading)
     _show_blocks(session, [_format_block_row(block) for block in heads.blocks])
     if any(block.gate_only for block in heads.blocks):
-        session.table(("can be gated, not cut", "reason"), _gate_only_reasons(heads))
+        session.write_table(("can be gated, not cut", "reason"), _gate_only_reasons(heads))
     if heads.refused:
-        session.table(("refused", "class", "reason"), [(r.path, r.class_name, r.reason) for r in heads.refused])
+        session.write_table(("refused", "class", "reason"), [(r.path, r.class_name, r.reason) for r in heads.refused])
     savings = largest_savings(model, heads) if any(block.can_cut and block.n_heads for block in heads.blocks) else None
     if savings is not None:
         session.write_line(_describe_savings(savings))
     for n_examples in EXAMPLES:
-        session.note(describe_power(n_examples, "accuracy"))
+        session.write_note(describe_power(n_examples, "accuracy"))
     refused = [{"path": r.path, "class": r.class_name, "reason": r.reason} for r in heads.refused]
     names = {"model": name, "class": type(model).__name__, "model_type": heads.model_type}
     blocks = [_describe_block(block) for block in heads.blocks]

@@ -47,15 +47,15 @@ def _make_context(session: Session, request: PaperRequest, run: Run | None) -> S
         seed=data.seed,
         command=session.command,
         progress=session.progress,
-        note=session.note,
-        note_training=lambda estimate: session.note(format_training(**asdict(estimate))),
+        note=session.write_note,
+        note_training=lambda estimate: session.write_note(format_training(**asdict(estimate))),
         limit=data.limit,
         batch_size=data.examples_per_batch,
     )
 
 
 def _print_items(session: Session, items: Sequence[Item]) -> None:
-    session.table(("item", "in the paper", "what comes out", "state"), [(i.id, i.part, i.title, describe_state(i)) for i in items])
+    session.write_table(("item", "in the paper", "what comes out", "state"), [(i.id, i.part, i.title, describe_state(i)) for i in items])
 
 
 def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: Run) -> None:
@@ -68,7 +68,7 @@ def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: 
     n_running = sum(item.study is not None for item in items)
     with session.progress("estimating the time"):
         seconds = estimate_seconds(items, context)
-    session.note(f"{n_running} of {len(items)} items run: about {format_duration(seconds)} on this machine")
+    session.write_note(f"{n_running} of {len(items)} items run: about {format_duration(seconds)} on this machine")
     result = write_files(_run_items(session, paper, items, context, all_items), context, describe_state)
     n_done, n_failed = len(result.results), len(result.failures)
     session.write_line(f"{n_done} of {len(items)} items of {paper.name} are in {result.summary}")

@@ -102,7 +102,7 @@ def prune_model(
         spec = spec.resized(certified.n_kept)
     artifact = _compute_artifact(session, run, pruning, spec)
     if new_head:
-        session.note("the head of the dense model is not trained: prune with --keep 100% for the dense model after the same training")
+        session.write_note("the head of the dense model is not trained: prune with --keep 100% for the dense model after the same training")
     _show_model(session, data.model, pruning, dense, artifact, tests)
     return 0
 
@@ -111,7 +111,7 @@ def _test_sizes(session: Session, pruning: Pruning, spec: PruneSpec, sizes: Sequ
     """Returns the tests of the sizes in order, up to the first that fails."""
     estimate = estimate_training(pruning, [spec.resized(n_kept) for n_kept in sizes])
     if estimate is not None:
-        session.note(f"at most, if every size is certified: {format_training(**asdict(estimate))}")
+        session.write_note(f"at most, if every size is certified: {format_training(**asdict(estimate))}")
     with session.progress(f"pruning by {spec.method.label} and testing sizes", "sizes") as advance:
         return prune_sizes(pruning, spec, sizes, progress=advance)
 
@@ -122,10 +122,10 @@ def _describe_tests(tests: Sequence[SizeTest]) -> list[dict[str, Any]]:
 
 def _show_model(session: Session, model: str, pruning: Pruning, dense: Evaluation, artifact: Artifact, tests: Sequence[SizeTest]) -> None:
     """Prints the smaller model with its bound, survivors and latency, and writes its certificate beside it where there is a margin."""
-    rows = pruning.rows(dense, [artifact])
+    rows = pruning.compare_all_with_dense(dense, [artifact])
     show_pruned_rows(session, dense, rows)
     show_survivors(session, rows)
-    timings = pruning.timings(artifact)
+    timings = pruning.latency_of(artifact)
     _show_timings(session, timings)
     certificate = rows[0].certificate
     session.write_line(f"{_capitalise(headline(certificate))}.")
@@ -135,7 +135,7 @@ def _show_model(session: Session, model: str, pruning: Pruning, dense: Evaluatio
     else:
         session.write_line(f"The smallest margin that these data certify: {describe_smallest_margin(certificate.quality)}.")
     model_folder = pruning.model_folder(artifact.key)
-    session.note(f"the model: {model_folder}")
+    session.write_note(f"the model: {model_folder}")
     session.write_json(
         {
             "model": model,
@@ -159,7 +159,7 @@ def _compute_artifact(session: Session, run: Run, pruning: Pruning, spec: PruneS
     """Returns the pruned model of a request, from the run or made now, and writes its plan beside its folder."""
     estimate = estimate_training(pruning, [spec])
     if estimate is not None:
-        session.note(format_training(**asdict(estimate)))
+        session.write_note(format_training(**asdict(estimate)))
     with session.progress(f"pruning by {spec.method.label}") as advance:
         artifact, _ = pruning.make_model(spec, advance)
     run.present(artifact)
@@ -179,4 +179,4 @@ def _show_timings(session: Session, timings: Sequence[Time]) -> None:
             )
             for row in timings
         ]
-        session.table(("batch", "length", "model", "ms", "against the dense model"), table, right=("batch", "length", "ms"))
+        session.write_table(("batch", "length", "model", "ms", "against the dense model"), table, right=("batch", "length", "ms"))

@@ -20,21 +20,21 @@ def write_reports(session: Session, run_a: Path, run_b: Path | None, out: Path |
     path = write_report(first, second, out, max_mb=max_mb)
     for run in filter(None, (first, second)):
         for text in missing_model_warnings(run, run.record()):
-            session.note(f"warning: {run.folder}: {text}")
+            session.write_note(f"warning: {run.folder}: {text}")
     reason = None if second is None else why_not_comparable(first, second)
     if reason:
-        session.note(f"warning: {reason}")
+        session.write_note(f"warning: {reason}")
     if path.stat().st_size > max_mb * MEGABYTE:
-        session.note(f"warning: {too_large_sentence(path.stat().st_size, round(max_mb * MEGABYTE))}")
+        session.write_note(f"warning: {too_large_sentence(path.stat().st_size, round(max_mb * MEGABYTE))}")
     figure_files = FigureFiles([], [])
     if figures is not None:
         session.begin_work("drawing figures")
         figure_files = write_figures(first, figures)
-    session.note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
+    session.write_note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
     for written in (path, *figure_files.paths):
         session.write_line(str(written))
     for missing in figure_files.missing:
-        session.note(f"not drawn: {missing.name}: {missing.reason}" + (f"; {missing.command}" if missing.command else ""))
+        session.write_note(f"not drawn: {missing.name}: {missing.reason}" + (f"; {missing.command}" if missing.command else ""))
     session.write_json(
         {
             "report": str(path),

@@ -8,7 +8,7 @@ from typing import Any
 
 from headcount.app.console.corpus import open_corpus
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import open_model, set_run_description
+from headcount.app.console.models import open_task_model, set_run_description
 from headcount.app.console.session import Session
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.spec import RoleSpec, parse_roles
@@ -61,7 +61,7 @@ def _show_table(session: Session, table: RoleTable, show_all: bool) -> None:
     _show_heads(session, table, show_all)
     n_heads = {role: sum(row.has_role for row in table if row.role == role) for role in table.roles()}
     best = {row.role: row for row in table.best_heads}
-    session.table(
+    session.write_table(
         ("role", "heads", *BEST),
         [(role, number, *_format_best_head_cells(table, best.get(role))) for role, number in n_heads.items()],
         right=NUMBERS,
@@ -77,14 +77,14 @@ def _show_table(session: Session, table: RoleTable, show_all: bool) -> None:
     _show_disagreements(session, table, show_all)
     if show_all:
         rows = [(row.head, row.role, "yes" if row.has_role else "no", *_format_bias_cells(row)) for row in table]
-        session.table(("head", "role", "has it", *COLUMNS), rows, right=NUMBERS)
+        session.write_table(("head", "role", "has it", *COLUMNS), rows, right=NUMBERS)
     reasons: dict[str, list[str]] = {}
     for role, reason in table.untested.items():
         reasons.setdefault(reason, []).append(role)
     for reason, roles in reasons.items():
-        session.note(f"not tested: {', '.join(roles)}: {reason}")
+        session.write_note(f"not tested: {', '.join(roles)}: {reason}")
     for reason, count in table.refused.items():
-        session.note(f"{count} sentences left out: {reason}")
+        session.write_note(f"{count} sentences left out: {reason}")
 
 
 def _show_heads(session: Session, table: RoleTable, show_all: bool) -> None:
@@ -97,7 +97,7 @@ def _show_heads(session: Session, table: RoleTable, show_all: bool) -> None:
         more = f" and {len(roles) - len(listed)} more" if len(listed) < len(roles) else ""
         rows.append((head, ", ".join(f"{role} {bias[head, role]:.1f}" for role in listed) + more))
     if any(roles for _, roles in rows):
-        session.table(("head", "roles with their bias, nearest to their maximum first"), [row for row in rows if row[1]])
+        session.write_table(("head", "roles with their bias, nearest to their maximum first"), [row for row in rows if row[1]])
     n_labelled = sum(1 for roles in labels.values() if roles)
     session.write_line(
         f"{n_labelled} of {len(labels)} heads have a role, {len(table.multifunctional())} more than one; "
@@ -132,7 +132,7 @@ def _show_shares(session: Session, table: RoleTable) -> None:
         ]
         if rows:
             size = f" (of {next(iter(layers.values()))})" if equal_sizes else ""
-            session.table((f"heads by layer{size}", *columns), rows, right=columns)
+            session.write_table((f"heads by layer{size}", *columns), rows, right=columns)
 
 
 def _show_pairs(session: Session, table: RoleTable, show_all: bool) -> None:
@@ -142,7 +142,7 @@ def _show_pairs(session: Session, table: RoleTable, show_all: bool) -> None:
     listed = pairs if show_all else significant[: 2 * N_SHOWN]
     if listed:
         columns = ("roles in the same heads", "", "both", "only the first", "only the second", "by chance", "q")
-        session.table(
+        session.write_table(
             columns,
             [(pair.a, pair.b, pair.both, pair.only_a, pair.only_b, f"{pair.expected:.1f}", f"{pair.q:.2g}") for pair in listed],
             right=columns[2:6],
@@ -159,7 +159,7 @@ def _show_disagreements(session: Session, table: RoleTable, show_all: bool) -> N
     )
     if show_all and differ:
         rows = [(row.head, row.role, "test" if row.has_role else "strongest key", *_format_bias_cells(row)) for row in differ]
-        session.table(("head", "role", "only by", *COLUMNS), rows, right=NUMBERS)
+        session.write_table(("head", "role", "only by", *COLUMNS), rows, right=NUMBERS)
 
 
 def _describe_corpus(corpus: Corpus) -> str:
@@ -189,17 +189,17 @@ def label_heads(session: Session, data: TaskOptions, request: RoleRequest, run: 
     """Tests roles on a text, in a run if there is one, and prints the labels of all heads."""
     roles = parse_roles(request.only)
     spec = RoleSpec(roles, Definition.parse(request.definition), batch_size=data.examples_per_batch, seed=data.seed)
-    model, heads, folder = open_model(session, data.model, data.model_options)
+    model, heads, folder = open_task_model(session, data)
     text, embedded = request.text, request.embedded
     if run is not None:
         options = {"only": request.only, "definition": request.definition, "seed": data.seed}
         set_run_description(run, session, data, model, heads, {"text": str(text or embedded or data.task), **options})
     corpus = open_corpus(session, data, model, folder, text=text, embedded=embedded, parser=request.parser, split=request.split)
-    session.note(f"read: {_describe_corpus(corpus)}")
+    session.write_note(f"read: {_describe_corpus(corpus)}")
     with session.progress("roles") as advance:
         table = roles_into(run, model, corpus, spec, progress=advance)
     if run is not None:
-        session.note(f"stored in {run.folder}")
+        session.write_note(f"stored in {run.folder}")
     _show_table(session, table, show_all)
     session.write_json(_role_table_to_dict(data.model, table))
     named_text = ["--text", text] if text else ["--embedded", embedded or ""]

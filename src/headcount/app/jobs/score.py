@@ -6,29 +6,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from headcount.app.console.format import format_rounding
+from headcount.app.console.format import format_bound, format_rounding_warning, format_verdicts
 from headcount.app.console.heat_map import heat_map
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import open_model, open_named_task, set_run_description
+from headcount.app.console.models import open_named_task, open_task_model, set_run_description
 from headcount.app.console.session import Session
+from headcount.core.damage import HeadVerdicts, Tolerance
 from headcount.core.scores import Scores
 from headcount.core.stats import agreement as stats
 from headcount.core.stats.agreement import Agreement
+from headcount.importance.rankings import RankedHead, agreements, check_lowest, rank_heads, stabilities
 from headcount.importance.score import parse_methods
 from headcount.importance.settings import ScoreSettings
-from headcount.importance.verdicts import Verdict, agreements, check_lowest, measures_loss, stabilities, verdicts
 from headcount.runs.store import Run
-from headcount.workflows.score import score_into
+from headcount.workflows.score import judge_into, score_into
 
 N_SHOWN = 48
 """Up to this many heads are all shown without --all."""
 
 
 class VerdictOptions(NamedTuple):
-    """How heads are judged by their scores: how many units count as the lowest, the rise of the loss that is safe, and the confidence."""
+    """How heads are judged: how many units count as the lowest, what a safe head may cost, and the confidence."""
 
     lowest: int | None
-    tolerance: float
+    tolerance: Tolerance
     level: float
 
 
@@ -36,7 +37,8 @@ class ScoreReport(NamedTuple):
     """Scores by method with what is derived from them."""
 
     scores: Mapping[str, Scores]
-    verdicts: Mapping[str, list[Verdict]]
+    rankings: Mapping[str, list[RankedHead]]
+    verdicts: Mapping[str, HeadVerdicts]
     agreements: Mapping[str, Agreement]
     stabilities: Mapping[str, Sequence[stats.Stability]]
 
@@ -49,7 +51,8 @@ class ScoreReport(NamedTuple):
                 "n_examples": scores.n_examples,
                 "data": scores.data,
                 "conditions": dict(scores.conditions),
-                "heads": [{**asdict(verdict), "head": str(verdict.head)} for verdict in self.verdicts[label]],
+                "heads": [{**asdict(row), "head": str(row.head)} for row in self.rankings[label]],
+                "verdicts": self.verdicts[label].to_dict() if label in self.verdicts else None,
                 "columns": {name: list(column) for name, column in scores.columns.items()},
                 "stability": [asdict(row) for row in self.stabilities.get(label, ())],
             }
@@ -70,33 +73,43 @@ def _show_race(session: Session, scores: Scores) -> None:
     session.write_line("")
 
 
-def _show_scores(session: Session, scores: Scores, verdicts: list[Verdict], level: float, all_heads: bool) -> None:
+def _show_scores(session: Session, report: ScoreReport, label: str, level: float, all_heads: bool) -> None:
+    """Prints the heat map and the table of the heads of one method, with the verdicts on heads removed alone where it measures what is lost."""
+    scores, verdicts = report.scores[label], report.verdicts.get(label)
     session.write_line(f"{scores.label}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
     for line in heat_map(scores):
         session.write_line(line)
     session.write_line("")
-    order = sorted(verdicts, key=lambda verdict: verdict.rank)
+    order = sorted(report.rankings[label], key=lambda row: row.rank)
     listed = order if all_heads or len(order) <= N_SHOWN else [*order[:10], *order[-20:]]
-    safe = "safe" if measures_loss(scores) else "surely lowest"
-    columns = ["rank", "head", "score", f"{level:.0%} interval", "rank from", "to", "P(lowest)", safe, *scores.columns]
+    judged = ["costs at most", "safe alone"] if verdicts is not None else []
+    columns = ["rank", "head", "score", f"{level:.0%} interval", "rank from", "to", "surely lowest", *judged, *scores.columns]
     position = {head: number for number, head in enumerate(scores.heads)}
     table = [
         (
-            verdict.rank,
-            verdict.head,
-            f"{verdict.value:.4g} ± {verdict.stderr:.2g}" if verdict.stderr else f"{verdict.value:.4g}",
-            "" if verdict.low is None else f"{verdict.low:.4g} … {verdict.high:.4g}",
-            "" if verdict.rank_low is None else verdict.rank_low,
-            "" if verdict.rank_high is None else verdict.rank_high,
-            "" if verdict.p_lowest is None else f"{verdict.p_lowest:.2f}",
-            "" if verdict.safe is None else "yes" if verdict.safe else "no",
-            *(f"{column[position[verdict.head]]:{'+' if name.endswith('change') else ''}.4g}" for name, column in scores.columns.items()),
+            row.rank,
+            row.head,
+            f"{row.value:.4g} ± {row.stderr:.2g}" if row.stderr else f"{row.value:.4g}",
+            "" if row.low is None else f"{row.low:.4g} … {row.high:.4g}",
+            "" if row.rank_low is None else row.rank_low,
+            "" if row.rank_high is None else row.rank_high,
+            "" if row.is_lowest is None else "yes" if row.is_lowest else "no",
+            *([] if verdicts is None else _verdict_cells(verdicts, position[row.head])),
+            *(f"{column[position[row.head]]:{'+' if name.endswith('change') else ''}.4g}" for name, column in scores.columns.items()),
         )
-        for verdict in listed
+        for row in listed
     ]
-    session.table(columns, table, right=("rank", "rank from", "to", "P(lowest)"))
+    session.write_table(columns, table, right=("rank", "rank from", "to"))
     if len(listed) < len(order):
-        session.note(f"{len(order) - len(listed)} heads in between are left out; --all shows them")
+        session.write_note(f"{len(order) - len(listed)} heads in between are left out; --all shows them")
+    if verdicts is not None:
+        session.write_line(format_verdicts(verdicts))
+        session.write_line("")
+
+
+def _verdict_cells(verdicts: HeadVerdicts, position: int) -> list[str]:
+    row = verdicts.rows[position]
+    return [format_bound(verdicts, row), "" if row.safe is None else "yes" if row.safe else "no"]
 
 
 def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> None:
@@ -106,6 +119,7 @@ def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> N
             f"{agreement.spearman.value:.2f}",
             f"{agreement.spearman.low:.2f} … {agreement.spearman.high:.2f}",
             f"{agreement.spearman.p:.2g}",
+            f"{agreement.spearman.without_noise.value:.2f}",
             f"{agreement.lowest.shared} of {agreement.lowest.k} ({agreement.lowest.expected * agreement.lowest.k:.1f} by chance)",
             f"{agreement.highest.shared} of {agreement.highest.k}",
             f"{agreement.ceiling:.2f}",
@@ -113,7 +127,9 @@ def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> N
         for label, agreement in agreements.items()
     ]
     if rows:
-        session.table(("against ablation", "Spearman", "95% interval", "p", "lowest shared", "highest shared", "ceiling"), rows)
+        session.write_table(
+            ("against ablation", "Spearman", "95% interval", "p", "without noise", "lowest shared", "highest shared", "ceiling"), rows
+        )
 
 
 def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stability]) -> None:
@@ -123,7 +139,7 @@ def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stabi
     names = ("examples", "Spearman with all", "lowest in common", "Spearman of two such sets", "their lowest in common")
     table = [(row.size, *map(format_interval, (row.spearman, row.overlap, row.disjoint_spearman, row.disjoint_overlap))) for row in rows]
     session.write_line(f"{scores.method}: stability of the ranking")
-    session.table(names, table, right=("examples",))
+    session.write_table(names, table, right=("examples",))
 
 
 def score_heads(
@@ -139,7 +155,7 @@ def score_heads(
 ) -> None:
     """Scores all heads by some methods, in a run if there is one, and prints scores and verdicts."""
     methods = parse_methods(by)
-    model, heads, folder = open_model(session, data.model, data.model_options)
+    model, heads, folder = open_task_model(session, data)
     check_lowest(options.lowest, len(heads.units()))
     if run is not None:
         set_run_description(run, session, data, model, heads, {"by": list(map(str, methods)), **settings.to_dict(), "limit": data.limit})
@@ -147,13 +163,15 @@ def score_heads(
     with session.progress("scoring") as advance:
         scores = score_into(run, model, task, methods, settings, progress=advance)
     if run is not None:
-        session.note(f"kept in {run.folder}")
+        session.write_note(f"kept in {run.folder}")
+    verdicts: dict[str, HeadVerdicts] = {}
+    if task is not None and settings.adaptive is None:
+        with session.progress("removing single heads, on the report split") as advance:
+            verdicts = judge_into(run, model, task, methods, settings, tolerance=options.tolerance, level=options.level, progress=advance)
     report = ScoreReport(
         scores,
-        {
-            name: verdicts(table, k=options.lowest, tolerance=options.tolerance, level=options.level, seed=data.seed)
-            for name, table in scores.items()
-        },
+        {name: rank_heads(table, k=options.lowest, level=options.level, seed=data.seed) for name, table in scores.items()},
+        verdicts,
         agreements(scores, seed=data.seed) if "ablation" in scores else {},
         {name: stabilities(table, seed=data.seed) for name, table in scores.items()} if shows_stability else {},
     )
@@ -164,9 +182,9 @@ def score_heads(
 
 def _show_report(session: Session, report: ScoreReport, level: float, all_heads: bool) -> None:
     for label, scores in report.scores.items():
-        _show_scores(session, scores, report.verdicts[label], level, all_heads)
+        _show_scores(session, report, label, level, all_heads)
         if unresolved := scores.heads_within_rounding():
-            session.note(format_rounding(label, list(map(str, unresolved))))
+            session.write_note(format_rounding_warning(label, list(map(str, unresolved))))
         if "adaptive" in scores.conditions:
             _show_race(session, scores)
         if report.stabilities.get(label):

@@ -54,8 +54,8 @@ def run_study_command(session: Session, study: Study, request: Request, run: Run
         seed=data.seed,
         command=session.command,
         progress=session.progress,
-        note=session.note,
-        note_training=lambda estimate: session.note(format_training(**asdict(estimate))),
+        note=session.write_note,
+        note_training=lambda estimate: session.write_note(format_training(**asdict(estimate))),
         limit=data.limit,
         batch_size=data.examples_per_batch,
     )
@@ -106,7 +106,7 @@ class ConsoleSources:
         data = self.data
         return HeadMap.of(load(name, auto=data.auto, allow_pickle=data.allow_pickle, trust_remote_code=data.trust_remote_code))
 
-    def read_tokenizer(self, loaded: LoadedModel) -> Any:
+    def find_processor(self, loaded: LoadedModel) -> Any:
         """Returns the tokenizer or image processor in the folder of a model."""
         assert loaded.folder is not None
         return tokenizer_or_image_processor(loaded.model, loaded.folder, self.data.trust_remote_code)
@@ -159,4 +159,4 @@ def print_table(session: Session, table: Table) -> None:
     right = [heading for heading, is_number, has_interval in columns if is_number and not has_interval]
     if table.title:
         session.write_line(table.title)
-    session.table(formatted.headings, formatted.rows, right=right)
+    session.write_table(formatted.headings, formatted.rows, right=right)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from headcount.app.serve.fields import read_choice, read_fields, read_flag, read_heads, read_number, read_text_field
-from headcount.app.serve.live_run import LiveRun
+from headcount.app.serve.served_run import ServedRun
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.behaviour.profiles.profile import map_attention
@@ -42,31 +42,31 @@ PRUNE_DEFAULTS = {"seed": 0, "floor": 0, "unit": "kv_group"}
 MAX_SEED = 2**31 - 1
 
 
-def attend(live: LiveRun, body: Any) -> dict[str, Any]:
+def attend(served: ServedRun, body: Any) -> dict[str, Any]:
     """Returns the attention of all heads on a new sentence; an encoder–decoder also reads a translation, its own if none is given."""
     fields = read_fields(body, ("text", "pair"))
     first, second = read_text_field(fields["text"], "text"), read_text_field(fields["pair"], "pair", optional=True)
-    model, tokenizer = live.model(), live.tokenizer()
+    model, tokenizer = served.model(), served.tokenizer()
     if tokenizer is None:
-        raise ArtifactError(f"{live.record.model.name} has no tokenizer, so it reads no text")
-    corpus, note = _build_sentence_corpus(live, str(first), second)
+        raise ArtifactError(f"{served.record.model.name} has no tokenizer, so it reads no text")
+    corpus, note = _build_sentence_corpus(served, str(first), second)
     sentences, arrays = map_attention(model, corpus, tokenizer)
-    blocks = live.run.heads().blocks
+    blocks = served.run.heads().blocks
     maps = {(int(name.partition("/")[0]), int(name.partition("/")[2])): array for name, array in arrays.items()}
     return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": note}
 
 
-def _build_sentence_corpus(live: LiveRun, first: str, second: str | None) -> tuple[Corpus, str | None]:
+def _build_sentence_corpus(served: ServedRun, first: str, second: str | None) -> tuple[Corpus, str | None]:
     """Returns the corpus of the sentence, and a note if it has unknown tokens."""
-    model, tokenizer = live.model(), live.tokenizer()
-    alignment = _find_alignment_options(live)
+    model, tokenizer = served.model(), served.tokenizer()
+    alignment = _find_alignment_options(served)
     most = min(TOKENS, n_positions(model) or TOKENS)
     most = min(alignment.get("max_length") or most, most)
     sentence = split_words(first, "the sentence")
     _check_token_count(tokenizer, [[part for _, part in sentence.texts_with_start]], alignment, most)
     if getattr(model.config, "is_encoder_decoder", False):
         sentence = replace(
-            sentence, target=split_words(second if second is not None else _translate(live, first, alignment), "its translation")
+            sentence, target=split_words(second if second is not None else _translate(served, first, alignment), "its translation")
         )
     elif second is not None:
         sentence = join_pair(sentence, split_words(second, "its second text"))
@@ -93,18 +93,18 @@ def _unknown_note(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
     return f"{n_unknown} of {len(ids)} tokens are unknown to the tokenizer: the model reads them all as the same" if n_unknown else None
 
 
-def _find_alignment_options(live: LiveRun) -> dict[str, Any]:
+def _find_alignment_options(served: ServedRun) -> dict[str, Any]:
     """Returns how the task of the run tokenizes text; empty, the defaults of the tokenizer, if the task cannot be opened."""
     try:
-        texts = live.task().texts
+        texts = served.task().texts
     except HeadcountError:
         return {}
     return {} if texts is None else {name: value for name, value in texts.alignment.items() if name != "truncate"}
 
 
-def _translate(live: LiveRun, first: str, alignment: Mapping[str, Any]) -> str:
+def _translate(served: ServedRun, first: str, alignment: Mapping[str, Any]) -> str:
     """Returns the greedy output of the model."""
-    model, tokenizer = live.model(), live.tokenizer()
+    model, tokenizer = served.model(), served.tokenizer()
     ids = tokenizer(first, add_special_tokens=alignment.get("add_special_tokens", True))["input_ids"] + list(alignment.get("end", ()))
     with torch.no_grad(), preserve(model):
         generated = model.generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1)
@@ -114,21 +114,21 @@ def _translate(live: LiveRun, first: str, alignment: Mapping[str, Any]) -> str:
     return translation
 
 
-def _evaluate_dense(live: LiveRun, limit: int) -> Evaluation:
+def _evaluate_dense(served: ServedRun, limit: int) -> Evaluation:
     """Returns the evaluation of the dense model on the first `limit` examples of the report split."""
-    if limit not in live.dense_evaluations:
-        live.dense_evaluations[limit] = evaluate(live.model(), live.task(), limit=limit)
-    return live.dense_evaluations[limit]
+    if limit not in served.dense_evaluations:
+        served.dense_evaluations[limit] = evaluate(served.model(), served.task(), limit=limit)
+    return served.dense_evaluations[limit]
 
 
-def ablate(live: LiveRun, body: Any) -> dict[str, Any]:
+def ablate(served: ServedRun, body: Any) -> dict[str, Any]:
     """Returns the metric with heads gated off, compared with the dense model on the same first examples."""
     fields = read_fields(body, ("heads", "limit"))
-    ablated = read_heads(fields["heads"], "heads", len(live.heads), minimum=1)
+    ablated = read_heads(fields["heads"], "heads", len(served.heads), minimum=1)
     limit = read_number(fields["limit"], "limit", 2, EXAMPLES)
-    task, dense = live.task(), _evaluate_dense(live, limit)
-    with mask(live.model(), [live.heads[index] for index in ablated]):
-        gated = evaluate(live.model(), task, limit=limit)
+    task, dense = served.task(), _evaluate_dense(served, limit)
+    with mask(served.model(), [served.heads[index] for index in ablated]):
+        gated = evaluate(served.model(), task, limit=limit)
     differences = compare_with(dense, gated, task.metric.total if task.metric else None)
     name = "metric" if "metric" in differences else "loss"
     change = differences[name]
@@ -145,39 +145,39 @@ def ablate(live: LiveRun, body: Any) -> dict[str, Any]:
     }
 
 
-def prune_run(live: LiveRun, body: Any) -> dict[str, Any]:
+def prune_run(served: ServedRun, body: Any) -> dict[str, Any]:
     """Prunes to so many heads by a method of the run, or of the registry, and writes the model into the run folder."""
     fields = read_fields(body, ("method", "keep", "protect", "repair"), PRUNE_DEFAULTS)
-    method, keep = str(read_text_field(fields["method"], "method")), read_number(fields["keep"], "keep", 1, len(live.heads) - 1)
+    method, keep = str(read_text_field(fields["method"], "method")), read_number(fields["keep"], "keep", 1, len(served.heads) - 1)
     limits = Budget(
-        floor=read_number(fields["floor"], "floor", 0, len(live.heads)),
+        floor=read_number(fields["floor"], "floor", 0, len(served.heads)),
         unit=read_choice(fields["unit"], "unit", ("kv_group", "even")),  # pyright: ignore[reportArgumentType]
-        protected=frozenset(Head.parse(live.heads[index]) for index in read_heads(fields["protect"], "protect", len(live.heads))),
+        protected=frozenset(Head.parse(served.heads[index]) for index in read_heads(fields["protect"], "protect", len(served.heads))),
     )
     seed = read_number(fields["seed"], "seed", 0, MAX_SEED)
     repair = None if fields["repair"] is None else read_flag(fields["repair"], "repair")
-    spec = _build_spec(live, method, keep, limits, seed=seed, repair=repair)
-    check_request(spec, live.model(), HeadMap.of(live.model()))
-    task, dense = live.task(), dense_evaluation_of(live.run)
+    spec = _build_spec(served, method, keep, limits, seed=seed, repair=repair)
+    check_request(spec, served.model(), HeadMap.of(served.model()))
+    task, dense = served.task(), dense_evaluation_of(served.run)
     limit = dense.n_examples if dense is not None else None
-    command = f"headcount serve {live.run.folder.name}: prune by {method}, {keep} heads"
-    with Run.lead(live.run.folder, command=command) as run:
+    command = f"headcount serve {served.run.folder.name}: prune by {method}, {keep} heads"
+    with Run.lead(served.run.folder, command=command) as run:
         run.log(command)
-        pruning = Pruning(run, live.model(), task, limit=limit, command=command, companions=live.folder)
+        pruning = Pruning(run, served.model(), task, limit=limit, command=command, companions=served.folder)
         pruning.evaluate_dense()
         artifact, _ = pruning.make_model(spec)
         run.present(artifact)
         folder = pruning.model_folder(artifact.key)
-    return {"folder": str(folder), "point": point_of(live.run, artifact)}
+    return {"folder": str(folder), "point": point_of(served.run, artifact)}
 
 
-def _build_spec(live: LiveRun, method: str, keep: int, limits: Budget, *, seed: int, repair: bool | None) -> PruneSpec:
+def _build_spec(served: ServedRun, method: str, keep: int, limits: Budget, *, seed: int, repair: bool | None) -> PruneSpec:
     """Returns the request for `keep` heads: by the method of a model of the run that has this label, or by a registered method."""
-    for artifact in live.run.results(PRUNED).values():
+    for artifact in served.run.results(PRUNED).values():
         if method_label(artifact) == method:
             spec = PruneSpec.from_dict(artifact.content["spec"])
             # A request for some kinds of attention counts their heads alone; the heads of the other kinds all stay.
-            others = (block for block in live.run.heads().blocks if spec.kinds and block.kind not in spec.kinds)
+            others = (block for block in served.run.heads().blocks if spec.kinds and block.kind not in spec.kinds)
             budget = limits.resized(keep - sum(len(block.heads) for block in others))
             return replace(spec, budget=budget, seed=seed, repair=spec.repair if repair is None else repair)
     return PruneSpec.of(method, limits.resized(keep), seed=seed, repair=repair)

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headcount.app.serve.live_run import LiveRun
+from headcount.app.serve.served_run import ServedRun
 from headcount.app.serve.server import Site, application
 from headcount.core.errors import ArtifactError, MissingExtra
 from headcount.runs.store import Run
@@ -41,7 +41,7 @@ def serve(
     """Serves runs until it is interrupted; `show` gets the address, which contains the token of this launch. Port 0 takes a free port."""
     token = token or secrets.token_urlsafe(24)
     names = () if host in LOCAL else (host.lower(), socket.gethostname().lower())
-    site = Site([LiveRun(Run.open(folder)) for folder in runs], token)
+    site = Site([ServedRun(Run.open(folder)) for folder in runs], token)
     config = uvicorn.Config(
         application(site, names=names),
         host=host,

@@ -6,12 +6,12 @@ import asyncio
 import html
 import json
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from headcount.app.serve.fields import InvalidRequest
 from headcount.app.serve.guard import Guard
-from headcount.app.serve.live_run import LiveRun
+from headcount.app.serve.served_run import ServedRun
 from headcount.core.errors import HeadcountError, MissingExtra
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect_report
@@ -29,14 +29,15 @@ try:
 except ImportError as error:
     raise MissingExtra("headcount serve needs starlette and uvicorn: pip install 'headcount[serve]'") from error
 
-ACTIONS = {"attend": "attend", "ablate": "ablate", "prune": "prune_run"}
+Action = Literal["attend", "ablate", "prune"]
+ACTIONS: Mapping[Action, str] = {"attend": "attend", "ablate": "ablate", "prune": "prune_run"}
 """The functions of actions.py that a page can call, by the name of the action."""
 
 
 class Site:
     """The pages and live actions of the served runs; one action runs at a time."""
 
-    def __init__(self, runs: Sequence[LiveRun], token: str, bundle: FrontEnd | None = None) -> None:
+    def __init__(self, runs: Sequence[ServedRun], token: str, bundle: FrontEnd | None = None) -> None:
         self.runs, self.token = {str(number): run for number, run in enumerate(runs)}, token
         self.bundle = bundle or load_front_end()
         self._busy = threading.Lock()
@@ -87,7 +88,7 @@ class Site:
         except asyncio.CancelledError:
             return _error_response(503, "headcount serve was stopped; start it again to repeat the action")
 
-    def _run_action(self, run: LiveRun, action: str, content: Any) -> dict[str, Any]:
+    def _run_action(self, run: ServedRun, action: Action, content: Any) -> dict[str, Any]:
         try:
             from headcount.app.serve import actions  # imports torch, which the pages of a run do without
 

@@ -40,8 +40,8 @@ class Pande2021(Definition):
     )
 
     @property
-    def threshold(self) -> float:
-        """The bias that a head must exceed."""
+    def tested_bias(self) -> float:
+        """The bias that a head must exceed, which p-values are tested against."""
         return self.tau
 
     @property

@@ -31,9 +31,9 @@ class Voita2019(Definition):
         return () if self.frequent == FREQUENT else tuple(f"rare:{number}(frequent={self.frequent})" for number in (1, 2))
 
     @property
-    def family_roles(self) -> tuple[str, ...]:
+    def roles_of_families(self) -> tuple[str, ...]:
         """The roles of all families; those of rare words with the number of frequent tokens."""
-        return tuple(name for name in super().family_roles if name != "rare" or not self.further_roles) + self.further_roles
+        return tuple(name for name in super().roles_of_families if name != "rare" or not self.further_roles) + self.further_roles
 
     def accuracy_threshold(self, row: RoleScore) -> float:
         """Returns 90 % for a positional role, else 10 points more than the best fixed offset; both at least 10 points more than a random key."""

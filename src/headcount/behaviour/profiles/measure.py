@@ -48,7 +48,7 @@ class KeyKinds:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _BatchKinds:
+class _KeyKinds:
     """One view of a batch: its queries [batch, q], ordinary keys [batch, k], kinds of keys [batch, q, k, kinds], and sieves of relations."""
 
     queries: Tensor
@@ -82,7 +82,7 @@ class ProfileProbe:
     stored_maps: dict[tuple[int, str], Tensor] = field(default_factory=dict)
     _calls: dict[str, dict[str, list[Tensor]]] = field(default_factory=dict)
     _examples: list[int] = field(default_factory=list)
-    _views: dict[str, _BatchKinds] = field(default_factory=dict)
+    _views: dict[str, _KeyKinds] = field(default_factory=dict)
     _n_calls: dict[str, int] = field(default_factory=dict)
 
     def blocks_of(self, view: ViewName) -> list[AttentionBlock]:
@@ -117,7 +117,7 @@ class ProfileProbe:
         attention = in_float32_or_float64(observation.attention)
         check_finite(attention, self._examples, observation.block)
         if view not in self._views:
-            self._views[view] = self._prepare_view(view, (visible.shape[1], visible.shape[2]))
+            self._views[view] = self._classify_keys(view, (visible.shape[1], visible.shape[2]))
         self._n_calls[path] = self._n_calls.get(path, 0) + 1
         for name, values in _measure_attention(attention, visible, self._views[view]).items():
             self._calls.setdefault(f"{view}/{name}", {}).setdefault(path, []).append(values)
@@ -144,22 +144,22 @@ class ProfileProbe:
         target = len(self.corpus.targets[example].ids) + 1 if self.corpus.targets else 0
         return {"source": (source, source), "target": (target, target), "cross": (target, source)}[view]
 
-    def _prepare_view(self, view: ViewName, shape: tuple[int, int]) -> _BatchKinds:
-        """Returns the kinds of keys of a batch, which do not depend on attention."""
-        tokens = build_view(self.corpus, view, self._examples, shape)
+    def _classify_keys(self, view: ViewName, queries_and_keys: tuple[int, int]) -> _KeyKinds:
+        """Returns the kinds of keys of a batch in one view, of so many queries and keys; they do not depend on attention."""
+        tokens = build_view(self.corpus, view, self._examples, queries_and_keys)
         queries, keys = tokens.queries, tokens.keys
         is_query = queries.ordinary
         if self.corpus.grid:
-            empty = torch.zeros(len(self._examples), *shape, 0)
-            return _BatchKinds(is_query, keys.ordinary, empty, empty.bool())
-        sieves = torch.zeros(len(self._examples), *shape, len(self.kinds.relations), dtype=torch.bool)
+            empty = torch.zeros(len(self._examples), *queries_and_keys, 0)
+            return _KeyKinds(is_query, keys.ordinary, empty, empty.bool())
+        sieves = torch.zeros(len(self._examples), *queries_and_keys, len(self.kinds.relations), dtype=torch.bool)
         if view != "cross" and self.kinds.relations:
             sieves = torch.stack([relation.sieve(tokens) for relation in self.kinds.relations], -1)
         parts = [one_hot_kinds(distance_bins(_word_of_tokens(queries), _word_of_tokens(keys)), len(DISTANCES))]
         if self.kinds.tags:
-            parts.append(one_hot_kinds(self._tag_of_tokens(keys)[:, None, :].expand(-1, shape[0], -1), len(self.kinds.tags) + 1))
+            parts.append(one_hot_kinds(self._tag_of_tokens(keys)[:, None, :].expand(-1, queries_and_keys[0], -1), len(self.kinds.tags) + 1))
         kinds = torch.cat([*parts, sieves.float()], -1) * is_query[:, :, None, None]
-        return _BatchKinds(is_query, keys.ordinary, kinds, sieves & is_query[:, :, None, None])
+        return _KeyKinds(is_query, keys.ordinary, kinds, sieves & is_query[:, :, None, None])
 
     def _tag_of_tokens(self, side: Side) -> Tensor:
         """Returns the part of speech of every token by its number; the last number is for tokens without one."""
@@ -172,11 +172,11 @@ class ProfileProbe:
         return numbers
 
 
-def _measure_attention(attention: Tensor, visible: Tensor, view: _BatchKinds) -> dict[str, Tensor]:
+def _measure_attention(attention: Tensor, visible: Tensor, key_kinds: _KeyKinds) -> dict[str, Tensor]:
     """Returns the numbers of one block on a batch, by name."""
     device = attention.device
-    queries, kinds, sieves = view.queries.to(device), view.kinds.to(device), view.sieves.to(device)
-    confidence, top = strongest_weights(attention, queries, view.ordinary.to(device))
+    queries, kinds, sieves = key_kinds.queries.to(device), key_kinds.kinds.to(device), key_kinds.sieves.to(device)
+    confidence, top = strongest_weights(attention, queries, key_kinds.ordinary.to(device))
     n_with_relation = (sieves & visible[..., None]).any(2).sum(1)  # [batch, relations]
     return {
         "mass": attention_by_kind(attention, kinds),

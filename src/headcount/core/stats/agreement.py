@@ -16,11 +16,11 @@ from headcount.core.stats.samples import (
     Array,
     Estimate,
     Samples,
-    count,
+    check_count,
     derive_seed,
+    error_probability,
     make_generator,
-    require_scalar,
-    tail,
+    require_one_number_per_head,
     to_matching_arrays,
 )
 
@@ -43,7 +43,7 @@ class Correlated:
 
 def pearson(a: ArrayLike, b: ArrayLike) -> Array:
     """Returns Pearson's correlation along the last axis."""
-    first, second = _pair(a, b)
+    first, second = _check_pair(a, b)
     first, second = first - first.mean(-1, keepdims=True), second - second.mean(-1, keepdims=True)
     scale = np.sqrt((first**2).sum(-1)) * np.sqrt((second**2).sum(-1))
     return np.clip((first * second).sum(-1) / scale, -1.0, 1.0)
@@ -53,7 +53,7 @@ def spearman(a: ArrayLike, b: ArrayLike) -> Array:
     """Returns Spearman's rank correlation along the last axis, ties at their mean rank."""
     from scipy import stats
 
-    first, second = _pair(a, b)
+    first, second = _check_pair(a, b)
     return pearson(stats.rankdata(first, axis=-1), stats.rankdata(second, axis=-1))
 
 
@@ -72,10 +72,10 @@ def correlate(
     ways: dict[str, Callable[[ArrayLike, ArrayLike], Array]] = {"spearman": spearman, "pearson": pearson}
     if by not in ways:
         raise StatisticsError(f"no correlation {by!r}. Known: {', '.join(ways)}")
-    a, b = require_scalar(a), require_scalar(b)
+    a, b = require_one_number_per_head(a), require_one_number_per_head(b)
     value = float(ways[by](*to_matching_arrays(a.means(), b.means())))
-    replicates = ways[by](*_replicates(a, b, paired, repeats, seed))
-    quantiles = [tail(level) / 2, 1 - tail(level) / 2]
+    replicates = ways[by](*_replicate_means(a, b, paired, repeats, seed))
+    quantiles = [error_probability(level) / 2, 1 - error_probability(level) / 2]
     centred = value + replicates - np.median(replicates)
     least = min(int((centred <= 0).sum()), int((centred >= 0).sum()))
     low, high = np.clip(np.quantile(centred, quantiles), -1.0, 1.0).tolist()
@@ -85,24 +85,25 @@ def correlate(
     return Correlated(value, low, high, min(1.0, 2 * (1 + least) / (len(replicates) + 1)), Estimate(true_value, true_low, true_high))
 
 
-def _replicates(a: Samples, b: Samples, paired: bool, repeats: int, seed: int) -> tuple[Array, Array]:
+def _replicate_means(a: Samples, b: Samples, paired: bool, repeats: int, seed: int) -> tuple[Array, Array]:
     if not paired:
-        return _alone(a, repeats, derive_seed(seed, 0)), _alone(b, repeats, derive_seed(seed, 1))
+        return _bootstrap_means(a, repeats, derive_seed(seed, 0)), _bootstrap_means(b, repeats, derive_seed(seed, 1))
     if a.n_groups != b.n_groups or a.n != b.n:
         raise StatisticsError(
             f"paired scores must come from the same examples, got {a.n} in {a.n_groups} groups and {b.n} in {b.n_groups}; else pass paired=False"
         )
-    a.counts()
-    b.counts()
+    a.count_groups_of_heads()
+    b.count_groups_of_heads()
     chunks = list(replicate([a, b], draw_with_replacement(a.n_groups, seed), repeats))
     return np.concatenate([chunk[0][:, 0] for chunk in chunks]), np.concatenate([chunk[1][:, 0] for chunk in chunks])
 
 
-def _alone(part: Samples, repeats: int, seed: int) -> Array:
-    return part.means()[None] if part.n_groups == 1 else bootstrap(part, seed=seed, repeats=repeats)
+def _bootstrap_means(samples: Samples, repeats: int, seed: int) -> Array:
+    """Returns replicates of the mean of every head, [repeats, heads]; of a single group, which cannot be resampled, the means themselves."""
+    return samples.means()[None] if samples.n_groups == 1 else bootstrap(samples, seed=seed, repeats=repeats)
 
 
-def _pair(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
+def _check_pair(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.ndim == 0 or second.ndim == 0 or first.shape[-1] != second.shape[-1] or first.shape[-1] < 2:
         raise StatisticsError(f"a correlation needs the same 2 heads or more in both, got shapes {first.shape} and {second.shape}")
@@ -132,15 +133,24 @@ class Stability:
 
 
 def stability(
-    samples: Samples, sizes: Sequence[int], k: int, *, seed: int, repeats: int = 200, higher_is_keep: bool = True, level: float = 0.95
+    samples: Samples,
+    sizes: Sequence[int],
+    n_lowest: int,
+    *,
+    seed: int,
+    repeats: int = 200,
+    higher_is_keep: bool = True,
+    level: float = 0.95,
 ) -> tuple[Stability, ...]:
-    """Returns how stable ranks are by calibration size: Spearman, and the share of the lowest k in common, mean and percentiles over random subsets.
+    """Returns how stable ranks are by calibration size: Spearman, and the share of the lowest heads in common: mean and ends over random subsets.
 
     A size counts examples and is honoured as that share of the groups, rounded, at least 1; up to 256 examples a group is one example.
     A subset in which all heads tie ranks nothing and counts as correlation 0.
     """
-    samples = require_scalar(samples).orient(higher_is_keep=higher_is_keep)
-    return tuple(_at(samples, size, k, repeats, derive_seed(seed, number), level) for number, size in enumerate(sizes))
+    samples = require_one_number_per_head(samples).orient(higher_is_keep=higher_is_keep)
+    return tuple(
+        _stability_at_size(samples, size, n_lowest, repeats, derive_seed(seed, number), level) for number, size in enumerate(sizes)
+    )
 
 
 def reliability(samples: Samples, *, seed: int, repeats: int = 200, level: float = 0.95) -> Estimate:
@@ -148,28 +158,32 @@ def reliability(samples: Samples, *, seed: int, repeats: int = 200, level: float
 
     c is all groups over those of a half. The ends are percentiles over splits. A negative estimate counts as 0.
     """
-    samples = require_scalar(samples)
+    samples = require_one_number_per_head(samples)
     if samples.n_groups < 2:
         raise StatisticsError("split halves need 2 examples or more, got 1; score on more examples")
     half = samples.n_groups // 2
-    first, second = _subsets(samples, half, repeats, seed, sets=2)
+    first, second = _mean_of_subsets(samples, half, repeats, seed, sets=2)
     r = np.maximum(_spearman(first, second), 0.0)
     c = samples.n_groups / half
-    half_estimate = _summary(r, level)
+    half_estimate = _to_estimate(r, level)
     return Estimate(*(c * x / (1 + (c - 1) * x) for x in (half_estimate.value, half_estimate.low, half_estimate.high)))
 
 
-def _at(samples: Samples, size: int, k: int, repeats: int, seed: int, level: float) -> Stability:
-    count(size, "size", 1, samples.n)
+def _stability_at_size(samples: Samples, size: int, n_lowest: int, repeats: int, seed: int, level: float) -> Stability:
+    check_count(size, "size", 1, samples.n)
     groups = max(1, round(size / samples.n * samples.n_groups))
     sets = 2 if 2 * groups <= samples.n_groups else 1
-    first, *disjoint = _subsets(samples, groups, repeats, seed, sets)
+    first, *disjoint = _mean_of_subsets(samples, groups, repeats, seed, sets)
     pairs = [(first, samples.means()[None]), *((first, second) for second in disjoint)]
-    estimates = [_summary(values, level) for a, b in pairs for values in (_spearman(a, b), (ends(a, k) & ends(b, k)).sum(-1) / k)]
+    estimates = [
+        _to_estimate(values, level)
+        for a, b in pairs
+        for values in (_spearman(a, b), (ends(a, n_lowest) & ends(b, n_lowest)).sum(-1) / n_lowest)
+    ]
     return Stability(size, groups, *estimates, *[None] * (4 - len(estimates)))
 
 
-def _subsets(samples: Samples, groups: int, repeats: int, seed: int, sets: int) -> list[Array]:
+def _mean_of_subsets(samples: Samples, groups: int, repeats: int, seed: int, sets: int) -> list[Array]:
     chunks = [chunk for (chunk,) in replicate([samples], _draw_disjoint(samples.n_groups, groups, sets, seed), repeats)]
     means = np.concatenate(chunks)
     return [means[:, number] for number in range(sets)]
@@ -195,8 +209,8 @@ def _spearman(a: Array, b: Array) -> Array:
     return correlations
 
 
-def _summary(values: Array, level: float) -> Estimate:
-    low, high = np.quantile(values, [tail(level) / 2, 1 - tail(level) / 2])
+def _to_estimate(values: Array, level: float) -> Estimate:
+    low, high = np.quantile(values, [error_probability(level) / 2, 1 - error_probability(level) / 2])
     return Estimate(float(values.mean()), float(low), float(high))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import Array, finite, tail
+from headcount.core.stats.samples import Array, error_probability, finite
 
 BETS = np.linspace(0.05, 0.95, 10)
 """The bets, as shares of the largest."""
@@ -41,12 +41,30 @@ def betting_bound(values: ArrayLike, clip: float, level: float = 0.95) -> Array:
         clip: What a value can be at most; larger ones count as that. The bound is that of the mean of clipped values.
         level: The confidence.
     """
-    clipped, goal = _clip(values, clip), -np.log(tail(level))
+    clipped, goal = _clip(values, clip), -np.log(error_probability(level))
     low, high = clipped.mean(0), np.full(clipped.shape[1], float(clip))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         refuted = _largest_log_wealth(clipped, middle, clip) >= goal
         low, high = np.where(refuted, low, middle), np.where(refuted, middle, high)
+    return high
+
+
+def fewest_values(mean: float, clip: float, p: float) -> int:
+    """Returns how many values, all 0, the gamblers need to refute a mean at this p-value: with fewer, nothing can be refuted so surely.
+
+    Args:
+        mean: The mean of the null hypothesis, above 0 and below clip.
+        clip: As for `betting_p`.
+        p: The p-value to reach.
+    """
+    if not 0 < mean < clip or not 0 < p < 1:
+        raise StatisticsError(f"the mean must lie between 0 and {clip:g} and p between 0 and 1, got {mean:g} and {p:g}")
+    growth, goal = np.log1p(BETS * mean / (clip - mean)), np.log(len(BETS) / p)
+    low, high = 0, int(np.ceil(goal / growth[-1]))  # the boldest gambler alone reaches the goal with `high`
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if np.logaddexp.reduce(middle * growth) >= goal else (middle, high)
     return high
 
 

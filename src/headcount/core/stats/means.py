@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.hall import hall_transform, inverse_hall_transform
-from headcount.core.stats.samples import Array, finite, tail
+from headcount.core.stats.samples import Array, error_probability, finite
 from headcount.core.stats.significance import Difference, away_from_zero
 
 FEWEST_NONZERO = 10
@@ -56,7 +56,7 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> MeanDifference:
     n, mean, stderr = len(numbers), float(numbers.mean()), float(numbers.std(ddof=1) / np.sqrt(len(numbers)))
     if stderr == 0:
         return MeanDifference(mean, mean, mean, 0.0)
-    size, skewness, alpha = np.array(float(n)), np.array(_skewness(numbers)), tail(level)
+    size, skewness, alpha = np.array(float(n)), np.array(_skewness(numbers)), error_probability(level)
     ends = special.stdtrit(n - 1, np.array([1 - alpha / 2, alpha / 2]))
     low, high = mean - stderr * inverse_hall_transform(ends, size, skewness)
     statistic = hall_transform(np.array(mean / stderr), size, skewness)
@@ -71,7 +71,7 @@ def t_interval(values: ArrayLike, *, level: float = 0.95) -> Difference:
     if numbers.ndim != 1 or len(numbers) < 2:
         raise StatisticsError(f"an interval needs a vector of 2 values or more, got shape {numbers.shape}")
     n, mean, stderr = len(numbers), float(numbers.mean()), float(numbers.std(ddof=1) / np.sqrt(len(numbers)))
-    reach = float(special.stdtrit(n - 1, 1 - tail(level) / 2)) * stderr
+    reach = float(special.stdtrit(n - 1, 1 - error_probability(level) / 2)) * stderr
     return Difference(mean, mean - reach, mean + reach, float(away_from_zero([mean], [stderr], n - 1)[0]))
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -58,15 +59,15 @@ class QualityLoss(ABC):
         """Returns the lower and the upper bound, each one-sided at this level."""
 
     @abstractmethod
-    def p_certified(self, margin: float) -> float:
+    def p_value_of_at_least(self, margin: float) -> float:
         """Returns the p-value of the loss being `margin` or more: a small one certifies the smaller model."""
 
     @abstractmethod
-    def p_worse(self, margin: float) -> float:
+    def p_value_of_at_most(self, margin: float) -> float:
         """Returns the p-value of the loss being `margin` or less: a small one shows that the smaller model is worse than that."""
 
     @abstractmethod
-    def stderr(self, margin: float) -> float:
+    def stderr_at(self, margin: float) -> float:
         """Returns the standard error of the estimate if the loss were `margin`."""
 
     def excess(self, margin: float) -> float:
@@ -78,7 +79,7 @@ class QualityLoss(ABC):
         room = -self.excess(margin)
         if room <= 0:
             return None
-        return int(np.ceil(self.n * (POWER_QUANTILES * self.stderr(margin) / room) ** 2))
+        return int(np.ceil(self.n * (POWER_QUANTILES * self.stderr_at(margin) / room) ** 2))
 
 
 class TangoLoss(QualityLoss):
@@ -101,15 +102,15 @@ class TangoLoss(QualityLoss):
         low, high = self._counts.interval(2 * level - 1)
         return -high, -low
 
-    def p_certified(self, margin: float) -> float:
+    def p_value_of_at_least(self, margin: float) -> float:
         """Returns the one-sided p-value of Tango's statistic at the margin."""
         return self._counts.p_above(-margin)
 
-    def p_worse(self, margin: float) -> float:
+    def p_value_of_at_most(self, margin: float) -> float:
         """Returns the p-value of the other side."""
         return self._counts.p_below(-margin)
 
-    def stderr(self, margin: float) -> float:
+    def stderr_at(self, margin: float) -> float:
         """Returns the standard error under the margin, as the statistic has it."""
         return self._counts.stderr(-margin)
 
@@ -135,18 +136,25 @@ class BettingLoss(QualityLoss):
         """Returns both bounds of the mean of the clipped damage."""
         return -float(betting_bound(-self._damage, self.clip, level)[0]), float(betting_bound(self._damage, self.clip, level)[0])
 
-    def p_certified(self, margin: float) -> float:
+    def p_value_of_at_least(self, margin: float) -> float:
         """Returns 1 / the largest wealth of gamblers who bet that the mean is below the margin; 1 for a margin beyond the clip."""
         return float(betting_p(self._damage, margin, self.clip)[0]) if margin < self.clip else 1.0
 
-    def p_worse(self, margin: float) -> float:
+    def p_value_of_at_most(self, margin: float) -> float:
         """Returns the same for gamblers who bet that it is above."""
         return float(betting_p(-self._damage, -margin, self.clip)[0]) if margin < self.clip else 1.0
 
-    def stderr(self, margin: float) -> float:
+    def stderr_at(self, margin: float) -> float:
         """Returns the standard error of the mean."""
         del margin
         return float(self._damage.std(ddof=1) / np.sqrt(self.n))
+
+
+class _ModelMetrics(NamedTuple):
+    """The metric of the dense and of the smaller model, one value per resample."""
+
+    dense: Array
+    small: Array
 
 
 class BootstrapLoss(QualityLoss):
@@ -199,22 +207,22 @@ class BootstrapLoss(QualityLoss):
         low, high = np.quantile(self._losses(1.0), [1 - level, level])
         return min(float(low), self.estimate), max(float(high), self.estimate)
 
-    def p_certified(self, margin: float) -> float:
+    def p_value_of_at_least(self, margin: float) -> float:
         """Returns the share of resamples in which the loss is `margin` or more."""
         return self._share(self._losses(1.0) >= margin)
 
-    def p_worse(self, margin: float) -> float:
+    def p_value_of_at_most(self, margin: float) -> float:
         """Returns the share of resamples in which the loss is `margin` or less."""
         return self._share(self._losses(1.0) <= margin)
 
-    def stderr(self, margin: float) -> float:
+    def stderr_at(self, margin: float) -> float:
         """Returns the standard deviation of the difference over resamples."""
         del margin
         return float(self._losses(1.0).std(ddof=1))
 
     def relative_bound(self, level: float = 0.95) -> float | None:
         """Returns the upper bound as a share of the dense model's metric; None where a resample has a dense metric of 0 or below."""
-        dense, _ = self._replicates
+        dense = self._resampled_metrics.dense
         if dense.min() <= 0 or self._values[0] <= 0:
             return None
         shares = self._losses(1.0) / dense
@@ -225,18 +233,18 @@ class BootstrapLoss(QualityLoss):
         return RelativeLoss(self, share)
 
     @cached_property
-    def _replicates(self) -> tuple[Array, Array]:
+    def _resampled_metrics(self) -> _ModelMetrics:
         """The metric of both models in every resample."""
         draw, step = draw_with_replacement(self.n, self._seed), max(1, _CELLS // self.n)
         counts = (draw(min(step, N_RESAMPLES - start))[:, 0] for start in range(0, N_RESAMPLES, step))
         totals = [[finite(self._total(drawn @ part), "totals of a resample") for part in self._parts] for drawn in counts]
         dense, small = (np.concatenate(parts) for parts in zip(*totals, strict=True))
-        return dense, small
+        return _ModelMetrics(dense, small)
 
     def _losses(self, dense_share: float) -> Array:
         """Returns by how much the smaller model's metric is worse than a share of the dense model's, in every resample."""
-        dense, small = self._replicates
-        return self._sign * (dense_share * dense - small)
+        metrics = self._resampled_metrics
+        return self._sign * (dense_share * metrics.dense - metrics.small)
 
     def _share(self, extreme: NDArray[np.bool_]) -> float:
         return float((1 + extreme.sum()) / (N_RESAMPLES + 1))
@@ -281,15 +289,15 @@ class RelativeLoss(QualityLoss):
         low, high = np.quantile(self._loss._losses(self._dense_share), [1 - level, level])
         return float(low), float(high)
 
-    def p_certified(self, margin: float = 0.0) -> float:
+    def p_value_of_at_least(self, margin: float = 0.0) -> float:
         """Returns the share of resamples in which more is lost."""
         return self._loss._share(self._loss._losses(self._dense_share) >= margin)
 
-    def p_worse(self, margin: float = 0.0) -> float:
+    def p_value_of_at_most(self, margin: float = 0.0) -> float:
         """Returns the share of resamples in which less is lost."""
         return self._loss._share(self._loss._losses(self._dense_share) <= margin)
 
-    def stderr(self, margin: float = 0.0) -> float:
+    def stderr_at(self, margin: float = 0.0) -> float:
         """Returns the standard deviation over resamples."""
         del margin
         return float(self._loss._losses(self._dense_share).std(ddof=1))

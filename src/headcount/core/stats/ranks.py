@@ -1,4 +1,4 @@
-"""Ranks under resampling: 1 is the head to keep first; ties fall in an order that has nothing to do with the position of a head."""
+"""Ranks and sets of ranks: 1 is the head to keep first; ties fall in an order that has nothing to do with the position of a head."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import Array, Intervals, check_replicates, count, finite, tail, to_matching_arrays
+from headcount.core.stats.means import SKEWNESS_SHARE
+from headcount.core.stats.resampling import draw_with_replacement
+from headcount.core.stats.samples import Array, Intervals, check_count, error_probability, finite, to_matching_arrays
 
-Units = Sequence[Sequence[int]]
 End = Literal["lowest", "highest"]
+MOST_RANKED = 1500
+"""Of more heads than this, ranks have no sets: the pairs are too many."""
+_CELLS = 2**21
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +46,55 @@ def ranks(values: ArrayLike, *, higher_is_keep: bool = True, ties: Sequence[int]
     return ranked
 
 
-def rank_intervals(
-    replicates: ArrayLike, *, higher_is_keep: bool = True, level: float = 0.95, ties: Sequence[int] | None = None
-) -> Intervals:
-    """Returns the interval of ranks of every head that holds at least `level` of the replicates. Heads whose scores tie have wide intervals."""
-    replicate_ranks = ranks(check_replicates(replicates), higher_is_keep=higher_is_keep, ties=ties)
-    edge = tail(level) / 2
-    low, high = np.quantile(replicate_ranks, [edge, 1 - edge], axis=0, method="inverted_cdf").astype(np.int64)
-    return Intervals(low, high)
+def rank_sets(values: ArrayLike, *, seed: int, repeats: int = 1000, higher_is_keep: bool = True, level: float = 0.95) -> Intervals | None:
+    """Returns a set of ranks of every head, such that all sets hold together with this confidence (Mogstad, Romano, Shaikh and Wilhelm 2024).
 
+    Two heads differ where |difference| / standard error is above the quantile of the largest such ratio over all pairs (max-t over resamples, carried
+    over to a t distribution). Heads that do not differ share their ranks. A pair whose difference is too skewed for an interval of its mean
+    (`means.is_too_thin`) is not told apart.
 
-def lowest(replicates: ArrayLike, k: int, *, higher_is_keep: bool = True, units: Units = (), ties: Sequence[int] | None = None) -> Array:
-    """Returns every head's probability of being among the lowest k, those removed first.
+    Args:
+        values: One number per group of examples and head, [groups, heads], whose means are the scores.
+        seed: Seeds the resampling.
+        repeats: How often examples are resampled.
+        higher_is_keep: Whether rank 1 is the largest score.
+        level: The confidence that all sets hold.
 
-    With `units` (heads that are removed together: KV groups) k counts units, and a unit is ranked by the mean of its members.
+    Returns:
+        The first and the last rank of each head; None of more than MOST_RANKED heads, whose pairs are too many.
     """
-    scores = check_replicates(replicates)
-    groups = unit_list(scores.shape[-1], units)
-    of_units = None if ties is None else [min(ties[head] for head in unit) for unit in groups]
-    return to_heads(lowest_units(scores, k, groups, higher_is_keep, of_units).mean(0), groups)
+    from scipy import special
+
+    numbers = finite(values, "values")
+    n, n_heads = numbers.shape
+    if n_heads > MOST_RANKED or n < 2:
+        return None
+    means = numbers.mean(0) if higher_is_keep else -numbers.mean(0)
+    residuals = numbers - numbers.mean(0)
+    covariance = residuals.T @ residuals / n
+    variance = np.diag(covariance)
+    square = np.add.outer(variance, variance) - 2 * covariance
+    square[square <= 1e-14 * variance.max()] = 0.0  # pairs that move as one, but for rounding
+    spread = np.sqrt(square / (n - 1))
+    largest = np.zeros(repeats)
+    draw, step = draw_with_replacement(n, seed), max(1, _CELLS // max(n, n_heads))
+    for start in range(0, repeats, step):
+        shifts = draw(min(step, repeats - start))[:, 0] @ residuals / n
+        part = largest[start : start + step]
+        for head in range(n_heads - 1):
+            gaps, error = np.abs(shifts[:, head + 1 :] - shifts[:, [head]]), spread[head, head + 1 :]
+            np.maximum(part, np.divide(gaps, error, out=np.zeros_like(gaps), where=error > 0).max(1), out=part)
+    quantile = np.quantile(largest, 1 - error_probability(level), method="higher")
+    reach = -special.stdtrit(n - 1, max(special.ndtr(-quantile), np.finfo(float).tiny))
+    differs = (np.subtract.outer(means, means) > reach * spread) & ~_are_too_skewed(residuals, square)
+    return Intervals(1 + differs.sum(0), n_heads - differs.sum(1))
+
+
+def _are_too_skewed(residuals: Array, square: Array) -> NDArray[np.bool_]:
+    """Returns of which pairs of heads the differences [groups] are too skewed, from their variances [heads, heads]."""
+    cube, mixed = (residuals**3).sum(0), (residuals**2).T @ residuals
+    third = (np.subtract.outer(cube, cube) - 3 * mixed + 3 * mixed.T) / len(residuals)
+    return (square > 0) & (third**2 > square**3 * len(residuals) / SKEWNESS_SHARE)
 
 
 def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overlap:
@@ -77,34 +111,16 @@ def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overl
 def ends(values: ArrayLike, k: int, end: End = "lowest", ties: Sequence[int] | None = None) -> NDArray[np.bool_]:
     """Returns which heads along the last axis are the lowest, or the highest, k; more means keep."""
     ranked = ranks(values, ties=ties)
-    n = count(ranked.shape[-1], "heads", 1)
-    count(k, "k", 1, n)
+    n = check_count(ranked.shape[-1], "heads", 1)
+    check_count(k, "k", 1, n)
     if end not in ("lowest", "highest"):
         raise StatisticsError(f"end must be 'lowest' or 'highest', got {end!r}")
     return ranked > n - k if end == "lowest" else ranked <= k
 
 
-def unit_list(n_heads: int, units: Units) -> list[tuple[int, ...]]:
-    """Returns the units in flat order, single heads if none are given; raises StatisticsError unless they hold every head once."""
-    groups = sorted((tuple(int(head) for head in unit) for unit in units), key=lambda unit: min(unit, default=-1))
-    if not groups:
-        return [(head,) for head in range(n_heads)]
-    if sorted(head for unit in groups for head in unit) != list(range(n_heads)) or not all(groups):
-        raise StatisticsError(f"units must hold each of the {n_heads} heads exactly once, by index from 0, and none may be empty")
-    return groups
-
-
 def unit_means(values: Array, groups: Sequence[tuple[int, ...]]) -> Array:
     """Returns the mean over every unit's members, [..., units]."""
     return np.stack([values[..., list(unit)].mean(-1) for unit in groups], axis=-1)
-
-
-def lowest_units(
-    replicates: Array, k: int, groups: Sequence[tuple[int, ...]], higher_is_keep: bool, ties: Sequence[int] | None = None
-) -> NDArray[np.bool_]:
-    """Returns which units are among the lowest k, in every replicate."""
-    means = unit_means(replicates, groups)
-    return ends(means if higher_is_keep else -means, k, ties=ties)
 
 
 def to_heads(values: NDArray, groups: Sequence[tuple[int, ...]]) -> Array:

@@ -1,14 +1,14 @@
-"""Resampled means of scores, the intervals that follow, and pseudo-values of the jackknife."""
+"""Resampled means of scores, and pseudo-values of the jackknife."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import Array, Intervals, Samples, check_replicates, count, finite, make_generator, require_scalar, tail
+from headcount.core.stats.samples import Array, Samples, check_count, finite, make_generator, require_one_number_per_head
 
 Combine = Callable[[Array], Array]  # mean features [..., heads, features] -> [..., heads]
 Draw = Callable[[int], NDArray]  # rows -> how often each set of each row takes each group, [rows, sets, groups]
@@ -23,7 +23,7 @@ def bootstrap(samples: Samples, *, seed: int, repeats: int = 2000, combine: Comb
     Empty groups are left out. A resample in which some head has no weight has no mean there and is drawn again.
     """
     samples = samples.drop_empty_groups()
-    samples.counts()
+    samples.count_groups_of_heads()
     shape, draw = samples.sums.shape[1:], draw_with_replacement(samples.n_groups, seed)
     return np.concatenate([_combine(samples, means.reshape(-1, *shape), combine) for (means,) in replicate([samples], draw, repeats)])
 
@@ -41,7 +41,7 @@ def draw_with_replacement(groups: int, seed: int) -> Draw:
 
 def replicate(parts: Sequence[Samples], draw: Draw, repeats: int) -> Iterator[list[Array]]:
     """Yields chunks of means [rows, sets, heads], one array for each of `parts`; all parts get the same draws. Chunks bound the memory."""
-    count(repeats, "repeats", 1)
+    check_count(repeats, "repeats", 1)
     flats = [part.flat() for part in parts]
     size = max(1, _CELLS // max(max(flat.n_groups, flat.n_heads) for flat in flats))
     n_good = n_drawn = 0
@@ -58,19 +58,6 @@ def replicate(parts: Sequence[Samples], draw: Draw, repeats: int) -> Iterator[li
         yield [(counts[good] @ flat.sums) / weight[good] for flat, weight in zip(flats, weights, strict=True)]
 
 
-def intervals(replicates: ArrayLike, level: float = 0.95, *, samples: Samples | None = None, combine: Combine | None = None) -> Intervals:
-    """Returns the percentile interval of every head; with the `samples` behind the replicates the BCa interval, which corrects bias and skewness.
-
-    BCa (Efron 1987): percentiles Φ(z₀ + (z₀ + z)/(1 − a(z₀ + z))), z₀ from the share of replicates below the estimate, a from the jackknife.
-    """
-    scores = check_replicates(replicates)
-    edges = np.array([tail(level) / 2, 1 - tail(level) / 2])
-    if samples is None:
-        low, high = np.quantile(scores, edges, axis=0)
-        return Intervals(low, high)
-    return Intervals(*_quantiles(scores, _bca_shares(scores, samples, edges, combine)))
-
-
 def pseudovalues(samples: Samples, combine: Combine) -> Samples:
     """Returns samples of one number per head whose mean is combine(mean features) and whose spread is that of the jackknife.
 
@@ -84,7 +71,7 @@ def pseudovalues(samples: Samples, combine: Combine) -> Samples:
 
 def _combine(samples: Samples, means: Array, combine: Combine | None) -> Array:
     if combine is None:
-        require_scalar(samples)
+        require_one_number_per_head(samples)
         return means
     values = finite(combine(means), "combined scores")
     if values.shape[-1] != samples.n_heads or values.ndim != means.ndim - samples.sums.ndim + 2:
@@ -93,7 +80,7 @@ def _combine(samples: Samples, means: Array, combine: Combine | None) -> Array:
 
 
 def _leave_one_out(samples: Samples, combine: Combine | None) -> Array:
-    samples.counts()
+    samples.count_groups_of_heads()
     flat = samples.flat()
     means = _others(flat.sums) / _others(flat.weights)
     return _combine(samples, means.reshape(samples.sums.shape), combine)
@@ -105,26 +92,3 @@ def _others(values: Array) -> Array:
     before = np.concatenate([none, values[:-1].cumsum(0)])
     after = np.concatenate([values[:0:-1].cumsum(0)[::-1], none])
     return before + after
-
-
-def _bca_shares(replicates: Array, samples: Samples, edges: Array, combine: Combine | None) -> Array:
-    from scipy import special
-
-    samples = samples.drop_empty_groups()
-    values, jackknife = _combine(samples, samples.means(), combine), _leave_one_out(samples, combine)
-    below = (replicates < values).sum(0) + 0.5 * (replicates == values).sum(0)
-    shift = special.ndtri((below + 0.5) / (len(replicates) + 1.0))
-    gaps = jackknife.mean(0) - jackknife
-    scale = (gaps**2).sum(0) ** 1.5
-    acceleration = np.divide((gaps**3).sum(0), 6 * scale, out=np.zeros_like(scale), where=scale > 0)
-    moved = shift + special.ndtri(edges)[:, None]
-    return special.ndtr(shift + moved / (1 - acceleration * moved))  # [2, heads]
-
-
-def _quantiles(replicates: Array, shares: Array) -> Array:
-    ordered = np.sort(replicates, axis=0)
-    position = shares * (len(replicates) - 1)
-    floor = np.floor(position).astype(int)
-    low = np.take_along_axis(ordered, floor, axis=0)
-    high = np.take_along_axis(ordered, np.minimum(floor + 1, len(replicates) - 1), axis=0)
-    return low + (high - low) * (position - floor)

@@ -99,7 +99,7 @@ class Samples:
 
     def stderr(self) -> Array:
         """Returns the standard error of every mean over groups: √(G/(G−1) Σ (s_g − μ w_g)²) / Σ w."""
-        counts = self.counts()
+        counts = self.count_groups_of_heads()
         total = _over_features(self.weights.sum(0), self.sums[0])
         squares = (self.residuals() ** 2).sum(0)
         return np.sqrt(squares * _over_features(counts / (counts - 1.0), self.sums[0])) / total
@@ -108,7 +108,12 @@ class Samples:
         """Returns the residual of each group, s_g − μ w_g."""
         return self.sums - self.means() * _over_features(self.weights, self.sums)
 
-    def counts(self) -> Array:
+    def group_values(self) -> Array:
+        """Returns one number per group and head whose means are the scores and whose spread is theirs, μ + (s_g − μ w_g) G / Σ w."""
+        samples = require_one_number_per_head(self)
+        return samples.means() + samples.residuals() * samples.n_groups / samples.weights.sum(0)
+
+    def count_groups_of_heads(self) -> Array:
         """Returns in how many groups each head has weight; raises StatisticsError if that is below 2, where no spread is defined."""
         counts = (self.weights > 0).sum(0).astype(float)
         if counts.min() < 2:
@@ -139,7 +144,7 @@ def to_matching_arrays(a: ArrayLike, b: ArrayLike, names: tuple[str, str] = ("a"
     return first, second
 
 
-def require_scalar(samples: Samples) -> Samples:
+def require_one_number_per_head(samples: Samples) -> Samples:
     """Returns the samples without empty groups; raises StatisticsError if they hold features rather than one number per head."""
     if samples.sums.ndim != 2:
         raise StatisticsError(f"one number per head is needed, got sums of shape {samples.sums.shape}; combine the features first")
@@ -163,22 +168,14 @@ def derive_seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0])
 
 
-def check_replicates(replicates: ArrayLike) -> Array:
-    """Returns the replicates as a finite array [repeats, heads]."""
-    array = finite(replicates, "replicates")
-    if array.ndim != 2:
-        raise StatisticsError(f"replicates must be [repeats, heads], got {array.shape}")
-    return array
-
-
-def tail(level: float) -> float:
+def error_probability(level: float) -> float:
     """Returns 1 − level; raises StatisticsError outside (0, 1)."""
     if not 0.0 < level < 1.0:
         raise StatisticsError(f"level must lie between 0 and 1, got {level}; 0.95 is customary")
     return 1.0 - level
 
 
-def count(value: int, name: str, low: int, high: int | None = None) -> int:
+def check_count(value: int, name: str, low: int, high: int | None = None) -> int:
     """Returns the value; raises StatisticsError unless it lies in [low, high]."""
     if value < low or (high is not None and value > high):
         limits = f"from {low} to {high}" if high is not None else f"{low} or more"

@@ -8,6 +8,8 @@ from math import sqrt
 from statistics import mean, stdev
 from typing import Self
 
+from headcount.core.metric_range import range_of_metric
+
 MIN_SEEDS = 3
 """With fewer seeds neither a standard deviation nor an interval over seeds is given."""
 
@@ -20,7 +22,7 @@ class SeedScores:
         n_seeds: How many seeds there are.
         steps: Optimiser steps of the shortest stage that trained; None where nothing trained.
         mean: The mean over seeds.
-        low: The lower end of its 95 % interval by t over seeds; None below three seeds.
+        low: The lower end of its 95 % interval by t over seeds, where the metric's range does not end before; None below three seeds.
         high: The upper end.
         deviation: The standard deviation over seeds; None below three seeds.
     """
@@ -33,8 +35,8 @@ class SeedScores:
     deviation: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float], steps: int | None = None) -> Self:
-        """Returns the summary of the values of all seeds."""
+    def of(cls, values: Sequence[float], metric: str, steps: int | None = None) -> Self:
+        """Returns the summary of the values of a metric by all seeds."""
         n_seeds, center = len(values), mean(values)
         if n_seeds < MIN_SEEDS:
             return cls(n_seeds, steps, center, None, None, None)
@@ -42,4 +44,5 @@ class SeedScores:
 
         deviation = stdev(values)
         reach = float(special.stdtrit(n_seeds - 1, 0.975)) * deviation / sqrt(n_seeds)
-        return cls(n_seeds, steps, center, center - reach, center + reach, deviation)
+        lowest, highest = range_of_metric(metric)
+        return cls(n_seeds, steps, center, max(lowest, center - reach), min(highest, center + reach), deviation)

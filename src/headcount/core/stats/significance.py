@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.resampling import draw_with_replacement
-from headcount.core.stats.samples import Array, count, finite, make_generator, tail, to_matching_arrays
+from headcount.core.stats.samples import Array, check_count, error_probability, finite, make_generator, to_matching_arrays
 from headcount.core.stats.tango import PairedCounts
 
 Adjust = Literal["bh", "bonferroni", "none"]
@@ -86,8 +86,7 @@ class Difference:
 def tango(correct_a: ArrayLike, correct_b: ArrayLike, *, level: float = 0.95) -> Difference:
     """Compares two accuracies on the same examples by Tango's score method (`PairedCounts`); the p-value is McNemar's without correction."""
     counts = PairedCounts.of(correct_a, correct_b)
-    p = min(1.0, 2 * min(counts.p_above(0.0), counts.p_below(0.0))) if counts.only_first + counts.only_second else 1.0
-    return Difference(counts.difference, *counts.interval(level), p)
+    return Difference(counts.difference, *counts.interval(level), counts.p_equal())
 
 
 def paired_bootstrap(
@@ -101,10 +100,10 @@ def paired_bootstrap(
     a, b = to_matching_arrays(parts_a, parts_b, ("parts_a", "parts_b"))
     if a.ndim != 2 or len(a) < 2:
         raise StatisticsError(f"parts must be [examples, parts] with 2 examples or more, got {a.shape}")
-    count(repeats, "repeats", 1)
+    check_count(repeats, "repeats", 1)
     draw, step = draw_with_replacement(len(a), seed), max(1, _CELLS // len(a))
     replicates = np.concatenate([_differences(draw(min(step, repeats - start))[:, 0], a, b, total) for start in range(0, repeats, step)])
-    low, high = np.quantile(replicates, [tail(level) / 2, 1 - tail(level) / 2])
+    low, high = np.quantile(replicates, [error_probability(level) / 2, 1 - error_probability(level) / 2])
     slack = 1e-12 * max(abs(low), abs(high))  # differences that are 0 may round apart
     least = min(int((replicates <= slack).sum()), int((replicates >= -slack).sum()))
     observed = _differences(np.ones((1, len(a))), a, b, total)
@@ -126,7 +125,7 @@ def sign_flip(
         raise StatisticsError(f"alternative must be 'two-sided', 'greater' or 'less', got {alternative!r}")
     turned = -values if alternative == "less" else values
     exact = len(values) <= _EXACT
-    total = 2 ** len(values) if exact else count(repeats, "repeats", 1)
+    total = 2 ** len(values) if exact else check_count(repeats, "repeats", 1)
     rng, step, extreme = make_generator(seed), max(1, _CELLS // max(values[0].size, len(values))), 0
     for start in range(0, total, step):
         rows = min(step, total - start)

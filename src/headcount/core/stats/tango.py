@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import tail, to_matching_arrays
+from headcount.core.stats.samples import error_probability, to_matching_arrays
 
 _HALVINGS = 60
 
@@ -66,11 +66,15 @@ class PairedCounts:
 
         return float(special.ndtr(self.statistic(difference)))
 
+    def p_equal(self) -> float:
+        """Returns the two-sided p-value of no difference, which is McNemar's without correction."""
+        return min(1.0, 2 * min(self.p_above(0.0), self.p_below(0.0))) if self.only_first + self.only_second else 1.0
+
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Returns the differences with |T| ≤ z. Without any discordant example the interval is ± z²/(n + z²), not a point."""
         from scipy import special
 
-        z = float(special.ndtri(1 - tail(level) / 2))
+        z = float(special.ndtri(1 - error_probability(level) / 2))
 
         def end(outside: float, sign: int) -> float:
             inside = self.difference

@@ -54,11 +54,10 @@ class Packed(Sequence[Example]):
         if not -self._number <= index < self._number:
             raise IndexError(f"no example {index} of {self._number}")
         index %= self._number
-        return {name: self._value(name, index) for name in self._flat}
-
-    def _value(self, name: str, index: int) -> Any:
-        flat, ends = self._flat[name], self._ends.get(name)
-        return flat[index] if ends is None else flat[ends[index] : ends[index + 1]].tolist()
+        return {
+            name: flat[index] if (ends := self._ends.get(name)) is None else flat[ends[index] : ends[index + 1]].tolist()
+            for name, flat in self._flat.items()
+        }
 
 
 def check_tokenizer(request: TaskRequest) -> None:
@@ -178,10 +177,11 @@ def _warn_of_unknown(request: TaskRequest, examples: Iterable[Packed], texts: Te
 
 
 def check_head(request: TaskRequest, class_name_parts: Sequence[str], auto: str) -> None:
-    """Raises DataError for a model whose head is made for another task, or that has none."""
+    """Raises DataError for a model whose head is made for another task, or that has none; `auto` is what to load: an Auto class, or `demo/NAME`."""
     name = type(unwrap(request.model)).__name__
     others = ("Classification", "MaskedLM", "CausalLM", "LMHead", "QuestionAnswering", "MultipleChoice", "ConditionalGeneration", "MTModel")
     fits = any(part in name for part in class_name_parts)
     if not accepts_argument(request.model, "labels") or (not fits and any(part in name for part in others)):
+        remedy = f"load {auto}, which was trained for it" if auto.startswith("demo/") else f"load it as {auto}"
         option = f" (auto={auto})" if auto.startswith("Auto") else ""
-        raise DataError(f"task '{request.name}' needs a model with another head than {name}; load it as {auto}{option}")
+        raise DataError(f"task '{request.name}' needs a model with another head than {name}; {remedy}{option}")

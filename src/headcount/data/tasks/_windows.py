@@ -144,13 +144,13 @@ def _concatenate_row_texts(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
             yield piece
 
 
-def _cut_into_windows(tokens: Iterable[list[int]], length: int) -> Iterator[list[int]]:
+def _cut_into_windows(tokens: Iterable[list[int]], max_length: int) -> Iterator[list[int]]:
     pending: array[int] = array("i")
     for ids in tokens:
         pending.extend(ids)
-        while len(pending) >= length:
-            yield pending[:length].tolist()
-            del pending[:length]
+        while len(pending) >= max_length:
+            yield pending[:max_length].tolist()
+            del pending[:max_length]
     if len(pending) > 1:
         yield pending.tolist()
 

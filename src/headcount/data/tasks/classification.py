@@ -6,8 +6,6 @@ from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
-import numpy as np
-
 from headcount.core.errors import DataError
 from headcount.core.options import option
 from headcount.data.checks import config_of
@@ -43,7 +41,7 @@ class Classification(TaskBuilder):
     def build(self, request: TaskRequest) -> Task:
         """Returns the task."""
         self.check_model(request)
-        request, layout = self.resolve_columns(request)
+        request, layout = self.resolve_data_and_columns(request)
         return self.build_from_rows(request, lambda source: read_rows(source, layout, request.max_rows), self.default_metric)
 
     @property
@@ -51,13 +49,13 @@ class Classification(TaskBuilder):
         """The metric where the caller chooses none."""
         return ACCURACY
 
-    def resolve_columns(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
+    def resolve_data_and_columns(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
         """Returns the request with its sources, and how their columns are found."""
         return request, text_layout(request)
 
     def read_classes(self, request: TaskRequest) -> tuple[str, ...]:
         """Returns the names of all labels in the data: in the order of their numbers where these are known, else sorted."""
-        request, layout = self.resolve_columns(replace(request, limit=None))
+        request, layout = self.resolve_data_and_columns(replace(request, limit=None))
         rows = chain.from_iterable(read_rows(source, layout, None) for source in (request.train, request.eval) if source is not None)
         return sort_classes(request, (row.values["label"] for row in rows))
 
@@ -84,7 +82,7 @@ class Classification(TaskBuilder):
         labelled.check_labels_vary()
         examples = for_each_split(lambda split: Packed(_examples(request, rows[split], labels[split])))
         texts = Texts(lambda split: map(_text_of_row, rows_by_split()[split]), request.max_length, request.truncate)
-        documents = for_each_split(lambda split: _number_documents(rows[split])) if request.document_column else None
+        documents = for_each_split(lambda split: [str(row.values["document"]) for row in rows[split]]) if request.document_column else {}
         return replace(make_task(request, examples, metric, texts), documents=documents)
 
 
@@ -105,12 +103,6 @@ def _identity_bytes(row: TableRow) -> bytes:
     if "document" in row.values:
         return str(row.values["document"]).encode()
     return "\0".join(str(value) for role, value in row.values.items() if role != "label").encode()
-
-
-def _number_documents(rows: Sequence[TableRow]) -> np.ndarray:
-    """Returns the number of the document of each row, in the order of their first rows."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(str(row.values["document"]), len(numbers)) for row in rows], dtype=np.int64)
 
 
 def _text_of_row(row: TableRow) -> Text:

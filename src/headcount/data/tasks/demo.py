@@ -10,7 +10,7 @@ from headcount.core.options import option, options_of
 from headcount.data.embedded import english, tavi
 from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, text_of_pair
 from headcount.data.embedded.grammar import Clause, draw_clause
-from headcount.data.embedded.rare_words import RareSentence, draw_rare_sentence, rare_vocabulary
+from headcount.data.embedded.rare_words import RareSentence, draw_rare_sentence, list_rare_word_vocabulary
 from headcount.data.embedded.splits import draw_split
 from headcount.data.embedded.stories import draw_story
 from headcount.data.embedded.tokenizer import build_tokenizer, vocabulary
@@ -110,7 +110,7 @@ def _rare_words_recipe() -> EmbeddedRecipe:
             labels = to_classes(request, [(f"sentence {number}", label) for label in sentence.labels])
             yield {**example, "labels": [IGNORED, *labels, IGNORED]}  # a word is one token, between [CLS] and [SEP]
 
-    return EmbeddedRecipe(draw_rare_sentence, str, text, examples, ("TokenClassification",), TOKEN_ACCURACY, rare_vocabulary)
+    return EmbeddedRecipe(draw_rare_sentence, str, text, examples, ("TokenClassification",), TOKEN_ACCURACY, list_rare_word_vocabulary)
 
 
 EMBEDDED = {
@@ -122,6 +122,16 @@ EMBEDDED = {
     "text-tavi": _masked_text_recipe(tavi),
     "translation": _translation_recipe(),
 }
+TRAINED = {
+    "entailment": "demo/entailment",
+    "entailment-tavi": "demo/entailment",
+    "rare-words": "demo/rare-words",
+    "stories": "demo/decoder",
+    "text": "demo/encoder",
+    "text-tavi": "demo/encoder",
+    "translation": "demo/translator",
+}
+"""The embedded model that was trained for each variant."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +181,7 @@ class Demo(GeneratedText):
 
     def _check_request(self, request: TaskRequest, data: EmbeddedRecipe) -> TaskRequest:
         """Returns the request with the embedded tokenizer, its model and options checked."""
-        check_head(request, data.head, self.info.model)
+        check_head(request, data.head, TRAINED[self.variant])
         if request.tokenizer is None:
             segments = hasattr(request.model.config, "type_vocab_size")
             request = replace(request, tokenizer=build_tokenizer(segments=segments, tokens=data.vocabulary()))

@@ -55,7 +55,7 @@ class Glue(Classification):
         """The metric of the task in GLUE."""
         return GLUE[self.variant].metric
 
-    def resolve_columns(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
+    def resolve_data_and_columns(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
         """Returns the request with the data of the hub, unless it names files, and the columns of the task."""
         glue = GLUE[self.variant]
         if request.train is None and request.eval is None:

@@ -17,7 +17,7 @@ class NLI(Classification):
 
     info = Classification.info
 
-    def resolve_columns(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
+    def resolve_data_and_columns(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
         """Returns the request, and how the columns of pairs are found."""
         if request.text_column and not request.text_pair_column:
             raise DataError(f"task '{request.name}' reads pairs: text_column is '{request.text_column}', name text_pair_column as well")

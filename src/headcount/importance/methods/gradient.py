@@ -55,10 +55,10 @@ class Gradient(BlockImportance):
         """Returns absolute values, where the variant takes them example by example."""
         return values.abs() if self.variant == "example" else values
 
-    def totals(self, *shape: int) -> Totals | BatchMeans | RunningGradient:
+    def make_accumulator(self, *example_shape: int) -> Totals | BatchMeans | RunningGradient:
         """Returns the accumulator of the variant."""
         accumulators = {"batch": BatchMeans, "running": RunningGradient}
-        return accumulators.get(self.variant, Totals)(*shape)
+        return accumulators.get(self.variant, Totals)(*example_shape)
 
 
 def gate_gradients(observation: Observation) -> Float[Tensor, "batch q heads"]:

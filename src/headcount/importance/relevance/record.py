@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -104,13 +104,13 @@ def _watch_modules(model: nn.Module, recorder: TapeRecorder) -> Iterator[None]:
             if type(module).__module__ == "transformers.activations" or (is_leaf and ACTIVATION_CLASS.search(name)):
                 before, after = _activation_hooks(recorder)
             else:
-                before, after = _module_hooks(recorder, path, bool(NORMALISATION_CLASS.search(name)))
+                before, after = _module_stack_hooks(recorder, path, bool(NORMALISATION_CLASS.search(name)))
             stack.callback(module.register_forward_pre_hook(restrict_to_owner(model, before)).remove)
             stack.callback(module.register_forward_hook(restrict_to_owner(model, after)).remove)
         yield
 
 
-def _activation_hooks(recorder: TapeRecorder) -> tuple[Callable, Callable]:
+def _activation_hooks(recorder: TapeRecorder) -> _ModuleHooks:
     """Returns hooks that pause the recorder in an activation and record it as one operation."""
 
     def before(*_: Any) -> None:
@@ -120,19 +120,26 @@ def _activation_hooks(recorder: TapeRecorder) -> tuple[Callable, Callable]:
         recorder.n_paused -= 1
         recorder.add_call(type(module).__name__, None, {"self": args[0]}, output)
 
-    return before, after
+    return _ModuleHooks(before, after)
 
 
-def _module_hooks(recorder: TapeRecorder, path: str, normalises: bool) -> tuple[Callable, Callable]:
+class _ModuleHooks(NamedTuple):
+    """What runs before and after the forward pass of a module."""
+
+    before: Callable
+    after: Callable
+
+
+def _module_stack_hooks(recorder: TapeRecorder, path: str, is_normalisation: bool) -> _ModuleHooks:
     """Returns hooks that keep the recorder's stack of running modules."""
 
     def before(*_: Any) -> None:
-        recorder.module_stack.append((path, normalises))
+        recorder.module_stack.append((path, is_normalisation))
 
     def after(*_: Any) -> None:
         recorder.module_stack.pop()
 
-    return before, after
+    return _ModuleHooks(before, after)
 
 
 @contextmanager

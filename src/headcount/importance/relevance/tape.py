@@ -172,9 +172,9 @@ class TapeRecorder(TorchDispatchMode):
     def add_source(self, value: Tensor) -> None:
         """Declares a tensor to be an input: floating values carry relevance, integers are token ids that look it up."""
         if value.is_floating_point():
-            self.tape.sources.append(self._new_slot(value))
+            self.tape.sources.append(self._add_slot(value))
         else:
-            self._add_token_ids(value)
+            self._mark_as_token_ids(value)
 
     def slot_of(self, value: Tensor) -> int | None:
         """Returns the slot of a tensor; None for a constant."""
@@ -184,9 +184,9 @@ class TapeRecorder(TorchDispatchMode):
     def add_call(self, name: str, function: Callable[..., Any] | None, arguments: Arguments, output: Tensor) -> None:
         """Records a call that ran while the recorder was paused as one operation."""
         self._refresh_slots([leaf for leaf in arguments.values() if isinstance(leaf, Tensor)])
-        slots = tree_map(self._as_slot, arguments)
+        slots = tree_map(self._slot_or_leaf, arguments)
         if not self.n_paused and any(isinstance(leaf, Slot) for leaf in slots.values()):
-            self._add_node(name, function, slots, (self._new_slot(output),))
+            self._add_node(name, function, slots, (self._add_slot(output),))
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -197,7 +197,7 @@ class TapeRecorder(TorchDispatchMode):
         if not any(id(t) in self._slots or id(t) in self._token_ids for t in tensors):
             return self._run_operation(func, args, kwargs)
         names = (argument.name for argument in func._schema.arguments)
-        arguments = tree_map(self._as_slot, {**dict(zip(names, args, strict=False)), **kwargs})
+        arguments = tree_map(self._slot_or_leaf, {**dict(zip(names, args, strict=False)), **kwargs})
         if func._schema.is_mutable:
             return self._run_in_place(func, args, kwargs, arguments)
         result = self._run_operation(func, args, kwargs)
@@ -220,7 +220,7 @@ class TapeRecorder(TorchDispatchMode):
         if is_statistic or name in CREATIONS or not any(id(t) in self._slots for t in tensors):
             return
         carrying = results[:1] if "norm" in name else results  # a normalisation also returns its statistics
-        outputs = tuple(self._new_slot(r) if r.is_floating_point() else None for r in carrying)
+        outputs = tuple(self._add_slot(r) if r.is_floating_point() else None for r in carrying)
         outputs += (None,) * (len(results) - len(outputs))
         if any(output is not None for output in outputs):
             self._add_node(name, out_of_place_operation(func), arguments, outputs)
@@ -229,9 +229,9 @@ class TapeRecorder(TorchDispatchMode):
         """Follows token ids to the table that they look up; comparisons of ids (a mask, positions) are constants."""
         for result in results:
             if result.is_floating_point() and name in LOOKUPS and not any(id(t) in self._slots for t in tensors):
-                self.tape.sources.append(self._new_slot(result))
+                self.tape.sources.append(self._add_slot(result))
             elif not result.is_floating_point() and result.dtype != torch.bool:
-                self._add_token_ids(result)
+                self._mark_as_token_ids(result)
 
     def _run_in_place(self, func, args, kwargs, arguments: Arguments) -> Any:
         """Runs an operation that overwrites its first argument, and records it as if it had returned a new tensor."""
@@ -239,7 +239,7 @@ class TapeRecorder(TorchDispatchMode):
         if not isinstance(target, Tensor) or not target.is_floating_point():
             result = func(*args, **kwargs)
             if isinstance(target, Tensor) and target.dtype != torch.bool:
-                self._add_token_ids(target)
+                self._mark_as_token_ids(target)
             return result
         before, address = target.clone(), storage_address(target)
         for index, value in enumerate(self.tape.values):  # slots that view the same memory keep their old values
@@ -250,7 +250,7 @@ class TapeRecorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         self._slots.pop(id(target), None)
         if name not in RESETS:
-            self._add_node(name, out_of_place_operation(func), arguments, (self._new_slot(target),))
+            self._add_node(name, out_of_place_operation(func), arguments, (self._add_slot(target),))
         slot = self._slots.get(id(target))
         write = Write(target.untyped_storage(), target.clone() if slot is None else Slot(slot), Region.of(target))
         self._writes.setdefault(storage_address(target), []).append(write)
@@ -264,18 +264,18 @@ class TapeRecorder(TorchDispatchMode):
             for write in writes[self._n_writes_known.get(id(tensor), 0) :]:
                 changed, picks = find_overwritten_entries(tensor, write.region)
                 if changed.numel():
-                    old = self._as_slot(tensor)
+                    old = self._slot_or_leaf(tensor)
                     arguments = {
                         "self": tensor.clone() if old is tensor else old,
                         "source": write.source,
                         "changed": changed,
                         "picks": picks,
                     }
-                    self._add_node("overwrite", overwrite, arguments, (self._new_slot(tensor),))
+                    self._add_node("overwrite", overwrite, arguments, (self._add_slot(tensor),))
             if writes:
                 self._keep_alive(tensor)
 
-    def _as_slot(self, leaf: Any) -> Any:
+    def _slot_or_leaf(self, leaf: Any) -> Any:
         """Returns the slot of a tensor that has one; everything else as it is."""
         slot = self._slots.get(id(leaf)) if isinstance(leaf, Tensor) else None
         return leaf if slot is None else Slot(slot)
@@ -284,11 +284,11 @@ class TapeRecorder(TorchDispatchMode):
         self._alive.append(value)
         self._n_writes_known[id(value)] = len(self._writes.get(storage_address(value), ()))
 
-    def _add_token_ids(self, value: Tensor) -> None:
-        self._alive.append(value)
-        self._token_ids.add(id(value))
+    def _mark_as_token_ids(self, tensor: Tensor) -> None:
+        self._alive.append(tensor)
+        self._token_ids.add(id(tensor))
 
-    def _new_slot(self, value: Tensor) -> int:
+    def _add_slot(self, value: Tensor) -> int:
         self._keep_alive(value)
         self.tape.values.append(value)
         self._slots[id(value)] = len(self.tape.values) - 1

@@ -8,7 +8,7 @@ interventions on one block run together, as stacked copies of the batch.
 This is exact because every number that is replayed is the number that the model would compute again. That a model's code allows it is not
 assumed but tried: on the first batch (`run_trial`) each block's route is compared with gates, and a block that differs by more than rounding
 is evaluated with gates for good. Three speed-ups are tried in the same way: stacked copies, packed weights on a CPU (`packing`), and a last
-layer that is computed only at the position that a classifier reads (`last_position`). `routes` finds which modules can be replayed, `play`
+layer that is computed only at the position that a classifier reads (`narrow_layer`). `routes` finds which modules can be replayed, `play`
 runs the passes.
 """
 
@@ -26,8 +26,8 @@ from torch.utils._pytree import tree_map
 
 from headcount.core.errors import GateError
 from headcount.core.heads import AttentionBlock
-from headcount.data.stream import reraise_memory
-from headcount.importance.replay.last_position import NarrowLayer, propose_narrow_layers
+from headcount.data.stream import reraise_if_out_of_memory
+from headcount.importance.replay.narrow_layer import NarrowLayer, propose_narrow_layers
 from headcount.importance.replay.packing import packed_linears
 from headcount.importance.replay.play import ModelPass, Read, Replayer, first_copy, relative_difference, rounding_tolerance
 from headcount.importance.replay.routes import Recording, Route, Survey, find_routes
@@ -258,7 +258,7 @@ def drop_harmful_options(model_pass: ModelPass) -> ModelPass:
     try:
         return model_pass if relative_difference(_sample_pass(model_pass)[1], bare_result) <= rounding_tolerance(model_pass.model) else bare
     except Exception as error:  # a model whose code does not take the option
-        reraise_memory(error)
+        reraise_if_out_of_memory(error)
         return bare
 
 
@@ -269,7 +269,7 @@ def _sample_pass(model_pass: ModelPass) -> tuple[ModelPass, Any]:
         try:
             return trial, trial.run_and_read()
         except Exception as error:  # an input whose first axis is not that of the examples
-            reraise_memory(error)
+            reraise_if_out_of_memory(error)
             trial = model_pass
     return trial, trial.run_and_read()
 
@@ -293,7 +293,7 @@ def _find_routes(gates: HeadGates, trial: ModelPass, can_stack: bool) -> Survey:
         try:
             return find_routes(gates.model, blocks, trial.forward)
         except Exception as error:  # anything that a model's code raises while it is watched
-            reraise_memory(error)
+            reraise_if_out_of_memory(error)
             reason = f"the model cannot be watched: {type(error).__name__}: {error}"
     return Survey(refused={block.path: reason for block in blocks})
 
@@ -308,7 +308,7 @@ def _explain_mismatch(replayer: Replayer, trial: ModelPass, recording: Recording
     try:
         result = replayer.replay(trial, recording, route, torch.stack([gates, torch.ones_like(gates)]), None)
     except Exception as error:  # anything that a model's code raises on recorded outputs
-        reraise_memory(error)
+        reraise_if_out_of_memory(error)
         return f"replay failed: {type(error).__name__}: {error}"
     difference = relative_difference(result, tree_map(lambda *tensors: torch.cat(tensors), expected, baseline))
     # An intervention of little effect proves little: then the two must agree to rounding.

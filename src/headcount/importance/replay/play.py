@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headcount.core.heads import AttentionBlock
-from headcount.data.stream import reraise_memory
+from headcount.data.stream import reraise_if_out_of_memory
 from headcount.importance.replay.calls import Forward, replace_forwards
-from headcount.importance.replay.last_position import NarrowLayer, find_read_positions, select_positions
+from headcount.importance.replay.narrow_layer import NarrowLayer, find_read_positions, select_positions
 from headcount.importance.replay.routes import Recording, Route, Survey, record_pass
 from headcount.importance.replay.stacking import OutputLayout, batch_rows, first_rows, stack_batch, tile_copies
 from headcount.models.gates import HeadGates
@@ -133,13 +133,13 @@ class Replayer:
         survey = self.survey
         if self.gates.how != "uniform":
             recording = Recording()
-            with record_pass(self.model, survey.blocks, survey.recorded, recording):
+            with record_pass(self.model, survey.blocks, survey.paths_to_record, recording):
                 return first_copy(model_pass.run_and_read()), recording
         recording = _UniformRecording(survey.layouts, {path: route.axis for path, route in survey.routes.items()})
         values = torch.ones(2 * model_pass.rows, len(self.gates.heads), dtype=torch.float64)
         values[model_pass.rows :] = 0.0
         self.gates.values = values
-        with self.gates, record_pass(self.model, survey.blocks, survey.recorded, recording):
+        with self.gates, record_pass(self.model, survey.blocks, survey.paths_to_record, recording):
             return first_copy(model_pass.run_and_read(2)), recording
 
     def run_gated(self, model_pass: ModelPass, block: AttentionBlock, gates: Tensor) -> Any:
@@ -163,7 +163,7 @@ class Replayer:
         alternative = self.gates.means[path] if self.gates.means is not None else uniform
         projected = self.model.get_submodule(route.block.o.path).forward(stack_gated_contexts(context, gates, route.axis, alternative))
         forwards |= make_replayed_forwards(route, recording, self.survey.layouts, projected, copies)
-        with replace_forwards(self.model, forwards, without_hooks=self.survey.altered.intersection(route.recorded)):
+        with replace_forwards(self.model, forwards, without_hooks=self.survey.altered.intersection(route.paths_to_record)):
             return model_pass.run_and_read(copies)
 
     def narrow_layer_holds(self, model_pass: ModelPass, recording: Recording, baseline: Any, narrow: NarrowLayer) -> bool:
@@ -172,7 +172,7 @@ class Replayer:
         try:
             result = self.replay(model_pass, recording, narrow.route, ones, replace(narrow, is_poisoned=True))
         except Exception as error:  # a module, or a reader, that does not work on one position
-            reraise_memory(error)
+            reraise_if_out_of_memory(error)
             return False
         return relative_difference(first_copy(result), baseline) <= rounding_tolerance(self.model)
 

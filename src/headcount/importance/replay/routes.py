@@ -52,7 +52,7 @@ class Route:
     output_leaf: int | None = None
 
     @property
-    def recorded(self) -> tuple[str, ...]:
+    def paths_to_record(self) -> tuple[str, ...]:
         """The modules whose outputs must be on record."""
         return self.unaffected if self.output_leaf is None else (*self.unaffected, self.block.path)
 
@@ -86,9 +86,9 @@ class Survey:
         return [route.block for route in self.routes.values()]
 
     @property
-    def recorded(self) -> list[str]:
+    def paths_to_record(self) -> list[str]:
         """Every module whose output some route needs, once each."""
-        return list(dict.fromkeys(path for route in self.routes.values() for path in route.recorded))
+        return list(dict.fromkeys(path for route in self.routes.values() for path in route.paths_to_record))
 
     @property
     def last(self) -> Route | None:

@@ -82,15 +82,15 @@ def write_cut_record(model: nn.Module, blocks: dict[str, KeptHeads], values: Map
             entries[path]["columns"] = list(block.columns)
     content: dict[str, object] = {"schema": SCHEMA, "blocks": entries}
     values = values_before_uniform_cut(model) if values is None else values
-    lists = read_original_head_lists(model)
+    lists = read_head_lists_before_cuts(model)
     setattr(model.config, KEY, content | ({"replaced": dict(values)} if values else {}) | ({"named": lists} if lists else {}))
 
 
-def read_original_head_lists(model: nn.Module) -> dict[str, list[list[int]]]:
+def read_head_lists_before_cuts(model: nn.Module) -> dict[str, list[list[int]]]:
     """Returns the lists of heads in configurations (Whisper's alignment heads) as they were before any cut, by dotted name."""
     return dict((_raw_record(model) or {}).get("named", {}))
 
 
-def write_original_head_lists(model: nn.Module, lists: dict[str, list[list[int]]]) -> None:
-    """Adds such lists to the record."""
-    setattr(model.config, KEY, {**_raw_record(model), "named": lists})
+def write_head_lists_before_cuts(model: nn.Module, lists_by_config_name: dict[str, list[list[int]]]) -> None:
+    """Adds the lists of heads in configurations, as they were before any cut, to the record."""
+    setattr(model.config, KEY, {**_raw_record(model), "named": lists_by_config_name})

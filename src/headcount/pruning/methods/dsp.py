@@ -147,7 +147,7 @@ class SubsetGates:
     def penalty(self, _step: int, _steps: int) -> None:
         """Adds nothing to the loss: the number of heads is exact."""
 
-    def optimiser(self) -> torch.optim.Optimizer:
+    def gate_optimiser(self) -> torch.optim.Optimizer:
         """Returns Adam on w."""
         return torch.optim.Adam([self.w], lr=self.pruner.rate)
 

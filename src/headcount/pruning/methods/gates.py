@@ -104,7 +104,7 @@ class ProjectedGates:
     def penalty(self, _step: int, _steps: int) -> None:
         """Adds nothing to the loss: the number of heads is exact."""
 
-    def optimiser(self) -> torch.optim.Optimizer:
+    def gate_optimiser(self) -> torch.optim.Optimizer:
         """Returns Adam on the values, which updates their importance before each step."""
         optimiser = torch.optim.Adam([self.values], lr=self.pruner.rate)
         optimiser.register_step_pre_hook(self._update_importance)

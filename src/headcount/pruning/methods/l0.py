@@ -202,7 +202,7 @@ class HardConcrete:
         gap = (self._count_open() - self.target_open_count(step, steps)) / len(self.log_a)
         return self.multiplier[0] * gap + self.multiplier[1] * gap * gap
 
-    def optimiser(self) -> torch.optim.Optimizer:
+    def gate_optimiser(self) -> torch.optim.Optimizer:
         """Returns Adam: gates go down their gradient, multipliers up."""
         rate = self.pruner.rate
         groups: Any = [{"params": [self.log_a], "lr": rate}, {"params": [self.multiplier], "lr": rate, "maximize": True}]

@@ -77,11 +77,11 @@ class Rank(Pruner):
                 if gated is not None and stop is not None and metric_on_additive_scale(stop.task, gated.value) < stop.lowest:
                     break
                 if self.again and number > counts[-1]:
-                    scores = self._estimate_under_gates(context, scores.method, next_plan)
+                    scores = self._rescore_under_present_gates(context, next_plan, label=scores.method)
             plan = next_plan
         return Choice(plan, history=history, scores=first_scores)
 
-    def _estimate_under_gates(self, context: PruneContext, name: str, plan: Plan) -> Scores:
+    def _rescore_under_present_gates(self, context: PruneContext, plan: Plan, *, label: str) -> Scores:
         """Returns scores of the heads that a plan keeps, measured under the gates that are on the model now and normalised among themselves.
 
         Removed heads get a score below all others.
@@ -91,7 +91,7 @@ class Rank(Pruner):
         kept_scores = Scores(kept_heads, tuple(raw[head] for head in kept_heads), raw.method, raw.higher_is_keep)
         values = kept_scores.normalise_by(Importance.parse(self.by).scaling(self.normalise)).keep_values()
         lowest = min(values.values()) - 1.0
-        return context.scores([lowest if head in removed else values[head] for head in context.heads], name)
+        return context.scores([lowest if head in removed else values[head] for head in context.heads], label)
 
     def kept_counts(self, context: PruneContext) -> list[int]:
         """Returns how many heads are left after each step: down to the number of the budget, or with `stop` to the fewest possible."""

@@ -12,7 +12,7 @@ from contextvars import copy_context
 
 from headcount.core.errors import UnsupportedModel
 
-Key = Hashable
+PausePoint = Hashable
 """The point of a pass at which it pauses."""
 
 
@@ -24,7 +24,7 @@ class _Pass:
     """A job in a thread of its own, and the point at which it paused."""
 
     def __init__(self, job: Callable[[], None], lockstep: Lockstep) -> None:
-        self.paused_at: Key = None
+        self.paused_at: PausePoint = None
         self.is_finished = False
         self.is_abandoned = False
         self.error: BaseException | None = None
@@ -47,17 +47,17 @@ class _Pass:
 
 
 class Lockstep:
-    """Runs jobs in step; `between(key)` is called whenever all have paused at `key`."""
+    """Runs jobs in step; `between(point)` is called whenever all have paused at `point`."""
 
-    def __init__(self, between: Callable[[Key], None]) -> None:
+    def __init__(self, between: Callable[[PausePoint], None]) -> None:
         self._between = between
         self.stopped = threading.Semaphore(0)
         self.current = threading.local()
 
-    def pause(self, key: Key) -> None:
-        """Called inside a job: waits until all others have paused at the same key."""
+    def pause(self, point: PausePoint) -> None:
+        """Called inside a job: waits until all others have paused at the same point."""
         running: _Pass = self.current.running
-        running.paused_at = key
+        running.paused_at = point
         self.stopped.release()
         running.turn.acquire()
         if running.is_abandoned:
@@ -80,15 +80,15 @@ class Lockstep:
             self._abandon_unfinished(passes)
 
     def _call_between(self, passes: list[_Pass]) -> None:
-        """Calls `between` with the key at which all passes paused, unless all are finished."""
-        keys = {"the end" if running.is_finished else running.paused_at for running in passes}
-        if len(keys) > 1:
+        """Calls `between` with the point at which all passes paused, unless all are finished."""
+        points = {"the end" if running.is_finished else running.paused_at for running in passes}
+        if len(points) > 1:
             raise UnsupportedModel(
-                f"some batches run through {', '.join(map(str, sorted(keys, key=str)))} at the same point of the pass: the blocks that run depend on "
-                "the data, so that they cannot be fitted one after another"
+                f"some batches run through {', '.join(map(str, sorted(points, key=str)))} at the same point of the pass: the blocks that run depend "
+                "on the data, so that they cannot be fitted one after another"
             )
         if not passes[0].is_finished:
-            self._between(keys.pop())
+            self._between(points.pop())
 
     def _abandon_unfinished(self, passes: list[_Pass]) -> None:
         """Ends the passes that are not finished, and waits for all threads."""

@@ -22,7 +22,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import pad_id, unwrap
 from headcount.models.observe import mean_outputs
 from headcount.models.state import copy_model
-from headcount.pruning.repair.projection import has_bias, head_rows, output_projection, read_matrix, write_matrix
+from headcount.pruning.repair.projection import has_bias, output_projection, read_weight_and_bias, rows_of_heads, write_weight_and_bias
 from headcount.pruning.repair.repair import FIT_EXAMPLES
 
 
@@ -59,7 +59,7 @@ def fold_means(model: nn.Module, plan: Plan, data: Data, *, limit: int = FIT_EXA
         return folded
     means = mean_outputs(folded, batches(data, limit=limit, pad_id=pad_id(folded)), blocks=heads.blocks)
     for block, module in projections.items():
-        matrix = read_matrix(module)
-        matrix[-1] += means[block.path][removed[block]].flatten().to(matrix) @ matrix[head_rows(block, removed[block])]
-        write_matrix(module, matrix)
+        matrix = read_weight_and_bias(module)
+        matrix[-1] += means[block.path][removed[block]].flatten().to(matrix) @ matrix[rows_of_heads(block, removed[block])]
+        write_weight_and_bias(module, matrix)
     return folded

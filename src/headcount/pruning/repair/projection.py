@@ -48,28 +48,28 @@ def has_bias(module: Any) -> bool:
     return getattr(module, "bias", None) is not None
 
 
-def read_matrix(module: Any) -> Float[Tensor, "inputs outputs"]:
-    """Returns the matrix of a projection in float64: a row per input, and its bias as the last row."""
+def read_weight_and_bias(module: Any) -> Float[Tensor, "inputs_and_bias outputs"]:
+    """Returns the weight of a projection in float64, a row per input, with its bias, if it has one, as the last row."""
     weight = module.weight.detach().double()
     weight = weight if is_transposed(module) else weight.T
     return torch.cat([weight, module.bias.detach().double()[None]]) if has_bias(module) else weight.clone()
 
 
 @torch.no_grad()
-def write_matrix(module: Any, matrix: Float[Tensor, "inputs outputs"]) -> None:
-    """Writes a matrix, in the form of `read_matrix`, into a projection."""
+def write_weight_and_bias(module: Any, matrix: Float[Tensor, "inputs_and_bias outputs"]) -> None:
+    """Writes the weight, and the bias in the last row if the projection has one, as `read_weight_and_bias` returns them."""
     rows = matrix[:-1] if has_bias(module) else matrix
     module.weight.copy_(rows if is_transposed(module) else rows.T)
     if has_bias(module):
         module.bias.copy_(matrix[-1])
 
 
-def head_rows(block: AttentionBlock, positions: Iterable[int]) -> list[int]:
+def rows_of_heads(block: AttentionBlock, positions: Iterable[int]) -> list[int]:
     """Returns the rows of the projection's matrix that belong to some heads of a block, named by their positions in it."""
     return [position * block.value_dim + entry for position in positions for entry in range(block.value_dim)]
 
 
-def real_rows(model: nn.Module, block: AttentionBlock, batch: Batch, states: Tensor) -> Float[Tensor, "tokens width"]:
+def rows_of_real_tokens(model: nn.Module, block: AttentionBlock, batch: Batch, states: Tensor) -> Float[Tensor, "tokens width"]:
     """Returns the rows of a block's input or output that stand for real tokens; padding is left out."""
     ordered = states.transpose(0, 1) if block.time_first and states.ndim == 3 else states
     if ordered.ndim != 3:

@@ -32,7 +32,7 @@ from headcount.models.observe import evaluating, frozen, model_inputs
 from headcount.models.ownership import holds, restrict_to_owner
 from headcount.models.state import forward
 from headcount.pruning.repair.least_squares import append_ones
-from headcount.pruning.repair.projection import has_bias, head_rows, output_projection, read_matrix, real_rows
+from headcount.pruning.repair.projection import has_bias, output_projection, read_weight_and_bias, rows_of_heads, rows_of_real_tokens
 
 JITTER = 1e-8
 """What is added to the diagonal of G before it is inverted, as a share of its mean."""
@@ -97,7 +97,7 @@ class Surgeon:
 
 
 @dataclass(slots=True)
-class Moments:
+class ProjectionGrams:
     """Sums of products of one block over tokens: of the inputs of its output projection, and of the gradients at its output."""
 
     block: AttentionBlock
@@ -107,10 +107,10 @@ class Moments:
     n_examples: int = 0
 
     @classmethod
-    def empty(cls, model: nn.Module, block: AttentionBlock) -> Moments:
+    def empty(cls, model: nn.Module, block: AttentionBlock) -> ProjectionGrams:
         """Returns the sums over no token."""
         module = output_projection(model, block)
-        n_inputs, n_outputs = read_matrix(module).shape
+        n_inputs, n_outputs = read_weight_and_bias(module).shape
         zeros = torch.zeros(n_inputs, n_inputs, dtype=torch.float64, device=module.weight.device)
         return cls(block, zeros, zeros.new_zeros(n_outputs, n_outputs))
 
@@ -120,33 +120,33 @@ class Moments:
 
 
 @holds("a measurement of its blocks")
-def measure_moments(
+def measure_grams(
     model: nn.Module, data: Data, *, split: Split = "calibration", limit: int = 512, batch_size: int | None = None
-) -> dict[str, Moments]:
-    """Returns the moments of every block that has heads, by its path, from one pass forward and backward over the data."""
+) -> dict[str, ProjectionGrams]:
+    """Returns the Gram matrices of every block that has heads, by its path, from one pass forward and backward over the data."""
     inner: Any = unwrap(model)
-    moments = {block.path: Moments.empty(inner, block) for block in HeadMap.of(inner).blocks if block.n_heads}
+    grams = {block.path: ProjectionGrams.empty(inner, block) for block in HeadMap.of(inner).blocks if block.n_heads}
     losses = ExampleLosses(inner, data.loss if isinstance(data, Task) else None)
-    with evaluating(inner), frozen(inner), _MomentHooks(inner, moments) as hooks:
+    with evaluating(inner), frozen(inner), _GramHooks(inner, grams) as hooks:
         for chunk in chunks(data, split=split, limit=limit, pad_id=pad_id(inner)):
             for rows, batch in chunk.batches(batch_size or batch_size_of(data)):
                 hooks.add_batch(batch, [chunk.first + row for row in rows], losses)
-    return moments
+    return grams
 
 
-class _MomentHooks:
-    """Hooks on the output projections that add the inputs and the gradients of a batch to the moments of their blocks."""
+class _GramHooks:
+    """Hooks on the output projections that add the inputs and the gradients of a batch to the grams of their blocks."""
 
-    def __init__(self, model: nn.Module, moments: dict[str, Moments]) -> None:
-        self.model, self.moments = model, moments
+    def __init__(self, model: nn.Module, grams: dict[str, ProjectionGrams]) -> None:
+        self.model, self.grams = model, grams
         self._batch: Batch = {}
-        self._inputs: list[tuple[Moments, Tensor]] = []
+        self._inputs: list[tuple[ProjectionGrams, Tensor]] = []
         self._stack = ExitStack()
 
-    def __enter__(self) -> _MomentHooks:
-        for moments in self.moments.values():
-            module = self.model.get_submodule(moments.block.o.path)
-            self._stack.callback(module.register_forward_hook(restrict_to_owner(self.model, self._forward_hook(moments))).remove)
+    def __enter__(self) -> _GramHooks:
+        for grams in self.grams.values():
+            module = self.model.get_submodule(grams.block.o.path)
+            self._stack.callback(module.register_forward_hook(restrict_to_owner(self.model, self._forward_hook(grams))).remove)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,29 +166,29 @@ class _MomentHooks:
         self._batch, self._inputs = batch, []
         with torch.enable_grad():
             example_losses = require_finite_losses(losses(forward(self.model, batch), batch), numbers)
-            for moments, inputs in self._inputs:
-                moments.input_gram.addmm_(inputs.T, inputs)
-                moments.n_tokens += len(inputs)
+            for grams, inputs in self._inputs:
+                grams.input_gram.addmm_(inputs.T, inputs)
+                grams.n_tokens += len(inputs)
             example_losses.sum().backward()
-        for moments in self.moments.values():
-            moments.n_examples += len(numbers)
+        for grams in self.grams.values():
+            grams.n_examples += len(numbers)
 
-    def _forward_hook(self, moments: Moments) -> Callable[..., Tensor]:
+    def _forward_hook(self, grams: ProjectionGrams) -> Callable[..., Tensor]:
         def collect_inputs(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-            inputs = real_rows(self.model, moments.block, self._batch, args[0].detach())
-            self._inputs.append((moments, (append_ones(inputs) if has_bias(module) else inputs).double()))
+            inputs = rows_of_real_tokens(self.model, grams.block, self._batch, args[0].detach())
+            self._inputs.append((grams, (append_ones(inputs) if has_bias(module) else inputs).double()))
             leaf = output if output.requires_grad else output.detach().requires_grad_(True)
-            leaf.register_hook(self._gradient_hook(moments, self._batch))
+            leaf.register_hook(self._gradient_hook(grams, self._batch))
             return leaf
 
         return collect_inputs
 
-    def _gradient_hook(self, moments: Moments, batch: Batch) -> Callable[[Tensor], None]:
+    def _gradient_hook(self, grams: ProjectionGrams, batch: Batch) -> Callable[[Tensor], None]:
         def add_gradients(gradient: Tensor) -> None:
-            rows = real_rows(self.model, moments.block, batch, gradient.detach()).double()
+            rows = rows_of_real_tokens(self.model, grams.block, batch, gradient.detach()).double()
             if not bool(torch.isfinite(rows).all()):
-                raise NonFinite(f"the gradient at block {moments.block.name} is not finite; look at the model's outputs")
-            moments.gradient_gram.addmm_(rows.T, rows)
+                raise NonFinite(f"the gradient at block {grams.block.name} is not finite; look at the model's outputs")
+            grams.gradient_gram.addmm_(rows.T, rows)
 
         return add_gradients
 
@@ -202,14 +202,14 @@ def order_removals(model: nn.Module, data: Data, *, units: tuple[Unit, ...] | No
     units = HeadMap.of(inner).units() if units is None else units
     surgeons: list[Surgeon] = []
     parts: dict[Unit, list[tuple[int, int]]] = defaultdict(list)  # where a unit has heads: surgeon, and number of the unit there
-    for moments in measure_moments(inner, data, limit=limit).values():
-        block = moments.block
+    for grams in measure_grams(inner, data, limit=limit).values():
+        block = grams.block
         rows: list[list[int]] = []
         for unit in units:
             if positions := [block.position(head) for head in unit if head in block.heads]:
                 parts[unit].append((len(surgeons), len(rows)))
-                rows.append(head_rows(block, positions))
-        surgeons.append(moments.surgeon(read_matrix(output_projection(inner, block)), rows))
+                rows.append(rows_of_heads(block, positions))
+        surgeons.append(grams.surgeon(read_weight_and_bias(output_projection(inner, block)), rows))
     order: RemovalOrder = []
     costs = [surgeon.removal_costs() for surgeon in surgeons]
     while parts:

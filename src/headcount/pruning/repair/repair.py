@@ -30,7 +30,14 @@ from headcount.models.randomness import fork_rng
 from headcount.models.state import copy_model
 from headcount.pruning.repair.least_squares import FitResult, Products, append_ones, fit
 from headcount.pruning.repair.lockstep import Lockstep
-from headcount.pruning.repair.projection import has_bias, head_rows, output_projection, read_matrix, real_rows, write_matrix
+from headcount.pruning.repair.projection import (
+    has_bias,
+    output_projection,
+    read_weight_and_bias,
+    rows_of_heads,
+    rows_of_real_tokens,
+    write_weight_and_bias,
+)
 
 FIT_EXAMPLES, CHECK_EXAMPLES = 512, 128
 """Examples that weights are fitted on by default, and at most that many that choose the ridge."""
@@ -163,7 +170,7 @@ class _Refit:
     def __init__(self, dense: nn.Module, pruned: nn.Module, plan: Plan, blocks: Sequence[AttentionBlock], settings: RepairSettings) -> None:
         self.dense, self.pruned, self.settings = dense, pruned, settings
         self.blocks = {block.path: block for block in blocks}
-        self.kept_rows = {block.path: head_rows(block, plan.kept_positions(block)) for block in blocks}
+        self.kept_rows = {block.path: rows_of_heads(block, plan.kept_positions(block)) for block in blocks}
         self.fits: dict[str, FitResult] = {}
         self.old_weights: dict[str, Tensor] = {}
         self._zero_removed_heads()
@@ -172,14 +179,14 @@ class _Refit:
         """Takes the removed heads out of the pruned model: their rows of the projection become zero."""
         for path, block in self.blocks.items():
             module = output_projection(self.pruned, block)
-            matrix = read_matrix(module)
+            matrix = read_weight_and_bias(module)
             self.old_weights[path] = matrix[self._fitted_rows(path, module)]
             matrix[sorted(set(range(block.n_heads * block.value_dim)) - set(self.kept_rows[path]))] = 0
-            write_matrix(module, matrix)
+            write_weight_and_bias(module, matrix)
 
     def _fitted_rows(self, path: str, module: Any) -> list[int]:
         """Returns the rows of the matrix that are fitted: those of the heads that stay, and the bias."""
-        return [*self.kept_rows[path], len(read_matrix(module)) - 1] if has_bias(module) else self.kept_rows[path]
+        return [*self.kept_rows[path], len(read_weight_and_bias(module)) - 1] if has_bias(module) else self.kept_rows[path]
 
     def run(self, batches: list[SplitBatch]) -> None:
         """Fits every block on the batches."""
@@ -249,9 +256,9 @@ class _Refit:
             ridge=self.settings.ridge,
             inputs_per_head=block.value_dim if self.settings.by == "gates" else None,
         )
-        matrix = read_matrix(module)
+        matrix = read_weight_and_bias(module)
         matrix[rows] = result.weights
-        write_matrix(module, matrix)
+        write_weight_and_bias(module, matrix)
         self.fits[block.name] = result
 
 
@@ -315,7 +322,7 @@ class _Hooks:
     def _collect_outputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: Any, output: Tensor) -> None:
             state = self._current_state()
-            state.outputs[path].append(real_rows(self.work.dense, block, state.batch, output))
+            state.outputs[path].append(rows_of_real_tokens(self.work.dense, block, state.batch, output))
             self._pause(state, path, "dense")
 
         return hook
@@ -323,7 +330,7 @@ class _Hooks:
     def _add_inputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
             state = self._current_state()
-            inputs = real_rows(self.work.pruned, block, state.batch, args[0])[:, self.work.kept_rows[path]]
+            inputs = rows_of_real_tokens(self.work.pruned, block, state.batch, args[0])[:, self.work.kept_rows[path]]
             inputs = append_ones(inputs) if has_bias(module) else inputs
             outputs, key = state.outputs[path].pop(0), (path, state.is_check)
             if key not in self.products:

@@ -52,7 +52,7 @@ class Gating(Protocol):
         """Returns what is added to the loss, or None."""
         ...
 
-    def optimiser(self) -> torch.optim.Optimizer:
+    def gate_optimiser(self) -> torch.optim.Optimizer:
         """Returns the optimiser of the parameters."""
         ...
 
@@ -76,7 +76,7 @@ class GateCallback(TrainerCallback):
         self._gates = HeadGates(
             self.model, gating.hard().detach(), how=how, means=means, heads=self.heads
         )  # now: what is sharded later has other shapes
-        self._optimiser = gating.optimiser()
+        self._optimiser = gating.gate_optimiser()
         self._stack = ExitStack()
         self._sample: Tensor | None = None
         self._leaf: Tensor | None = None

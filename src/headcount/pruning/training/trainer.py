@@ -103,7 +103,7 @@ class AtomicTrainer(Trainer):
         output = model(**batch)
         loss = output.loss if self._own_loss is None else self._own_loss(output, batch).mean()
         if self._teacher is not None:
-            loss = (1 - self._mix) * loss + self._mix * teacher_divergence(self._teacher, output, batch)
+            loss = (1 - self._mix) * loss + self._mix * mean_divergence_from_teacher(self._teacher, output, batch)
         _check_finite(loss, self.state.global_step)
         return (loss, output) if return_outputs else loss
 
@@ -218,7 +218,7 @@ def _check_finite(loss: Tensor, step: int) -> None:
         raise NonFinite(f"the training loss is {loss.item()} at step {step}; lower the learning rate, or look at the data")
 
 
-def teacher_divergence(teacher: nn.Module, output: Any, batch: Batch) -> Tensor:
+def mean_divergence_from_teacher(teacher: nn.Module, output: Any, batch: Batch) -> Tensor:
     """Returns the mean divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
     with evaluating(teacher):
         teacher_logits = in_float32_or_float64(forward(teacher, model_inputs(batch, teacher)).logits).to(output.logits.device)

@@ -10,7 +10,7 @@ from headcount.runs.report.bench import bench_rows_of
 from headcount.runs.report.compare import compare_runs
 from headcount.runs.report.curves import curves_of
 from headcount.runs.report.roles import find_roles, roles_of, untested_table
-from headcount.runs.report.scores import collect_scores
+from headcount.runs.report.scores import collect_scores, collect_verdicts
 from headcount.runs.report.sentences import summary_sentences, warning_sentences
 from headcount.runs.report.studies import collect_papers, collect_studies
 from headcount.runs.schema import HeadsRecord
@@ -75,6 +75,7 @@ def _run_data(run: Run) -> tuple[contract.RunData, Maps]:
         "heads": names,
         "blocks": _report_blocks(heads),
         "scores": collect_scores(run, names),
+        "verdicts": collect_verdicts(run, names),
         "roles": None if roles is None else roles_of(roles, names),
         "curves": curves,
         "bench": bench,

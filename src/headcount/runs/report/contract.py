@@ -43,10 +43,31 @@ class Score(TypedDict):
     higher_is_keep: bool
     values: list[Maybe]
     stderr: list[Maybe] | None
+    low: list[Maybe] | None
+    high: list[Maybe] | None
     significant: list[bool] | None
     n_examples: int | None
     removal_order: list[HeadIndex] | None
     group_removal_order: list[list[HeadIndex]] | None
+
+
+class Verdicts(TypedDict):
+    """What removing each head alone costs at most, and which heads are safe then."""
+
+    method: str
+    unit: Literal["nats", "points"]
+    tolerance: float
+    clip: float
+    level: float
+    n_examples: int
+    n_documents: int | None
+    n_needed: int
+    n_missing: int
+    reason: str
+    cost: list[Maybe]
+    bound: list[Maybe]
+    q: list[Maybe]
+    safe: list[bool | None]
 
 
 class Roles(TypedDict):
@@ -277,6 +298,7 @@ class RunData(TypedDict):
     heads: list[str]
     blocks: list[Block]
     scores: list[Score]
+    verdicts: Verdicts | None
     roles: Roles | None
     curves: Curves | None
     bench: list[BenchRow]

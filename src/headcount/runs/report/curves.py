@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from headcount.core.certificate import Certificate
 from headcount.core.certificate_file import NAME, read_certificate
@@ -43,17 +43,25 @@ def dense_evaluation_of(run: Run) -> Evaluation | None:
     return unpack_evaluation(artifact) if artifact is not None else None
 
 
-def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[contract.Curves | None, list[PrunedRow], list[str]]:
-    """Returns the curves (None if nothing was pruned), the rows behind them with the tests of loss and metric, and notes on what is left out."""
+class RunCurves(NamedTuple):
+    """The curves of a run (None if nothing was pruned), the rows behind them with the tests of loss and metric, and notes on what is left out."""
+
+    curves: contract.Curves | None
+    rows: list[PrunedRow]
+    notes: list[str]
+
+
+def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
+    """Returns the curves of the pruned models of a run."""
     dense, artifacts = dense_evaluation_of(run), list(run.results(PRUNED).values())
     if dense is None or not artifacts:
-        return None, [], []
+        return RunCurves(None, [], [])
     current = _artifacts_on_current_data(record, artifacts)
     records = [(artifact, PrunedRecord.of(artifact)) for artifact in current]
     same = [artifact for artifact, pruned in records if (pruned.data, pruned.metric) == (dense.data, dense.metric)]
     notes = _describe_left_out(len(artifacts) - len(current), len(current) - len(same))
     if not same:
-        return None, [], notes
+        return RunCurves(None, [], notes)
     total = total_of(dense.metric)
     if dense.metric and total is None:
         notes.append(f"How {dense.metric} is made of examples is not known here: bounds are of the loss alone.")
@@ -81,7 +89,7 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> tuple[contract
         "unit": max((len(block.heads) // block.n_kv_heads for block in heads.blocks if block.n_kv_heads and block.heads), default=1),
         "commands": prune_commands(record, run.folder.resolve().name, same),
     }
-    return curves, rows, notes
+    return RunCurves(curves, rows, notes)
 
 
 def _margin_of(record: RunRecord) -> Margin | None:
@@ -137,14 +145,16 @@ def _certificates_of(run: Run) -> dict[str, Certificate]:
     return certificates
 
 
-def _describe_left_out(earlier: int, elsewhere: int) -> list[str]:
+def _describe_left_out(n_earlier: int, n_on_other_examples: int) -> list[str]:
     notes = []
-    if earlier:
-        subject = f"{plural(earlier, 'pruned model')} of an earlier state of the run, made on other data,"
-        notes.append(f"{subject} {'is' if earlier == 1 else 'are'} left out.")
-    if elsewhere:
-        was, are = ("was", "is") if elsewhere == 1 else ("were", "are")
-        notes.append(f"{plural(elsewhere, 'pruned model')} {was} evaluated on other examples than the dense model and {are} left out.")
+    if n_earlier:
+        subject = f"{plural(n_earlier, 'pruned model')} of an earlier state of the run, made on other data,"
+        notes.append(f"{subject} {'is' if n_earlier == 1 else 'are'} left out.")
+    if n_on_other_examples:
+        was, are = ("was", "is") if n_on_other_examples == 1 else ("were", "are")
+        notes.append(
+            f"{plural(n_on_other_examples, 'pruned model')} {was} evaluated on other examples than the dense model and {are} left out."
+        )
     return notes
 
 
@@ -182,11 +192,11 @@ def _pruned_rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsR
 def _curve_points(
     run: Run, record: RunRecord, dense: Evaluation, rows: Sequence[PrunedRow], artifacts: Sequence[Artifact], heads: HeadsRecord
 ) -> list[contract.Point]:
-    positions = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
+    head_numbers = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
     name, certificates = run.folder.resolve().name, _certificates_of(run)
     return [
         _curve_point(
-            row, artifact, dense.value, positions, prune_command(record, name, artifact), certificates.get(artifact.key.digest[:8])
+            row, artifact, dense.value, head_numbers, prune_command(record, name, artifact), certificates.get(artifact.key.digest[:8])
         )
         for row, artifact in zip(rows, artifacts, strict=True)
     ]
@@ -213,7 +223,7 @@ def _curve_point(
     row: PrunedRow,
     artifact: Artifact,
     dense_value: float | None,
-    positions: Mapping[str, int],
+    head_numbers: Mapping[str, int],
     command: str,
     certificate: Certificate | None,
 ) -> contract.Point:
@@ -243,7 +253,7 @@ def _curve_point(
         "wrong_to_right": None if task.wrong_to_right is None else len(task.wrong_to_right),
         "loss_difference": round_or_none((task.by_loss or quality).small - (task.by_loss or quality).dense),
         "is_repaired": bool(record.repaired) or record.spec["ablation"] == "mean",
-        "removed": [positions[head] for head in record.removed if head in positions],
+        "removed": [head_numbers[head] for head in record.removed if head in head_numbers],
         "parameters": record.cost["parameters"],
         "bytes": record.cost["bytes"],
         "flops": record.cost["flops"],

@@ -11,6 +11,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from headcount.core.damage import Tolerance
 from headcount.core.errors import MissingExtra
 from headcount.core.files import check_writable, make_folder, write_atomic
 from headcount.runs.artifacts import safe_name
@@ -29,6 +30,9 @@ from headcount.runs.training_log import training_figures
 KINDS = ("svg", "pdf")
 RAMP = ("#fffdf2", "#efe3a0", "#d0be67", "#9e9677", "#727374", "#48526b", "#00306f", "#00204d")
 """Colours from low to high, after cividis, with a paper white for the lowest, as in the page."""
+DARK_FROM = 0.6
+"""From this quantile on, marks on a cell are white."""
+QUANTILE_TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 MANY = 12
 LINES = ("-", "--", "-.", ":")
 MARKS = "osD^vP*X"
@@ -111,13 +115,13 @@ def _draw_training_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
 
 def _list_drawings(data: contract.RunData) -> Iterator[tuple[str, tuple[float, float], Draw]]:
     maps = group_blocks(data["blocks"])
-    curves, roles = data["curves"], data["roles"]
+    curves, roles, verdicts = data["curves"], data["roles"], data["verdicts"]
     height = 0.7 + sum(0.4 + 0.22 * len(rows) for _, rows in maps)
     for score in data["scores"]:
         yield (
             f"map-{safe_name(score['name'])}",
             (5.5, height),
-            lambda figure, score=score: draw_map(figure, maps, score["name"], score["values"], score["significant"]),
+            lambda figure, score=score: draw_map(figure, maps, score["name"], score["values"], score["significant"], verdicts),
         )
     if curves is not None:
         yield "curves", (5.5, 3.5), lambda figure: draw_curves(figure, curves, len(data["heads"]))
@@ -145,18 +149,30 @@ def _colour_ramp() -> Any:
     return LinearSegmentedColormap.from_list("headcount", RAMP)
 
 
+def quantiles(values: Sequence[float | None]) -> list[float | None]:
+    """Returns every value's place among all, from 0 for the lowest to 1 for the highest; equal values share the mean of theirs."""
+    from scipy import stats
+
+    known = [value for value in values if value is not None]
+    places = iter(((stats.rankdata(known) - 1) / max(1, len(known) - 1)).tolist())
+    return [None if value is None else next(places) for value in values]
+
+
 def draw_map(
     figure: Any,
     maps: Sequence[tuple[str, list[contract.Block]]],
     name: str,
     values: Sequence[float | None],
     significant: Sequence[bool] | None = None,
+    verdicts: contract.Verdicts | None = None,
 ) -> None:
-    """Draws layers by heads, one panel for each kind of attention on one scale; a dot marks values that differ significantly from zero."""
+    """Draws layers by heads, one panel for each kind of attention, coloured by quantile; the scale names the values.
+
+    A dot marks values that differ significantly from zero, a tick heads that are safe when they are removed alone.
+    """
     import numpy as np
 
-    known = [value for value in values if value is not None]
-    low, high = min(known, default=0.0), max(known, default=1.0)
+    places, safe = quantiles(values), verdicts["safe"] if verdicts is not None else [None] * len(values)
     panels = figure.subplots(len(maps), 1, squeeze=False)[:, 0]
     image = None
     for panel, (kind, rows) in zip(panels, maps, strict=True):
@@ -164,18 +180,27 @@ def draw_map(
         grid = np.full((len(rows), width), np.nan)
         for y, row in enumerate(rows):
             for x, head in enumerate(row["heads"]):
-                value = values[head]
-                grid[y, x] = np.nan if value is None else value
+                place = places[head]
+                grid[y, x] = np.nan if place is None else place
                 if significant is not None and significant[head]:
                     panel.plot(x, y, "o", markersize=3, color="white", markeredgecolor="black", markeredgewidth=0.6)
-        image = panel.imshow(grid, cmap=_colour_ramp(), vmin=low, vmax=high, aspect="auto")
+                if safe[head]:
+                    colour = "white" if place is not None and place > DARK_FROM else "black"
+                    panel.text(x - 0.42, y + 0.36, "\N{CHECK MARK}", fontsize=6, color=colour)
+        image = panel.imshow(grid, cmap=_colour_ramp(), vmin=0, vmax=1, aspect="auto")
         panel.set(title=kind, ylabel="layer", xlabel="head", yticks=range(len(rows)), yticklabels=[str(row["layer"]) for row in rows])
     if image is not None:
-        figure.colorbar(image, ax=list(panels), label=replace_control_characters(name))
-    if significant is not None and any(significant):
-        panels[-1].annotate(
-            "○ away from zero, 5 %, corrected", (0, 0), (0, -26), xycoords="axes fraction", textcoords="offset points", fontsize=6
+        known = [value for value in values if value is not None]
+        bar = figure.colorbar(image, ax=list(panels), label=f"{replace_control_characters(name)}, by quantile", ticks=QUANTILE_TICKS)
+        bar.set_ticklabels([f"{number:.3g}" for number in np.quantile(known or [0.0], QUANTILE_TICKS)])
+    marks = ["○ away from zero, 5 %, corrected"] if significant is not None and any(significant) else []
+    if verdicts is not None and any(safe):
+        size = Tolerance(verdicts["tolerance"], verdicts["unit"])
+        marks.append(
+            f"\N{CHECK MARK} removed alone costs at most {size} (up to {size.format_size(size.clip)} per example), 95 %, corrected"
         )
+    if marks:
+        panels[-1].annotate("\n".join(marks), (0, 0), (0, -26), xycoords="axes fraction", textcoords="offset points", fontsize=6, va="top")
 
 
 def draw_curves(figure: Any, curves: contract.Curves, n_heads: int) -> None:

@@ -1,18 +1,18 @@
-"""Scores of a run for the report: one number per head, its standard error, and whether it differs significantly from zero."""
+"""Scores of a run for the report: one number per head, its interval, and whether it differs significantly from zero; verdicts on single heads."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from headcount.core.plan import rank_units
 from headcount.core.registry import IMPORTANCES, Registry
-from headcount.core.scores import ROUNDING, SCALED, Scores
-from headcount.core.stats.significance import away_from_zero, benjamini_hochberg
+from headcount.core.scores import ROUNDING, SCALED, ScoreInterval, Scores
+from headcount.core.stats.significance import benjamini_hochberg
+from headcount.core.stats.tango import PairedCounts
 from headcount.runs.report import contract
 from headcount.runs.report.plain import round_column
-from headcount.runs.scores import all_scores
+from headcount.runs.scores import all_scores, all_verdicts
 from headcount.runs.store import Run
 
 DESCRIPTIONS = frozenset({"confidence", "entropy", "distance"})
@@ -20,6 +20,7 @@ DESCRIPTIONS = frozenset({"confidence", "entropy", "distance"})
 CHANGES, ERRORS, LOWER_IS_BETTER = " change", " stderr", "perplexity"
 """Suffixes of further columns, and the one metric of which less is better, for scores that give no direction."""
 ALPHA = 0.05
+ACCURACY = "accuracy"
 
 
 def method_summary(registry: Registry, name: str) -> str:
@@ -38,6 +39,7 @@ def _score_columns(name: str, scores: Scores, heads: list[str]) -> list[contract
     positions = {str(head): i for i, head in enumerate(scores.heads)}
     order = [positions.get(head) for head in heads]
     errors = _in_head_order(scores.stderr, order) if scores.stderr and any(scores.stderr) else None
+    tested = _test_heads(_in_head_order(scores.intervals(), order))
     described = name.partition(":")[0] in DESCRIPTIONS if scores.describes is None else scores.describes
     first: contract.Score = {
         "name": name,
@@ -46,7 +48,9 @@ def _score_columns(name: str, scores: Scores, heads: list[str]) -> list[contract
         "higher_is_keep": scores.higher_is_keep,
         "values": round_column(_in_head_order(scores.values, order)),
         "stderr": None if errors is None else round_column(errors),
-        "significant": mark_significant(_in_head_order(scores.values, order), errors, scores.n_examples),
+        "low": tested.low,
+        "high": tested.high,
+        "significant": tested.significant,
         "n_examples": scores.n_examples or None,
         "removal_order": None if described else removal_order(scores, heads),
         "group_removal_order": None if described else group_removal_order(scores, heads),
@@ -76,6 +80,7 @@ def _further_column(first: contract.Score, scores: Scores, title: str, order: li
     """Returns a further column of a method, such as the change of the metric, with its standard error if known."""
     stderr = scores.columns.get(title.removesuffix(CHANGES) + ERRORS)
     values, errors = _in_head_order(scores.columns[title], order), None if stderr is None else _in_head_order(stderr, order)
+    tested = _test_heads(_in_head_order(_column_intervals(scores, title), order))
     # A lower loss is a change for the better; other numbers have no direction.
     more_is_keep = not title.endswith(CHANGES) or scores.higher_is_keep == title.startswith(LOWER_IS_BETTER)
     return {
@@ -86,7 +91,9 @@ def _further_column(first: contract.Score, scores: Scores, title: str, order: li
         "higher_is_keep": scores.directions.get(title, more_is_keep),
         "values": round_column(values),
         "stderr": None if errors is None else round_column(errors),
-        "significant": mark_significant(values, errors, scores.n_examples),
+        "low": tested.low,
+        "high": tested.high,
+        "significant": tested.significant,
         "removal_order": None,
         "group_removal_order": None,
     }
@@ -102,18 +109,61 @@ def _describe_column(method: str, title: str) -> str:
     return f"The {title} of each head, noted by {method} beside its score."
 
 
-def _in_head_order(values: Any, order: list[int | None]) -> list[float | None]:
+def _column_intervals(scores: Scores, title: str) -> Sequence[ScoreInterval | None]:
+    """Returns the intervals of a change of right answers by Tango's score method; None for each head for other columns, which have no such test."""
+    answers = None if scores.damage is None else scores.damage.answers
+    if answers is None or title != f"{ACCURACY}{CHANGES}":
+        return [None] * len(scores.heads)
+    counts = [PairedCounts(len(answers), int((column > 0).sum()), int((column < 0).sum())) for column in answers.T]
+    by_count = {pair: ScoreInterval(*pair.interval(), pair.p_equal()) for pair in set(counts)}
+    return [by_count[pair] for pair in counts]
+
+
+def _in_head_order(values: Any, order: list[int | None]) -> list[Any]:
     return [None if position is None else values[position] for position in order]
 
 
-def mark_significant(values: list[float | None], errors: list[float | None] | None, n: int) -> list[bool] | None:
-    """Returns which values differ from zero, by t-tests corrected over all heads (Benjamini–Hochberg, 5 %); None if no test is possible."""
-    known = [i for i, value in enumerate(values) if value is not None]
-    if errors is None or n < 2 or not known:
+class TestedHeads(NamedTuple):
+    """The ends of intervals, and which numbers differ from zero by the same test; None for all three if no head was tested."""
+
+    low: list[float | int | None] | None
+    high: list[float | int | None] | None
+    significant: list[bool] | None
+
+
+def _test_heads(intervals: Sequence[ScoreInterval | None]) -> TestedHeads:
+    """Returns the columns of intervals; p-values are corrected over heads (Benjamini–Hochberg, 5 %), and a head without an interval is untested."""
+    tested = [i for i, interval in enumerate(intervals) if interval is not None]
+    if not tested:
+        return TestedHeads(None, None, None)
+    is_away = benjamini_hochberg([interval.p for interval in intervals if interval is not None]) <= ALPHA
+    significant = [False] * len(intervals)
+    for i, flag in zip(tested, is_away.tolist(), strict=True):
+        significant[i] = flag
+    low, high = (round_column([None if one is None else getattr(one, name) for one in intervals]) for name in ("low", "high"))
+    return TestedHeads(low, high, significant)
+
+
+def collect_verdicts(run: Run, heads: list[str]) -> contract.Verdicts | None:
+    """Returns the verdicts on single heads by the first ablation of the run; None if it has none."""
+    verdicts = next(iter(all_verdicts(run).values()), None)
+    if verdicts is None:
         return None
-    value, error = (np.array([column[i] for i in known], dtype=np.float64) for column in (values, errors))
-    is_significant = benjamini_hochberg(away_from_zero(value, error, n - 1)) <= ALPHA
-    flags = [False] * len(values)
-    for i, flag in zip(known, is_significant.tolist(), strict=True):
-        flags[i] = flag
-    return flags
+    rows = {str(row.head): row for row in verdicts.rows}
+    cost, bound, q = (round_column([getattr(rows.get(head), name, None) for head in heads]) for name in ("cost", "bound", "q"))
+    return {
+        "method": verdicts.method,
+        "unit": verdicts.tolerance.unit,
+        "tolerance": verdicts.tolerance.size,
+        "clip": verdicts.tolerance.clip,
+        "level": verdicts.level,
+        "n_examples": verdicts.n_examples,
+        "n_documents": verdicts.n_documents,
+        "n_needed": verdicts.n_needed,
+        "n_missing": verdicts.n_missing,
+        "reason": verdicts.reason,
+        "cost": cost,
+        "bound": bound,
+        "q": q,
+        "safe": [getattr(rows.get(head), "safe", None) for head in heads],
+    }

@@ -94,7 +94,7 @@ def warning_sentences(run: Run, record: RunRecord, curves: contract.Curves | Non
     warnings += _logged_failures(run.folder / LOG)
     versions = {
         tuple(sorted(artifact.provenance.get("versions", {}).items()))
-        for kind in ("scores", "roles", "evaluation", "pruned")
+        for kind in ("scores", "damage", "roles", "evaluation", "pruned")
         for artifact in run.iter_artifacts(kind)
     }
     if len(versions) > 1:

@@ -111,7 +111,7 @@ def _draw_head(context: StudyContext, corpus: Corpus, numbers: Sequence[int], ro
 
 def _read_tokens(context: StudyContext, corpus: Corpus, sentence: int, view: ViewName) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the tokens of queries and keys as people read them."""
-    tokenizer = context.sources.read_tokenizer(context.loaded)
+    tokenizer = context.sources.find_processor(context.loaded)
     source = tuple(token_texts(corpus.sentences[sentence], tokenizer))
     if view == "source":
         return source, source

@@ -87,11 +87,6 @@ class TunedScore:
     metric: str
     value: float | None
 
-    @property
-    def label(self) -> str:
-        """The metric, or the loss where there is none, with its name."""
-        return f"{self.metric or 'loss'} {self.loss if self.value is None else self.value:.4g}"
-
     @classmethod
     def of(cls, artifact: Artifact) -> TunedScore:
         """Returns the score in the artifact of a fine-tuning."""
@@ -190,7 +185,7 @@ def compare_quality(
             None if name == control else compare_evaluations(means[control], means[name], task, seed=seed)
             for control in ("dense", "dense, fine-tuned")
         ]
-        rows.append(QualityRow(name, SeedScores.of(values), *against))
+        rows.append(QualityRow(name, SeedScores.of(values, dense.metric), *against))
     return rows
 
 

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy import special
 from torch import nn
 
 from headcount.behaviour.profiles.numbers import affordable_queries, head_distances
 from headcount.core.heads import AttentionBlock
 from headcount.core.scores import Scores
-from headcount.core.stats.hall import inverse_hall_transform
 from headcount.data.chunks import batches
 from headcount.importance.base import Importance
 from headcount.importance.settings import ScoreSettings
@@ -108,31 +106,12 @@ def score_heads(context: StudyContext, study: ImportanceMap) -> list[MappedScore
 
 def _map_scores(scores: Scores, heads: HeadMap) -> MappedScores:
     ranks = {head: rank for rank, head in enumerate(scores.ranking(), 1)}
-    intervals, rows = _score_intervals(scores), []
-    for head, value, ends in zip(scores.heads, scores.values, intervals, strict=True):
-        rows.append(ScoreRow(str(head), heads.block_of(head).kind, head.layer, head.index, value, *ends, ranks[head]))
+    ends, rows = [(None, None) if interval is None else (interval.low, interval.high) for interval in scores.intervals()], []
+    for head, value, pair in zip(scores.heads, scores.values, ends, strict=True):
+        rows.append(ScoreRow(str(head), heads.block_of(head).kind, head.layer, head.index, value, *pair, ranks[head]))
     rule = Importance.parse(scores.method).rule
     title, label = (f"{name} by the {rule}" if rule else name for name in (scores.method, scores.label))
     return MappedScores(scores.method, title, label, UNITS.get(scores.method, ""), scores.n_examples, rows)
-
-
-def _score_intervals(scores: Scores) -> list[tuple[float | None, float | None]]:
-    """Returns the 95 % interval of every score by Hall's transform over groups of examples.
-
-    None where a method reads no data, and where the skewness of the examples is too large for their number.
-    """
-    samples = scores.scaled_samples()
-    if samples is None or samples.n < 2 or samples.sums.ndim > 2:
-        return [(None, None)] * len(scores.heads)
-    residuals, values = samples.residuals(), np.asarray(scores.values)
-    n = np.broadcast_to(samples.counts(), values.shape)
-    square = (residuals**2).sum(0) / n
-    skewness = np.divide((residuals**3).sum(0) / n, square**1.5, out=np.zeros_like(values), where=square > 0)
-    quantile, stderr = special.stdtrit(n - 1, 0.975), samples.stderr()
-    low = (values - stderr * inverse_hall_transform(quantile, n, skewness)).tolist()
-    high = (values - stderr * inverse_hall_transform(-quantile, n, skewness)).tolist()
-    is_thin = skewness**2 > n / 10  # too few examples to know the spread
-    return [(None, None) if thin else (low[i], high[i]) for i, thin in enumerate(is_thin.tolist())]
 
 
 def count_parameters(model: nn.Module) -> list[BlockParameters]:

@@ -60,7 +60,7 @@ def estimate_effort(study: Interventions, context: StudyContext) -> Effort:
     return Effort(passes=n_report * (1 + len(study.interventions) * count_seeds(study) * len(list_levels(study, context))))
 
 
-def measure_interventions(study: Interventions, context: StudyContext) -> tuple[Evaluation, list[InterventionRow]]:
+def measure_interventions_by_size(study: Interventions, context: StudyContext) -> tuple[Evaluation, list[InterventionRow]]:
     """Returns the dense model, and a row for every intervention and number of heads; all gate the same heads away."""
     pruner, loaded = Pruner.parse(study.method), context.loaded
     if pruner.info.trains or pruner.sizing_option:

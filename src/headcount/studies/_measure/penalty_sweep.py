@@ -134,7 +134,7 @@ def _train_gates(context: StudyContext, pruning: Pruning, specs: Sequence[PruneS
         check_request(spec, pruning.model, pruning.heads)
     note_training(context, pruning, specs)
     with context.progress("penalties", "models") as advance:
-        _, failed = sweep(pruning.run, [pruning.job(spec) for spec in specs], provenance=pruning.provenance, progress=advance)
+        _, failed = sweep(pruning.run, [pruning.make_job(spec) for spec in specs], provenance=pruning.provenance, progress=advance)
     for error in failed.values():
         if not isinstance(error, PlanError):
             raise error

@@ -58,7 +58,7 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
     for keep in keeps:
         check_request(template.resized(keep), loaded.model, loaded.heads)
     describe_study_run(context, loaded, {"study": study.name, "roles": list(study.roles_by_name), "keep": keeps, "seeds": study.seeds})
-    task, tokenizer = context.task, context.sources.read_tokenizer(loaded)
+    task, tokenizer = context.task, context.sources.find_processor(loaded)
     heads_by_role: dict[str, list[Head]] = {}
     left_out: dict[str, PlanError] = {}
     for name, names in study.roles_by_name.items():
@@ -193,7 +193,7 @@ def prune_roles(
     """
     task, seed = pruning.task, draws[0]
     requests = {(choice, draw): choice.prune_spec(template, draw) for choice in choices for draw in draws}
-    jobs = [pruning.job(request) for request in requests.values()]
+    jobs = [pruning.make_job(request) for request in requests.values()]
     artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.provenance, progress=progress)
     for error in failed.values():
         raise error

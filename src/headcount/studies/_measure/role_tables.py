@@ -90,7 +90,7 @@ def pair_consecutive_sentences(corpus: Corpus, loaded: LoadedModel, tokenizer: A
 
 def _find_text_pairs(context: StudyContext, task: Task | None, corpus: Corpus, sentences: int | None) -> tuple[str, Corpus | None]:
     """Returns pairs of texts for block heads, and where they are from: the texts of the task, or else consecutive sentences of the text."""
-    tokenizer = context.sources.read_tokenizer(context.loaded)
+    tokenizer = context.sources.find_processor(context.loaded)
     if task is not None and context.sources.text_fingerprint:
         own = read_corpus(context.loaded.model, task, tokenizer, limit=context.limit)
         if own.has_pairs:
@@ -137,14 +137,14 @@ def measure_further_tables(
         name, _, model = text.partition("=")
         loaded = context.sources.load_model(model, as_configured=True) if model else context.loaded
         task = context.sources.open_task(loaded, name)
-        corpus = sample_sentences(read_corpus(loaded.model, task, context.sources.read_tokenizer(loaded), limit=context.limit), sentences)
+        corpus = sample_sentences(read_corpus(loaded.model, task, context.sources.find_processor(loaded), limit=context.limit), sentences)
         tables[text] = _measure_or_read_roles(context, loaded, corpus, _names_of_family_roles(rule), is_of_run=not model).relabel(rule)
     return tables
 
 
 def _names_of_family_roles(definition: Definition) -> tuple[str, ...]:
     """Returns the names of the roles of all families, block heads in both forms."""
-    names = definition.family_roles
+    names = definition.roles_of_families
     return (*names, "segment:entropy") if "segment" in names else names
 
 

@@ -33,9 +33,9 @@ class SpeedRow:
     dense_seconds: float
     cut_seconds: float
     speedup: float
-    low: float
-    high: float
-    p: float
+    low: float | None
+    high: float | None
+    p: float | None
     n_rounds: int
     device: str
 

@@ -10,7 +10,7 @@ from headcount.core.errors import ArtifactError
 from headcount.core.scores import SCALED, Scores
 from headcount.core.stats.agreement import Correlated, agreement, correlate
 from headcount.core.stats.ranks import Overlap
-from headcount.importance.verdicts import signed_samples
+from headcount.importance.rankings import signed_samples
 from headcount.runs.scores import all_scores, check_same_heads
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext

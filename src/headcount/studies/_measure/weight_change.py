@@ -21,7 +21,7 @@ SECONDS_PER_PARAMETER, SECONDS_PER_PERMUTATION = 2e-8, 2e-4
 
 
 @dataclass(frozen=True, slots=True)
-class LayerChange:
+class LayerPartChange:
     """One part of the heads of a layer: the mean of ‖ΔW_h‖/‖W_h‖ over heads, with its t interval; None for a single head."""
 
     part: str
@@ -50,7 +50,7 @@ def estimate_effort(context: StudyContext) -> Effort:
     return Effort(seconds=n_parameters * SECONDS_PER_PARAMETER + n_tests * PERMUTATIONS * SECONDS_PER_PERMUTATION)
 
 
-def measure_changes(context: StudyContext, study: str, tuned: str) -> tuple[list[LayerChange], list[DepthTrend]]:
+def measure_changes(context: StudyContext, study: str, tuned: str) -> tuple[list[LayerPartChange], list[DepthTrend]]:
     """Returns the change of the weights by part and layer from the model of a study to another one with the same heads.
 
     Raises:
@@ -66,19 +66,19 @@ def measure_changes(context: StudyContext, study: str, tuned: str) -> tuple[list
     changes = relative_changes(old, new)
     heads = list(changes)
     values = {part: np.array([changes[head][part] for head in heads]) for part in PARTS}
-    return summarise_layers(heads, values), correlate_depth(heads, values, seed=context.seed)
+    return average_by_part_and_layer(heads, values), correlate_depth(heads, values, seed=context.seed)
 
 
-def summarise_layers(heads: Sequence[Head], values: dict[str, np.ndarray]) -> list[LayerChange]:
+def average_by_part_and_layer(heads: Sequence[Head], changes_by_part: dict[str, np.ndarray]) -> list[LayerPartChange]:
     """Returns the mean change of every part in every layer, with an interval over the heads of the layer."""
     layer_of = np.array([str(head).rpartition("H")[0] for head in heads])
     rows = []
-    for part, changes in values.items():
+    for part, changes in changes_by_part.items():
         for layer in dict.fromkeys(layer_of.tolist()):
             own = changes[layer_of == layer]
             test = t_interval(own) if len(own) > 1 else None
             ends = (None, None) if test is None else (test.low, test.high)
-            rows.append(LayerChange(part, str(layer), len(own), float(own.mean()), *ends))
+            rows.append(LayerPartChange(part, str(layer), len(own), float(own.mean()), *ends))
     return rows
 
 

@@ -71,7 +71,8 @@ class Budhraja2020(Paper):
         """Returns B1 to B10."""
         training, sizes = self.training, ("50%",) if self.quick else self.keep or ("75%", "50%", "25%")
         half = {"keep": "50%", "rate": self.rate, "train_batch": training["train_batch"], "seeds": training["seeds"]}
-        length = self._compensation_steps()
+        recover = training["recover"]
+        compensation_steps = int(recover.removesuffix("steps")) if recover.endswith("steps") else None  # None: the recipe decides
         places = ("layers:top", "layers:middle", "layers:bottom")
 
         def compare(*strategies: str, by_kind: bool = False, pretrained: str = "") -> Study:
@@ -89,7 +90,7 @@ class Budhraja2020(Paper):
                 "B7",
                 "How the heads that stay change in the fine-tuning",
                 "compensation",
-                Compensation(method=self.by, steps=length, **half),
+                Compensation(method=self.by, steps=compensation_steps, **half),
             ),
             Item(
                 "B8",
@@ -106,11 +107,6 @@ class Budhraja2020(Paper):
                 Interventions(keep=("75%", "50%", "25%") if self.quick else (), seeds=training["seeds"]),
             ),
         ]
-
-    def _compensation_steps(self) -> int | None:
-        """Returns the steps of the two trainings of B7; None where the recipe decides."""
-        length = self.training["recover"]
-        return int(length.removesuffix("steps")) if length.endswith("steps") else None
 
     def _item_of_pretrained(self, subject: Subject, study: Study) -> Item:
         metric = subject.task.metric

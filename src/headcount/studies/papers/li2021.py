@@ -51,11 +51,13 @@ class Li2021(Paper):
         """Returns the experiments of the paper."""
         joint, pipelined, straight, gates, gradient = self._compared_methods()
         translates = "cross" in subject.kinds
+        n_steps = self.steps or (QUICK_STEPS if self.quick else None)
+        pipelined_curve = self._make_study(PruningCurve, (pipelined,), recover="auto" if n_steps is None else f"{n_steps}steps")
         comparison = self._pruning_curve(joint, pipelined, straight, gates, gradient)
         only_other = "the model translates: L7 is the figure for such models" if translates else "the model has no cross-attention: see L6"
         return [
             Item("L1", "Joint training of weights and head importances", "section 4", self._pruning_curve(joint)),
-            Item("L2", "Pipelined: head importances on frozen weights, then a fine-tune", "section 4", self._pipelined_curve(pipelined)),
+            Item("L2", "Pipelined: head importances on frozen weights, then a fine-tune", "section 4", pipelined_curve),
             Item("L3", "Straight-through estimation", "section 4", self._pruning_curve(straight)),
             Item("L4", "Baseline: L0 gates of Voita et al. 2019 at the same number of heads", "section 5", self._pruning_curve(gates)),
             Item("L5", "Baseline: gradient importance of Michel et al. 2019", "section 5", self._pruning_curve(gradient)),
@@ -101,10 +103,6 @@ class Li2021(Paper):
 
     def _pruning_curve(self, *methods: str) -> PrunedModels:
         return self._make_study(PruningCurve, methods)
-
-    def _pipelined_curve(self, method: str) -> PrunedModels:
-        length = self.steps or (QUICK_STEPS if self.quick else None)
-        return self._make_study(PruningCurve, (method,), recover="auto" if length is None else f"{length}steps")
 
     def _penalty_sweep(self, exact_method: str) -> PenaltySweep:
         if self.quick:

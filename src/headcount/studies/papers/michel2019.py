@@ -47,6 +47,8 @@ class Michel2019(Paper):
         """Returns M1 to M16."""
         kinds, best = subject.kinds, AllButOne(show="layers")
         one_kind = f"the model has one kind of attention, {kinds[0]}" if len(kinds) == 1 else ""
+        ranked_once = self._ranking_methods()[0]
+        ranked_again = "rank(by=gradient;again=true;limit=64;step=0.25)" if self.quick else "rank(by=gradient;again=true)"
         return [
             Item("M1", "Histogram of the score without one head", "Fig. 1", SingleHeads(show="histogram"), published=SINGLE_HEADS),
             Item(
@@ -87,7 +89,9 @@ class Michel2019(Paper):
                 published=CURVE,
             ),
             self._several_tasks_item(),
-            Item("M10", "Ranked once against ranked again after every step", "section 4.1", self._pruning_curve(self._iterative_methods())),
+            Item(
+                "M10", "Ranked once against ranked again after every step", "section 4.1", self._pruning_curve((ranked_once, ranked_again))
+            ),
             Item("M11", "Speed of the cut model by batch size, half of the heads removed", "Table 4", self._speed_study(), published=SPEED),
             Item(
                 "M12",
@@ -125,10 +129,6 @@ class Michel2019(Paper):
 
     def _ranking_methods(self) -> tuple[str, ...]:
         return ("rank(by=gradient;limit=64)", "rank(by=ablation;limit=32)") if self.quick else ("gradient", "ablation")
-
-    def _iterative_methods(self) -> tuple[str, ...]:
-        once = self._ranking_methods()[0]
-        return once, "rank(by=gradient;again=true;limit=64;step=0.25)" if self.quick else "rank(by=gradient;again=true)"
 
     def _pruning_curve(self, methods: tuple[str, ...], *, each_kind: bool = False, other_tasks: tuple[str, ...] = ()) -> PruningCurve:
         quick_sizes = ("50%", "25%") if each_kind else ("75%", "50%", "25%")

@@ -23,7 +23,7 @@ from headcount.models.observe import evaluating
 from headcount.models.ownership import holds
 from headcount.surgery.export_base import ComparisonInputs, Exported, ExportInfo, ExportTarget
 from headcount.surgery.samples import TEXT, sample_batches, varying_inputs
-from headcount.surgery.verify import HALF, float_dtype, largest_relative_difference
+from headcount.surgery.verify import HALF, largest_relative_difference, lowest_float_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,10 @@ class Onnx(ExportTarget):
         """Writes the file, after comparing it with the model in onnxruntime; raises VerificationError where they differ by more than 1e-4."""
         target = Path(path)
         self.check_path(target, overwrite=overwrite)
-        if float_dtype(model) in HALF:
-            raise UnsupportedModel(f"export to ONNX needs float32 weights, the model has {float_dtype(model)}; load it with dtype=float32")
+        if lowest_float_dtype(model) in HALF:
+            raise UnsupportedModel(
+                f"export to ONNX needs float32 weights, the model has {lowest_float_dtype(model)}; load it with dtype=float32"
+            )
         samples = sample_batches(model, tokenizer=tokenizer, data=data, inputs=inputs)
         first, names = samples[0], list(samples[0])
         wrapper = _FirstOutput(model, names)

@@ -28,7 +28,7 @@ from headcount.surgery.named_heads import assign_fields, original_fields
 from headcount.surgery.reshape import cuts_of
 from headcount.surgery.save import MAX_SHARD_SIZE, check_savable, write_description, write_weights
 from headcount.surgery.sizes import BUILD_LOCK
-from headcount.surgery.verify import HALF, check_equal, copy_in_float32, float_dtype, forward_outputs, largest_relative_difference
+from headcount.surgery.verify import HALF, check_equal, copy_in_float32, forward_outputs, largest_relative_difference, lowest_float_dtype
 
 NOT_WRITTEN = "Nothing was written. Save the smaller model instead (headcount.save), and report the model class."
 
@@ -95,8 +95,8 @@ class Portable(ExportTarget):
         dense = widen(model)
         with reporting_inputs(model, batch, dummy=inputs is None):
             expected = forward_outputs(model, batch)
-        _check_same_outputs(expected, forward_outputs(dense, batch), float_dtype(model), "the portable model")
-        if float_dtype(model) in HALF:  # rounding could hide an error: the proof is repeated in float32
+        _check_same_outputs(expected, forward_outputs(dense, batch), lowest_float_dtype(model), "the portable model")
+        if lowest_float_dtype(model) in HALF:  # rounding could hide an error: the proof is repeated in float32
             exact, exact_batch = copy_in_float32(model, batch)
             outputs = forward_outputs(copy_in_float32(dense, {})[0], exact_batch)
             _check_same_outputs(forward_outputs(exact, exact_batch), outputs, torch.float32, "the portable model in float32")
@@ -120,7 +120,7 @@ def compare_plain_loading(model: nn.Module, folder: Path, batch: Batch) -> tuple
         raise VerificationError(f"plain from_pretrained does not load the portable model: {error}. {NOT_WRITTEN}") from error
     loaded = _tensors(plain)
     changed = tuple(name for name, tensor in _tensors(model).items() if name not in loaded or _is_changed(tensor, loaded[name]))
-    dtype = float_dtype(model)
+    dtype = lowest_float_dtype(model)
     if dtype in HALF:
         (exact, batch), (plain, _) = copy_in_float32(model, batch), copy_in_float32(plain, {})
         outputs, plain_outputs, dtype = forward_outputs(exact, batch), forward_outputs(plain, batch), torch.float32
@@ -152,7 +152,7 @@ def widen(model: nn.Module) -> nn.Module:
     config = copy.deepcopy(model.config)
     assign_values(config, record.values_before_uniform_cut(model))
     vars(config).pop(record.KEY, None)
-    options = {"dtype": float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
+    options = {"dtype": lowest_float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
     with BUILD_LOCK, fork_rng(()):  # first weights are drawn, and replaced below
         dense: Any = type(model)._from_config(config, **options)  # pyright: ignore[reportAttributeAccessIssue]
     dense = dense.to(next(model.parameters()).device).eval()

@@ -39,20 +39,20 @@ class NarrowLayer:
     wide: frozenset[str]
     is_poisoned: bool = False
 
-    def make_forwards(self, model: nn.Module, positions: Tensor, length: int) -> dict[str, Forward]:
-        """Returns forward passes by path for stacked rows of `length` tokens, of which row r is read at positions[r]."""
+    def make_forwards(self, model: nn.Module, read_positions: Tensor, length: int) -> dict[str, Forward]:
+        """Returns forward passes by path for stacked rows of `length` tokens, of which row r is read at read_positions[r]."""
 
         def narrow(path: str) -> Forward:
             own_forward = model.get_submodule(path).forward
 
             def forward(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-                if hidden.ndim == 3 and hidden.shape[:2] == (len(positions), length):
-                    hidden = select_positions(hidden, positions)
+                if hidden.ndim == 3 and hidden.shape[:2] == (len(read_positions), length):
+                    hidden = select_positions(hidden, read_positions)
                 output = own_forward(hidden, *args, **kwargs)
                 if path not in self.wide:
                     return output
                 is_poisoned = self.is_poisoned and path != self.query
-                return _scatter_among_nan(output, positions, length) if is_poisoned else output.expand(-1, length, -1)
+                return _scatter_among_nan(output, read_positions, length) if is_poisoned else output.expand(-1, length, -1)
 
             return forward
 

@@ -18,7 +18,7 @@ from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
 
 
-class LiveRun:
+class ServedRun:
     """A run with its model and task, opened when they are first needed."""
 
     def __init__(self, run: Run) -> None:

@@ -1,32 +1,37 @@
-"""Verdicts on heads from scores: interval, rank and its interval, probability of being among the lowest, safe to remove or not."""
+"""Rankings of heads from scores: intervals of scores and of ranks, agreement with ablation, stability. Verdicts on single heads: `core.damage`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from headcount.core.errors import OptionError, PlanError, UnknownName
+from headcount.core.errors import PlanError
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.core.stats.agreement import Agreement, Stability, agreement, stability
-from headcount.core.stats.ranks import lowest, rank_intervals, ranks
-from headcount.core.stats.resampling import intervals
-from headcount.core.stats.safe import safe_to_remove
+from headcount.core.stats.ranks import rank_sets, ranks, to_heads, unit_means
 from headcount.core.stats.samples import Samples
-from headcount.importance.base import Importance
 
-TOLERANCE = 0.01
 LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """One head: `low` to `high` is the bootstrap interval of its score, `p_lowest` its chance of being among the lowest.
+class RankedHead:
+    """One head in a ranking.
 
-    `safe` says, at the requested level, that removing it alone costs at most the tolerance (ablation), or that it is among the lowest (other
-    methods); None if there are no samples to draw from.
+    Attributes:
+        head: The head.
+        value: Its score.
+        stderr: The standard error of the score; None where there is none.
+        low: The lower end of the score's own interval; None where the examples are too few or too skewed for one.
+        high: The upper end.
+        rank: Its rank, 1 for the head to keep first.
+        rank_low: The first rank that it may have; these sets hold for all heads jointly. None where there are none.
+        rank_high: The last rank that it may have.
+        is_lowest: Whether it (its KV group) is surely among the lowest units, jointly for all; None where there are no sets of ranks.
     """
 
     head: Head
@@ -37,8 +42,7 @@ class Verdict:
     rank: int
     rank_low: int | None
     rank_high: int | None
-    p_lowest: float | None
-    safe: bool | None
+    is_lowest: bool | None
 
 
 def quarter_of_units(scores: Scores) -> int:
@@ -52,36 +56,34 @@ def check_lowest(k: int | None, n_units: int) -> None:
         raise PlanError(f"k must be from 1 to {n_units}, the units that go or stay together, got {k}")
 
 
-def verdicts(
-    scores: Scores, *, k: int | None = None, tolerance: float = TOLERANCE, level: float = LEVEL, repeats: int = 2000, seed: int = 0
-) -> list[Verdict]:
-    """Returns the verdict on every head in flat order; `k` units count as the lowest, by default a quarter of them."""
+def rank_heads(scores: Scores, *, k: int | None = None, level: float = LEVEL, repeats: int = 1000, seed: int = 0) -> list[RankedHead]:
+    """Returns every head with the intervals of its score and its rank, in flat order; `k` units count as the lowest, by default a quarter."""
     check_lowest(k, len(scores.all_units()))
     k = quarter_of_units(scores) if k is None else k
-    ties = scores.ties()
-    ranking = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, ties=ties)
+    ranking = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, ties=scores.ties())
     stderr = scores.stderr or (None,) * len(scores.heads)
-    if scores.samples is None or scores.samples.n_groups < 2:
-        rows = zip(scores.heads, scores.values, stderr, ranking.tolist(), strict=True)
-        return [Verdict(head, value, error, None, None, rank, None, None, None, None) for head, value, error, rank in rows]
-    replicates = scores.replicates(repeats, seed)
-    low, high = intervals(replicates, level)
-    first, last = rank_intervals(replicates, higher_is_keep=scores.higher_is_keep, level=level, ties=ties)
-    chance = lowest(replicates, k, higher_is_keep=scores.higher_is_keep, units=scores.unit_positions(), ties=ties)
-    if measures_loss(scores):
-        safe = [verdict.safe for verdict in safe_to_remove(scores.samples, tolerance=tolerance, worst=None, level=level)]
-    else:
-        safe = (chance >= level).tolist()
-    arrays = (column.tolist() for column in (low, high, ranking, first, last, chance))
-    return [Verdict(*row) for row in zip(scores.heads, scores.values, stderr, *arrays, safe, strict=True)]
+    ends = [(None, None) if interval is None else (interval.low, interval.high) for interval in scores.intervals(level)]
+    first, last, is_lowest = _rank_sets(scores, k, level, repeats, seed)
+    lows, highs = zip(*ends, strict=True)
+    columns = (scores.heads, scores.values, stderr, lows, highs, ranking.tolist(), first, last, is_lowest)
+    return [RankedHead(*row) for row in zip(*columns, strict=True)]
 
 
-def measures_loss(scores: Scores) -> bool:
-    """Whether scores are rises of the loss; False for methods that are not installed here."""
-    try:
-        return Importance.parse(scores.method).info.measures_loss
-    except (UnknownName, OptionError):
-        return False
+def _rank_sets(scores: Scores, k: int, level: float, repeats: int, seed: int) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """Returns the first and the last rank of every head, and whether its unit is surely among the lowest; None for all where there are no sets."""
+    none = [None] * len(scores.heads)
+    samples, units = scores.scaled_samples(), scores.unit_positions()
+    if samples is None:
+        return none, none, none
+    options: Any = {"seed": seed, "repeats": repeats, "higher_is_keep": scores.higher_is_keep, "level": level}
+    values = samples.group_values()
+    of_heads = rank_sets(values, **options)
+    if of_heads is None:
+        return none, none, none
+    of_units = of_heads if len(units) == len(scores.heads) else rank_sets(unit_means(values, units), **options)
+    assert of_units is not None
+    is_lowest = to_heads(of_units.low > len(units) - k, units).astype(bool)
+    return of_heads.low.tolist(), of_heads.high.tolist(), is_lowest.tolist()
 
 
 def signed_samples(scores: Scores) -> Samples:

@@ -1,0 +1,243 @@
+"""Damage: what removing one head does to every example, and the verdict on each head removed alone."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from headcount.core.errors import DataError, OptionError
+from headcount.core.heads import Head
+from headcount.core.stats.betting import betting_bound, betting_p, fewest_values
+from headcount.core.stats.samples import error_probability
+from headcount.core.stats.significance import benjamini_hochberg
+
+LEVEL = 0.95
+TOLERANCE = "0.02"
+"""Nats of loss that a safe head costs at most, where nothing else is said."""
+FEWEST_DOCUMENTS = 30
+"""With fewer documents there is no verdict."""
+LOSS_CLIP, ANSWER_CLIP = 2.0, 1.0
+"""The most that one example counts: nats of loss, and one answer."""
+_TOLERANCE = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*(pt|nats)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How much removing a head may cost on average and still be called safe.
+
+    Attributes:
+        size: Nats of loss, or a share of the answers: 0.005 for half a point.
+        unit: "nats", or "points" of right answers.
+    """
+
+    size: float
+    unit: Literal["nats", "points"] = "nats"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.size) and 0 < self.size < self.clip):
+            most = f"{self.clip:g} nats" if self.unit == "nats" else "100pt"
+            raise OptionError(f"tolerance must be above 0 and below {most}, the most that one example counts; got {self.size:g}")
+
+    @classmethod
+    def parse(cls, value: str | float | Tolerance) -> Tolerance:
+        """Returns the tolerance of a number of nats, 0.02 or "0.02", or of points, "0.5pt".
+
+        Raises:
+            OptionError: the value is no such number, or out of range.
+        """
+        if isinstance(value, Tolerance):
+            return value
+        match = _TOLERANCE.fullmatch(str(value).strip())
+        if match is None or isinstance(value, bool):
+            raise OptionError(f"tolerance must be nats of loss, such as 0.02, or points of right answers, such as '0.5pt'; got {value!r}")
+        number = float(match[1])
+        return cls(number / 100, "points") if match[2] == "pt" else cls(number)
+
+    @property
+    def clip(self) -> float:
+        """The most that one example counts."""
+        return LOSS_CLIP if self.unit == "nats" else ANSWER_CLIP
+
+    def format_size(self, size: float) -> str:
+        """Returns a damage in the unit of the tolerance, such as "0.02 nats" or "0.5 points"."""
+        return f"{size:.2g} nats" if self.unit == "nats" else f"{100 * size:.2g} points"
+
+    def __str__(self) -> str:
+        return self.format_size(self.size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Damage:
+    """What removing one head does to every example; examples are in the order of the hashes of their content.
+
+    Attributes:
+        losses: By how much the loss of each example rises, [examples, heads], float32.
+        answers: 1 where the answer turns wrong, −1 where it turns right, else 0, [examples, heads]; None where answers are not right or wrong.
+        documents: The number of the document of each example; None where the data name no documents.
+    """
+
+    losses: NDArray[np.float32]
+    answers: NDArray[np.int8] | None = None
+    documents: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        for part in (self.answers, self.documents):
+            if part is not None and len(part) != len(self.losses):
+                raise DataError(f"damage is of {len(self.losses)} examples, but answers or documents are of {len(part)}")
+
+    @classmethod
+    def in_hash_order(
+        cls, hashes: Sequence[bytes], losses: ArrayLike, answers: ArrayLike | None = None, documents: ArrayLike | None = None
+    ) -> Self:
+        """Returns the damage of examples with these content hashes, in their order."""
+        order = sorted(range(len(hashes)), key=lambda number: hashes[number])
+        return cls(
+            np.asarray(losses, dtype=np.float32)[order],
+            None if answers is None else np.asarray(answers).astype(np.int8)[order],
+            None if documents is None else np.asarray(documents, dtype=np.int64)[order],
+        )
+
+    @property
+    def n_documents(self) -> int | None:
+        """The number of documents; None where the data name none."""
+        return None if self.documents is None else len(np.unique(self.documents))
+
+    def clipped_means(self, tolerance: Tolerance) -> np.ndarray:
+        """Returns what the gamblers bet on, in the unit of the tolerance: the clipped damage of every example, or its mean over every document.
+
+        Raises:
+            OptionError: the tolerance is in points, but answers are not right or wrong.
+        """
+        if tolerance.unit == "points" and self.answers is None:
+            raise OptionError("a tolerance in points needs a task whose answers are right or wrong; give it in nats of loss, such as 0.02")
+        values = self.losses if tolerance.unit == "nats" else self.answers
+        clipped = np.clip(np.asarray(values, dtype=np.float64), -tolerance.clip, tolerance.clip)
+        if self.documents is None:
+            return clipped
+        _, first, numbers = np.unique(self.documents, return_index=True, return_inverse=True)
+        sums = np.zeros((len(first), clipped.shape[1]))
+        np.add.at(sums, numbers, clipped)
+        return (sums / np.bincount(numbers)[:, None])[np.argsort(first)]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadVerdict:
+    """What removing one head alone costs: the mean clipped damage, its upper bound, and whether it is safe.
+
+    Attributes:
+        head: The head.
+        cost: The mean clipped damage that was observed.
+        bound: How much it costs at most, on average, at the confidence of one head.
+        p: The p-value of costing the tolerance or more.
+        q: The same, corrected over heads (Benjamini–Hochberg).
+        safe: Whether q is small enough to call the head safe; None where the examples are too few for any verdict.
+    """
+
+    head: Head
+    cost: float
+    bound: float
+    p: float
+    q: float
+    safe: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeadVerdicts:
+    """The verdicts on all heads, each removed alone: they say nothing about several heads removed together.
+
+    Attributes:
+        method: The ablation that was measured.
+        rows: One verdict per head.
+        tolerance: How much a safe head may cost.
+        level: The confidence of the bounds, and one less the rate of false verdicts.
+        n_examples: How many examples were read.
+        n_documents: How many documents they come from; None where the data name none.
+        n_needed: With fewer examples (or documents) there is no verdict, even if no example changes.
+        n_enough: With so many, a head that changes no example is safe whatever the other heads do.
+        reason: Why there is no verdict; empty where there is.
+    """
+
+    method: str
+    rows: tuple[HeadVerdict, ...]
+    tolerance: Tolerance
+    level: float
+    n_examples: int
+    n_documents: int | None
+    n_needed: int
+    n_enough: int
+    reason: str = ""
+
+    def __getitem__(self, head: str | Head) -> HeadVerdict:
+        address = Head.parse(head)
+        return next(row for row in self.rows if row.head == address)
+
+    @property
+    def safe_heads(self) -> tuple[Head, ...]:
+        """The heads marked safe, each when it is removed alone."""
+        return tuple(row.head for row in self.rows if row.safe)
+
+    @property
+    def n(self) -> int:
+        """How many examples, or documents, were bet on."""
+        return self.n_examples if self.n_documents is None else self.n_documents
+
+    @property
+    def things(self) -> str:
+        """What was bet on: examples, or documents."""
+        return "examples" if self.n_documents is None else "documents"
+
+    @property
+    def n_missing(self) -> int:
+        """How many examples or documents are missing for a head that changes nothing to be safe whatever the other heads do."""
+        return max(0, self.n_enough - self.n)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the verdicts as plain data."""
+        rows = [{**asdict(row), "head": str(row.head)} for row in self.rows]
+        return {**asdict(self), "rows": rows, "clip": self.tolerance.clip}
+
+
+def enough_examples(n_heads: int, tolerance: Tolerance | None = None, level: float = LEVEL) -> int:
+    """Returns how many examples a head that changes none of them needs to be safe, whatever the other heads do."""
+    size = tolerance or Tolerance.parse(TOLERANCE)
+    return fewest_values(size.size, size.clip, error_probability(level) / max(1, n_heads))
+
+
+def judge_damage(
+    heads: Sequence[Head], damage: Damage, *, tolerance: str | float | Tolerance, level: float = LEVEL, method: str = ""
+) -> HeadVerdicts:
+    """Returns for every head how much removing it alone costs at most, and whether that is within the tolerance.
+
+    Bounds and p-values come from betting on the clipped damage (`stats.betting`), which holds for every distribution within the clip, also where rare
+    harm was not drawn; p-values are corrected over heads by Benjamini–Hochberg.
+
+    Raises:
+        OptionError: the tolerance is out of range, or in points where answers are not right or wrong.
+    """
+    size = Tolerance.parse(tolerance)
+    values = damage.clipped_means(size)
+    p, bounds = betting_p(values, size.size, size.clip), betting_bound(values, size.clip, level)
+    q, n_needed = benjamini_hochberg(p), fewest_values(size.size, size.clip, error_probability(level))
+    things = "examples" if damage.documents is None else "documents"
+    few_documents = FEWEST_DOCUMENTS if damage.documents is not None else 0
+    least = max(n_needed, few_documents)
+    reason = "" if len(values) >= least else f"a verdict needs at least {least} {things}; there are {len(values)}"
+    safe = [None if reason else bool(each <= error_probability(level)) for each in q]
+    rows = zip(heads, values.mean(0).tolist(), bounds.tolist(), p.tolist(), q.tolist(), safe, strict=True)
+    return HeadVerdicts(
+        method=method,
+        rows=tuple(HeadVerdict(*row) for row in rows),
+        tolerance=size,
+        level=level,
+        n_examples=len(damage.losses),
+        n_documents=damage.n_documents,
+        n_needed=least,
+        n_enough=max(least, enough_examples(len(heads), size, level)),
+        reason=reason,
+    )
