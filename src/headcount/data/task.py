@@ -149,9 +149,10 @@ def task_key(data: Data) -> dict[str, Any]:
     if not isinstance(data, Task):
         return {"task": ""}
     key: dict[str, Any] = {"task": data.name, "metric": data.metric.name if data.metric else "", "loss": _hash_code(data.loss)}
-    if data.documents:
-        numbers = [document_numbers(data, split, len(documents)) for split, documents in sorted(data.documents.items())]
-        key["documents"] = hashlib.sha256(b"".join(each.tobytes() for each in numbers if each is not None)).hexdigest()
+    numbers = {split: document_numbers(data, split, len(data.split(split))) for split in data.documents}
+    if numbers:
+        content = b"".join(split.encode() + array.tobytes() for split, array in sorted(numbers.items()) if array is not None)
+        key["documents"] = hashlib.sha256(content).hexdigest()
     return key | ({"options": dict(data.options)} if data.options else {})
 
 

@@ -243,7 +243,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     )
     yield _summarise_scores(job, scores)
     if verdicts := _judge_heads(job, heads, run_folder):
-        yield _summarise_verdicts(job, verdicts)
+        yield _make_step(job, "judge", **verdicts.to_dict(), safe=[str(head) for head in verdicts.safe_heads])
     yield from _study_behaviour(job, run_folder)
     pruning = Pruning(
         run_folder,
@@ -333,10 +333,6 @@ def _judge_heads(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> HeadVerdi
     settings = ScoreSettings(limit=limit, seed=job.spec.seed)
     by_method = judge_into(run_folder, job.model, job.task, job.spec.by, settings, progress=job.progress("removing single heads"))
     return next(iter(by_method.values()), None)
-
-
-def _summarise_verdicts(job: AnalysisJob, verdicts: HeadVerdicts) -> Step:
-    return _make_step(job, "judge", **verdicts.to_dict(), safe=[str(head) for head in verdicts.safe_heads])
 
 
 def _study_behaviour(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:

@@ -82,7 +82,7 @@ class Classification(TaskBuilder):
         labelled.check_labels_vary()
         examples = for_each_split(lambda split: Packed(_examples(request, rows[split], labels[split])))
         texts = Texts(lambda split: map(_text_of_row, rows_by_split()[split]), request.max_length, request.truncate)
-        documents = for_each_split(lambda split: _documents_of(rows[split])) if request.document_column else {}
+        documents = for_each_split(lambda split: [str(row.values["document"]) for row in rows[split]]) if request.document_column else {}
         return replace(make_task(request, examples, metric, texts), documents=documents)
 
 
@@ -103,10 +103,6 @@ def _identity_bytes(row: TableRow) -> bytes:
     if "document" in row.values:
         return str(row.values["document"]).encode()
     return "\0".join(str(value) for role, value in row.values.items() if role != "label").encode()
-
-
-def _documents_of(rows: Sequence[TableRow]) -> list[str]:
-    return [str(row.values["document"]) for row in rows]
 
 
 def _text_of_row(row: TableRow) -> Text:
