@@ -85,6 +85,7 @@ def _show_scores(session: Session, report: ScoreReport, label: str, level: float
     judged = ["costs at most", "safe alone"] if verdicts is not None else []
     columns = ["rank", "head", "score", f"{level:.0%} interval", "rank from", "to", "surely lowest", *judged, *scores.columns]
     position = {head: number for number, head in enumerate(scores.heads)}
+    safe_words = {None: "", True: "yes", False: "no"}
     table = [
         (
             row.rank,
@@ -94,7 +95,7 @@ def _show_scores(session: Session, report: ScoreReport, label: str, level: float
             "" if row.rank_low is None else row.rank_low,
             "" if row.rank_high is None else row.rank_high,
             "" if row.is_lowest is None else "yes" if row.is_lowest else "no",
-            *([] if verdicts is None else _verdict_cells(verdicts, position[row.head])),
+            *([] if verdicts is None else (format_bound(verdicts, verdicts[row.head]), safe_words[verdicts[row.head].safe])),
             *(f"{column[position[row.head]]:{'+' if name.endswith('change') else ''}.4g}" for name, column in scores.columns.items()),
         )
         for row in listed
@@ -105,11 +106,6 @@ def _show_scores(session: Session, report: ScoreReport, label: str, level: float
     if verdicts is not None:
         session.write_line(format_verdicts(verdicts))
         session.write_line("")
-
-
-def _verdict_cells(verdicts: HeadVerdicts, position: int) -> list[str]:
-    row = verdicts.rows[position]
-    return [format_bound(verdicts, row), "" if row.safe is None else "yes" if row.safe else "no"]
 
 
 def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> None:
