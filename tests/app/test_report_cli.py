@@ -178,7 +178,9 @@ def test_analyze_on_the_command_line_is_taken_up_again(
         "--out",
         str(tmp_path / "run"),
         "--by",
-        "gradient",
+        "gradient,ablation",
+        "--judged",
+        "12",
     ]
     words += ["--methods", "random", "--keep", "25%,50%", "--seeds", "1", "--scored", "16", "--reported", "30", "--longest", "8", "--json"]
     made, real = [], pruning.prune_by_spec
@@ -196,6 +198,9 @@ def test_analyze_on_the_command_line_is_taken_up_again(
     told = json.loads(capsys.readouterr().out)
     steps = [step["step"] for step in told["steps"]]
     assert steps[:6] == ["find", "evaluate", "score", "judge", "roles", "profiles"] and steps[-2:] == ["bench", "report"]
+    judge = told["steps"][3]
+    assert judge["n_examples"] == 12 and judge["safe"] == [] and len(judge["rows"]) == 32
+    assert "no head is called safe; a verdict needs at least 450 examples; there are 12" in judge["text"]
     artifacts = len(Run.open(tmp_path / "run").results("pruned"))
     assert artifacts == 2 and len(made) <= 4, "what was finished is not made again; the best model is made once more to be kept"
     report = data_of(Path(told["steps"][-1]["path"]))

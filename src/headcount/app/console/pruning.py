@@ -42,9 +42,8 @@ METAVARS = {
 }
 """What stands for a value in the help of an option, where its type says too little."""
 TYPES: dict[str, Any] = {"repair": bool | None, "parameters": int | None, "kv_bytes": int | None, "latency": float | None}
-TYPES |= {"steps": int | None, "epochs": float | None}
+TYPES |= {"steps": int | None, "epochs": float | None, "judged": int | None, "reported": int | None}
 TYPES |= dict.fromkeys(("floor", "train_batch", "seeds", "scored", "longest"), int)
-TYPES |= {"reported": int | None}
 TYPES |= dict.fromkeys(("rate", "scratch_rate", "warmup", "decay", "distil"), float)
 """What typer reads of an option; all others are text."""
 MILLISECONDS = "milliseconds of a pass over 8 rows of 128 tokens, or as many as the model reads, measured here."
