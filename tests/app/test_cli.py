@@ -212,7 +212,7 @@ def test_demo_works_twice_in_a_row(capsys: pytest.CaptureFixture[str], tmp_path:
         assert len(hc.HeadMap.of(hc.load(steps[name, "keep"]["folder"]))) == steps[name, "keep"]["keep"]
     for name, of_training in (("entailment", {"training.csv", "gates.csv"}), ("translator", set())):
         tables = {path.name for path in (tmp_path / name).glob("*.csv")}
-        assert tables == {"scores.csv", "roles.csv", "curves.csv", "plans.csv", "bench.csv", *of_training}
+        assert tables == {"scores.csv", "verdicts.csv", "roles.csv", "curves.csv", "plans.csv", "bench.csv", *of_training}
 
 
 def test_ls_lists_kinds_and_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from drawn import rng
 
-from headcount.core.damage import Damage, Tolerance, enough_examples, judge_damage
+from headcount.core.damage import Damage, enough_examples, judge_damage
 from headcount.core.errors import DataError, OptionError
 from headcount.core.heads import Head
 from headcount.core.stats.betting import betting_p, fewest_values
 from headcount.core.stats.significance import benjamini_hochberg
+from headcount.core.tolerance import Tolerance
 
 
 def heads(number: int) -> list[Head]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from headcount.core import html as notebook
-from headcount.core.damage import TOLERANCE, Damage, HeadVerdicts, Tolerance, judge_damage
+from headcount.core.damage import Damage, HeadVerdicts, judge_damage
 from headcount.core.errors import ArtifactError, HeadNameError, PlanError, unknown_name_error
 from headcount.core.heads import Head, HeadIndex, tie_order
 from headcount.core.normalisation import NORMALISATIONS, Scaling
@@ -19,6 +19,7 @@ from headcount.core.score_tables import Row, parse_number, read_table
 from headcount.core.stats.means import mean_interval
 from headcount.core.stats.resampling import bootstrap
 from headcount.core.stats.samples import Samples
+from headcount.core.tolerance import TOLERANCE, Tolerance
 
 if TYPE_CHECKING:
     from pandas import DataFrame

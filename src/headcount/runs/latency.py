@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from math import exp
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import numpy as np
-from numpy.typing import ArrayLike
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
-from headcount.core.stats.means import t_interval
-from headcount.runs.artifacts import Artifact
+    from headcount.runs.artifacts import Artifact
 
 LATENCY = "latency"
 DENSE = "dense"
@@ -33,6 +32,10 @@ class Speedup:
     @classmethod
     def of(cls, dense_seconds: ArrayLike, seconds: ArrayLike) -> Self:
         """Returns the speed-up from the seconds of both models in the same rounds."""
+        import numpy as np  # help texts do without
+
+        from headcount.core.stats.means import t_interval
+
         log_ratios = np.log(np.asarray(dense_seconds, dtype=float)) - np.log(np.asarray(seconds, dtype=float))
         if len(log_ratios) < MIN_ROUNDS:
             return cls(exp(float(log_ratios.mean())), None, None, None)
@@ -81,6 +84,8 @@ class LatencyRow:
 
 def unpack_latency(artifact: Artifact) -> list[LatencyRow]:
     """Returns a row for every model of an artifact of latency, the dense model first."""
+    import numpy as np  # help texts do without
+
     content, rows = artifact.content, []
     for name, (method, keep) in content["models"].items():
         times = artifact.arrays[name]

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from headcount.core.damage import TOLERANCE, Damage, HeadVerdicts
+from headcount.core.damage import Damage, HeadVerdicts
 from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.core.stats.samples import Samples
+from headcount.core.tolerance import TOLERANCE
 from headcount.runs.artifacts import Artifact, Damaged, read_artifact_bytes
 from headcount.runs.schema import ScoresRecord
 from headcount.runs.store import Run

@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from headcount.core.damage import LEVEL, TOLERANCE, HeadVerdicts, Tolerance
+from headcount.core.damage import LEVEL, HeadVerdicts
 from headcount.core.errors import HeadcountError, OptionError, PlanError, RoundingError, UnknownName
 from headcount.core.scores import Scores
+from headcount.core.tolerance import TOLERANCE, Tolerance
 from headcount.data.stream import Progress, broadcast_from_first, fingerprint, rank_and_world_size
 from headcount.data.task import Data, task_key
 from headcount.importance.base import BlockImportance, Importance

@@ -11,7 +11,7 @@ from headcount.app.console.inputs import RunOptions, Split, TaskOptions
 from headcount.app.console.options import option_of_declaration, split_at_commas
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
-from headcount.core.damage import TOLERANCE, Tolerance
+from headcount.core.tolerance import TOLERANCE, Tolerance
 from headcount.importance.settings import ScoreSettings
 
 

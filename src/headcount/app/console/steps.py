@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from headcount.app.console.format import format_training
-from headcount.core.damage import Tolerance
 from headcount.core.survivors import Survivors
+from headcount.core.tolerance import Tolerance
 from headcount.runs.report.plain import format_speed
 
 SHOWN_SAFE = 8

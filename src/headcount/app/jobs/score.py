@@ -11,10 +11,11 @@ from headcount.app.console.heat_map import heat_map
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.models import open_named_task, open_task_model, set_run_description
 from headcount.app.console.session import Session
-from headcount.core.damage import HeadVerdicts, Tolerance
+from headcount.core.damage import HeadVerdicts
 from headcount.core.scores import Scores
 from headcount.core.stats import agreement as stats
 from headcount.core.stats.agreement import Agreement
+from headcount.core.tolerance import Tolerance
 from headcount.importance.rankings import RankedHead, agreements, check_lowest, rank_heads, stabilities
 from headcount.importance.score import parse_methods
 from headcount.importance.settings import ScoreSettings

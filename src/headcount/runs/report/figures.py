@@ -11,9 +11,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from headcount.core.damage import Tolerance
 from headcount.core.errors import MissingExtra
 from headcount.core.files import check_writable, make_folder, write_atomic
+from headcount.core.tolerance import Tolerance
 from headcount.runs.artifacts import safe_name
 from headcount.runs.draw import draw_figure
 from headcount.runs.paper_pages import read_paper_pages
