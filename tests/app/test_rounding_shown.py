@@ -18,7 +18,7 @@ def test_rounding_stands_beside_the_scores(capsys: pytest.CaptureFixture[str], t
     table = capsys.readouterr().out
     assert main([*words, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["scores"]["lrp:epsilon"]["columns"]["rounding"]
-    heading = next(line for line in table.splitlines() if "P(lowest)" in line)
+    heading = next(line for line in table.splitlines() if "surely lowest" in line)
     assert heading.split()[-1] == "rounding"
     assert pandas.read_csv(tmp_path / "run" / "scores.csv")["rounding"].tolist() == pytest.approx(shown)
     assert all(0 < value < 0.01 for value in shown)
