@@ -123,7 +123,7 @@ class Curves:
         )
 
     def order(self, keep: int) -> str:
-        """Methods from the least loss to the most, each tested against the next one: means over examples, with Hall's transform, of means over seeds."""
+        """Methods from the least loss to the most, each tested against the next one by the means over seeds, with Hall's transform."""
         ranked = sorted((method for method in self.methods if (method, keep) in self.artifacts), key=lambda m: self.mean(m, keep).loss)
         parts = []
         for first, second in zip(ranked, [*ranked[1:], None], strict=True):
