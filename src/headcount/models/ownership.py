@@ -176,11 +176,11 @@ def holding(model: nn.Module, purpose: str, *, exclusive: bool = True) -> Iterat
 
 
 @contextmanager
-def _typed_memory_errors(purpose: str) -> Iterator[None]:
+def typed_memory_errors(purpose: str) -> Iterator[None]:
     """Raises OutOfMemory in place of the errors by which libraries say so."""
     try:
         yield
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, ImportError, OSError) as error:
         if isinstance(error, HeadcountError) or not is_out_of_memory(error):
             raise
         raise OutOfMemory(
@@ -200,7 +200,7 @@ def holds(purpose: str, *, exclusive: bool = True) -> Callable[[Function], Funct
             model = kwargs.get("model", next((argument for argument in args[:2] if isinstance(argument, nn.Module)), None))
             if not isinstance(model, nn.Module):  # the function says what is wrong with it
                 return function(*args, **kwargs)
-            with holding(model, purpose, exclusive=exclusive), _typed_memory_errors(purpose):
+            with holding(model, purpose, exclusive=exclusive), typed_memory_errors(purpose):
                 return function(*args, **kwargs)
 
         return run  # pyright: ignore[reportReturnType]

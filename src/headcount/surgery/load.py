@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.core.errors import ArtifactError, HeadcountError, OptionError, unknown_name_error
+from headcount.core.errors import ArtifactError, HeadcountError, OptionError, reraise_if_out_of_memory, unknown_name_error
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
+from headcount.models.ownership import typed_memory_errors
 from headcount.models.randomness import fork_rng
 from headcount.surgery import manifest, state
 from headcount.surgery.caches import keep_caches_apart
@@ -196,7 +197,7 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
     check_counts(path / "config.json", config, sizes)
     cls, blocks = model_class_of(path, config, auto), record.parse_cut_record(config.get(record.KEY))
     options |= ({} if allow_pickle else {"use_safetensors": True}) | ({"trust_remote_code": True} if trust_remote_code else {})
-    with bounded_build(path / "config.json", config, sizes, blocks):
+    with typed_memory_errors(f"loading {path}"), bounded_build(path / "config.json", config, sizes, blocks):
         model = load_blocks(path, cls, blocks, options, new_layers=new_layers)
     if listed is not None and type(model).__name__ == listed.model_class:
         manifest.check_heads(path, listed, HeadMap.of(model))
@@ -271,9 +272,10 @@ def _load_checked(folder: Path, cls: type, blocks: Blocks, options: Mapping[str,
     try:
         with BUILD_LOCK:
             model, loading_info = load_cut(cls, blocks, load_class) if blocks else load_class(cls)
-    except (HeadcountError, torch.OutOfMemoryError, MemoryError):
+    except HeadcountError:
         raise
     except Exception as error:  # transformers raises many kinds of errors for configurations and weights that do not fit
+        reraise_if_out_of_memory(error)
         reason = " ".join(str(error).split())[:400]
         if "ignore_mismatched_sizes" in reason:
             reason = "its tensors have other shapes than its config.json builds"
