@@ -24,7 +24,7 @@ from headcount.studies._base import STEP_BATCH, Effort, Study, StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, Subject
 from headcount.studies._results import describe_study_run
 
-REVISION = 4
+REVISION = 5
 """Raised where a study gives another result than before for the same request, so that a run does not take an older one for it."""
 TIMED = 16
 """Examples of the report split that are timed for the estimate."""
