@@ -57,7 +57,7 @@ def choose_device(name: str) -> torch.device:
 def note_model(session: Session, model: nn.Module, heads: HeadMap) -> None:
     """Notes device, dtype, class and heads of a model in one line."""
     first = next(model.parameters())
-    session.write_note(
+    session.write_note_once(
         f"{first.device}, {str(lowest_float_dtype(model))[6:]}, {type(model).__name__} ({heads.model_type}), {heads.describe()}"
     )
 
@@ -137,7 +137,7 @@ def open_named_task(session: Session, data: TaskOptions, model: nn.Module, folde
     task = open_task(builder, model, tokenizer_or_image_processor(model, folder, data.trust_remote_code), **data.task_arguments())
     task = replace(task, batch_size=data.examples_per_batch)
     sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
-    session.write_note(f"task {task.name}: {sizes}; seed {data.seed}")
+    session.write_note_once(f"task {task.name}: {sizes}; seed {data.seed}")
     return task
 
 
