@@ -36,9 +36,9 @@ def test_a_choice_a_repair_and_evaluations_are_counted() -> None:
     assert seconds("random") == n_evaluated + estimate.REPAIR_PASSES * N
     assert seconds("gradient", repair=False) == n_evaluated + 3 * N
     n_heads = len(hc.HeadMap.of(shared("encoder")))
-    assert seconds("ablation", repair=False) == n_evaluated + n_heads * N
-    assert seconds("surgeon") > seconds("ablation(again=true)") / 10 > 0
-    assert seconds("surgeon(rounds=1;rivals=false)") < seconds("surgeon") / 3
+    assert seconds("ablation", repair=False) == n_evaluated + n_heads / 2 * N
+    assert seconds("ablation(again=true)", repair=False) == n_evaluated + 10 * n_heads / 2 * N
+    assert seconds("surgeon(rounds=1;rivals=false)") < seconds("surgeon") - 20 * N
 
 
 def test_training_is_counted_in_steps() -> None:
@@ -53,4 +53,4 @@ def test_an_analysis_removes_single_heads_on_two_splits() -> None:
         estimate.estimate_analysis(model, task("encoder", N), heads, AnalysisSpec(by=by, methods=("random",)), [])
         for by in (("gradient",), ("gradient", "ablation"))
     ]
-    assert told == [3 * N, 3 * N + 2 * len(heads) * N]
+    assert told == [3 * N, 3 * N + len(heads) * N]

@@ -273,12 +273,12 @@ def bound_of_metric(dense: Evaluation, small: Evaluation, total: Total, margin: 
     if margin is None:
         return bound
     size = margin.of_metric(dense.metric, dense.value)
-    judged = replace(bound, margin=str(margin), margin_size=size)
+    with_margin = replace(bound, margin=str(margin), margin_size=size)
     if margin.share is not None:
         _check_relative(dense, total, margin)
         if isinstance(test, BootstrapLoss):
-            return _judge(judged, test.relative(margin.share), 0.0, dense.n_examples)
-    return _judge(judged, test, size, dense.n_examples)
+            return _judge(with_margin, test.relative(margin.share), 0.0, dense.n_examples)
+    return _judge(with_margin, test, size, dense.n_examples)
 
 
 def bound_of_loss(dense: Evaluation, small: Evaluation, margin: Margin | None = None) -> QualityBound:

@@ -55,7 +55,9 @@ def estimate_analysis(model: nn.Module, task: Task, heads: HeadMap, spec: Analys
     """Returns the seconds that an analysis takes, roles, profiles and latency left out."""
     measured = [method.info.measures_loss for method in map(Importance.parse, spec.by)]
     n_scored = min(len(task.calibration), spec.scored)
-    n_examples = n_scored * sum(len(heads) if is_ablation else 3 for is_ablation in measured)
+    n_examples = n_scored * sum(
+        len(heads) / 2 if is_ablation else 3 for is_ablation in measured
+    )  # an ablation runs the layers above its head
     if any(measured):
-        n_examples += len(heads) * min(len(task.report), spec.judged or enough_examples(len(heads)))
+        n_examples += len(heads) / 2 * min(len(task.report), spec.judged or enough_examples(len(heads)))
     return n_examples * seconds_per_example(model, task) + estimate_pruning(model, task, heads, specs, limit=spec.reported)

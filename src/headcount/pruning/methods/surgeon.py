@@ -49,7 +49,7 @@ class SurgeonPruner(Pruner):
     def count_passes(self, n_heads: int) -> float:
         """Returns the passes of the rounds, each an order of removal and a repair, and of the plans that are repaired and compared."""
         del n_heads
-        return 12.0 * self.rounds + (36.0 if self.rivals else 0.0)
+        return 4.0 * self.rounds + (10.0 if self.rivals else 0.0)
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan, with the rise of the loss that is expected of every removal, and the KL to dense of every candidate."""

@@ -10,6 +10,7 @@ from headcount.core.margin import Margin
 from headcount.core.metric_range import point_of
 from headcount.core.sizes import SizeTest, smallest_certified
 from headcount.core.stats.power import certifiable_loss_of_accuracy, certifiable_rise_of_loss
+from headcount.runs.report.plain import plural
 
 
 def format_loss(quantity: str, loss: float) -> str:
@@ -119,7 +120,7 @@ def describe_certificate(certificate: Certificate) -> list[str]:
             sentences.append(f"By the loss {describe_bound(task.by_loss)}, {describe_clip(task, task.by_loss)}.")
         if task.right_to_wrong is not None and task.wrong_to_right is not None:
             sentences.append(
-                f"{len(task.right_to_wrong)} examples went from right to wrong, {len(task.wrong_to_right)} from wrong to right."
+                f"{plural(len(task.right_to_wrong), 'example')} went from right to wrong, {len(task.wrong_to_right)} from wrong to right."
             )
     if len(certificate.tasks) > 1 and certificate.verdict is not None:
         sentences.append(f"All tasks together, each of which must hold: {certificate.verdict}.")
