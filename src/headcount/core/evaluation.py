@@ -7,7 +7,8 @@ from math import sqrt
 
 import numpy as np
 
-from headcount.core.stats.means import mean_interval
+from headcount.core.stats.documents import Documents, sum_by_document, values_by_document
+from headcount.core.stats.means import MeanDifference, mean_interval
 from headcount.core.stats.metric_parts import Total
 from headcount.core.stats.resampling import draw_with_replacement
 from headcount.core.stats.significance import paired_bootstrap, tango
@@ -75,7 +76,7 @@ class PairedDifference:
 
 
 def compare_with(dense: Evaluation, pruned: Evaluation, total: Total | None = None, *, seed: int = 0) -> dict[str, PairedDifference]:
-    """Returns the paired differences of a model from the dense model on the same examples.
+    """Returns the paired differences of a model from the dense model on the same examples, or documents where the data name them.
 
     Args:
         dense: The evaluation of the dense model.
@@ -86,30 +87,42 @@ def compare_with(dense: Evaluation, pruned: Evaluation, total: Total | None = No
     Returns:
         "loss", by Hall's t, and "metric": by Tango's score interval if every example is right or wrong, else by a paired bootstrap.
     """
-    shift = mean_interval(pruned.losses - dense.losses)
+    shift = rise_of_loss(dense, pruned)
     differences = {"loss": PairedDifference(shift.difference, shift.low, shift.high, shift.p, "Hall's t")}
     if dense.parts is None or pruned.parts is None or total is None:
         return differences
-    if is_right_or_wrong(dense):
+    if dense.documents is None and is_right_or_wrong(dense) and is_right_or_wrong(pruned):
         change, by = tango(dense.parts[:, 0], pruned.parts[:, 0]), "Tango"
     else:
-        change, by = paired_bootstrap(dense.parts, pruned.parts, total, seed=seed), "paired bootstrap"
+        before, after = (count_documents(parts, dense.documents) for parts in (dense.parts, pruned.parts))
+        change, by = paired_bootstrap(before, after, total, seed=seed), "paired bootstrap"
     return {**differences, "metric": PairedDifference(change.difference, change.low, change.high, change.p, by)}
 
 
+def rise_of_loss(dense: Evaluation, pruned: Evaluation) -> MeanDifference:
+    """Returns the change of the mean loss on the same examples, by the t statistic with Hall's transform over examples, or over documents."""
+    return mean_interval(values_by_document(pruned.losses - dense.losses, dense.documents))
+
+
+def count_documents(parts: np.ndarray, documents: Documents) -> np.ndarray:
+    """Returns parts by document where the data name documents, else by example."""
+    return parts if documents is None else sum_by_document(parts, documents)
+
+
 def interval(evaluation: Evaluation, total: Total | None) -> tuple[float | None, float | None]:
-    """Returns the 95 % interval of the metric by bootstrap over examples, or of the mean loss where there is no metric; None where undefined."""
+    """Returns the 95 % interval of the metric by bootstrap over examples, or documents, or that of the mean loss; None where undefined."""
     if evaluation.value is None:
         if evaluation.n_examples < 2:
             return None, None
-        shift = mean_interval(evaluation.losses)
+        shift = mean_interval(values_by_document(evaluation.losses, evaluation.documents))
         return shift.low, shift.high
-    if total is None or evaluation.parts is None or len(evaluation.parts) < 2:
+    if total is None or evaluation.parts is None:
         return None, None
-    draw, step = draw_with_replacement(len(evaluation.parts), 0), max(1, NUMBERS_AT_ONCE // len(evaluation.parts))
-    resampled = np.concatenate(
-        [total(draw(min(step, N_RESAMPLES - start))[:, 0] @ evaluation.parts) for start in range(0, N_RESAMPLES, step)]
-    )
+    parts = count_documents(evaluation.parts, evaluation.documents)
+    if len(parts) < 2:
+        return None, None
+    draw, step = draw_with_replacement(len(parts), 0), max(1, NUMBERS_AT_ONCE // len(parts))
+    resampled = np.concatenate([total(draw(min(step, N_RESAMPLES - start))[:, 0] @ parts) for start in range(0, N_RESAMPLES, step)])
     if not np.isfinite(resampled).all():
         return None, None
     low, high = np.quantile(resampled, [0.025, 0.975])
@@ -121,6 +134,6 @@ def is_right_or_wrong(evaluation: Evaluation) -> bool:
     return (
         evaluation.metric == "accuracy"
         and evaluation.parts is not None
-        and evaluation.parts.shape[1] == 2
+        and evaluation.parts.shape[1:] == (2,)
         and set(np.unique(evaluation.parts[:, 1])) == {1.0}
     )

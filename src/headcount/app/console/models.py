@@ -12,6 +12,7 @@ import transformers
 import typer
 from torch import nn
 
+from headcount.app.console.format import format_duration
 from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions, TaskOptions, parse_named_values
 from headcount.app.console.session import Session
 from headcount.data.open_task import default_task, open_task, read_classes
@@ -139,6 +140,11 @@ def open_named_task(session: Session, data: TaskOptions, model: nn.Module, folde
     sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
     session.write_note_once(f"task {task.name}: {sizes}; seed {data.seed}")
     return task
+
+
+def note_duration(session: Session, seconds: float, condition: str = "") -> None:
+    """Notes how long the work will take, before it begins."""
+    session.write_note(f"this takes about {format_duration(seconds)} on this machine{condition}")
 
 
 def note_power(session: Session, task: Task, limit: int | None) -> None:

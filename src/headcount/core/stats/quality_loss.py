@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.betting import betting_bound, betting_p
+from headcount.core.stats.documents import sum_by_document as _sum_documents
 from headcount.core.stats.metric_parts import Total
 from headcount.core.stats.resampling import draw_with_replacement
 from headcount.core.stats.samples import Array, finite, to_matching_arrays
@@ -301,12 +302,3 @@ class RelativeLoss(QualityLoss):
         """Returns the standard deviation over resamples."""
         del margin
         return float(self._loss._losses(self._dense_share).std(ddof=1))
-
-
-def _sum_documents(parts: Array, documents: NDArray[np.int64]) -> Array:
-    if len(documents) != len(parts):
-        raise StatisticsError(f"documents must name one for each of {len(parts)} examples, got {len(documents)}")
-    _, numbers = np.unique(documents, return_inverse=True)
-    sums = np.zeros((int(numbers.max()) + 1, parts.shape[1]))
-    np.add.at(sums, numbers, parts)
-    return sums
