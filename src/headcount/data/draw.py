@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 
 from headcount.core.errors import DataError
 from headcount.data.chunks import hash_example
@@ -31,14 +32,19 @@ def limit_splits(task: Task, limit: int | None) -> Task:
 
 
 def draw_examples(task: Task, split: Split, limit: int | None) -> Task:
-    """Returns the task with at most `limit` examples of a split, those of the smallest content hashes, in their order."""
+    """Returns the task with at most `limit` examples of a split, those of the smallest content hashes, in their order.
+
+    Where the split names documents, these are drawn one after another by the hashes of their names.
+    """
     examples = task.split(split)
     if limit is not None and limit < 1:
         raise DataError(f"limit must be 1 or more, got {limit}")
     if limit is None or limit >= len(examples):
         return task
-    hashes = [hash_example(examples[number]) for number in range(len(examples))]
-    positions = sorted(sorted(range(len(examples)), key=lambda number: (hashes[number], number))[:limit])
+    names = task.documents.get(split)
+    of_document = [b"" if names is None else sha256(repr(names[number]).encode()).digest() for number in range(len(examples))]
+    hashes = [(of_document[number], hash_example(examples[number]), number) for number in range(len(examples))]
+    positions = sorted(number for _, _, number in sorted(hashes)[:limit])
     documents = {
         name: [of_split[number] for number in positions] if name == split else of_split for name, of_split in task.documents.items()
     }
