@@ -1,6 +1,7 @@
 """The figures of the method pages, made on the embedded models: `make figures` writes docs/figures/*.svg (about a quarter of an hour).
 
-Kinds or methods that are named are drawn alone: `python tools/figures.py roles importance/peak-norm`.
+Kinds or methods that are named are drawn alone: `python tools/figures.py roles importance/peak-norm`. `python tools/figures.py report` takes the
+picture of the README, docs/report.png: the report of `headcount demo` in Chromium, on a machine that does nothing else, as latencies are in it.
 
 An importance is shown as the map of its scores, a pruner as the heads it keeps and its curve, a role as its pattern and the map of its bias.
 """
@@ -8,7 +9,10 @@ An importance is shown as the map of its scores, a pruner as the heads it keeps 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +25,7 @@ from matplotlib.figure import Figure
 from transformers import AutoTokenizer
 
 import headcount as hc
+from headcount.app.main import main as main_of_headcount
 from headcount.behaviour.base import Corpus, ProbeRole, Role, Side, View, make_sequence
 from headcount.behaviour.corpus import read_corpus
 from headcount.core.files import write_atomic
@@ -43,6 +48,8 @@ from headcount.workflows.roles import roles_into
 from headcount.workflows.score import score_into
 
 KEEPS = (4, 8, 16, 24)
+WIDTH = 1440
+"""Pixels across in the picture of the report."""
 PLAIN = {"dsp": "dsp", "layers": "layers:top", "role": "role:spare", "rank": "gradient"}
 """What stands for a file with several variants, or with an option that must be named."""
 ASKED: set[str] = set()
@@ -254,13 +261,38 @@ def _mentions(text: str) -> Annotated:
     return Annotated(text, tuple(words), clusters=(((0, 2), (7, 9)),))
 
 
+def picture(work: Path, out: Path) -> None:
+    """The first page of the demo's report, down to the numbers of the slider."""
+    from playwright.sync_api import sync_playwright
+
+    demo = work / "demo"
+    with contextlib.redirect_stdout(sys.stderr):
+        if main_of_headcount(["demo", "--out", str(demo)]):
+            sys.exit("the demo failed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
+        page.goto((demo / "entailment" / "report.html").resolve().as_uri())
+        end = page.locator(".keep .stats").bounding_box()
+        assert end is not None
+        clip: Any = {"x": 0, "y": 0, "width": WIDTH, "height": end["y"] + end["height"] + 12}
+        write_atomic(out.parent / "report.png", page.screenshot(full_page=True, clip=clip))
+        browser.close()
+    print("report.png", flush=True)
+
+
 def main() -> None:
     """Makes the figures of one kind or of all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     makers = {"importance": importances, "pruners": pruners, "roles": roles}
     parser.add_argument(
-        "what", nargs="*", default=list(makers), metavar="KIND[/NAME]", help="importance, pruners or roles, or one method of these"
+        "what",
+        nargs="*",
+        default=list(makers),
+        metavar="KIND[/NAME]",
+        help="importance, pruners or roles, or one method of these; or report",
     )
+    makers["report"] = picture
     parser.add_argument("--out", type=Path, default=Path("docs/figures"))
     parser.add_argument("--work", type=Path, default=Path("build/figures"), help="runs, which go on after a stop")
     options = parser.parse_args()

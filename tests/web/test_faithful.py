@@ -153,6 +153,9 @@ def test_the_page_begins_with_the_model_of_the_summary(opened, method, seed, ver
     assert not chosen or (words[verdict] in said and chosen["bound_text"] in said and "n = 872" in said)
     page.get_by_role("link", name="Overview", exact=True).click()
     assert page.locator(".summary .tag").all_inner_texts() == (["certified within 2pt"] if verdict == "certified" else [])
+    if verdict == "certified":  # above the sentences, which it pushed aside into a column of their own
+        badge, sentences = page.locator(".summary .tag").bounding_box(), page.locator(".summary p").first.bounding_box()
+        assert badge["y"] + badge["height"] <= sentences["y"] and badge["x"] == sentences["x"] and badge["width"] < 200
 
 
 def test_heads_of_the_address_that_are_unknown_are_named(opened):

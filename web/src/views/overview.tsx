@@ -24,8 +24,8 @@ function Summary(): JSX.Element {
   const notes = [...warnings, ...report.value.left_out];
   return (
     <section class="summary" aria-label="Summary">
-      <Badge />
       <div class="lead">
+        <Badge />
         {sentences.map((sentence, at) => (
           <p key={at}><Numbers text={sentence} /></p>
         ))}
