@@ -78,17 +78,15 @@ def estimate_seconds(items: Iterable[Item], context: StudyContext) -> float:
     effort = sum_efforts(items, context)
     seconds = effort.seconds
     if effort.passes:
-        seconds += effort.passes * min(_time_pass(context) for _ in range(2))  # the first one warms up
+        times = []
+        for _ in range(2):  # the first batch warms up
+            start = time.perf_counter()
+            evaluation = evaluate(context.loaded.model, context.task, limit=TIMED, batch_size=context.batch_size)
+            times.append((time.perf_counter() - start) / evaluation.n_examples)
+        seconds += effort.passes * min(times)
     if effort.steps:
         seconds += effort.steps * estimate_step_seconds(context.loaded.model, context.task, Recipe(train_batch=STEP_BATCH))
     return seconds
-
-
-def _time_pass(context: StudyContext) -> float:
-    """Returns the seconds that the evaluation of an example takes."""
-    start = time.perf_counter()
-    evaluation = evaluate(context.loaded.model, context.task, limit=TIMED, batch_size=context.batch_size)
-    return (time.perf_counter() - start) / evaluation.n_examples
 
 
 def sum_efforts(items: Iterable[Item], context: StudyContext) -> Effort:
