@@ -225,8 +225,33 @@ def shorten_model(row: Mapping[str, Any], *, is_repaired: bool) -> dict[str, Any
 def write_page() -> None:
     """Writes docs/results.md from the rows."""
     rows = read_rows()
-    sections = [describe_pair(pair, rows[name]) for name, pair in PAIRS.items() if name in rows]
-    PAGE.write_text("\n\n".join([HEADER.strip(), *sections]) + "\n", encoding="utf-8")
+    measured = {pair: rows[name] for name, pair in PAIRS.items() if name in rows}
+    overview = table(
+        ("model and data", "dense model", "n", "margin", "smallest certified size", "worse by at most"), list_outcomes(measured)
+    )
+    sections = [describe_pair(pair, content) for pair, content in measured.items()]
+    PAGE.write_text("\n\n".join([HEADER.strip(), "## In one table", overview, *sections]) + "\n", encoding="utf-8")
+
+
+def list_outcomes(measured: Mapping[Pair, Mapping[str, Any]]) -> list[list[str]]:
+    """Returns a line for every pair: its dense model, and the smallest certified size by the models that the selection split chose."""
+    lines = []
+    for pair, content in measured.items():
+        dense, total, scale = content["dense"], count_heads(content), Scale.of(content["dense"]["metric"])
+        certified = [size for size in content["sizes"] if size["verdict"] == "certified"]
+        outcome = (
+            [f"{certified[-1]['n_kept']} of {total} heads", f"{scale.bound(certified[-1]['bound'])} {scale.unit}"]
+            if certified
+            else ["none", ""]
+        )
+        link = f"[{pair.title}](#{pair.title.lower().replace(',', '').replace(' ', '-')})"
+        lines.append([link, f"{dense['metric']} {scale.value(dense['value'])}", f"{dense['n_examples']:,}", content["margin"], *outcome])
+    return lines
+
+
+def count_heads(content: Mapping[str, Any]) -> int:
+    """Returns how many heads may go."""
+    return content["models"][0]["keep"] + content["models"][0]["removed"]
 
 
 def read_rows() -> dict[str, Any]:
@@ -237,15 +262,14 @@ def read_rows() -> dict[str, Any]:
 def describe_pair(pair: Pair, content: Mapping[str, Any]) -> str:
     """Returns the section of a pair."""
     dense, models = content["dense"], content["models"]
-    total = models[0]["keep"] + models[0]["removed"]
-    scale = Scale.of(dense["metric"])
+    total, scale = count_heads(content), Scale.of(dense["metric"])
     first = f"{pair.about} Dense model: {dense['metric']} {scale.value(dense['value'])} on {dense['n_examples']:,} examples."
     keeps = sorted({row["keep"] for row in models}, reverse=True)
     columns = [f"{keep} of {total} heads" if keep == keeps[0] else str(keep) for keep in keeps]
     parts = [f"## {pair.title}", first, "\n".join(f"    {command}" for command in content["commands"])]
     parts += [f"At most so many {scale.unit} worse, and the verdict against a margin of {content['margin']}:"]
     parts += [table(("method", "seed", *columns), bound_lines(models, keeps, scale), left=2)]
-    parts += [describe_sizes("of each size the model that is best on the selection split", content["sizes"], content["margin"], scale)]
+    parts += [describe_sizes("the model of each size that is best on the selection split", content["sizes"], content["margin"], scale)]
     if "smallest" in content:
         parts += [describe_sizes(f"`{content['smallest']['method']}` alone", content["smallest"]["sizes"], content["margin"], scale)]
     if "further" in content:
