@@ -145,8 +145,8 @@ PAIRS = {
         "`demo/translator`, a small Marian (4 + 4 layers of 8 heads; 96 heads, a third of each kind of attention) between two languages "
         "that a grammar makes. Greedy translations of 300 sentences of the report split. It comes along: neither DATA nor MODELS is needed.",
         lambda places: ["demo/translator", "--task", "demo/translation", "--limit", 300],
-        ("surgeon", "gradient", "fisher"),
-        ("75%", "50%", "25%"),
+        ("surgeon", "gradient"),
+        ("75%", "50%"),
         "1pt",
     ),
 }
