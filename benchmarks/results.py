@@ -39,6 +39,7 @@ What pruning costs, in bounds. Written by `benchmarks/results.py` from what the 
   against the margin; *undecided* with the number of examples that would decide, where more of them can ([Statistics](statistics.md)).
 - **Sizes tested in order**: for each size there is one model, which was chosen without the report split. Sizes are tested from large to small,
   each at 95 %, up to the first that fails, so that a size is certified wrongly in at most 5 % of the cases, however many sizes there are.
+  Where a section has two such sentences, that holds for each by itself.
 - **Over seeds** is a t interval over the means of the seeds. A method without chance in it has one model: its bounds are about that model.
 - **Differences** between methods are paired over the examples of the report split, seeds averaged, with 95 % intervals, and q corrected over the
   pairs of the comparison. An interval that holds 0 decides nothing.
@@ -184,15 +185,15 @@ def measure_pair(name: str, pair: Pair, places: Places) -> dict[str, Any]:
     content = {
         "dense": compared["dense"],
         "margin": pair.margin,
-        "models": [shorten_model(row, is_repaired=True) for row in compared["rows"]],
+        "models": [shorten_model(row) for row in compared["rows"]],
         "methods": [keep_fields(row, "method", "keep", "seeds", "mean", "low", "high") for row in compared["methods"]],
         "differences": [keep_fields(row, "keep", "method", "other", "difference", "low", "high", "q") for row in compared["differences"]],
         "sizes": compared["sizes"],
-        "chosen": [shorten_model(row, is_repaired=True) for row in compared["chosen_by_size"]],
+        "chosen": [shorten_model(row) for row in compared["chosen_by_size"]],
     }
     if pair.plain:
         words_plain = ["--methods", ",".join(pair.plain), *grid, "--no-repair", "--out", f"{run}-plain"]
-        content["models"] += [shorten_model(row, is_repaired=False) for row in commands.ask("compare", *words, *words_plain)["rows"]]
+        content["models"] += [shorten_model(row) for row in commands.ask("compare", *words, *words_plain)["rows"]]
     if pair.smallest_by:
         by = ["--method", pair.smallest_by, "--margin", pair.margin, "--no-bench", "--out", f"{run}-smallest"]
         smallest = commands.ask("prune", *words, *by)
@@ -209,14 +210,13 @@ def keep_fields(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: float(f"{row[name]:.6g}") if isinstance(row[name], float) else row[name] for name in names}
 
 
-def shorten_model(row: Mapping[str, Any], *, is_repaired: bool) -> dict[str, Any]:
+def shorten_model(row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what the page needs of a pruned model."""
     quality = keep_fields(row["quality"], "bound", "verdict", "n_needed")
     survivors = row["survivors"]
     kinds = survivors["by_kind"]
     return {
         **keep_fields(row, "method", "keep", "removed", "seed", "value"),
-        "repaired": is_repaired,
         **quality,
         "survivors": kinds if len(kinds) > 1 else survivors["by_block"],
     }
@@ -328,15 +328,14 @@ class Scale:
 
 def bound_lines(models: Iterable[Mapping[str, Any]], keeps: Sequence[int], scale: Scale) -> list[list[str]]:
     """Returns a line for every method and seed: the bound and the verdict at each size."""
-    lines: dict[tuple[str, int, bool], dict[int, str]] = {}
+    lines: dict[tuple[str, int], dict[int, str]] = {}
     seeded = {row["method"] for row in models if row["seed"]}
     for row in models:
         needed = f", n ≈ {row['n_needed']:,}" if row["verdict"] == "undecided" and row["n_needed"] else ""
         bound = scale.bound(row["bound"]) if row["bound"] > 0 else "better"
-        lines.setdefault((row["method"], row["seed"], row["repaired"]), {})[row["keep"]] = f"{bound} {row['verdict']}{needed}"
+        lines.setdefault((row["method"], row["seed"]), {})[row["keep"]] = f"{bound} {row['verdict']}{needed}"
     return [
-        [method if is_repaired else f"{method} without repair", str(seed) if method in seeded else "", *(line.get(k, "–") for k in keeps)]
-        for (method, seed, is_repaired), line in lines.items()
+        [method, str(seed) if method in seeded else "", *(line.get(keep, "–") for keep in keeps)] for (method, seed), line in lines.items()
     ]
 
 
