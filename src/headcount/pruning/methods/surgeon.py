@@ -37,7 +37,7 @@ class SurgeonPruner(Pruner):
     one block and small changes only, so that later stages measure what the first could not. Where most heads go
     no estimate is safe: with `rivals`, the plan of one stage, and those of the gradient and of Fisher mask
     search, are repaired too, and the plan with the smallest KL to the dense model on the selection split is
-    taken (docs/results.md says what that brings).
+    taken.
     """
 
     _: KW_ONLY
