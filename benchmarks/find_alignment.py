@@ -1,8 +1,8 @@
 """Finds the alignment heads of a small Whisper that is trained here on made-up speech, whose word boundaries are known.
 
-    python benchmarks/find_alignment.py [--steps 600] [--out benchmarks/find_alignment.json]
+    python benchmarks/find_alignment.py [--steps 800] [--out benchmarks/find_alignment.json]
 
-Every "word" is a chord of two tones with a length of its own (0.10 to 0.26 s); words follow each other with silence of 0 to 0.12 s between
+Every "word" is a chord of two tones with a length of its own (0.06 to 0.38 s); words follow each other with silence of up to 0.36 s between
 them. The recordings pass through WhisperFeatureExtractor, so that what is measured is what `headcount find alignment` reads.
 """
 
@@ -22,13 +22,13 @@ from headcount.core.files import write_json
 from headcount.core.head_list import HeadList
 from headcount.surgery.alignment_heads import set_alignment_heads
 
-RATE, SECONDS, MELS = 16_000, 2, 16
-START, END, FIRST_WORD, N_WORDS = 0, 1, 2, 24
+RATE, SECONDS, MELS = 16_000, 3, 16
+START, END, FIRST_WORD, N_WORDS = 0, 1, 2, 16
 TONES = np.geomspace(200, 6000, 12)
 
 
 def build_extractor() -> WhisperFeatureExtractor:
-    """Returns a feature extractor for recordings of two seconds."""
+    """Returns a feature extractor for recordings of three seconds."""
     return WhisperFeatureExtractor(feature_size=MELS, chunk_length=SECONDS)
 
 
@@ -59,10 +59,10 @@ def build_model(seed: int) -> Any:
 
 def draw_utterance(random: np.random.Generator, extractor: WhisperFeatureExtractor) -> dict[str, Any]:
     """Returns an utterance of three to seven words, with their tokens and times."""
-    sound, words, times, now = np.zeros(RATE * SECONDS, dtype=np.float32), [], [], random.uniform(0, 0.15)
+    sound, words, times, now = np.zeros(RATE * SECONDS, dtype=np.float32), [], [], random.uniform(0, 0.5)
     for _ in range(random.integers(3, 8)):
         word = int(random.integers(N_WORDS))
-        length = 0.10 + 0.16 * (word * 7 % N_WORDS) / N_WORDS
+        length = 0.06 + 0.34 * (word * 7 % N_WORDS) / N_WORDS
         if now + length > SECONDS - 0.05:
             break
         first, last = int(now * RATE), int((now + length) * RATE)
@@ -71,7 +71,7 @@ def draw_utterance(random: np.random.Generator, extractor: WhisperFeatureExtract
         sound[first:last] = sum(np.sin(2 * np.pi * tone * seconds) for tone in tones) * 0.2
         words.append(word)
         times.append((now, now + length))
-        now += length + random.uniform(0, 0.12)
+        now += length + random.uniform(0, 0.6) ** 2
     sound += random.normal(0, 0.005, len(sound)).astype(np.float32)
     read = extractor(sound[: int((now + 0.05) * RATE)], sampling_rate=RATE, return_attention_mask=True, return_tensors="pt")
     return {
@@ -99,7 +99,7 @@ def train(model: Any, utterances: list[dict[str, Any]], *, steps: int, seed: int
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     model.eval()
     return float(np.mean(losses[-50:]))
 
@@ -107,7 +107,7 @@ def train(model: Any, utterances: list[dict[str, Any]], *, steps: int, seed: int
 def main() -> None:
     """Trains, finds, and writes what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     arguments = parser.parse_args()

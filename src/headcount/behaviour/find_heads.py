@@ -20,11 +20,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headcount.behaviour.best_heads import CHOOSING, LEVEL, MEASURING, half_of_example
-from headcount.behaviour.head_jobs import ALIGNMENT, HeadJob
+from headcount.behaviour.head_jobs import HeadJob
 from headcount.behaviour.measure import check_finite
 from headcount.behaviour.views import corpus_examples, view_name
 from headcount.core.errors import DataError, UnsupportedModel
-from headcount.core.head_list import HeadList, SetScore
+from headcount.core.head_list import ALIGNMENT, HeadList, SetScore
 from headcount.core.heads import AttentionBlock, Head, tie_order
 from headcount.core.progress import Progress
 from headcount.core.stats.means import mean_interval
@@ -119,7 +119,9 @@ class HeadSearch:
         sets = [tuple(ranked[:size]) for size in range(1, min(len(ranked), MOST_HEADS) + 1)]
         set_scores = self._score_sets(sets, choosing, advance)[..., 0].mean(0)
         chosen = sets[int(np.argmax(set_scores >= (1 - WITHIN) * set_scores.max()))]
-        others = {"the best head alone": sets[0], "all heads": tuple(self.heads)} | ({"the list so far": self.current} if self.current else {})
+        others = {"the best head alone": sets[0], "all heads": tuple(self.heads)} | (
+            {"the list so far": self.current} if self.current else {}
+        )
         numbers = self._score_sets([chosen, *others.values()], testing, advance)
         return HeadList(
             job=self.job.name,
@@ -138,7 +140,9 @@ class HeadSearch:
             seed=self.seed,
         )
 
-    def _score_sets(self, sets: Sequence[tuple[Head, ...]], numbers: Sequence[int], advance: _Advance | None) -> Float[np.ndarray, "example sets n"]:
+    def _score_sets(
+        self, sets: Sequence[tuple[Head, ...]], numbers: Sequence[int], advance: _Advance | None
+    ) -> Float[np.ndarray, "example sets n"]:
         """Returns the numbers of every set in the examples that show the job."""
         examples = corpus_examples(self.model, self.job.corpus)
         part = CollatedExamples([examples.examples[number] for number in numbers], examples.collate)
@@ -149,8 +153,8 @@ class HeadSearch:
         shows = ~np.isnan(measured[..., 0]).any(1)
         if shows.sum() < FEWEST_EXAMPLES and advance is not None:
             raise DataError(
-                f"{int(shows.sum())} of {len(numbers)} examples show {self.job.name} in {type(self.model).__name__}, and {FEWEST_EXAMPLES} are needed "
-                "in each half; the model does not do this job on such input"
+                f"{int(shows.sum())} of {len(numbers)} examples show {self.job.name} in {type(self.model).__name__}, and {FEWEST_EXAMPLES} are "
+                "needed in each half; the model does not do this job on such input"
             )
         return measured[shows]
 
@@ -195,7 +199,9 @@ class _SetScorer:
         with Observer(self.model, self._add_block, blocks=self.blocks, outputs=False) as observer:
             observer.run(batch)
         if len(self.results) < len(self.sets):
-            raise UnsupportedModel(f"some attention blocks of {type(self.model).__name__} did not run on this input, so they cannot be observed")
+            raise UnsupportedModel(
+                f"some attention blocks of {type(self.model).__name__} did not run on this input, so they cannot be observed"
+            )
         return {"sets": torch.from_numpy(np.stack([np.stack(self.results[i]) for i in range(len(self.sets))], 1))}
 
     def _add_block(self, observation: Observation) -> None:

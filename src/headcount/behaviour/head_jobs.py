@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,32 +16,29 @@ from headcount.behaviour.speech import FRAME_SECONDS
 from headcount.behaviour.timestamps import WordRows, normalise_attention, token_starts
 from headcount.behaviour.views import ViewName, build_view
 from headcount.core.errors import DataError, UnsupportedModel, unknown_name_error
+from headcount.core.head_list import ALIGNMENT, JOBS
 from headcount.core.registry import ROLES
 
-ALIGNMENT = "alignment"
-PROBED = ("retrieval", "induction")
-JOBS = (ALIGNMENT, *PROBED)
-"""The jobs by name; those that are probed bring their own sequences."""
 
-
-class HeadJob(Protocol):
-    """A job, the examples that show it, and its score."""
+@dataclass(frozen=True, kw_only=True)
+class HeadJob:
+    """A job, the examples that show it, the attention that it is about, and what its score is."""
 
     name: str
-    metric: str
     corpus: Corpus
     view: ViewName
+    metric: str
 
     def read_maps(self, attention: Float[Tensor, "heads q k"], number: int) -> Float[Tensor, "heads row key"]:
         """Returns what is averaged over the heads of a set, from their attention in one example."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no read_maps")
 
     def score(self, maps: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], number: int) -> Float[np.ndarray, "sets numbers"]:
-        """Returns for the mean maps of several sets the score in [0, 1], the baseline, and further numbers; NaN where the example does not show the job.
+        """Returns for the mean maps of several sets the score in [0, 1], the baseline, and further numbers.
 
-        The baseline is what attention that knows nothing would score.
+        The baseline is what attention that knows nothing would score. The numbers are NaN where the example does not show the job.
         """
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no score")
 
 
 def make_job(model: nn.Module, name: str, corpus: Corpus | None, seed: int) -> HeadJob:
@@ -63,21 +60,18 @@ def make_job(model: nn.Module, name: str, corpus: Corpus | None, seed: int) -> H
             f"{type(model).__name__} has no {name} heads to find: they are found on random tokens, which needs a decoder of text with enough tokens "
             "and positions"
         )
-    return RoleJob(role, sequences)
+    metric = "share of the tokens that show it whose strongest key is the right one"
+    return RoleJob(name=name, corpus=sequences, view="source", metric=metric, role=role)
 
 
-@dataclass(frozen=True)
-class AlignmentJob:
+@dataclass(frozen=True, kw_only=True)
+class AlignmentJob(HeadJob):
     """Which frames a token is about: the score is the share of the frames of words that dynamic time warping assigns to a token of their word.
 
     The baseline divides the sound evenly among the tokens.
     """
 
-    corpus: Corpus
     median_width: int
-    name: str = ALIGNMENT
-    metric: str = "share of the frames of words that are assigned to their word"
-    view: ViewName = "cross"
 
     @classmethod
     def of(cls, model: Any, corpus: Corpus) -> AlignmentJob:
@@ -87,20 +81,21 @@ class AlignmentJob:
         silent = next((number for number, side in enumerate(corpus.sentences) if not side.annotated.links), None)
         if silent is not None:
             raise DataError(f"utterance {silent} has no words with times; give word_ids and word_times (or word_frames), or leave it out")
-        return cls(corpus, model.config.median_filter_width)
+        metric = "share of the frames of words that are assigned to their word"
+        return cls(name=ALIGNMENT, corpus=corpus, view="cross", metric=metric, median_width=model.config.median_filter_width)
 
     def read_maps(self, attention: Float[Tensor, "heads q k"], number: int) -> Float[Tensor, "heads row key"]:
-        """Returns the normalised attention of the tokens of words, from the first to the last, to the frames that hold sound.
+        """Returns the normalised attention to the frames that hold sound: of the queries that predict the tokens of words, and of the one after.
 
-        The row of a token is the query that has just read it, as in transformers.
+        Token t is predicted at place t, behind the start token.
         """
         first, after = self._word_tokens(number)
-        return normalise_attention(attention[:, 1 + first : 1 + after, : len(self.corpus.sentences[number].ids)], self.median_width)
+        return normalise_attention(attention[:, first : after + 1, : len(self.corpus.sentences[number].ids)], self.median_width)
 
     def score(self, maps: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], number: int) -> Float[np.ndarray, "sets numbers"]:
         """Returns the share of frames, that of the baseline, and the mean error of the starts of words in seconds."""
         starts, words = token_starts(maps.double().cpu().numpy()), self._word_rows(number)
-        even = words.share_of_frames(np.linspace(0, words.n_frames, maps.shape[1], endpoint=False).round().astype(int)[None])
+        even = words.share_of_frames(np.linspace(0, maps.shape[2], maps.shape[1]).round().astype(int)[None])
         return np.stack([words.share_of_frames(starts), even.repeat(len(starts)), words.boundary_errors(starts) * FRAME_SECONDS], 1)
 
     def _word_tokens(self, number: int) -> tuple[int, int]:
@@ -115,26 +110,17 @@ class AlignmentJob:
             first_rows=np.array([word[0] - first_token for word in pieces]),
             rows_after=np.array([word[-1] + 1 - first_token for word in pieces]),
             frames=np.array([(frames[0], frames[-1] + 1) for frames in source.by_word]),
-            n_frames=len(source.ids),
         )
 
 
-@dataclass(frozen=True)
-class RoleJob:
+@dataclass(frozen=True, kw_only=True)
+class RoleJob(HeadJob):
     """A role that is tested on sequences of its own: the score is the share of its queries whose strongest key is in the sieve.
 
     The baseline is a key drawn at random.
     """
 
     role: ProbeRole
-    corpus: Corpus
-    metric: str = "share of the tokens that show it whose strongest key is the right one"
-    view: ViewName = "source"
-
-    @property
-    def name(self) -> str:
-        """The name of the role."""
-        return self.role.name
 
     def read_maps(self, attention: Float[Tensor, "heads q k"], number: int) -> Float[Tensor, "heads row key"]:
         """Returns the attention as it is."""

@@ -1,6 +1,7 @@
 """Speech as a corpus: utterances with what is said in them, and the frames of each word, for the heads of cross-attention.
 
-The sentences of such a corpus are the frames of the encoder, one token each; its targets are the tokens that the decoder writes; words of both are linked.
+The sentences of such a corpus are the frames of the encoder, one token each; its targets are the tokens that the decoder writes; their words are
+linked.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class _Utterance:
         spans = self._word_frames(n_frames)
         n_words = max((word for word in words if word is not None), default=-1) + 1
         if spans is not None and len(spans) != n_words:
-            raise DataError(f"{self.origin} has times for {len(spans)} words, but word_ids names {n_words}; give one pair of times for each")
+            raise DataError(
+                f"{self.origin} has times for {len(spans)} words, but word_ids names {n_words}; give one pair of times for each"
+            )
         forms = self._forms(n_words)
         target = _annotate(forms, self.origin)
         links = frozenset((word, word) for word in range(len(spans or ())))
@@ -85,7 +88,11 @@ class _Utterance:
         for word, (first, after) in enumerate(spans or ()):
             word_of_frame[first:after] = [word] * (after - first)
         by_word = tuple(tuple(range(first, after)) for first, after in spans or ((0, 0),) * n_words)
-        special = {value for name in ("bos", "eos", "pad", "decoder_start") if (value := getattr(model.config, f"{name}_token_id", None)) is not None}
+        special = {
+            value
+            for name in ("bos", "eos", "pad", "decoder_start")
+            if (value := getattr(model.config, f"{name}_token_id", None)) is not None
+        }
         is_special = [word is None if "word_ids" in self.item else token in special for token, word in zip(tokens, words, strict=True)]
         pieces = tuple(tuple(place for place, word in enumerate(words) if word == number) for number in range(n_words))
         return _align([0] * n_frames, word_of_frame, [False] * n_frames, source, by_word), _align(tokens, words, is_special, target, pieces)
@@ -101,20 +108,27 @@ class _Utterance:
         mask = self.item.get("attention_mask")
         n_frames = n_encoder if mask is None else int(torch.as_tensor(mask).sum()) // FEATURE_FRAMES
         if not 0 < n_frames <= n_encoder:
-            raise DataError(f"{self.origin}: its attention_mask leaves {n_frames} frames of the encoder's {n_encoder}; leave it out of the data")
+            raise DataError(
+                f"{self.origin}: its attention_mask leaves {n_frames} frames of the encoder's {n_encoder}; leave it out of the data"
+            )
         return n_frames
 
     def _tokens(self, start: int | None) -> tuple[list[int], list[int | None]]:
         """Returns the tokens behind the start token, and the word of each."""
-        name = "labels" if self.item.get("labels") is not None else "decoder_input_ids"
+        name = "decoder_input_ids" if self.item.get("labels") is None and "decoder_input_ids" in self.item else "labels"
         tokens = _numbers(self._require(name))
-        words = [None if word is None or word < 0 else int(word) for word in _numbers(self.item.get("word_ids") or [None] * len(tokens))]
+        word_ids = self.item.get("word_ids")
+        words = [
+            None if word is None or word < 0 else int(word) for word in ([None] * len(tokens) if word_ids is None else _numbers(word_ids))
+        ]
         if len(words) != len(tokens):
-            raise DataError(f"{self.origin} has {len(words)} word_ids for {len(tokens)} tokens of {name}; give one for each, None for no word")
+            raise DataError(
+                f"{self.origin} has {len(words)} word_ids for {len(tokens)} tokens of {name}; give one for each, None for no word"
+            )
         pairs = [(int(token), word) for token, word in zip(tokens, words, strict=True) if token != IGNORED]
         pairs = pairs[1:] if pairs and pairs[0] == (start, None) else pairs
         spoken = [word for _, word in pairs if word is not None]
-        if not pairs or any(after - word not in (0, 1) for word, after in pairwise([0, *spoken])):
+        if not pairs or any(after - word not in (0, 1) for word, after in pairwise([-1, *spoken])):
             raise DataError(f"{self.origin}: word_ids must count the words from 0 on, in order, without a gap; got {spoken!s:.80}")
         return [token for token, _ in pairs], [word for _, word in pairs]
 
@@ -129,7 +143,9 @@ class _Utterance:
             raise DataError(f"{self.origin}: times of words are pairs of start and end, got {frames or times!s:.60}") from error
         scaled = bounds if frames is not None else bounds / FRAME_SECONDS
         if not np.isfinite(scaled).all() or (scaled[:, 1] <= scaled[:, 0]).any() or (scaled[1:, 0] < scaled[:-1, 1] - 1).any():
-            raise DataError(f"{self.origin}: every word must end after it starts, and start when the one before has ended; got {bounds.tolist()!s:.80}")
+            raise DataError(
+                f"{self.origin}: every word must end after it starts, and start when the one before has ended; got {bounds.tolist()!s:.80}"
+            )
         spans = [(round(start), max(round(start) + 1, round(end))) for start, end in scaled.tolist()]
         spans = [(max(first, before[1]), after) for before, (first, after) in pairwise([(0, 0), *spans])]
         outside = next((word for word, (first, after) in enumerate(spans) if not 0 <= first < after or first >= n_frames), None)
@@ -154,7 +170,9 @@ def _numbers(values: Any) -> list[Any]:
     return values.flatten().tolist() if hasattr(values, "tolist") else list(values)
 
 
-def _annotate(forms: Sequence[str], origin: str, target: Annotated | None = None, links: frozenset[tuple[int, int]] = frozenset()) -> Annotated:
+def _annotate(
+    forms: Sequence[str], origin: str, target: Annotated | None = None, links: frozenset[tuple[int, int]] = frozenset()
+) -> Annotated:
     """Returns words in a row, without trees and tags."""
     words, start = [], 0
     for form in forms:

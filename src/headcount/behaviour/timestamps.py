@@ -1,7 +1,10 @@
 """When each token is spoken, by dynamic time warping over cross-attention: the arithmetic of transformers' token timestamps, for many heads at once.
 
     z = (a − mean over tokens) / (standard deviation over tokens),   median of z over neighbouring frames,   mean over heads,
-    then the monotone path through tokens × frames with the largest sum; a token starts at the first frame of its row on the path
+    then the monotone path through tokens × frames with the largest sum
+
+The row of a query starts at its first frame on the path. A query attends to what it predicts, so that is the end of the token that it has just read,
+and the start of the next one.
 
 Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision"; transformers' `WhisperGenerationMixin._extract_token_timestamps`.
 """
@@ -73,26 +76,21 @@ def _cheapest_steps(costs: Float[np.ndarray, "sets token frame"]) -> Int[np.ndar
 class WordRows:
     """The words of an utterance: the rows of their tokens among those that are warped, and the frames in which they are spoken.
 
-    `first_rows` and `rows_after` bound the tokens of each word, `frames` are [first, one after the last]; there are `n_frames` frames.
+    A token lasts from the start of its row to the start of the row behind it. `first_rows` and `rows_after` bound the rows of each word,
+    `frames` are [first, one after the last].
     """
 
     first_rows: Int[np.ndarray, " words"]
     rows_after: Int[np.ndarray, " words"]
     frames: Int[np.ndarray, "words 2"]
-    n_frames: int
 
-    def share_of_frames(self, starts: Int[np.ndarray, "sets token"]) -> Float[np.ndarray, " sets"]:
-        """Returns which share of the frames of words is assigned to a token of their own word; a token lasts until the next one starts."""
-        first, after = self._bounds(starts)
+    def share_of_frames(self, starts: Int[np.ndarray, "sets row"]) -> Float[np.ndarray, " sets"]:
+        """Returns which share of the frames of words is assigned to a token of their own word."""
+        first, after = starts[:, self.first_rows], starts[:, self.rows_after]
         common = np.minimum(after, self.frames[:, 1]) - np.maximum(first, self.frames[:, 0])
         return np.clip(common, 0, None).sum(-1) / (self.frames[:, 1] - self.frames[:, 0]).sum()
 
-    def boundary_errors(self, starts: Int[np.ndarray, "sets token"]) -> Float[np.ndarray, " sets"]:
+    def boundary_errors(self, starts: Int[np.ndarray, "sets row"]) -> Float[np.ndarray, " sets"]:
         """Returns by how many frames the start of a word is missed on average, without the first word, which starts at 0 on every path."""
-        first, _ = self._bounds(starts)
-        errors = np.abs(first - self.frames[:, 0])[:, 1:]
+        errors = np.abs(starts[:, self.first_rows] - self.frames[:, 0])[:, 1:]
         return errors.mean(-1) if errors.shape[1] else np.zeros(len(starts))
-
-    def _bounds(self, starts: Int[np.ndarray, "sets token"]) -> tuple[np.ndarray, np.ndarray]:
-        ends = np.concatenate([starts, np.full_like(starts[:, :1], self.n_frames)], 1)
-        return ends[:, self.first_rows], ends[:, self.rows_after]

@@ -33,7 +33,9 @@ def view_name(model: nn.Module, block: AttentionBlock) -> ViewName:
 
 def check_model_reads(model: Any, corpus: Corpus) -> None:
     """Raises UnsupportedModel unless the model reads what the corpus holds."""
-    subject, required = ("images", "pixel_values") if corpus.grid else ("speech", "input_features") if corpus.audio else ("text", "input_ids")
+    subject, required = (
+        ("images", "pixel_values") if corpus.grid else ("speech", "input_features") if corpus.audio else ("text", "input_ids")
+    )
     name = type(model).__name__
     if model.main_input_name != required:
         raise UnsupportedModel(f"{name} reads {model.main_input_name}, but roles of {subject} need {required}")

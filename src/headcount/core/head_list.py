@@ -11,6 +11,10 @@ from headcount.core.errors import ArtifactError
 from headcount.core.files import read_json, write_json
 from headcount.core.heads import Head
 
+ALIGNMENT = "alignment"
+PROBED = ("retrieval", "induction")
+JOBS = (ALIGNMENT, *PROBED)
+"""The jobs by name; those that are probed bring their own sequences."""
 SCHEMA = 1
 
 
@@ -71,6 +75,7 @@ class HeadList:
         """Returns the list as plain data, heads as addresses."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {
+            "schema_version": SCHEMA,
             **values,
             "heads": [str(head) for head in self.heads],
             "tested": _score_to_dict(self.tested),
@@ -82,7 +87,7 @@ class HeadList:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the list that `to_dict` described."""
+        """Returns the list that `to_dict` described; raises KeyError, TypeError or ValueError for other data."""
         scores = {name: SetScore(**score) for name, score in values["compared"].items()}
         entries = {
             "heads": tuple(Head.parse(head) for head in values["heads"]),
@@ -91,7 +96,7 @@ class HeadList:
             "ranking": tuple((Head.parse(entry["head"]), entry["score"]) for entry in values["ranking"]),
             "set_scores": tuple(values["set_scores"]),
         }
-        return cls(**{**values, **entries})
+        return cls(**{name: value for name, value in {**values, **entries}.items() if name != "schema_version"})
 
     def with_command(self, command: str) -> Self:
         """Returns the list with the command line that found it."""
@@ -99,7 +104,7 @@ class HeadList:
 
     def write(self, path: str | Path) -> Path:
         """Writes the list as JSON, and returns the path."""
-        write_json(Path(path), {"schema_version": SCHEMA, **self.to_dict()})
+        write_json(Path(path), self.to_dict())
         return Path(path)
 
     @classmethod
@@ -110,9 +115,11 @@ class HeadList:
             ArtifactError: the file is missing, damaged or of another version.
         """
         content = read_json(Path(path), remedy="make one with headcount find")
-        version = content.pop("schema_version", None) if isinstance(content, dict) else None
+        version = content.get("schema_version") if isinstance(content, dict) else None
         if version != SCHEMA:
-            raise ArtifactError(f"{path} has schema version {version!r:.20}, this headcount reads {SCHEMA}; make it again with headcount find")
+            raise ArtifactError(
+                f"{path} has schema version {version!r:.20}, this headcount reads {SCHEMA}; make it again with headcount find"
+            )
         try:
             return cls.from_dict(content)
         except (KeyError, TypeError, ValueError) as error:

@@ -11,12 +11,12 @@ from torch import nn
 
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.find_heads import HeadSearch
-from headcount.behaviour.head_jobs import ALIGNMENT, JOBS, make_job
+from headcount.behaviour.head_jobs import make_job
 from headcount.behaviour.speech import read_speech
 from headcount.core.errors import ArtifactError, DataError, OptionError, unknown_name_error
 from headcount.core.files import check_writable
 from headcount.core.folders import check_output_folder
-from headcount.core.head_list import HeadList
+from headcount.core.head_list import ALIGNMENT, JOBS, HeadList
 from headcount.core.progress import Progress, check_progress, show_progress
 from headcount.data.readers.speech import SpeechReader, read_recordings
 from headcount.models.modules import unwrap
@@ -69,9 +69,9 @@ class FindRequest:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise OptionError(f"{name} must be {least} or more, got {value!r}")
         if self.job == ALIGNMENT and self.data is None:
-            raise OptionError("alignment heads are found on speech whose words have times: name data")
+            raise OptionError("alignment heads are found on speech whose words have times; give data=FILE")
         if self.job != ALIGNMENT and (self.data is not None or self.language is not None):
-            raise OptionError(f"{self.job} heads are found on sequences of their own; leave data and language out")
+            raise OptionError(f"{self.job} heads are found on sequences of their own; leave out data=FILE and language=NAME")
         if self.out is not None and not self.writes_json:
             if self.job != ALIGNMENT:
                 raise OptionError(f"no tool reads {self.job} heads from a model folder; give out a name that ends in .json, got {self.out}")
@@ -180,7 +180,9 @@ def _read_data(model: nn.Module, request: FindRequest, open_reader: Callable[[],
         return read_speech(model, [reader.read(recording) for recording in recordings])
     items = list(data or ())
     if not items or not all(isinstance(item, Mapping) for item in items):
-        raise DataError("data holds no utterances; give mappings with input_features, labels, word_ids and word_times, or a file of JSON lines")
+        raise DataError(
+            "data holds no utterances; give mappings with input_features, labels, word_ids and word_times, or a file of JSON lines"
+        )
     return read_speech(model, items[: request.limit])
 
 
@@ -194,7 +196,9 @@ def write_found(model: nn.Module, found: HeadList, request: FindRequest, folder:
     before = inner.generation_config
     try:
         set_alignment_heads(inner, found.heads)
-        save(inner, request.out, tokenizer=folder, overwrite=request.overwrite, notes=[describe_found(found)], command=found.command or None)
+        save(
+            inner, request.out, tokenizer=folder, overwrite=request.overwrite, notes=[describe_found(found)], command=found.command or None
+        )
     finally:
         inner.generation_config = before
 

@@ -48,11 +48,15 @@ class SpeechReader:
         from transformers import AutoFeatureExtractor
 
         if not (folder / IMAGE_FILE).is_file():
-            raise ArtifactError(f"{folder} holds no feature extractor ({IMAGE_FILE}), so no recording can be read; save the one of the model there")
+            raise ArtifactError(
+                f"{folder} holds no feature extractor ({IMAGE_FILE}), so no recording can be read; save the one of the model there"
+            )
         try:
             extractor = AutoFeatureExtractor.from_pretrained(folder, trust_remote_code=trust)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ArtifactError(f"{folder / IMAGE_FILE} cannot be read: {' '.join(str(error).split())[:200]}; put the one of the model there") from error
+            raise ArtifactError(
+                f"{folder / IMAGE_FILE} cannot be read: {' '.join(str(error).split())[:200]}; put the model's there"
+            ) from error
         has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES)
         return cls(extractor, read_processor(folder, trust=trust) if has_tokenizer else None, language)
 
@@ -61,14 +65,18 @@ class SpeechReader:
         """Returns the reader of a processor, or of a feature extractor alone."""
         extractor = getattr(processor, "feature_extractor", processor)
         if not hasattr(extractor, "hop_length"):
-            raise DataError(f"recordings are read by a processor with a feature extractor, such as WhisperProcessor; got {type(processor).__name__}")
+            raise DataError(
+                f"recordings are read by a processor with a feature extractor, such as WhisperProcessor; got {type(processor).__name__}"
+            )
         return cls(extractor, getattr(processor, "tokenizer", None), language)
 
     def read(self, recording: Recording) -> dict[str, Any]:
         """Returns the features, tokens and times of the words of a recording."""
         rate, hop = self.extractor.sampling_rate, self.extractor.hop_length
         if abs(hop / rate - FEATURE_SECONDS) > 1e-9:
-            raise DataError(f"the feature extractor has frames of {hop / rate:.4g} s; token timestamps of transformers count on {FEATURE_SECONDS} s")
+            raise DataError(
+                f"the feature extractor has frames of {hop / rate:.4g} s; token timestamps of transformers count on {FEATURE_SECONDS} s"
+            )
         sound = self.extractor(_read_wave(recording, rate), sampling_rate=rate, return_attention_mask=True, return_tensors="np")
         features = {name: sound[name][0] for name in ("input_features", "attention_mask")}
         return {"origin": recording.origin, **features, **self._read_words(recording)}
@@ -78,7 +86,7 @@ class SpeechReader:
         if "labels" in values:
             return {name: values[name] for name in ("labels", "word_ids", "word_times", "word_frames") if name in values}
         if self.tokenizer is None:
-            raise DataError(f"{recording.origin} has words, but the model has no tokenizer; give labels, word_ids and word_times, or save a tokenizer")
+            raise DataError(f"{recording.origin} has words, but the model has no tokenizer for them; give labels, word_ids and word_times")
         try:
             words = [(str(word["word"]), float(word["start"]), float(word["end"])) for word in values["words"]]
         except (KeyError, TypeError, ValueError) as error:
@@ -95,7 +103,12 @@ class SpeechReader:
             labels += pieces
             word_ids += [number] * len(pieces)
         times = [(start, stop) for _, start, stop in words]
-        return {"labels": [*labels, *end], "word_ids": [*word_ids, *[None] * len(end)], "word_times": times, "words": [form for form, _, _ in words]}
+        return {
+            "labels": [*labels, *end],
+            "word_ids": [*word_ids, *[None] * len(end)],
+            "word_times": times,
+            "words": [form for form, _, _ in words],
+        }
 
 
 def read_recordings(path: Path, limit: int | None = None) -> list[Recording]:
@@ -135,7 +148,9 @@ def _read_wave(recording: Recording, rate: int) -> np.ndarray:
     except (wave.Error, EOFError, OSError) as error:
         raise DataError(f"{recording.origin}: {recording.audio} is no WAV file ({error}); {remedy}") from error
     if form.sampwidth != 2 or form.framerate != rate:
-        raise DataError(f"{recording.origin}: {recording.audio} has {8 * form.sampwidth} bits at {form.framerate} Hz, not 16 at {rate}; {remedy}")
+        raise DataError(
+            f"{recording.origin}: {recording.audio} has {8 * form.sampwidth} bits at {form.framerate} Hz, not 16 at {rate}; {remedy}"
+        )
     if not samples:
         raise DataError(f"{recording.origin}: {recording.audio} is empty; leave it out")
     return np.frombuffer(samples, dtype="<i2").reshape(-1, form.nchannels).mean(1).astype(np.float32) / 2**15
