@@ -51,7 +51,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write("ok.jsonl", lines)
     numbered = {"word_ids": [0, 1, None], "word_times": [[0.1, 0.3], [0.4, 0.6]]}
     tokens = [{"audio": row["audio"], "labels": [3 + i, 5, 126], **numbered} for i, row in enumerate(lines)]
-    ]
     write("tokens.jsonl", tokens)
     write_wave(root / "slow.wav", 0.5, rate=8_000)
     (root / "text.wav").write_text("no sound")
