@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headcount.workflows.analyze import analyze
     from headcount.workflows.certify import certify
     from headcount.workflows.compare import compare
+    from headcount.workflows.find import find
 
 _HOME = {
     "Budget": "core.budget",
@@ -58,6 +59,7 @@ _HOME = {
     "cut": "surgery.cut",
     "evaluate": "data.evaluate",
     "export": "surgery.export_base",
+    "find": "workflows.find",
     "load": "surgery.load",
     "load_legacy": "surgery.legacy",
     "load_tokenizer": "surgery.tokenizer",
@@ -94,6 +96,7 @@ __all__ = [
     "cut",
     "evaluate",
     "export",
+    "find",
     "load",
     "load_legacy",
     "load_tokenizer",

@@ -214,7 +214,7 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """The sentences or images that roles are tested on.
+    """The sentences, images or utterances that roles are tested on.
 
     Attributes:
         sentences: Sentences aligned with the tokens of the model.
@@ -222,6 +222,7 @@ class Corpus:
         images: Mappings with `pixel_values`.
         grid: Rows and columns of patches, for images.
         refused: How many sentences could not be aligned, by reason.
+        audio: Mappings with `input_features`. The sentences are then the frames of each utterance, and the targets what is said in it.
     """
 
     sentences: tuple[Aligned, ...] = ()
@@ -229,11 +230,12 @@ class Corpus:
     images: Sequence[Mapping[str, Any]] = ()
     grid: tuple[int, int] | None = None
     refused: Mapping[str, int] = field(default_factory=dict)
+    audio: Sequence[Mapping[str, Any]] = ()
 
     @cached_property
     def token_counts(self) -> Counter[int]:
         """How often each ordinary token occurs, translations included."""
-        texts = (*self.sentences, *self.targets)
+        texts = (*(() if self.audio else self.sentences), *self.targets)
         return Counter(token for s in texts for token, is_special in zip(s.ids, s.special, strict=True) if not is_special)
 
     def most_frequent(self, number: int) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""Reads the corpus that roles are measured on from a task, texts, pairs of texts, a dataset, a file or images."""
+"""Reads the corpus that roles are measured on from a task, texts, pairs of texts, a dataset, a file, images or speech."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headcount.behaviour.base import Corpus, make_sequence
+from headcount.behaviour.speech import read_speech
 from headcount.core.errors import AlignmentError, DataError
 from headcount.data.checks import n_positions
 from headcount.data.metrics import IGNORED
@@ -47,9 +48,9 @@ def read_corpus(
 
     Args:
         model: The model that reads it.
-        text: A file (CoNLL-U, a table, or plain with a sentence a line), texts, pairs of texts, annotated sentences, a datasets.Dataset, a Task, or
-            images (mappings with `pixel_values`).
-        tokenizer: The tokenizer of the model; images and tasks of tokens need none.
+        text: A file (CoNLL-U, a table, or plain with a sentence a line), texts, pairs of texts, annotated sentences, a datasets.Dataset, a Task,
+            images (mappings with `pixel_values`), or utterances (mappings with `input_features`; see `headcount.behaviour.speech.read_speech`).
+        tokenizer: The tokenizer of the model; images, utterances and tasks of tokens need none.
         split: The split of a task.
         limit: How many sentences are read at most; None for all.
         parser: Puts trees on sentences: `spacy:PIPELINE`, `stanza:LANGUAGE`, or a function from sentences to sentences.
@@ -69,6 +70,8 @@ def read_corpus(
         items = list(islice([text] if isinstance(text, Mapping) else text, limit))
         if items and isinstance(items[0], Mapping) and isinstance(items[0].get("pixel_values"), Tensor):
             return _read_images(model, items)
+        if items and isinstance(items[0], Mapping) and "input_features" in items[0]:
+            return read_speech(model, items)
     alignment = _Alignment(max_length, truncate, add_special_tokens, tuple(end))
     corpus = _align(model, list(_add_parse_trees(islice(sentences_of(items), limit), parser)), tokenizer, alignment)
     _warn_of_unknown_tokens(corpus, tokenizer)

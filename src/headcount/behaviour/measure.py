@@ -50,7 +50,7 @@ class RoleProbe:
 
     def blocks_of(self, view: ViewName) -> list[AttentionBlock]:
         """Returns the blocks in which the tokens of a view meet; none if the corpus has no such tokens or no role applies."""
-        has_tokens = view == "source" or bool(self.corpus.targets)
+        has_tokens = not self.corpus.audio if view == "source" else bool(self.corpus.targets)
         blocks = [block for block in self.heads.blocks if block.n_heads and view_name(self.model, block) == view]
         blocks = blocks if self.corpus.grid else [block for block in blocks if reads_text(block)]
         return blocks if has_tokens and self.roles_of(view) else []

@@ -33,9 +33,12 @@ def view_name(model: nn.Module, block: AttentionBlock) -> ViewName:
 
 def check_model_reads(model: Any, corpus: Corpus) -> None:
     """Raises UnsupportedModel unless the model reads what the corpus holds."""
-    required, name = "pixel_values" if corpus.grid else "input_ids", type(model).__name__
+    subject, required = (
+        ("images", "pixel_values") if corpus.grid else ("speech", "input_features") if corpus.audio else ("text", "input_ids")
+    )
+    name = type(model).__name__
     if model.main_input_name != required:
-        raise UnsupportedModel(f"{name} reads {model.main_input_name}, but roles of {'images' if corpus.grid else 'text'} need {required}")
+        raise UnsupportedModel(f"{name} reads {model.main_input_name}, but roles of {subject} need {required}")
     if hasattr(model, "get_text_features") and hasattr(model, "get_image_features"):
         raise UnsupportedModel(f"{name} compares texts with images and reads neither alone; pass the part of it that reads text or images")
 
@@ -80,7 +83,7 @@ def corpus_examples(model: nn.Module, corpus: Corpus) -> CollatedExamples:
         sides = [(s.ids, s.words, s.special, s.segments, s.type_ids, s.by_word) for s in (sentence, target) if s is not None]
         content = hashlib.sha256(repr((sides, _annotations(sentence.annotated))).encode()).hexdigest()  # of all that sieves read
         # The names of these entries are part of the fingerprint of the data.
-        examples.append({"place": number, "input_ids": sentence.ids, "content": content})
+        examples.append({"place": number, "input_ids": sentence.ids, "content": content, **(corpus.audio[number] if corpus.audio else {})})
     return CollatedExamples(examples, _Collator(model, corpus))
 
 
@@ -94,7 +97,7 @@ class _Collator:
     def __call__(self, examples: list[Example]) -> dict[str, Tensor]:
         numbers = [example["place"] for example in examples]
         sentences = [self.corpus.sentences[number] for number in numbers]
-        batch = self._pad(sentences)
+        batch = self._stack_features(numbers) if self.corpus.audio else self._pad(sentences)
         if all(sentence.type_ids is not None for sentence in sentences) and accepts_argument(self.model, "token_type_ids"):
             batch["token_type_ids"] = _pad_rows([sentence.type_ids or () for sentence in sentences], 0)
         start = start_id(self.model)
@@ -109,6 +112,10 @@ class _Collator:
             "decoder_input_ids": torch.cat([front, targets["input_ids"]], 1),
             "decoder_attention_mask": torch.cat([torch.ones_like(front), targets["attention_mask"]], 1),
         }
+
+    def _stack_features(self, numbers: Sequence[int]) -> dict[str, Tensor]:
+        dtype = next(self.model.parameters()).dtype
+        return {"input_features": torch.stack([self.corpus.audio[number]["input_features"] for number in numbers]).to(dtype)}
 
     def _pad(self, sentences: Sequence[Aligned]) -> dict[str, Tensor]:
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -33,8 +34,8 @@ def _heads_by_layer(heads: HeadMap, name: str) -> dict[int, tuple[Head, ...]]:
     return {block.layer: block.heads for block in heads.blocks if block.kind == kind}
 
 
-def _original_pairs(heads: HeadMap, name: str, pairs: Pairs) -> Pairs:
-    """Pairs that count the heads a model has now, as pairs of original indices."""
+def heads_of_pairs(heads: HeadMap, name: str, pairs: Pairs) -> tuple[Head, ...]:
+    """The heads that the pairs of a field name; raises PlanError for a pair that names none."""
     by_layer = _heads_by_layer(heads, name)
     for layer, position in pairs:
         if not 0 <= position < len(by_layer.get(layer, ())):
@@ -42,7 +43,21 @@ def _original_pairs(heads: HeadMap, name: str, pairs: Pairs) -> Pairs:
                 f"{name} names head {position} of layer {layer}, which the model does not have, so the list cannot follow a cut. "
                 "Correct or remove it."
             )
-    return [[layer, by_layer[layer][position].index] for layer, position in pairs]
+    return tuple(by_layer[layer][position] for layer, position in pairs)
+
+
+def pairs_of_heads(heads: HeadMap, name: str, listed: Sequence[Head]) -> Pairs:
+    """The pairs of a field that name some heads, in the order of the model; raises PlanError for a head that the field cannot name."""
+    known = {head: [layer, place] for layer, block in _heads_by_layer(heads, name).items() for place, head in enumerate(block)}
+    unknown = next((head for head in listed if head not in known), None)
+    if unknown is not None or not listed:
+        raise PlanError(f"{name} cannot name {unknown or 'no head'}: it lists heads of cross-attention that the model has, one or more")
+    return sorted(known[head] for head in set(listed))
+
+
+def _original_pairs(heads: HeadMap, name: str, pairs: Pairs) -> Pairs:
+    """Pairs that count the heads a model has now, as pairs of original indices."""
+    return [[head.layer, head.index] for head in heads_of_pairs(heads, name, pairs)]
 
 
 def _current_pairs(heads: HeadMap, name: str, originals: Pairs) -> Pairs:

@@ -1,0 +1,203 @@
+"""The heads that do a job are found: planted alignment heads of a Whisper, induction heads of a decoder; roles over speech; what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from planting import induction, planted
+from speaking import Aim, attending, utterances, whisper
+
+import headcount as hc
+from headcount.core.errors import ArtifactError, DataError, OptionError, UnknownName, UnsupportedModel
+from headcount.core.head_list import HeadList
+from headcount.models.tiny.build import tiny_model
+from headcount.surgery.alignment_heads import read_alignment_heads, set_alignment_heads, write_alignment_heads
+
+SPOKEN = utterances(40)
+AIMS: Mapping[str, Aim] = {
+    "cross.L0H1": lambda frame, word: frame == word and (word is None or word % 2 == 0),
+    "cross.L1H4": lambda frame, word: frame == word and (word is None or word % 2 == 1),
+    "cross.L1H0": lambda frame, word: frame is not None and frame + 1 == word,  # one word late
+}
+"""Two heads that align half of the words each, and one that looks at the word that was just said."""
+
+
+def test_the_two_heads_that_align_are_found_and_tested_on_other_utterances() -> None:
+    model = whisper()
+    with attending(model, SPOKEN, AIMS):
+        found = hc.find(model, "alignment", SPOKEN, progress=False)
+    assert set(map(str, found.heads)) == {"cross.L0H1", "cross.L1H4"}
+    assert {str(head) for head, _ in found.ranking[:2]} == set(map(str, found.heads))
+    assert found.tested.score > 0.9 and found.tested.low is not None and found.tested.low > 0.87 > found.baseline + 0.05
+    assert max(found.compared["the best head alone"].score, found.compared["all heads"].score) < 0.85
+    assert found.beats_baseline and found.boundary_seconds is not None and found.boundary_seconds < 0.02
+    assert found.n_choosing + found.n_testing == len(SPOKEN) and len(found.ranking) == 12 == len(found.set_scores)
+    assert found.set_scores[1] == max(found.set_scores) > 1.02 * found.set_scores[0]
+    assert not hasattr(model.generation_config, "alignment_heads"), "finding changes nothing"
+
+
+def test_the_smallest_set_within_two_per_cent_is_taken() -> None:
+    """A second head that adds nothing is left out, though it is as good alone."""
+    aims = dict.fromkeys(("cross.L0H1", "cross.L1H4"), lambda frame, word: frame == word)
+    model = whisper()
+    with attending(model, SPOKEN, aims):
+        found = hc.find(model, "alignment", SPOKEN, progress=False)
+    assert len(found.heads) == 1 and str(found.heads[0]) in aims
+    assert {str(head) for head, _ in found.ranking[:2]} == set(aims)
+
+
+def test_neither_batches_nor_order_change_what_is_found() -> None:
+    model = whisper()
+    with attending(model, SPOKEN, AIMS):
+        one, other = (
+            hc.find(model, "alignment", spoken, batch_size=size, progress=False) for spoken, size in ((SPOKEN, 3), (SPOKEN[::-1], 7))
+        )
+    assert one.heads == other.heads and one.n_choosing == other.n_choosing
+    assert one.tested.score == pytest.approx(other.tested.score, abs=1e-12)
+    assert [score for _, score in one.ranking] == pytest.approx([score for _, score in other.ranking], abs=1e-12)
+
+
+def test_the_list_survives_a_copy_a_cut_and_json(tmp_path: Path) -> None:
+    model = whisper()
+    set_alignment_heads(model, ["cross.L1H5"])
+    with attending(model, SPOKEN, AIMS):
+        found = hc.find(model, "alignment", SPOKEN, out=tmp_path / "copy", progress=False)
+        hc.find(model, "alignment", SPOKEN, out=tmp_path / "list.json", progress=False)
+    assert found.compared["the list so far"].n_heads == 1 and found.compared["the list so far"].score < found.tested.score
+    assert model.generation_config.alignment_heads == [[1, 5]], "the live model keeps its own list"
+    assert HeadList.read(tmp_path / "list.json") == found
+    copy: Any = hc.load(tmp_path / "copy")
+    assert copy.generation_config.alignment_heads == [[0, 1], [1, 4]]
+    small: Any = hc.load(hc.save(hc.cut(copy, hc.Plan.removing(["cross.L0H0", "cross.L1H0", "cross.L1H2"])), tmp_path / "small"))
+    assert small.generation_config.alignment_heads == [[0, 0], [1, 2]]
+    assert set(read_alignment_heads(small)) == set(found.heads), "addresses are those of the dense model"
+    assert set_alignment_heads(small, found.heads) == [[0, 0], [1, 2]]
+    features = SPOKEN[0]["input_features"][None]
+    assert small.generate(features, return_token_timestamps=True, max_new_tokens=4)["token_timestamps"].shape[0] == 1
+    (tmp_path / "list.json").write_text('{"schema_version": 7}')
+    with pytest.raises(ArtifactError, match="schema version 7"):
+        HeadList.read(tmp_path / "list.json")
+
+
+@pytest.mark.parametrize("by", ["transformers", "headcount"])
+def test_the_list_is_written_into_the_folder_itself(tmp_path: Path, by: str) -> None:
+    """Nothing else changes there; a folder of headcount stays whole, the record of its cut included."""
+    model = whisper()
+    model.generation_config.suppress_tokens = [3]
+    if by == "transformers":
+        model.save_pretrained(tmp_path / "m")
+    else:
+        model = hc.cut(model, hc.Plan.removing(["cross.L0H0"]))
+        hc.save(model, tmp_path / "m", notes=["Kept."])
+    before = {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()}
+    set_alignment_heads(model, ["cross.L0H1", "cross.L1H4"])
+    written = write_alignment_heads(model, tmp_path / "m")
+    changed = {path.name for path in (tmp_path / "m").iterdir() if path.read_bytes() != before.get(path.name)}
+    assert changed == {written.name} | ({"heads.json"} if by == "headcount" else set())
+    assert set(before) == {path.name for path in (tmp_path / "m").iterdir()} and not list(tmp_path.glob(".*"))
+    again: Any = hc.load(tmp_path / "m")
+    assert again.generation_config.alignment_heads == [[0, 1 if by == "transformers" else 0], [1, 4]]
+    assert again.generation_config.suppress_tokens == [3]
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
+
+
+def test_a_planted_induction_head_is_found(tmp_path: Path) -> None:
+    model = tiny_model("llama", auto="AutoModelForCausalLM")
+    with planted(model, {"L1H2": induction}):
+        found = hc.find(model, "induction", out=tmp_path / "heads.json", progress=False)
+    assert list(map(str, found.heads)) == ["L1H2"] and found.tested.score == 1 and found.beats_baseline
+    assert found.compared["all heads"].n_heads == 12 and found.boundary_seconds is None and found.baseline < 0.1
+    assert HeadList.read(tmp_path / "heads.json") == found
+    with planted(model, {}):
+        even = hc.find(model, "induction", limit=20, progress=False)
+    assert not even.beats_baseline and even.n_choosing + even.n_testing == 20
+
+
+def test_roles_over_speech() -> None:
+    """Cross-attention over frames has alignment and diagonal, the decoder the roles of its tokens; frames themselves have no tokens to ask about."""
+    aims = {
+        "cross.L0H1": lambda frame, word: frame is not None and frame == word,
+        "cross.L1H0": lambda frame, word: frame is not None and frame + 1 == word,
+    }
+    model = whisper()
+    with attending(model, SPOKEN, aims):
+        table = hc.roles(model, SPOKEN, only=["alignment", "diagonal", "offset:-1"], definition="pande2021(tau=1.5;correct=bh)")
+    labels = {role: {str(row.head) for row in table if row.role == role and row.has_role} for role in ("alignment:next", "alignment:said")}
+    assert "cross.L0H1" in labels["alignment:next"] and "cross.L1H0" not in labels["alignment:next"]
+    assert "cross.L1H0" in labels["alignment:said"] and {head for heads in labels.values() for head in heads} == set(aims)
+    assert [str(max((row for row in table if row.role == role), key=lambda row: row.accuracy).head) for role in labels] == list(aims)
+    assert {row.head.stack for row in table if row.role == "diagonal"} == {"cross"}
+    assert {row.head.stack for row in table if row.role == "offset:-1"} == {"dec"}
+    silent = [{name: value for name, value in one.items() if not name.startswith("word")} for one in SPOKEN]
+    assert "alignment" in hc.roles(model, silent, only=["alignment", "diagonal"]).untested
+
+
+def changed(**values: Any) -> list[dict[str, Any]]:
+    """Utterances of which the second has other values; None takes one away."""
+    second = {name: value for name, value in {**SPOKEN[1], **values}.items() if value is not None}
+    return [SPOKEN[0], second, *SPOKEN[2:]]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "data holds no utterances"),
+        ([1], "data holds no utterances"),
+        (SPOKEN[:4], "half of the examples"),
+        (changed(labels=None), "utterance 1 has no labels"),
+        (changed(input_features=torch.zeros(80, 10)), r"utterance 1: input_features has shape \[80, 10\].* reads \[80, 64\]"),
+        (changed(word_ids=[0]), "1 word_ids for"),
+        (changed(word_ids=[1] * len(SPOKEN[1]["labels"])), "count the words from 0"),
+        (changed(word_frames=None), "utterance 1 has no words with times"),
+        (changed(word_frames=[(0, 2)]), "times for 1 words, but word_ids names 4"),
+        (changed(word_frames=[(0, 2), (4, 3), (5, 6), (7, 8)]), "must end after it starts"),
+        (changed(word_frames=[(0, 2), (3, 4), (5, 6), (70, 80)]), "word 3 is at .* its sound has"),
+        (changed(word_frames=["a", "b"]), "pairs of start and end"),
+        (changed(attention_mask=torch.zeros(64)), "leaves 0 frames"),
+        (changed(input_features=torch.full((80, 64), float("nan"))), "finite"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_utterances_that_say_too_little_are_refused(data: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        hc.find(whisper(), "alignment", data, progress=False)
+
+
+def test_requests_that_cannot_be_met_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    (tmp_path / "list.json").touch()
+    model, decoder = whisper(), tiny_model("llama", auto="AutoModelForCausalLM")
+    for error, message, arguments in (
+        (UnknownName, "no job 'alignmnt'. Did you mean 'alignment'", (model, "alignmnt")),
+        (OptionError, "give data=FILE", (model, "alignment")),
+        (OptionError, "leave out data=FILE", (decoder, "induction", SPOKEN)),
+        (UnsupportedModel, "no list of alignment heads", (tiny_model("bart", auto="AutoModelForSeq2SeqLM"), "alignment", SPOKEN)),
+        (UnsupportedModel, "no induction heads to find", (model, "induction")),
+        (DataError, "no file", (model, "alignment", tmp_path / "none.jsonl")),
+    ):
+        with pytest.raises(error, match=message):
+            hc.find(*arguments, progress=False)
+    for error, message, options in (
+        (OptionError, "limit must be 8 or more", {"limit": 3}),
+        (OptionError, "batch_size must be 1 or more", {"batch_size": 0}),
+        (OptionError, "seed must be 0 or more", {"seed": -1}),
+        (OptionError, "ends in .json", {"out": tmp_path / "folder"}),
+        (ArtifactError, "exists already", {"out": tmp_path / "list.json"}),
+        (OptionError, "progress must be", {"progress": 1}),
+    ):
+        with pytest.raises(error, match=message):
+            hc.find(decoder, "induction", **{"progress": False, **options})
+    with pytest.raises(ArtifactError, match="not empty"):
+        hc.find(model, "alignment", SPOKEN, out=tmp_path / "taken", progress=False)
+    with pytest.raises(DataError, match="by a processor"):
+        path = tmp_path / "a.jsonl"
+        (tmp_path / "a.wav").touch()
+        path.write_text('{"audio": "a.wav", "words": []}')
+        hc.find(model, "alignment", path, progress=False)
+    with pytest.raises(hc.HeadcountError, match="cannot name L0H0"):
+        set_alignment_heads(model, ["L0H0"])
