@@ -51,7 +51,7 @@ HEADER = """# Which findings hold
 The experiments of the papers on real models, other ones than the papers': a finding that does not show here is not refuted.
 Each section is one command, `headcount paper NAME MODEL …`, in its small version (`--quick`: few sizes, seeds, steps and examples)
 unless it says otherwise; the linked page has all tables and figures.
-The experiments on embedded models are in [The papers](papers.md), curves of more methods in [Results](results.md), other models in
+The experiments on embedded models are in [The papers](papers.md), what pruning costs in [Results](results.md), roles of other models in
 [Real models](real-models.md).
 
 Written by `benchmarks/findings.py` from what the commands measured; do not edit.
