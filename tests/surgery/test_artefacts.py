@@ -219,6 +219,12 @@ def test_a_damaged_folder_is_refused_by_name(folder: Path, damage) -> None:
         hc.load(folder)
 
 
+def written_by_others(folder: Path) -> None:
+    """Takes away what headcount alone writes; its state without its manifest is refused for that."""
+    (folder / "heads.json").unlink()
+    (folder / "heads.state").unlink(missing_ok=True)
+
+
 def wrong_layers(folder: Path, config: dict) -> str:
     config["num_hidden_layers"] = 3
     return "missing keys"
@@ -284,7 +290,7 @@ WRONGS = [value for name, value in sorted(globals().items()) if name.startswith(
 @pytest.mark.parametrize("wrong", WRONGS, ids=lambda w: w.__name__)
 def test_what_does_not_belong_together_is_refused(folder: Path, wrong) -> None:
     """As written by other tools: no heads.json, so only the content itself can be checked."""
-    (folder / "heads.json").unlink()
+    written_by_others(folder)
     config = json.loads((folder / "config.json").read_text())
     text = wrong(folder, config)
     (folder / "config.json").write_text(json.dumps(config))
@@ -299,7 +305,7 @@ class Bomb:
 
 @pytest.mark.filterwarnings("ignore:.*no heads.json")
 def test_pickles_are_refused(folder: Path) -> None:
-    (folder / "heads.json").unlink()
+    written_by_others(folder)
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
     with pytest.raises(ArtifactError, match="is a pickle, which can run code"):
@@ -381,7 +387,7 @@ def test_legacy_checkpoints_with_full_weights_are_refused(tmp_path: Path) -> Non
 
 @pytest.mark.filterwarnings("ignore:.*no heads.json")
 def test_pickled_weights_load_when_allowed(folder: Path, small: nn.Module) -> None:
-    (folder / "heads.json").unlink()
+    written_by_others(folder)
     (folder / "model.safetensors").unlink()
     torch.save(small.state_dict(), folder / "pytorch_model.bin")
     with pytest.raises(ArtifactError, match="is a pickle"):
