@@ -59,6 +59,9 @@ def test_neither_batches_nor_order_change_what_is_found() -> None:
     assert one.heads == other.heads and one.n_choosing == other.n_choosing
     assert one.tested.score == pytest.approx(other.tested.score, abs=1e-12)
     assert [score for _, score in one.ranking] == pytest.approx([score for _, score in other.ranking], abs=1e-12)
+    limited = [hc.find(model, "alignment", spoken, limit=24, progress=False) for spoken in (SPOKEN, SPOKEN[::-1])]
+    assert limited[0].n_choosing == limited[1].n_choosing == 24 - limited[0].n_testing
+    assert limited[0].set_scores == pytest.approx(limited[1].set_scores), "a limit is drawn by content, not by position"
 
 
 def test_the_list_survives_a_copy_a_cut_and_json(tmp_path: Path) -> None:

@@ -89,19 +89,15 @@ class AlignmentJob(HeadJob):
 
         Token t is predicted at place t, behind the start token.
         """
-        first, after = self._word_tokens(number)
-        return normalise_attention(attention[:, first : after + 1, : len(self.corpus.sentences[number].ids)], self.median_width)
+        pieces = self.corpus.targets[number].by_word
+        rows = slice(pieces[0][0], pieces[-1][-1] + 2)
+        return normalise_attention(attention[:, rows, : len(self.corpus.sentences[number].ids)], self.median_width)
 
     def score(self, maps: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], number: int) -> Float[np.ndarray, "sets numbers"]:
         """Returns the share of frames, that of the baseline, and the mean error of the starts of words in seconds."""
         starts, words = token_starts(maps.double().cpu().numpy()), self._word_rows(number)
         even = words.share_of_frames(np.linspace(0, maps.shape[2], maps.shape[1]).round().astype(int)[None])
         return np.stack([words.share_of_frames(starts), even.repeat(len(starts)), words.boundary_errors(starts) * FRAME_SECONDS], 1)
-
-    def _word_tokens(self, number: int) -> tuple[int, int]:
-        """Returns the first token of a word, and the one after the last."""
-        pieces = self.corpus.targets[number].by_word
-        return pieces[0][0], pieces[-1][-1] + 1
 
     def _word_rows(self, number: int) -> WordRows:
         source, pieces = self.corpus.sentences[number], self.corpus.targets[number].by_word

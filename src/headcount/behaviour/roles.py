@@ -56,8 +56,7 @@ def roles(
     Args:
         model: A transformers model. Its weights and mode stay as they are.
         text: A file (CoNLL-U, a table, or plain text with a sentence a line), texts, pairs of texts, annotated sentences, a datasets.Dataset, a
-            Task, images (mappings with `pixel_values`), utterances (mappings with `input_features`), or a corpus that
-            `headcount.behaviour.corpus.read_corpus` returned.
+            Task, mappings with `pixel_values` or `input_features` (speech), or a corpus that `headcount.behaviour.corpus.read_corpus` returned.
         tokenizer: The tokenizer of the model; images and tasks of tokens need none.
         only: Roles to test, by name (`syntax` for all its roles, `offset:-1` for one) or as objects (`Offset("-1")`); None for all.
         definition: When a head has a role: `pande2021(correct=bh)`, `pande2021(tau=2;alpha=0.01)`, `voita2019`, or an object.

@@ -94,7 +94,7 @@ class _Utterance:
             if (value := getattr(model.config, f"{name}_token_id", None)) is not None
         }
         is_special = [word is None if "word_ids" in self.item else token in special for token, word in zip(tokens, words, strict=True)]
-        pieces = tuple(tuple(place for place, word in enumerate(words) if word == number) for number in range(n_words))
+        pieces = tuple(tuple(position for position, word in enumerate(words) if word == number) for number in range(n_words))
         return _align([0] * n_frames, word_of_frame, [False] * n_frames, source, by_word), _align(tokens, words, is_special, target, pieces)
 
     def _require(self, name: str) -> Any:

@@ -97,7 +97,11 @@ class _Collator:
     def __call__(self, examples: list[Example]) -> dict[str, Tensor]:
         numbers = [example["place"] for example in examples]
         sentences = [self.corpus.sentences[number] for number in numbers]
-        batch = self._stack_features(numbers) if self.corpus.audio else self._pad(sentences)
+        if self.corpus.audio:
+            features = torch.stack([self.corpus.audio[number]["input_features"] for number in numbers])
+            batch = {"input_features": features.to(next(self.model.parameters()).dtype)}
+        else:
+            batch = self._pad(sentences)
         if all(sentence.type_ids is not None for sentence in sentences) and accepts_argument(self.model, "token_type_ids"):
             batch["token_type_ids"] = _pad_rows([sentence.type_ids or () for sentence in sentences], 0)
         start = start_id(self.model)
@@ -112,10 +116,6 @@ class _Collator:
             "decoder_input_ids": torch.cat([front, targets["input_ids"]], 1),
             "decoder_attention_mask": torch.cat([torch.ones_like(front), targets["attention_mask"]], 1),
         }
-
-    def _stack_features(self, numbers: Sequence[int]) -> dict[str, Tensor]:
-        dtype = next(self.model.parameters()).dtype
-        return {"input_features": torch.stack([self.corpus.audio[number]["input_features"] for number in numbers]).to(dtype)}
 
     def _pad(self, sentences: Sequence[Aligned]) -> dict[str, Tensor]:
         return {

@@ -48,16 +48,11 @@ def heads_of_pairs(heads: HeadMap, name: str, pairs: Pairs) -> tuple[Head, ...]:
 
 def pairs_of_heads(heads: HeadMap, name: str, listed: Sequence[Head]) -> Pairs:
     """The pairs of a field that name some heads, in the order of the model; raises PlanError for a head that the field cannot name."""
-    known = {head: [layer, place] for layer, block in _heads_by_layer(heads, name).items() for place, head in enumerate(block)}
+    known = {head: [layer, position] for layer, block in _heads_by_layer(heads, name).items() for position, head in enumerate(block)}
     unknown = next((head for head in listed if head not in known), None)
     if unknown is not None or not listed:
         raise PlanError(f"{name} cannot name {unknown or 'no head'}: it lists heads of cross-attention that the model has, one or more")
     return sorted(known[head] for head in set(listed))
-
-
-def _original_pairs(heads: HeadMap, name: str, pairs: Pairs) -> Pairs:
-    """Pairs that count the heads a model has now, as pairs of original indices."""
-    return [[head.layer, head.index] for head in heads_of_pairs(heads, name, pairs)]
 
 
 def _current_pairs(heads: HeadMap, name: str, originals: Pairs) -> Pairs:
@@ -70,7 +65,8 @@ def original_fields(model: nn.Module, heads: HeadMap) -> dict[str, Pairs]:
     """The lists as the dense model has them, heads that were removed since included; a list that was edited after a cut counts as it is."""
     recorded, fields = record.read_head_lists_before_cuts(model), read_named_heads(model)
     originals = {name: pairs for name, pairs in recorded.items() if fields.get(name, []) == _current_pairs(heads, name, pairs)}
-    return originals | {name: _original_pairs(heads, name, pairs) for name, pairs in fields.items() if name not in originals}
+    listed = {name: heads_of_pairs(heads, name, pairs) for name, pairs in fields.items() if name not in originals}
+    return originals | {name: [[head.layer, head.index] for head in named] for name, named in listed.items()}
 
 
 def assign_fields(model: Any, fields: dict[str, Pairs]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -133,8 +134,8 @@ def find(  # noqa: PLR0913 - three arguments, the rest by name
 
     Example:
         >>> import headcount as hc
-        >>> found = hc.find("demo/decoder", "induction", progress=False)
-        >>> found.n_choosing + found.n_testing
+        >>> head_list = hc.find("demo/decoder", "induction", progress=False)
+        >>> head_list.n_choosing + head_list.n_testing
         64
     """
     request = FindRequest(job, data, None if out is None else Path(out), overwrite, language, limit, batch_size, seed)
@@ -142,18 +143,12 @@ def find(  # noqa: PLR0913 - three arguments, the rest by name
     folder = local_folder(model) if isinstance(model, str | Path) else None
     live: Any = load(folder).eval() if folder is not None else unwrap(model)  # pyright: ignore[reportArgumentType]
     check_job_of_class(request, type(live))
-
-    def open_reader() -> SpeechReader:
-        if processor is None and folder is not None:
-            return SpeechReader.of_folder(folder, language=language)
-        return SpeechReader.of_processor(processor, language=language)
-
-    search = open_search(live, request, open_reader)
+    search = open_search(live, request, folder, processor)
     with show_progress(progress, f"finding {job} heads") as advance:
-        found = search.run(advance)
+        head_list = search.run(advance)
     if request.out is not None:
-        write_found(live, found, request, folder)
-    return found
+        write_head_list(live, head_list, request, folder)
+    return head_list
 
 
 def check_job_of_class(request: FindRequest, model_class: type) -> None:
@@ -162,9 +157,25 @@ def check_job_of_class(request: FindRequest, model_class: type) -> None:
         check_has_alignment_list(model_class)
 
 
-def open_search(model: nn.Module, request: FindRequest, open_reader: Callable[[], SpeechReader]) -> HeadSearch:
-    """Returns the search of a request on a live model, its data read and checked; `open_reader` is called for a file of recordings."""
-    corpus = _read_data(model, request, open_reader) if request.job == ALIGNMENT else None
+def open_search(
+    model: nn.Module, request: FindRequest, folder: Path | None = None, processor: Any = None, *, trust_remote_code: bool = False
+) -> HeadSearch:
+    """Returns the search of a request on a live model, its data read and checked; recordings are read by the processor, or by that of the folder."""
+    corpus: Corpus | None = None
+    if request.job == ALIGNMENT and isinstance(request.data, str | Path):
+        recordings = read_recordings(Path(request.data), request.limit or RECORDINGS)
+        if processor is None and folder is not None:
+            reader = SpeechReader.of_folder(folder, language=request.language, trust=trust_remote_code)
+        else:
+            reader = SpeechReader.of_processor(processor, language=request.language)
+        corpus = read_speech(model, [reader.read(recording) for recording in recordings])
+    elif request.job == ALIGNMENT:
+        utterances = list(request.data or ())
+        if not utterances or not all(isinstance(utterance, Mapping) for utterance in utterances):
+            raise DataError(
+                "data holds no utterances; give mappings with input_features, labels, word_ids and word_times, or a file of JSON lines"
+            )
+        corpus = _limit_speech(read_speech(model, utterances), request.limit)
     job = make_job(model, request.job, corpus, request.seed)
     if corpus is None and request.limit is not None:
         job = replace(job, corpus=replace(job.corpus, sentences=job.corpus.sentences[: request.limit]))  # pyright: ignore[reportArgumentType]
@@ -172,42 +183,41 @@ def open_search(model: nn.Module, request: FindRequest, open_reader: Callable[[]
     return HeadSearch(model, job, batch_size=request.batch_size, seed=request.seed, current=current)
 
 
-def _read_data(model: nn.Module, request: FindRequest, open_reader: Callable[[], SpeechReader]) -> Corpus:
-    data = request.data
-    if isinstance(data, str | Path):
-        recordings = read_recordings(Path(data), request.limit or RECORDINGS)
-        reader = open_reader()
-        return read_speech(model, [reader.read(recording) for recording in recordings])
-    items = list(data or ())
-    if not items or not all(isinstance(item, Mapping) for item in items):
-        raise DataError(
-            "data holds no utterances; give mappings with input_features, labels, word_ids and word_times, or a file of JSON lines"
-        )
-    return read_speech(model, items[: request.limit])
+def _limit_speech(corpus: Corpus, limit: int | None) -> Corpus:
+    """Returns a corpus of at most so many utterances: those whose tokens have the smallest hashes, in order."""
+    order = sorted(range(len(corpus.targets)), key=lambda i: hashlib.sha256(repr(corpus.targets[i].ids).encode()).digest())
+    chosen = sorted(order[:limit])
+    sentences, targets, audio = ([side[i] for i in chosen] for side in (corpus.sentences, corpus.targets, corpus.audio))
+    return replace(corpus, sentences=tuple(sentences), targets=tuple(targets), audio=audio)
 
 
-def write_found(model: nn.Module, found: HeadList, request: FindRequest, folder: Path | None) -> None:
+def write_head_list(model: nn.Module, head_list: HeadList, request: FindRequest, folder: Path | None) -> None:
     """Writes a list where its request says: as JSON, or into a copy of the model; the live model keeps the list that it had."""
     assert request.out is not None
     if request.writes_json:
-        found.write(request.out)
+        head_list.write(request.out)
         return
     inner: Any = unwrap(model)
     before = inner.generation_config
     try:
-        set_alignment_heads(inner, found.heads)
+        set_alignment_heads(inner, head_list.heads)
         save(
-            inner, request.out, tokenizer=folder, overwrite=request.overwrite, notes=[describe_found(found)], command=found.command or None
+            inner,
+            request.out,
+            tokenizer=folder,
+            overwrite=request.overwrite,
+            notes=[describe_head_list(head_list)],
+            command=head_list.command or None,
         )
     finally:
         inner.generation_config = before
 
 
-def describe_found(found: HeadList) -> str:
+def describe_head_list(head_list: HeadList) -> str:
     """Returns the sentence about a list: how many heads, their score with its interval, and on what."""
-    tested = found.tested
+    tested = head_list.tested
     interval = "" if tested.low is None or tested.high is None else f" (95 %: {tested.low:.3f} … {tested.high:.3f})"
     return (
-        f"{tested.n_heads} of {len(found.ranking)} heads for {found.job}: {tested.score:.3f}{interval}, {found.metric}, "
-        f"on the {found.n_testing} examples that did not choose them"
+        f"{tested.n_heads} of {len(head_list.ranking)} heads for {head_list.job}: {tested.score:.3f}{interval}, {head_list.metric}, "
+        f"on the {head_list.n_testing} examples that did not choose them"
     )

@@ -14,10 +14,10 @@ from headcount.app.console.session import Session
 from headcount.core.errors import ArtifactError, DataError, OptionError, UnsupportedModel
 from headcount.core.files import check_writable
 from headcount.core.head_list import ALIGNMENT, HeadList, SetScore
-from headcount.data.readers.speech import SpeechReader, read_recordings
+from headcount.data.readers.speech import read_recordings
 from headcount.surgery.alignment_heads import FILE, set_alignment_heads, write_alignment_heads
 from headcount.surgery.source import local_folder, model_class_of, read_config
-from headcount.workflows.find import FindRequest, check_job_of_class, describe_found, open_search, write_found
+from headcount.workflows.find import FindRequest, check_job_of_class, describe_head_list, open_search, write_head_list
 
 N_FURTHER = 3
 """How many heads of the ranking are shown behind those of the list."""
@@ -46,58 +46,56 @@ def find_heads(session: Session, job: str, name: str, options: FindOptions, load
     model, _, folder = open_model(session, name, loading)
     session.begin_work("reading the data")
     with refused_as_wrong_usage():
-        search = open_search(
-            model, request, lambda: SpeechReader.of_folder(folder, language=options.language, trust=loading.trust_remote_code)
-        )
+        search = open_search(model, request, folder, trust_remote_code=loading.trust_remote_code)
     halves = search.halves
     session.write_note(
         f"{len(search.heads)} heads are ranked on {len(halves.choosing)} examples and tested on {len(halves.testing)}: "
         f"about {format_duration(search.estimate_seconds())} on this machine; seed {options.seed}"
     )
     with session.progress(f"finding {job} heads") as advance:
-        found = search.run(advance).with_command(session.command)
+        head_list = search.run(advance).with_command(session.command)
     written = options.out
     if options.in_place:
-        set_alignment_heads(model, found.heads)
+        set_alignment_heads(model, head_list.heads)
         written = write_alignment_heads(model, folder)
     elif options.out is not None:
-        write_found(model, found, request, folder)
-    _show(session, found)
+        write_head_list(model, head_list, request, folder)
+    _show(session, head_list)
     if written is not None:
         session.write_note(f"wrote {written}")
     elif job == ALIGNMENT:
         session.write_note(
             "nothing was written; --out DIR makes a copy of the model with this list, --in-place writes it into the model folder"
         )
-    session.write_json({**found.to_dict(), "out": None if written is None else str(written)})
+    session.write_json({**head_list.to_dict(), "out": None if written is None else str(written)})
 
 
-def _show(session: Session, found: HeadList) -> None:
+def _show(session: Session, head_list: HeadList) -> None:
     """Prints the ranking as far as it matters, and the scores of sets on the half that tested."""
-    shown = found.ranking[: len(found.heads) + N_FURTHER]
-    together = [f"{score:.3f}" for score in found.set_scores]
+    ranked = head_list.ranking[: len(head_list.heads) + N_FURTHER]
+    together = [f"{score:.3f}" for score in head_list.set_scores]
     session.write_table(
         ("head", "in the list", "score alone", "with those above"),
         [
-            (head, "yes" if head in found.heads else "", f"{score:.3f}", (together[i : i + 1] or [""])[0])
-            for i, (head, score) in enumerate(shown)
+            (head, "yes" if head in head_list.heads else "", f"{score:.3f}", (together[i : i + 1] or [""])[0])
+            for i, (head, score) in enumerate(ranked)
         ],
         right=("score alone", "with those above"),
     )
-    session.write_line(f"by the {found.n_choosing} examples that choose: {found.metric}")
+    session.write_line(f"by the {head_list.n_choosing} examples that choose: {head_list.metric}")
     session.write_line("")
     session.write_table(
         ("tested on the others", "heads", "score", "95% interval"),
-        [("this list", *_format_set(found.tested)), *((name, *_format_set(score)) for name, score in found.compared.items())],
+        [("this list", *_format_set(head_list.tested)), *((name, *_format_set(score)) for name, score in head_list.compared.items())],
         right=("heads", "score"),
     )
-    session.write_line(describe_found(found))
-    session.write_line(f"attention that knows nothing would score {found.baseline:.3f}")
-    if found.boundary_seconds is not None:
-        session.write_line(f"the starts of words after the first are missed by {1000 * found.boundary_seconds:.0f} ms on average")
-    if not found.beats_baseline:
+    session.write_line(describe_head_list(head_list))
+    session.write_line(f"attention that knows nothing would score {head_list.baseline:.3f}")
+    if head_list.boundary_seconds is not None:
+        session.write_line(f"the starts of words after the first are missed by {1000 * head_list.boundary_seconds:.0f} ms on average")
+    if not head_list.beats_baseline:
         session.write_note(
-            f"warning: this is not shown to be better than attention that knows nothing, so the model may have no {found.job} heads, or more "
+            f"warning: this is not shown to be better than attention that knows nothing, so the model may have no {head_list.job} heads, or more "
             "examples are needed"
         )
 
