@@ -1,7 +1,8 @@
 """The three splits of a task: fixed, disjoint, and the same on every machine.
 
 The value of a hash of its content decides the split of an example, so that equal examples share a split and no other example, no limit and no
-seed changes it. A limited task keeps the examples of each split whose hashes are smallest; they stay in the order of the file.
+seed changes it. Examples stand in the order of their hashes, so that the first ones of a split are a sample of it, however the file is sorted. A limited
+task keeps the first ones of each split.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def for_each_split(make: Callable[[Split], T]) -> dict[Split, T]:
 
 
 def split_by_hash(items: Iterable[T], key: Callable[[T], bytes], shares: Sequence[int], limit: int | None = None) -> list[list[T]]:
-    """Returns `items` in disjoint parts of about these shares, in order; of each part at most `limit` items, those with the smallest hashes.
+    """Returns `items` in disjoint parts of about these shares, smallest hashes first; of each part at most `limit` items.
 
     Items are read one at a time, and no more than `limit` of each part are in memory.
     """
@@ -46,7 +47,7 @@ def split_by_hash(items: Iterable[T], key: Callable[[T], bytes], shares: Sequenc
             heappush(heap, entry)
         elif entry[:2] > heap[0][:2]:
             heapreplace(heap, entry)
-    return [[item for _, _, item in sorted(heap, key=lambda entry: -entry[1])] for heap in heaps]
+    return [[item for _, _, item in sorted(heap, key=lambda entry: entry[:2], reverse=True)] for heap in heaps]
 
 
 def read_splits(request: TaskRequest, read: Read[T], key: Callable[[T], bytes]) -> dict[Split, list[T]]:
