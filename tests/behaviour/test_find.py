@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from planting import induction, planted
@@ -135,6 +136,11 @@ def test_roles_over_speech() -> None:
     assert [str(max((row for row in table if row.role == role), key=lambda row: row.accuracy).head) for role in labels] == list(aims)
     assert {row.head.stack for row in table if row.role == "diagonal"} == {"cross"}
     assert {row.head.stack for row in table if row.role == "offset:-1"} == {"dec"}
+    shares = []  # of the frames with sound, silence behind them being no key, which those of a word are
+    for one in SPOKEN:
+        sizes = [after - first for first, after in one["word_frames"]]
+        shares.append(np.mean([one["attention_mask"].sum().item() / 2 / sizes[word] for word in one["word_ids"] if word is not None]))
+    assert all(row.maximum == pytest.approx(np.mean(shares)) for row in table if row.role == "alignment:next")
     silent = [{name: value for name, value in one.items() if not name.startswith("word")} for one in SPOKEN]
     assert "alignment" in hc.roles(model, silent, only=["alignment", "diagonal"]).untested
 
