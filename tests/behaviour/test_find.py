@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from speaking import Aim, attending, utterances, whisper
 
 import headcount as hc
 from headcount.core.errors import ArtifactError, DataError, OptionError, UnknownName, UnsupportedModel
-from headcount.core.head_list import HeadList
+from headcount.core.head_list import HeadList, SetScore
 from headcount.models.tiny.build import tiny_model
 from headcount.surgery.alignment_heads import read_alignment_heads, set_alignment_heads, write_alignment_heads
+from headcount.workflows.find import describe_head_list
 
 SPOKEN = utterances(40)
 AIMS: Mapping[str, Aim] = {
@@ -48,6 +50,11 @@ def test_the_smallest_set_within_two_per_cent_is_taken() -> None:
     with attending(model, SPOKEN, aims):
         found = hc.find(model, "alignment", SPOKEN, progress=False)
     assert len(found.heads) == 1 and str(found.heads[0]) in aims
+    assert describe_head_list(replace(found, tested=SetScore(1, 0.5, 0.4, 0.6))).startswith(
+        "1 of 12 heads for alignment: 0.500 (95 %: 0.400 … 0.600)"
+    )
+    thin = replace(found, tested=SetScore(1, 0.5, None, None))
+    assert "no interval: the examples are too few" in describe_head_list(thin) and not thin.beats_baseline
     assert {str(head) for head, _ in found.ranking[:2]} == set(aims)
 
 
