@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from planting import induction, planted
@@ -13,9 +15,10 @@ from speaking import Aim, attending, utterances, whisper
 
 import headcount as hc
 from headcount.core.errors import ArtifactError, DataError, OptionError, UnknownName, UnsupportedModel
-from headcount.core.head_list import HeadList
+from headcount.core.head_list import HeadList, SetScore
 from headcount.models.tiny.build import tiny_model
 from headcount.surgery.alignment_heads import read_alignment_heads, set_alignment_heads, write_alignment_heads
+from headcount.workflows.find import describe_head_list
 
 SPOKEN = utterances(40)
 AIMS: Mapping[str, Aim] = {
@@ -47,6 +50,11 @@ def test_the_smallest_set_within_two_per_cent_is_taken() -> None:
     with attending(model, SPOKEN, aims):
         found = hc.find(model, "alignment", SPOKEN, progress=False)
     assert len(found.heads) == 1 and str(found.heads[0]) in aims
+    assert describe_head_list(replace(found, tested=SetScore(1, 0.5, 0.4, 0.6))).startswith(
+        "1 of 12 heads for alignment: 0.500 (95 %: 0.400 … 0.600)"
+    )
+    thin = replace(found, tested=SetScore(1, 0.5, None, None))
+    assert "no interval: the examples are too few" in describe_head_list(thin) and not thin.beats_baseline
     assert {str(head) for head, _ in found.ranking[:2]} == set(aims)
 
 
@@ -135,6 +143,11 @@ def test_roles_over_speech() -> None:
     assert [str(max((row for row in table if row.role == role), key=lambda row: row.accuracy).head) for role in labels] == list(aims)
     assert {row.head.stack for row in table if row.role == "diagonal"} == {"cross"}
     assert {row.head.stack for row in table if row.role == "offset:-1"} == {"dec"}
+    shares = []  # of the frames with sound, silence behind them being no key, which those of a word are
+    for one in SPOKEN:
+        sizes = [after - first for first, after in one["word_frames"]]
+        shares.append(np.mean([one["attention_mask"].sum().item() / 2 / sizes[word] for word in one["word_ids"] if word is not None]))
+    assert all(row.maximum == pytest.approx(np.mean(shares)) for row in table if row.role == "alignment:next")
     silent = [{name: value for name, value in one.items() if not name.startswith("word")} for one in SPOKEN]
     assert "alignment" in hc.roles(model, silent, only=["alignment", "diagonal"]).untested
 

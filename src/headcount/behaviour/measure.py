@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from headcount.behaviour.base import Corpus, Role
 from headcount.behaviour.best_heads import half_of_example
 from headcount.behaviour.bias import Sieved, count_chance_hits, count_hits, mean_biases
+from headcount.behaviour.speech import drop_silence
 from headcount.behaviour.views import VIEWS, ViewName, build_view, view_name
 from headcount.core.errors import NonFinite, UnsupportedModel
 from headcount.core.heads import AttentionBlock, Head
@@ -89,6 +90,7 @@ class RoleProbe:
         }
 
     def _measure_block(self, observation: Observation) -> None:
+        observation = drop_silence(self.corpus, observation, self._examples)
         attention, visible, block = observation.attention, observation.visible, observation.block
         assert attention is not None and visible is not None
         view = view_name(self.model, block)

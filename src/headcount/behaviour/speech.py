@@ -7,6 +7,7 @@ linked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +21,7 @@ from headcount.data.metrics import IGNORED
 from headcount.data.text.aligned import Aligned
 from headcount.data.text.annotated import Annotated, Word
 from headcount.models.modules import start_id, unwrap, whole_number
+from headcount.models.observe import Observation
 
 FRAME_SECONDS = 0.02
 """The length of an encoder frame of Whisper: two frames of features, 10 ms each."""
@@ -56,6 +58,19 @@ def n_encoder_frames(model: Any) -> int:
             f"{type(model).__name__} does not attend from tokens to a fixed number of frames; roles of speech are for Whisper's architecture"
         )
     return n_frames
+
+
+def drop_silence(corpus: Corpus, observation: Observation, numbers: Sequence[int]) -> Observation:
+    """Returns what a block of cross-attention did with the frames that hold sound: the others, which no mask hides, are padding."""
+    attention, visible = observation.attention, observation.visible
+    if not corpus.audio or observation.block.kind != "cross" or attention is None or visible is None:
+        return observation
+    lengths = torch.tensor([len(corpus.sentences[number].ids) for number in numbers], device=visible.device)
+    has_sound = (torch.arange(int(lengths.max()), device=visible.device) < lengths[:, None])[:, None]  # [batch, 1, k]
+    n_frames = has_sound.shape[-1]
+    return replace(
+        observation, attention=attention[..., :n_frames].where(has_sound[:, None], 0.0), visible=visible[..., :n_frames] & has_sound
+    )
 
 
 class _Utterance:

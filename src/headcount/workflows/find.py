@@ -162,15 +162,16 @@ def open_search(
 ) -> HeadSearch:
     """Returns the search of a request on a live model, its data read and checked; recordings are read by the processor, or by that of the folder."""
     corpus: Corpus | None = None
-    if request.job == ALIGNMENT and isinstance(request.data, str | Path):
-        recordings = read_recordings(Path(request.data), request.limit or RECORDINGS)
+    data: Any = request.data
+    if request.job == ALIGNMENT and isinstance(data, str | Path):
+        recordings = read_recordings(Path(data), request.limit or RECORDINGS)
         if processor is None and folder is not None:
             reader = SpeechReader.of_folder(folder, language=request.language, trust=trust_remote_code)
         else:
             reader = SpeechReader.of_processor(processor, language=request.language)
         corpus = read_speech(model, [reader.read(recording) for recording in recordings])
     elif request.job == ALIGNMENT:
-        utterances = list(request.data or ())
+        utterances = list(data)
         if not utterances or not all(isinstance(utterance, Mapping) for utterance in utterances):
             raise DataError(
                 "data holds no utterances; give mappings with input_features, labels, word_ids and word_times, or a file of JSON lines"
@@ -216,8 +217,11 @@ def write_head_list(model: nn.Module, head_list: HeadList, request: FindRequest,
 def describe_head_list(head_list: HeadList) -> str:
     """Returns the sentence about a list: how many heads, their score with its interval, and on what."""
     tested = head_list.tested
-    interval = "" if tested.low is None or tested.high is None else f" (95 %: {tested.low:.3f} … {tested.high:.3f})"
+    has_interval = tested.low is not None and tested.high is not None
+    ends = (
+        f"95 %: {tested.low:.3f} … {tested.high:.3f}" if has_interval else "no interval: the examples are too few, or too skewed, for one"
+    )
     return (
-        f"{tested.n_heads} of {len(head_list.ranking)} heads for {head_list.job}: {tested.score:.3f}{interval}, {head_list.metric}, "
+        f"{tested.n_heads} of {len(head_list.ranking)} heads for {head_list.job}: {tested.score:.3f} ({ends}), {head_list.metric}, "
         f"on the {head_list.n_testing} examples that did not choose them"
     )
