@@ -635,12 +635,24 @@ def test_bad_images(tmp_path: Path) -> None:
         ("classification(metric=bleu)", "two", {"train": "a.tsv"}, UnknownName, "no metric of classification 'bleu'"),
         ("classification(metric=f1)", "pairs", {"train": "a.tsv"}, DataError, "does not fit a model with 3 labels"),
         ("classification", "two", {"train": "a.tsv", "max_length": 65}, DataError, "positions for 64"),
-        ("classification", "two", {"train": "a.tsv", "limit": 0}, DataError, "limit must be 1 or more, got 0"),
-        ("classification", "two", {"train": "a.tsv", "limit": "8"}, DataError, "limit must be 1 or more, got '8'"),
-        ("classification", "two", {"train": "a.tsv", "max_length": True}, DataError, "max_length must be 1 or more, got True"),
-        ("classification", "two", {"train": "a.tsv", "seed": "x"}, DataError, "seed must be a whole number, got 'x'"),
-        ("classification", "two", {"train": "a.tsv", "truncate": 64}, DataError, "truncate must be True or False, got 64; .* max_length"),
-        ("classification", "two", {"train": "a.tsv", "text_column": 3}, DataError, "text_column must be the name of a column, got 3"),
+        (
+            "classification",
+            "two",
+            {"train": "a.tsv", "limit": 0},
+            OptionError,
+            "limit of open_task must be an int or none of at least 1; got 0",
+        ),
+        ("classification", "two", {"train": "a.tsv", "limit": "8"}, OptionError, "limit of open_task must be .*; got '8'"),
+        ("classification", "two", {"train": "a.tsv", "max_length": True}, OptionError, "max_length of open_task must be .*; got True"),
+        ("classification", "two", {"train": "a.tsv", "seed": "x"}, OptionError, "seed of open_task must be an int of at least 0; got 'x'"),
+        ("classification", "two", {"train": "a.tsv", "truncate": 64}, OptionError, "truncate of open_task must be true or false; got 64"),
+        (
+            "classification",
+            "two",
+            {"train": "a.tsv", "text_column": 3},
+            OptionError,
+            "text_column of open_task must be a text or none; got 3",
+        ),
         (
             "classification",
             "two",
@@ -648,7 +660,7 @@ def test_bad_images(tmp_path: Path) -> None:
             DataError,
             "train must be a file, a list of parallel files, or a datasets.Dataset; got int",
         ),
-        (7, "two", {}, OptionError, "task must be a name such as"),
+        (7, "two", {}, OptionError, "task of open_task must be"),
         ("classification", "two", {"train": "a.tsv", "text_pair_column": "b"}, DataError, "name both"),
         ("nli", "pairs", {"train": "a.tsv", "text_column": "b"}, DataError, "name text_pair_column"),
         (
@@ -811,7 +823,7 @@ def test_a_plan_is_evaluated_by_gates() -> None:
     assert pruned.losses.tolist() == masked.losses.tolist() != evaluate(of, task).losses.tolist()
     with pytest.raises(HeadcountError, match="no head L7H0"):
         mask(of, {7: [0]})
-    with pytest.raises(DataError, match="no split 'test'"):
+    with pytest.raises(UnknownName, match="no split of evaluate 'test'"):
         evaluate(of, task, split="test")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(DataError, match="limit must be 1 or more, got 0"):
+    with pytest.raises(OptionError, match="limit of evaluate must be an int or none of at least 1; got 0"):
         evaluate(of, task, limit=0)

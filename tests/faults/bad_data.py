@@ -306,6 +306,6 @@ def no_batches(kit: Kit) -> Call:
     return lambda: hc.score(kit.stock.bert, [], by="gradient")
 
 
-@case("data", "data must yield batches", "got str")
+@case("data", "option data of score must be", "got ['a dog']")
 def batch_of_text(kit: Kit) -> Call:
     return lambda: hc.score(kit.stock.bert, ["a dog"], by="gradient")

@@ -96,7 +96,7 @@ def protected_head(kit: Kit) -> Call:
     return lambda: hc.Plan.removing(["L0H1"], protected=["L0H1"])
 
 
-@case("plans", "cut takes a Plan, got list", "write headcount.Plan.removing([...])")
+@case("plans", "option plan of cut must be a Plan; got ['L0H1']", "make it by headcount.Plan.removing")
 def no_plan_at_all(kit: Kit) -> Call:
     return lambda: hc.cut(kit.stock.bert, ["L0H1"])  # type: ignore[arg-type]
 

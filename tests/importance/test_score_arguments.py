@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
-from torch import nn
+from untouched import Unread, Untouchable
 
 import headcount as hc
 from headcount.core.errors import DataError, OptionError, UnknownName
@@ -21,18 +20,6 @@ from headcount.importance.settings import ScoreSettings
 from headcount.models.tiny.build import tiny_model
 
 
-class Untouchable(nn.Module):
-    """A model that nobody may run or look at."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"{name} was read before the arguments were checked")
-
-
-class Unread:
-    def __iter__(self) -> Iterator[Any]:
-        raise AssertionError("data were read before the arguments were checked")
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -40,8 +27,8 @@ class Unread:
         ({"by": "gradient:tokn"}, UnknownName, "no variant of gradient 'tokn'. Did you mean 'token'?"),
         ({"by": "gradient(tau=1)"}, UnknownName, "no option of gradient 'tau'"),
         ({"by": "entropy:low"}, OptionError, "entropy has no variants"),
-        ({"by": 3}, OptionError, "importance must be a name such as 'ablation', or an object of that kind; got 3"),
-        ({"by": ["gradient"]}, OptionError, "importance must be a name such as"),
+        ({"by": 3}, OptionError, "option by of score must be a text or Importance; got 3"),
+        ({"by": ["gradient"]}, OptionError, "option by of score must be a text or Importance; got ['gradient']"),
         ({"normalise": "layers"}, UnknownName, "no normalise of score 'layers'. Did you mean 'layer'?"),
         ({"split": "test"}, UnknownName, "no split of score 'test'"),
         ({"limit": 0}, OptionError, "option limit of score must be an int or none of at least 1; got 0"),

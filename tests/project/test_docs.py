@@ -42,6 +42,24 @@ def test_links_lead_somewhere() -> None:
             assert page.parent == root or (page.parent / target).resolve().is_relative_to(DOCS), f"{page.name}: {target} is not in the site"
 
 
+def test_the_design_names_what_is_there() -> None:
+    """Rooms in their order, public names and commands."""
+    import headcount as hc
+
+    text = (DOCS / "design.md").read_text(encoding="utf-8")
+    package = DOCS.parent / "src" / "headcount"
+    contract = (DOCS.parent / "pyproject.toml").read_text(encoding="utf-8").partition("layers = [")[2].partition("]")[0]
+    rooms = re.findall(r"headcount\.(\w+)", contract)[::-1]
+    assert set(rooms) == {path.name for path in package.iterdir() if (path / "__init__.py").exists()}
+    assert re.findall(r"^\| `(\w+)` \|", text.partition("## Rooms")[2].partition("## The shape")[0], re.MULTILINE) == rooms
+    section = text.partition("## Public names")[2].partition("## Words")[0]
+    table, _, commands = section.partition("The commands are")
+    rows = "".join(row.split("|")[1] for row in table.splitlines() if row.startswith("| `"))
+    assert sorted(re.findall(r"`(\w+)`", rows)) == sorted(set(hc.__all__) - {"__version__"})
+    files = {path.stem.replace("_", "-") for path in (package / "app" / "cli").glob("[a-z]*.py")}
+    assert set(re.findall(r"`([a-z-]+)`", commands)) == files
+
+
 def site() -> ModuleType:
     spec = importlib.util.spec_from_file_location("site_pages", DOCS.parent / "tools" / "site.py")
     assert spec is not None and spec.loader is not None

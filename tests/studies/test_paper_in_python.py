@@ -199,7 +199,7 @@ def test_a_run_of_another_model_is_refused_and_left_alone(tmp_path: Path, capsys
         ("michel2019(checkpoint=a)", {}, "no option of michel2019 'checkpoint'"),
         ("michel2019", {"only": ["M99"]}, "no item of this paper 'M99'"),
         ("michel2019", {"only": ["M3", "M6"]}, "M6: needs other_task"),
-        ("michel2019", {"limit": 0}, "limit must be 1 or more; got 0"),
+        ("michel2019", {"limit": 0}, "option limit of paper must be an int or none of at least 1; got 0"),
         ("pande2021", {"only": ["P1"], "text": "no.conllu"}, "no.conllu"),
         ("budhraja2021(language=en)", {"only": ["X2"]}, "must be NAME=VALUE; got 'en'"),
     ],

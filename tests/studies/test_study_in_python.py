@@ -58,7 +58,12 @@ def test_a_run_keeps_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixt
         ("layers(hwo=zero)", {}, UnknownName, "no option of layers 'hwo'"),
         ("layers", {}, OptionError, "study layers needs a model"),
         ("layers", {"model": "demo/entailment", "text": ["a"]}, OptionError, "study layers uses no text; leave text out"),
-        ("layers", {"model": "demo/entailment", "limit": 0}, OptionError, "limit must be 1 or more; got 0"),
+        (
+            "layers",
+            {"model": "demo/entailment", "limit": 0},
+            OptionError,
+            "option limit of study must be an int or none of at least 1; got 0",
+        ),
         ("role-pruning(role=any)", {"model": "demo/encoder"}, OptionError, "needs a run folder; name it with out"),
         ("transfer:runs/a+runs/b", {"model": "demo/encoder"}, OptionError, "uses no model"),
         ("survivors", {}, OptionError, "needs a run folder"),

@@ -223,9 +223,9 @@ def test_models_are_kept_where_roles_have_no_text(folder: Path, tmp_path: Path, 
 def test_wrong_requests_are_refused_before_any_work(tmp_path: Path) -> None:
     other = hc.Plan.removing(["L9H0"])
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"seeds": 0}, OptionError, "seeds must be a whole number of at least 1; got 0"),
+        ({"seeds": 0}, OptionError, "option seeds of compare must be an int of at least 1; got 0"),
         ({"methods": ["gradeint"]}, UnknownName, "gradeint"),
-        ({"methods": "gradient"}, OptionError, "methods must be a list"),
+        ({"methods": "gradient"}, OptionError, "option methods of compare must be a list"),
         ({"bench": True, "batches": (1, 0)}, OptionError, "batches must be whole numbers from 1 on; got 1, 0"),
         ({"bench": True, "length": 0}, OptionError, "lengths must be whole numbers from 1 on"),
         ({"definition": "voita"}, UnknownName, "voita"),

@@ -10,7 +10,7 @@ import pytest
 from toys import examples, padder, shared, task
 
 import headcount as hc
-from headcount.app.console.format import format_bound
+from headcount.app.console.format import format_head_bound
 from headcount.app.console.steps import format_step
 from headcount.core.damage import Damage, judge_damage
 from headcount.core.errors import DataError, PlanError
@@ -141,7 +141,7 @@ def test_a_bound_holds_as_it_is_written() -> None:
     heads = HeadMap.of(shared("encoder")).heads[:1]
     for shift in (0.0, 0.0111, 0.4):
         verdicts = judge_damage(heads, Damage(np.full((700, 1), shift)), tolerance=0.02)
-        text = format_bound(verdicts, verdicts.rows[0])
+        text = format_head_bound(verdicts, verdicts.rows[0])
         assert text.endswith(" nats") and verdicts.rows[0].bound <= float(text.split()[0]) <= 1.1 * verdicts.rows[0].bound
 
 

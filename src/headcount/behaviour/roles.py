@@ -16,6 +16,7 @@ from headcount.behaviour.measure import RoleProbe
 from headcount.behaviour.spec import RoleNames, RoleSpec, parse_roles
 from headcount.behaviour.test import RoleTotals, score_roles
 from headcount.behaviour.views import ViewName, check_model_reads, corpus_examples
+from headcount.core.arguments import check_arguments
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.errors import DataError, unknown_name_error
 from headcount.core.heads import Head
@@ -34,6 +35,7 @@ ATTENTION = {"self": "self-attention between tokens", "cross": "attention from a
 HIDDEN = "no query can attend to a matching key: none occurs, or the causal mask hides it"
 
 
+@check_arguments
 def roles(
     model: nn.Module,
     text: Any,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
@@ -45,6 +45,8 @@ class Budget:
 
     def __post_init__(self) -> None:
         named = [self.protected] if isinstance(self.protected, str | Head) else self.protected
+        if not isinstance(named, Iterable):
+            raise PlanError(f"protected must be head addresses, such as ['L0H1']; got {named!r}")
         object.__setattr__(self, "protected", frozenset(Head.parse(head) for head in named))
         sizes = {name: getattr(self, name) for name in SIZES if getattr(self, name) is not None}
         if len(sizes) > 1:

@@ -137,7 +137,7 @@ class HeadVerdicts:
         return self.n_examples if self.n_documents is None else self.n_documents
 
     @property
-    def things(self) -> str:
+    def unit_name(self) -> str:
         """What was bet on: examples, or documents."""
         return "examples" if self.n_documents is None else "documents"
 
@@ -173,10 +173,10 @@ def judge_damage(
     values = damage.clipped_means(size)
     p, bounds = betting_p(values, size.size, size.clip), betting_bound(values, size.clip, level)
     q, n_needed = benjamini_hochberg(p), fewest_values(size.size, size.clip, error_probability(level))
-    things = "examples" if damage.documents is None else "documents"
+    unit_name = "examples" if damage.documents is None else "documents"
     few_documents = FEWEST_DOCUMENTS if damage.documents is not None else 0
     least = max(n_needed, few_documents)
-    reason = "" if len(values) >= least else f"a verdict needs at least {least} {things}; there are {len(values)}"
+    reason = "" if len(values) >= least else f"a verdict needs at least {least} {unit_name}; there are {len(values)}"
     safe = [None if reason else bool(each <= error_probability(level)) for each in q]
     rows = zip(heads, values.mean(0).tolist(), bounds.tolist(), p.tolist(), q.tolist(), safe, strict=True)
     return HeadVerdicts(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
+from numbers import Integral
 from typing import Literal
 
 from headcount.core.errors import HeadNameError, UnsupportedModel
@@ -25,6 +26,14 @@ class Head:
     stack: str
     layer: int
     index: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.stack, str) and isinstance(self.layer, Integral) and isinstance(self.index, Integral)):
+            raise HeadNameError(
+                f"a head has the name of a stack, a layer and an index; got {self.stack!r}, {self.layer!r} and {self.index!r}"
+            )
+        if self.layer < 0 or self.index < 0:
+            raise HeadNameError(f"layer and index of a head must be 0 or more; got {self.layer} and {self.index}")
 
     def __str__(self) -> str:
         address = f"L{self.layer}H{self.index}"

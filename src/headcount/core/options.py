@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from headcount.core.errors import OptionError, unknown_name_error
@@ -65,12 +66,12 @@ class Option:
     @property
     def is_list(self) -> bool:
         """Whether the option takes several values."""
-        return any(get_origin(member) is tuple for member in _union_members(self.type))
+        return any(get_origin(member) is tuple for member in union_members(self.type))
 
     @property
     def is_flag(self) -> bool:
         """Whether the option is true or false."""
-        return bool in _union_members(self.type)
+        return bool in union_members(self.type)
 
     @property
     def type_label(self) -> str:
@@ -250,23 +251,29 @@ def format_value(value: Any) -> str:
 
 
 def _type_name(hint: Any) -> str:
-    members = _union_members(hint)
+    members = union_members(hint)
     if len(members) > 1:
-        return " or ".join("none" if member is type(None) else _type_name(member) for member in members)
+        names = ["none" if member is type(None) else _type_name(member) for member in members]
+        return f"{', '.join(names[:-1])} or {names[-1]}"
     if get_origin(hint) is tuple:
         return f"list of {_type_name(get_args(hint)[0])} joined by '+'"
     if get_origin(hint) is Literal:
         return "/".join(map(str, get_args(hint)))
-    return {bool: "true or false", str: "text"}.get(hint, getattr(hint, "__name__", str(hint)))
+    if get_origin(hint) in (Iterable, Sequence):
+        return f"list of {_type_name(get_args(hint)[0])}"
+    return {bool: "true or false", str: "text", Path: "path", Mapping: "mapping", Callable: "function"}.get(
+        get_origin(hint) or hint, getattr(hint, "__name__", str(hint))
+    )
 
 
-def _union_members(hint: Any) -> tuple[Any, ...]:
+def union_members(hint: Any) -> tuple[Any, ...]:
+    """Returns the members of a union, or the type itself."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def parse_value(declared: Option, text: str | Sequence[str], owner: str) -> Any:
     """Returns the value of an option of `owner` for its text, or for the texts of the entries of a list; making the object checks it."""
-    members = _union_members(declared.type)
+    members = union_members(declared.type)
     if not isinstance(text, str):
         entry_type = next(get_args(member)[0] for member in members if get_origin(member) is tuple)
         return tuple(_parse_plain(entry_type, entry) for entry in text)
@@ -284,7 +291,7 @@ def parse_value(declared: Option, text: str | Sequence[str], owner: str) -> Any:
 def _parse_plain(hint: Any, text: str) -> Any:
     """Reads one value; text that is none of that type comes back as it is."""
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if len(members := _union_members(hint)) > 1:
+    if len(members := union_members(hint)) > 1:
         values = [_parse_plain(member, text) for member in members]
         return next((value for value in values if not isinstance(value, str)), text)
     if hint is bool:
@@ -299,7 +306,7 @@ def _parse_plain(hint: Any, text: str) -> Any:
 
 def _check_value(declared: Option, value: Any, owner: str) -> Any:
     """Returns the value in the declared type; raises OptionError or UnknownName where it does not fit."""
-    members = _union_members(declared.type)
+    members = union_members(declared.type)
     if value is None and type(None) in members:
         return None
     number: Any = value

@@ -39,6 +39,11 @@ class Plan:
     protected: frozenset[Head] = field(default_factory=frozenset)
     made_for: MadeFor | None = field(default=None, compare=False)
 
+    def __post_init__(self) -> None:
+        for name, heads, kind in (("removed", self.removed, tuple), ("protected", self.protected, frozenset)):
+            if not isinstance(heads, kind) or not all(isinstance(head, Head) for head in heads):
+                raise PlanError(f"{name} of a plan must be a {kind.__name__} of heads; got {heads!r}; write Plan.removing(['L0H1'])")
+
     @classmethod
     def removing(cls, heads: str | Head | Iterable[str | Head], *, protected: Iterable[str | Head] = ()) -> Plan:
         """Returns the plan that removes exactly these heads."""

@@ -9,18 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 
-from headcount.core.errors import OptionError
-
 Progress = Callable[[int, int | None], None]
 """Called with the number of finished pieces of work, and of all pieces where that is known."""
 _IS_WATCHED = ContextVar("_IS_WATCHED", default=False)
 """Whether a caller shows the progress already, so that calls within it show none of their own."""
-
-
-def check_progress(progress: bool | Progress) -> None:
-    """Raises OptionError unless `progress` is a bool or a function."""
-    if not isinstance(progress, bool) and not callable(progress):
-        raise OptionError(f"progress must be True, False or a function that takes (done, total); got {progress!r}")
 
 
 @contextmanager
@@ -38,11 +30,7 @@ def watch_work(progress: bool | Progress) -> Iterator[Callable[..., Progress | N
     """Yields a function `begin(work)`, which names the work that begins now and returns the function to call with (done, total).
 
     With True that function draws a bar on a terminal or in a notebook; elsewhere, within a call that is watched already, and with False it is None.
-
-    Raises:
-        OptionError: `progress` is neither a bool nor a function.
     """
-    check_progress(progress)
     open_bar = None if _IS_WATCHED.get() or progress is False else _choose_bar()
     with hide_inner_progress(), ExitStack() as bars:
 

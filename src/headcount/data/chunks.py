@@ -9,13 +9,13 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from headcount.core.errors import DataError
-from headcount.data.task import CollatedExamples, Data, Example, Split, Task, pad
+from headcount.data.task import CollatedExamples, DataSource, Example, Split, Task, pad
 from headcount.models.modules import Batch
 
 CHUNK = 128
@@ -57,7 +57,9 @@ class Chunk:
             yield numbers, self._make(numbers)
 
 
-def chunks(data: Data, *, split: Split = "calibration", limit: int | None = None, size: int = CHUNK, pad_id: int = 0) -> Iterator[Chunk]:
+def chunks(
+    data: DataSource, *, split: Split = "calibration", limit: int | None = None, size: int = CHUNK, pad_id: int = 0
+) -> Iterator[Chunk]:
     """Yields the examples of `data` in order, at most `limit`, in chunks of `size`. Of plain batches each is a chunk.
 
     Raises:
@@ -66,7 +68,7 @@ def chunks(data: Data, *, split: Split = "calibration", limit: int | None = None
     if limit is not None and limit < 1:
         raise DataError(f"limit must be 1 or more, got {limit}")
     source = _examples_and_collate(data, split, pad_id)
-    pieces = _chunk_examples(*source, limit, size) if source else _chunk_batches([data] if isinstance(data, Mapping) else data, limit)
+    pieces = _chunk_examples(*source, limit, size) if source else _chunk_batches(_plain_batches(data), limit)
     is_empty = True
     for chunk in pieces:
         is_empty = False
@@ -75,20 +77,27 @@ def chunks(data: Data, *, split: Split = "calibration", limit: int | None = None
         raise DataError("the data are empty: no batch came. An iterator can be read once; pass a list or a DataLoader to use data again")
 
 
-def batches(data: Data, *, split: Split = "calibration", limit: int | None = None, pad_id: int = 0) -> Iterator[Batch]:
+def batches(data: DataSource, *, split: Split = "calibration", limit: int | None = None, pad_id: int = 0) -> Iterator[Batch]:
     """Yields the examples of `data`, at most `limit`, in batches of the task's size; plain batches without a limit come unchanged."""
     if limit is not None or _examples_and_collate(data, split, pad_id) is not None:
         for chunk in chunks(data, split=split, limit=limit, pad_id=pad_id):
             yield from (batch for _, batch in chunk.batches(batch_size_of(data)))
         return
-    for batch in [data] if isinstance(data, Mapping) else data:
+    for batch in _plain_batches(data):
         _check_mapping(batch)
         yield batch
 
 
-def number_of_examples(data: Data, split: Split = "calibration", limit: int | None = None) -> int | None:
+def _plain_batches(data: DataSource) -> Iterable[Batch]:
+    """Returns data that are no examples as batches; one batch is a list of one."""
+    if data is None:
+        raise DataError("there are no data: pass a task, a dataset or batches")
+    return [cast(Batch, data)] if isinstance(data, Mapping) else cast(Iterable[Batch], data)
+
+
+def number_of_examples(data: DataSource, split: Split = "calibration", limit: int | None = None) -> int | None:
     """Returns how many examples there are, at most `limit`; None where that is not known before they are read."""
-    examples = data.split(split) if isinstance(data, Task) else data if hasattr(data, "column_names") else None
+    examples: Any = data.split(split) if isinstance(data, Task) else data if hasattr(data, "column_names") else None
     if isinstance(data, CollatedExamples):
         examples = data.examples
     if examples is None:
@@ -96,7 +105,7 @@ def number_of_examples(data: Data, split: Split = "calibration", limit: int | No
     return len(examples) if limit is None else min(limit, len(examples))
 
 
-def batch_size_of(data: Data) -> int:
+def batch_size_of(data: DataSource) -> int:
     """Returns how many examples of the data are read at a time: the task's batch size, else 32."""
     return (data.batch_size if isinstance(data, Task) else None) or BATCH
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from headcount.core.errors import DataError
+from headcount.core.arguments import check_arguments
 from headcount.core.evaluation import Evaluation
 from headcount.core.plan import Plan
 from headcount.core.progress import Progress, show_progress
@@ -48,6 +48,7 @@ class _Measurement:
             return results
 
 
+@check_arguments
 @holds("an evaluation", exclusive=False)
 def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
     model: nn.Module,
@@ -90,8 +91,6 @@ def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
     task = data if isinstance(data, Task) else None
     if task is not None:
         task.split(split)
-    if limit is not None and limit < 1:
-        raise DataError(f"limit must be 1 or more, got {limit}")
     metric = task.metric if task else None
     gates = nullcontext() if plan is None else mask(inner, plan.removed)
     with show_progress(progress, "evaluating") as advance, gates:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import GateError
 from headcount.core.heads import Head
 from headcount.data.chunks import batches
@@ -20,6 +21,7 @@ Heads = str | Head | Iterable[str | Head] | Mapping[int, Iterable[int]]
 """A head, several, or the indices of heads by layer: "L3H7", ["L3H7", "cross.L2H5"], {3: [7]}."""
 
 
+@check_arguments
 def mask(model: nn.Module, heads: Heads, how: Replacement = "zero", *, data: Data = None) -> HeadGates:
     """Returns a context in which some heads of a model are replaced.
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from torch import nn
+
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import DataError
 from headcount.core.registry import TASKS
+from headcount.data.task import Task
 from headcount.data.task_builder import ARGUMENTS, TaskBuilder, TaskRequest
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from headcount.data.task import Task
+from headcount.models.modules import unwrap
 
 HEADS = {
     "SequenceClassification": "classification",
@@ -27,13 +25,14 @@ HEADS = {
 """The task of a model by a part of its class name."""
 
 
+@check_arguments
 def open_task(  # noqa: PLR0913 - three arguments, the rest are options by name
     task: str | TaskBuilder | None,
     model: nn.Module,
     tokenizer: Any = None,
     *,
-    train: str | Path | Sequence[str | Path] | Any = None,
-    eval: str | Path | Sequence[str | Path] | Any = None,
+    train: Any = None,
+    eval: Any = None,
     text_column: str | None = None,
     text_pair_column: str | None = None,
     label_column: str | None = None,
@@ -79,8 +78,6 @@ def open_task(  # noqa: PLR0913 - three arguments, the rest are options by name
     Example:
         >>> task = hc.open_task("classification", model, tokenizer, train="train.tsv", limit=1000)  # doctest: +SKIP
     """
-    if not callable(getattr(model, "forward", None)):
-        raise DataError(f"model must be a model of transformers, got {type(model).__name__}; load it by headcount.load or from_pretrained")
     builder = TaskBuilder.parse(default_task(model) if task is None else task)
     request = TaskRequest(
         builder.label,
@@ -107,8 +104,8 @@ def open_task(  # noqa: PLR0913 - three arguments, the rest are options by name
 def read_classes(
     task: str | TaskBuilder,
     *,
-    train: str | Path | Sequence[str | Path] | Any = None,
-    eval: str | Path | Sequence[str | Path] | Any = None,
+    train: Any = None,
+    eval: Any = None,
     text_column: str | None = None,
     text_pair_column: str | None = None,
     label_column: str | None = None,
@@ -138,8 +135,6 @@ def default_task(model: nn.Module) -> str:
     Raises:
         DataError: the class of the model does not tell.
     """
-    from headcount.models.modules import unwrap  # torch is imported with a model, not by `--help`
-
     name = type(unwrap(model)).__name__
     task = next((task for part, task in HEADS.items() if part in name), None)
     if task is None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from headcount.core.errors import HeadcountError, NothingLeft, OutOfMemory, is_o
 from headcount.core.progress import Progress
 from headcount.data.chunks import BATCH, CHUNK, Chunk, chunks, number_of_examples
 from headcount.data.losses import OneByOne
-from headcount.data.task import Data, Split, Task
+from headcount.data.task import DataSource, Split, Task
 from headcount.models.modules import Batch
 
 Measured = Mapping[str, np.ndarray]
@@ -36,6 +36,7 @@ SMALL, LONG = 4 * 2**20, 1.0
 """Results of a chunk are stored if they are smaller than that (bytes), or took longer than that (seconds)."""
 
 
+@runtime_checkable
 class ChunkStore(Protocol):
     """Stores the results of chunks, so that a pass resumes where it stopped and several processes can share one."""
 
@@ -78,7 +79,7 @@ class Reading:
     With a `chunk_store`, finished chunks are taken from it, and others are stored in it.
     """
 
-    data: Data
+    data: DataSource
     split: Split = "calibration"
     limit: int | None = None
     batch_size: int | None = None

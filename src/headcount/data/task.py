@@ -18,8 +18,6 @@ from headcount.models.modules import Batch
 Example = Mapping[str, Any]
 Split = Literal["calibration", "selection", "report"]
 SPLITS: tuple[Split, ...] = ("calibration", "selection", "report")
-Data = Any
-"""A Task, a datasets.Dataset of model inputs, a batch, or anything that yields batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ class Task:
         return getattr(self, name)
 
 
-def document_numbers(data: Data, split: Split, n_examples: int) -> np.ndarray | None:
+def document_numbers(data: DataSource, split: Split, n_examples: int) -> np.ndarray | None:
     """Returns the number of the document of each of the first examples of a split; None where the data name no documents."""
     if not isinstance(data, Task) or split not in data.documents:
         return None
@@ -118,6 +116,12 @@ class CollatedExamples:
 
     examples: Sequence[Example]
     collate: Callable[[list[Example]], Batch]
+
+
+Data = Task | Batch | Iterable[Batch] | None
+"""A Task, a datasets.Dataset of model inputs, a batch, or anything that yields batches; None where nothing is read."""
+DataSource = Data | CollatedExamples
+"""Everything that can be read chunk by chunk."""
 
 
 def pad(examples: Sequence[Example], pad_id: int = 0) -> dict[str, Any]:
@@ -144,7 +148,7 @@ def _stack_padded(name: str, values: list[Tensor], fill: int) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=fill)
 
 
-def task_key(data: Data) -> dict[str, Any]:
+def task_key(data: DataSource) -> dict[str, Any]:
     """Returns what a task adds to its examples: its name, its metric, the code of its loss, and all options of its builder."""
     if not isinstance(data, Task):
         return {"task": ""}

@@ -73,16 +73,8 @@ class TaskRequest:
     def __post_init__(self) -> None:
         for name in COLUMNS:
             column = getattr(self, name)
-            if column is not None and (not isinstance(column, str) or not column):
+            if column == "":
                 raise DataError(f"{name} must be the name of a column, got {column!r}; leave it out to find the column by its usual names")
-        for name in ("max_length", "limit"):
-            number = getattr(self, name)
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 1):
-                raise DataError(f"{name} must be 1 or more, got {number!r}; leave it out for no limit but the model's")
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
-            raise DataError(f"seed must be a whole number, got {self.seed!r}")
-        if not isinstance(self.truncate, bool):
-            raise DataError(f"truncate must be True or False, got {self.truncate!r}; the length to cut to is max_length")
         for name in ("train", "eval"):
             object.__setattr__(self, name, _as_source(name, getattr(self, name)))
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headcount.core.arguments import check_arguments
 from headcount.core.damage import Damage
 from headcount.core.errors import DataError, HeadcountError, NonFinite, OptionError, PlanError
 from headcount.core.normalisation import Normalise
@@ -57,6 +58,7 @@ class ScoringResult:
             raise error
 
 
+@check_arguments
 def score(  # noqa: PLR0913 (a public signature is explicit)
     model: nn.Module,
     data: Data = None,

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import GateError, VerificationError
 from headcount.core.heads import AttentionBlock, Head
 from headcount.models.attention import AttentionTap
@@ -65,6 +66,7 @@ class HeadGates:
         ...     logits = model(**batch).logits
     """
 
+    @check_arguments
     def __init__(
         self,
         model: nn.Module,
@@ -83,8 +85,6 @@ class HeadGates:
         self._open: list[ExitStack] = []
 
     def _check_replacement(self) -> None:
-        if self.how not in ("zero", "mean", "uniform"):
-            raise GateError(f"how must be 'zero', 'mean' or 'uniform', got {self.how!r}")
         if (self.how == "mean") != (self.means is not None):
             raise GateError("how='mean' needs means= (see headcount.models.observe.mean_outputs), and no other intervention takes them")
         means = self.means or {}

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import DataError, GateError, UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.models.archs.addresses import MEDIA
@@ -320,6 +321,7 @@ def _rows_first(merged: Tensor, block: AttentionBlock) -> Float[Tensor, "batch q
     return merged if merged.ndim == 3 else merged.reshape(1 if merged.ndim == 2 else merged.shape[0], -1, merged.shape[-1])
 
 
+@check_arguments
 def observe(
     model: nn.Module,
     data: Iterable[Batch],

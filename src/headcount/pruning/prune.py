@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from headcount.core.arguments import check_arguments
 from headcount.core.budget import Budget
 from headcount.core.certificate import TaskCertificate, TestedSize
 from headcount.core.errors import DataError, PlanError, PluginError
@@ -59,6 +60,7 @@ class Pruned:
     """The sizes that were tested from large to small, up to the first that failed; empty where the size was given."""
 
 
+@check_arguments
 def prune(  # noqa: PLR0913 - every argument is explicit
     model: nn.Module,
     data: Data,
@@ -66,8 +68,8 @@ def prune(  # noqa: PLR0913 - every argument is explicit
     keep: int | float | str | Budget | None = None,
     *,
     margin: str | Margin | None = None,
-    kinds: Iterable[str] = (),
-    protected: Iterable[str | Head] = (),
+    kinds: str | Iterable[str] = (),
+    protected: str | Head | Iterable[str | Head] = (),
     floor: int = 0,
     unit: Literal["kv_group", "even"] = "kv_group",
     ablation: Ablation = "zero",
@@ -131,15 +133,15 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         recipe=recipe,
         seed=seed,
     )
-    place = None if folder is None else Path(folder)
+    checkpoints = None if folder is None else Path(folder)
     with show_progress(progress, "pruning") as advance:
         if parsed_margin is None:
-            return prune_by_spec(model, data, spec, folder=place, progress=advance)
+            return prune_by_spec(model, data, spec, folder=checkpoints, progress=advance)
         from headcount.pruning.certified import list_sizes, prune_to_margin  # imports this module
 
         inner = unwrap(model)
         sizes = list_sizes(spec, inner, HeadMap.of(inner)) if margin_decides else None
-        return prune_to_margin(inner, data, spec, parsed_margin, sizes=sizes, folder=place, progress=advance)
+        return prune_to_margin(inner, data, spec, parsed_margin, sizes=sizes, folder=checkpoints, progress=advance)
 
 
 @holds("pruning")

@@ -127,15 +127,15 @@ class Run:
         heads_record = describe_heads(heads)
         self._pending = (record.model_copy(update={"heads": hash_of_record(heads_record)}), heads_record) if self.leads else None
 
-    def describe_like(self, other: Run, *, command: str, seed: int) -> None:
+    def describe_like(self, described: Run, *, command: str, seed: int) -> None:
         """Describes the run as one of the model of another run; raises ArtifactError if it is a run of another model already."""
-        theirs, before = other.record(), self.read_intact_record(RUN, RunRecord)
+        their_record, before = described.record(), self.read_intact_record(RUN, RunRecord)
         if before is not None:
-            self._check_same_model(before, theirs)
+            self._check_same_model(before, their_record)
         elif self.leads:
             changes = {"command": command, "created": timestamp(), "updated": timestamp(), "seed": seed, "versions": versions()}
-            nothing = {"data": {}, "models": {}, "compared": (), "results": {}}
-            self._pending = theirs.model_copy(update={**changes, **nothing}), other.heads()
+            no_results = {"data": {}, "models": {}, "compared": (), "results": {}}
+            self._pending = their_record.model_copy(update={**changes, **no_results}), described.heads()
 
     def _existing_results(self, record: RunRecord) -> dict[str, str]:
         """Returns the results that run.json lists and whose artifacts exist; the leading process warns about the missing ones."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from headcount.core.arguments import check_arguments
 from headcount.core.progress import Progress
 from headcount.data.task import Task
 from headcount.studies._paper import Item, Paper, PaperResult, choose_items
@@ -17,6 +18,7 @@ from headcount.studies._run_paper import check_items, commit_page, list_items, r
 from headcount.studies._run_study import PythonSources, format_call, name_of_model, open_context
 
 
+@check_arguments
 def paper(
     paper: str | Paper,
     model: nn.Module | str | Path,

@@ -13,6 +13,7 @@ from torch import nn
 
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import OptionError
 from headcount.core.files import hash_path, model_to_reopen, opened_model_entry
 from headcount.core.progress import Progress, watch_work
@@ -30,6 +31,7 @@ from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
 
 
+@check_arguments
 def study(
     study: str | Study,
     model: nn.Module | str | Path | None = None,
@@ -95,11 +97,8 @@ def open_context(
     """Yields what a study in Python measures on; its run folder, if it has one, is locked meanwhile, and keeps the text of the call.
 
     Raises:
-        OptionError: a number is out of range, or a new head is asked for without a named model and a named task.
+        OptionError: a new head is asked for without a named model and a named task.
     """
-    for name, number in (("limit", sources.limit), ("batch_size", sources.batch_size)):
-        if number is not None and number < 1:
-            raise OptionError(f"{name} must be 1 or more; got {number}")
     if new_head and not (isinstance(sources.data, str) and isinstance(model, str | Path)):
         raise OptionError("new_head reads the classes of a named task and loads a named model; name both")
     name = name_of_model(model)
@@ -166,6 +165,10 @@ class PythonSources:
     seed: int
     limit: int | None
     batch_size: int | None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.data, str):
+            TaskBuilder.parse(self.data)  # raises before a model is loaded
 
     @property
     def task_name(self) -> str:

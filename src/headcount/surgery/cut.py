@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import PlanError, VerificationError, reraise_if_out_of_memory
 from headcount.core.plan import Plan
 from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
@@ -83,6 +84,7 @@ def _check_tied(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
             )
 
 
+@check_arguments
 @holds("a cut")
 def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch | None = None) -> nn.Module:
     """Removes heads from the weights of a model, after proving the smaller model equal to the gated one.
@@ -103,8 +105,6 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
     Example:
         >>> small = hc.cut(model, hc.Plan.removing(["L0H3", "L1H7"]))
     """
-    if not isinstance(plan, Plan):
-        raise PlanError(f"cut takes a Plan, got {type(plan).__name__}; write headcount.Plan.removing([...])")
     source = unwrap(model)
     heads = HeadMap.of(source)
     plan.check(heads)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from torch import nn
 
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import UnsupportedModel
 from headcount.core.options import Configurable
 from headcount.core.registry import EXPORTS
@@ -84,6 +85,7 @@ class ExportTarget(Configurable):
         raise NotImplementedError(f"{type(self).__name__} has no write(model, path, …)")
 
 
+@check_arguments
 def export(
     model: nn.Module,
     path: str | Path,

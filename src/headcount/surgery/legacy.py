@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import ArtifactError
 from headcount.core.heads import AttentionBlock
 from headcount.models.archs import cut_record as record
@@ -49,7 +50,7 @@ def _find_block(heads: HeadMap, layer: int) -> AttentionBlock:
     raise ArtifactError(f"{FIELD} names layer {layer}; the model has {heads.describe()}. Use the config.json that came with the weights")
 
 
-def _make_record(model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str, record.KeptHeads]:
+def _make_record(model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str, record.BlockRecord]:
     """Returns the record of a cut that removed the pruned heads from the dense model."""
     heads = HeadMap.of(model)
     blocks = {}
@@ -62,10 +63,11 @@ def _make_record(model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str,
             )
         remaining = tuple(index for index in range(block.n_heads) if index not in indices)
         columns = tuple(range(block.n_heads)) if any(argument.returned for argument in block.arguments) else None
-        blocks[record.relative_path(model, block.path)] = record.KeptHeads(remaining, block.n_heads, columns)
+        blocks[record.relative_path(model, block.path)] = record.BlockRecord(remaining, block.n_heads, columns)
     return blocks
 
 
+@check_arguments
 def load_legacy(
     folder: str | Path,
     *,
@@ -98,7 +100,7 @@ def load_legacy(
     check_counts(path / "config.json", config, sizes)
     cls = model_class_of(path, config, auto)
     options |= {} if allow_pickle else {"use_safetensors": True}
-    most_pruned = {"": record.KeptHeads((0,), MAX_RATIO)}  # what is left of each layer is known only when the dense model is built
+    most_pruned = {"": record.BlockRecord((0,), MAX_RATIO)}  # what is left of each layer is known only when the dense model is built
     with bounded_build(path / "config.json", config, sizes, most_pruned), torch.device("meta"):
         dense = build_from_config(path, cls.__name__, lambda: cls(cls.config_class.from_pretrained(path)))  # pyright: ignore[reportAttributeAccessIssue]
     model = load_blocks(path, cls, _make_record(dense, pruned), options)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import ArtifactError, HeadcountError, OptionError, reraise_if_out_of_memory, unknown_name_error
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
@@ -24,7 +25,7 @@ from headcount.surgery.sizes import BUILD_LOCK, bounded_build, check_counts
 from headcount.surgery.source import check_weight_files, local_folder, model_class_of, read_config
 from headcount.surgery.state import restore_unrestored_state
 
-Blocks = Mapping[str, record.KeptHeads]
+Blocks = Mapping[str, record.BlockRecord]
 """What is left of each attention block, by its path relative to the base model."""
 LOCATION_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "proxies", "subfolder")
 """Arguments of from_pretrained that say where the files of a model are."""
@@ -38,7 +39,7 @@ def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     by_path = {record.relative_path(model, block.path): block for block in heads.blocks}
     positions: dict[str, tuple[int, ...]] = {}
     columns: dict[str, tuple[int, ...]] = {}
-    built_small: dict[str, record.KeptHeads] = {}
+    built_small: dict[str, record.BlockRecord] = {}
     for path, entry in blocks.items():
         block = by_path.get(path)
         if block is None:
@@ -130,6 +131,7 @@ def _check_loaded(model: nn.Module, problems: Mapping[str, Iterable[object] | No
             raise ArtifactError(f"{folder}: tensor '{name}' holds NaN or infinity; the file is damaged, or training diverged")
 
 
+@check_arguments
 def load(  # noqa: PLR0913 - one argument, the rest by name
     folder: str | Path,
     *,

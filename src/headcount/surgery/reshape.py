@@ -236,7 +236,7 @@ def _write_record(model: nn.Module, cuts: list[Cut], tables: dict[str, tuple[int
         shared = any(argument.returned for argument in cut.block.arguments)
         columns = tables[cut.block.path] if shared else None
         if len(cut.heads) < total or (columns and len(columns) < total):
-            blocks[path] = record.KeptHeads(_kept_indices(cut), total, columns)
+            blocks[path] = record.BlockRecord(_kept_indices(cut), total, columns)
     record.write_cut_record(model, blocks)
 
 

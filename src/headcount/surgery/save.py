@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from headcount import __version__
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import ArtifactError, UnsupportedModel, reraise_if_out_of_memory
 from headcount.core.folders import new_folder
 from headcount.models.archs import cut_record as record
@@ -49,6 +50,7 @@ def _check_link_stays_inside(path: Path) -> None:
         )
 
 
+@check_arguments
 @holds("saving")
 def save(  # noqa: PLR0913 - two arguments, the rest by name
     model: nn.Module,

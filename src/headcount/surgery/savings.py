@@ -54,23 +54,23 @@ def largest_savings(model: nn.Module, heads: HeadMap, share: float = 0.5) -> Sav
     for unit in sorted(units, key=lambda unit: -saved[unit] / len(unit)):
         if sum(map(len, removed)) + len(unit) <= share * len(heads):
             removed.append(unit)
-    gone = [head for unit in removed for head in unit]
+    removed_heads = [head for unit in removed for head in unit]
     parameters = sum(saved[unit] for unit in removed)
-    whole = None if next(model.parameters()).is_meta else cost(model, heads=heads)
+    dense_cost = None if next(model.parameters()).is_meta else cost(model, heads=heads)
     element_size = next(model.parameters()).element_size()
     kv_of = {block.path: _kv_numbers_per_head(block) * element_size for block in heads.blocks}
-    tokens = 0 if whole is None else whole.tokens
-    flops = 0.0 if whole is None else _count_flops(model, heads, {unit: saved[unit] for unit in removed})
-    has_cache = whole is None or whole.kv_bytes_per_token > 0
+    tokens = 0 if dense_cost is None else dense_cost.tokens
+    flops = 0.0 if dense_cost is None else _count_flops(model, heads, {unit: saved[unit] for unit in removed})
+    has_cache = dense_cost is None or dense_cost.kv_bytes_per_token > 0
     return Savings(
-        n_removed=len(gone),
+        n_removed=len(removed_heads),
         n_heads=len(heads),
         parameters=parameters,
         all_parameters=sum(parameter.numel() for parameter in model.parameters()),
         flops=round(flops),
-        all_flops=None if whole is None else whole.flops,
+        all_flops=None if dense_cost is None else dense_cost.flops,
         tokens=tokens,
-        kv_bytes=round(sum(kv_of[heads.block_of(head).path] for head in gone)) if has_cache else 0,
+        kv_bytes=round(sum(kv_of[heads.block_of(head).path] for head in removed_heads)) if has_cache else 0,
         all_kv_bytes=round(sum(kv_of[block.path] * block.n_heads for block in heads.blocks)) if has_cache else 0,
     )
 

@@ -14,7 +14,7 @@ from torch.nn.modules import module as modules
 
 from headcount.core.errors import ArtifactError
 from headcount.models.archs import names
-from headcount.models.archs.cut_record import KeptHeads
+from headcount.models.archs.cut_record import BlockRecord
 
 MAX_LAYERS, MAX_SIZE, MAX_LABELS = 1024, 2**40, 2**18
 """The largest counts that a configuration may state whatever the weights are."""
@@ -79,7 +79,7 @@ def _check_count(path: Path, title: str, name: str, value: int, weights: WeightS
 
 
 @contextmanager
-def bounded_build(path: Path, config: Mapping[str, object], weights: WeightSizes, blocks: Mapping[str, KeptHeads]) -> Iterator[None]:
+def bounded_build(path: Path, config: Mapping[str, object], weights: WeightSizes, blocks: Mapping[str, BlockRecord]) -> Iterator[None]:
     """Raises ArtifactError in the context as soon as a model is built, on the meta device, that is far larger than its weights.
 
     transformers builds a model there before it allocates memory, so nothing of a declared size was allocated when this raises.

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import ArtifactError
 from headcount.data.readers.processor import IMAGE_FILE, TOKENIZER_FILES, read_processor
 from headcount.surgery.source import local_folder
 
 
+@check_arguments
 def load_tokenizer(model: str | Path, *, trust_remote_code: bool = False) -> Any:
     """Returns the tokenizer of a model, or the image processor of a model that reads images.
 

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.profiles.profile import ProfileSpec
 from headcount.behaviour.spec import RoleSpec
+from headcount.core.arguments import check_arguments
 from headcount.core.damage import HeadVerdicts, enough_examples
 from headcount.core.errors import HeadcountError, UnsupportedModel
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
 from headcount.core.plan import Plan, nearest_sum_of_units
-from headcount.core.progress import Progress, check_progress, watch_work
+from headcount.core.progress import Progress, watch_work
 from headcount.core.scores import Scores
 from headcount.core.survivors import Survivors
 from headcount.data.chunks import chunks
@@ -102,6 +103,7 @@ def _make_step(job: AnalysisJob, name: str, **numbers: Any) -> Step:
     return Step(job.name, name, numbers)
 
 
+@check_arguments
 def analyze(  # noqa: PLR0913 - every argument is explicit
     model: nn.Module | str | Path,
     data: Task | str | None = None,
@@ -166,8 +168,8 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
         >>> run = hc.analyze("demo/entailment", out="runs/a", methods=("gradient",), keep=(0.5,))
     """
     spec = AnalysisSpec(
-        by=tuple(by) if not isinstance(by, str) else by,  # pyright: ignore[reportArgumentType]
-        methods=tuple(methods) if not isinstance(methods, str) else methods,  # pyright: ignore[reportArgumentType]
+        by=tuple(by),
+        methods=tuple(methods),
         keep=None if keep is None else tuple(keep),
         margin=None if margin is None else str(Margin.parse(margin)),
         seeds=seeds,
@@ -182,7 +184,6 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
         seed=seed,
     )
     check_names(spec)
-    check_progress(progress)
     inputs = open_inputs(model, data, tokenizer, seed=seed, limit=None, batch_size=batch_size)
     corpus, why_no_corpus = corpus_for(inputs.model, inputs.task, inputs.tokenizer, text=text)
     command = _format_call(inputs.name, inputs.task.name, out, text, spec)

@@ -9,13 +9,15 @@ from typing import Any
 
 from torch import nn
 
+from headcount.core.arguments import check_arguments
 from headcount.core.certificate import Certificate, certify_task
 from headcount.core.errors import DataError, OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
-from headcount.core.progress import Progress, check_progress, watch_work
+from headcount.core.progress import Progress, watch_work
 from headcount.data.evaluate import evaluate
 from headcount.data.task import Task
+from headcount.data.task_builder import TaskBuilder
 from headcount.models.modules import unwrap
 from headcount.models.provenance import provenance, weight_hash
 from headcount.surgery.load import load
@@ -57,6 +59,7 @@ class CertificateRequest:
         return cls(None if margin is None else Margin.parse(margin), parsed, limit, seed)
 
 
+@check_arguments
 def certify(  # noqa: PLR0913 - three arguments, the rest by name
     small: nn.Module | str | Path,
     dense: nn.Module | str | Path,
@@ -94,10 +97,12 @@ def certify(  # noqa: PLR0913 - three arguments, the rest by name
         >>> certificate.verdict, certificate.tasks[0].quality.bound
     """
     request = CertificateRequest.parse(margin, loss_margin, limit=limit, seed=seed)
-    check_progress(progress)
     named: list[Task | str] = [tasks] if isinstance(tasks, Task | str) else list(tasks)
     if not named:
         raise OptionError("tasks must name a task, or several; got none")
+    for name in named:
+        if isinstance(name, str):
+            TaskBuilder.parse(name)  # raises before a model is loaded
     inputs = [open_inputs(dense, task, None, seed=seed, limit=limit, batch_size=None) for task in named[:1]]
     whole = inputs[0].model
     inputs += [open_inputs(whole, task, inputs[0].tokenizer, seed=seed, limit=limit, batch_size=None) for task in named[1:]]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from torch import nn
 
 from headcount.behaviour.corpus import SENTENCES
+from headcount.core.arguments import check_arguments
 from headcount.core.budget import Budget
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.errors import HeadcountError, OptionError, PlanError
@@ -19,7 +20,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head, HeadIndex
 from headcount.core.margin import Margin
 from headcount.core.plan import Plan
-from headcount.core.progress import Progress, check_progress, watch_work
+from headcount.core.progress import Progress, watch_work
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.models.provenance import machine_of, model_record
@@ -125,6 +126,7 @@ class ComparisonJob:
     progress: Callable[[str, str], AbstractContextManager[Progress | None]] = lambda work, unit: nullcontext(None)
 
 
+@check_arguments
 def compare(  # noqa: PLR0913 - every argument is explicit
     model: nn.Module | str | Path,
     data: Task | str | None = None,
@@ -141,8 +143,8 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     keep_models: bool = False,
     text: Any = None,
     definition: str = DEFAULT_DEFINITION,
-    kinds: Iterable[str] = (),
-    protected: Iterable[str | Head] = (),
+    kinds: str | Iterable[str] = (),
+    protected: str | Head | Iterable[str | Head] = (),
     floor: int = 0,
     unit: Literal["kv_group", "even"] = "kv_group",
     ablation: Ablation = "zero",
@@ -199,24 +201,31 @@ def compare(  # noqa: PLR0913 - every argument is explicit
         >>> found = hc.compare("demo/entailment", out="runs/c", methods=["gradient"], keep=["25%", "50%"], limit=100)
         >>> for row in found.methods: print(row.method, row.n_kept, row.mean, row.deviation, row.q)
     """
-    if isinstance(methods, str):
-        raise OptionError(f"methods must be a list of names, such as {list(DEFAULT_METHODS)}; got {methods!r}")
-    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
-        raise OptionError(f"seeds must be a whole number of at least 1; got {seeds!r}")
     if text is not None and not keep_models:
         raise OptionError("text is what roles of the kept models are measured on; add keep_models=True, or leave text out")
     bench_sizes = BenchSizes(tuple(batches), (length,), COMPARED_SIZES.rounds)
     pruners = Pruner.parse_grid(methods)
     Definition.parse(definition)
     parsed_margin = None if margin is None else Margin.parse(margin)
-    check_progress(progress)
-    limits = Budget(keep=1, protected=frozenset(map(Head.parse, protected)), floor=floor, unit=unit)
-    template = PruneSpec.of("random", limits, kinds=kinds, ablation=ablation, repair=repair, recover=recover, recipe=recipe, seed=seed)
+    template = PruneSpec.of(
+        "random",
+        1,
+        protected=protected,
+        floor=floor,
+        unit=unit,
+        kinds=kinds,
+        ablation=ablation,
+        repair=repair,
+        recover=recover,
+        recipe=recipe,
+        seed=seed,
+    )
+    budgets = [Budget(keep=size) for size in keep]
     inputs = open_inputs(model, data, tokenizer, seed=seed, limit=limit, batch_size=batch_size)
     heads = HeadMap.of(inputs.model)
     removed = () if plan is None else _removed_heads(plan, heads)
     n_free = sum(block.n_heads for block in heads.blocks if not template.kinds or block.kind in template.kinds)
-    keeps = [Budget(keep=size).heads(n_free) for size in keep]
+    keeps = [budget.heads(n_free) for budget in budgets]
     specs = build_requests(pruners, keeps, seeds, template, heads, removed=removed)
     for spec in specs:
         check_request(spec, inputs.model, heads)

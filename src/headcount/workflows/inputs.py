@@ -16,6 +16,7 @@ from headcount.data.draw import limit_splits
 from headcount.data.open_task import open_task
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Split, Task
+from headcount.data.task_builder import TaskBuilder
 from headcount.models.modules import unwrap
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
@@ -37,6 +38,8 @@ def open_inputs(
     model: nn.Module | str | Path, data: Task | str | None, tokenizer: Any, *, seed: int, limit: int | None, batch_size: int | None
 ) -> OpenedModel:
     """Opens a model, which may be live already, and its task, with at most `limit` examples a split; by default that of its head."""
+    if isinstance(data, str):
+        TaskBuilder.parse(data)  # raises before the model is loaded
     folder = local_folder(model) if isinstance(model, str | Path) else None
     live: Any = load(folder).eval() if folder is not None else unwrap(model)  # pyright: ignore[reportArgumentType]
     tokenizer = tokenizer_or_image_processor(live, folder) if tokenizer is None and folder is not None else tokenizer

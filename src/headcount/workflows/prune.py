@@ -292,21 +292,21 @@ class Pruning:
         `tests` are the sizes that were tested in order on the way to it.
         """
         folder, record = self.model_folder(artifact.key), self.run.record()
-        opened = {name: value for name, value in (record.config.get("opened") or {}).items() if name != "model"}
+        opening = {name: value for name, value in (record.config.get("opened") or {}).items() if name != "model"}
         dense_name = model_to_reopen(record.model.name, record.config)
-        whole = Certificate(
+        run_certificate = Certificate(
             small=weight_hash(load(folder)),
             dense=self.base_key["weights"],
             margin="" if self.margin is None else str(self.margin),
             tasks=(certificate,),
             names=(folder.name, record.model.name),
             sizes=tuple(test.to_record() for test in tests),
-            opening={"task": record.task or None, **opened, "against": dense_name, "other_tasks": []},
+            opening={"task": record.task or None, **opening, "against": dense_name, "other_tasks": []},
             provenance=self.provenance,
         )
-        write_beside_model(folder, whole)
+        write_beside_model(folder, run_certificate)
         self.run.list_model(folder)
-        return whole
+        return run_certificate
 
 
 def _to_cost_record(counted: Cost) -> CostRecord:

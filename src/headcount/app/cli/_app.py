@@ -96,19 +96,19 @@ def run(arguments: Sequence[str]) -> int:
 
 def _place_of(error: BaseException) -> str:
     """Returns the file and line of an error, ` (peak_norm.py, line 22)`: the last that belong to neither Python nor a large library."""
-    places = [
+    locations = [
         f" ({Path(frame.f_code.co_filename).name}, line {line})"
         for frame, line in traceback.walk_tb(error.__traceback__)
         if frame.f_globals.get("__name__", "").partition(".")[0] not in LIBRARIES
     ]
-    return places[-1] if places else ""
+    return locations[-1] if locations else ""
 
 
 def _print_usage_error(error: Any) -> None:
     context, cause = getattr(error, "ctx", None), error.__cause__
     if error.format_message():  # a group without a command shows its help instead
         inputs = (
-            {str(one["input"]) for one in cause.errors()} if hasattr(cause, "errors") else set()
+            {str(failure["input"]) for failure in cause.errors()} if hasattr(cause, "errors") else set()
         )  # pydantic's messages leave the value out
         got = f"; got {min(inputs)!r}" if len(inputs) == 1 else ""
         write_error(f"error: {error.format_message()}{got}")

@@ -36,6 +36,6 @@ def run(
 ) -> None:
     """Measure forward passes by batch size and length, interleaved: medians with quartiles, and speed-ups by the log-ratios of the rounds."""
     batch_sizes, n_tokens = parse_numbers(batches, "--batches"), parse_numbers(lengths, "--lengths")
-    from headcount.app.jobs.bench import measure_speed
+    from headcount.app.jobs.bench import bench_models
 
-    measure_speed(session, targets, batch_sizes, n_tokens, rounds, loading)
+    bench_models(session, targets, batch_sizes, n_tokens, rounds, loading)

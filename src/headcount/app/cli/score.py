@@ -75,9 +75,9 @@ def run(
         generate=generate,
     )
     with open_run(session, folder) as run_folder:
-        from headcount.app.jobs.score import VerdictOptions, score_heads
+        from headcount.app.jobs.score import VerdictOptions, score_model
 
         verdict_options = VerdictOptions(lowest, parsed_tolerance, level)
-        score_heads(
+        score_model(
             session, data, split_at_commas(by), settings, run_folder, verdict_options, shows_stability=stability, shows_all=all_heads
         )

@@ -40,7 +40,7 @@ def format_training(models: int, fewest: int, most: int, shortest: int, seconds:
     return f"{subject} for {steps} optimiser steps: about {format_duration(seconds)} in all on this machine{few}"
 
 
-def format_bound(verdicts: HeadVerdicts, row: HeadVerdict) -> str:
+def format_head_bound(verdicts: HeadVerdicts, row: HeadVerdict) -> str:
     """Returns the most that removing one head alone costs on average, rounded up to two digits."""
     step = 10.0 ** (floor(log10(row.bound)) - 1) if row.bound > 0 else 1e-4
     return verdicts.tolerance.format_size(ceil(row.bound / step - 1e-6) * step)
@@ -58,7 +58,7 @@ def format_verdicts(verdicts: HeadVerdicts) -> str:
         return f"{text}no head is called safe: {verdicts.reason}"
     text += f"safe alone: at most {size}, corrected over heads; this says nothing about removing several"
     if verdicts.n_missing:
-        text += f"; {verdicts.n_missing} {verdicts.things} more would find every head that changes nothing"
+        text += f"; {verdicts.n_missing} {verdicts.unit_name} more would find every head that changes nothing"
     return text
 
 

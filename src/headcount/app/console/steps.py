@@ -55,15 +55,15 @@ def _format_single_heads(numbers: Numbers) -> str:
     """Returns which heads are safe to remove, each alone; or how many examples are missing."""
     tolerance, safe = Tolerance(**numbers["tolerance"]), numbers["safe"]
     n = numbers["n_examples"] if numbers["n_documents"] is None else numbers["n_documents"]
-    things = "examples" if numbers["n_documents"] is None else "documents"
-    text = f"{numbers['method']} of single heads on {n} report {things}, up to {tolerance.format_size(tolerance.clip)} per example: "
+    unit_name = "examples" if numbers["n_documents"] is None else "documents"
+    text = f"{numbers['method']} of single heads on {n} report {unit_name}, up to {tolerance.format_size(tolerance.clip)} per example: "
     if numbers["reason"]:
         return f"{text}no head is called safe; {numbers['reason']}"
-    shown = f"{', '.join(safe[:SHOWN_SAFE])}{' …' if len(safe) > SHOWN_SAFE else ''}"
-    text += f"removed alone, each of {shown} costs at most {tolerance}" if safe else f"no head was shown to cost at most {tolerance}"
+    listed = f"{', '.join(safe[:SHOWN_SAFE])}{' …' if len(safe) > SHOWN_SAFE else ''}"
+    text += f"removed alone, each of {listed} costs at most {tolerance}" if safe else f"no head was shown to cost at most {tolerance}"
     text += " (95 %, corrected over heads); of several removed together this says nothing" if safe else " (95 %, corrected over heads)"
     missing = numbers["n_enough"] - n
-    return f"{text}; {missing} {things} more would find every head that changes nothing" if missing > 0 else text
+    return f"{text}; {missing} {unit_name} more would find every head that changes nothing" if missing > 0 else text
 
 
 def _format_roles(numbers: Numbers) -> str:

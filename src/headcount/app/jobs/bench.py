@@ -19,7 +19,7 @@ from headcount.surgery.bench import Timing, bench
 from headcount.surgery.cost import cost
 
 
-def measure_speed(
+def bench_models(
     session: Session, targets: Sequence[str], batches: Sequence[int], lengths: Sequence[int], rounds: int, loading: ModelOptions
 ) -> None:
     """Measures the models of the targets, models or run folders, and prints the times and the costs of each."""

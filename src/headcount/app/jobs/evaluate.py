@@ -59,7 +59,7 @@ def evaluate_model(session: Session, data: TaskOptions, plan: Path | None, heads
         content |= {
             "plan": list(removed),
             "pruned": _evaluation_to_dict(pruned),
-            "changes": {name: asdict(each) for name, each in changes.items()},
+            "changes": {name: asdict(change) for name, change in changes.items()},
         }
     session.write_json(content)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from headcount.app.console.format import format_bound, format_rounding_warning, format_verdicts
+from headcount.app.console.format import format_head_bound, format_rounding_warning, format_verdicts
 from headcount.app.console.heat_map import heat_map
 from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.models import open_named_task, open_task_model, set_run_description
@@ -83,8 +83,8 @@ def _show_scores(session: Session, report: ScoreReport, label: str, level: float
     session.write_line("")
     order = sorted(report.rankings[label], key=lambda row: row.rank)
     listed = order if all_heads or len(order) <= N_SHOWN else [*order[:10], *order[-20:]]
-    judged = ["costs at most", "safe alone"] if verdicts is not None else []
-    columns = ["rank", "head", "score", f"{level:.0%} interval", "rank from", "to", "surely lowest", *judged, *scores.columns]
+    verdict_columns = ["costs at most", "safe alone"] if verdicts is not None else []
+    columns = ["rank", "head", "score", f"{level:.0%} interval", "rank from", "to", "surely lowest", *verdict_columns, *scores.columns]
     position = {head: number for number, head in enumerate(scores.heads)}
     safe_words = {None: "", True: "yes", False: "no"}
     table = [
@@ -96,7 +96,7 @@ def _show_scores(session: Session, report: ScoreReport, label: str, level: float
             "" if row.rank_low is None else row.rank_low,
             "" if row.rank_high is None else row.rank_high,
             "" if row.is_lowest is None else "yes" if row.is_lowest else "no",
-            *([] if verdicts is None else (format_bound(verdicts, verdicts[row.head]), safe_words[verdicts[row.head].safe])),
+            *([] if verdicts is None else (format_head_bound(verdicts, verdicts[row.head]), safe_words[verdicts[row.head].safe])),
             *(f"{column[position[row.head]]:{'+' if name.endswith('change') else ''}.4g}" for name, column in scores.columns.items()),
         )
         for row in listed
@@ -139,7 +139,7 @@ def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stabi
     session.write_table(names, table, right=("examples",))
 
 
-def score_heads(
+def score_model(
     session: Session,
     data: TaskOptions,
     by: Sequence[str],

@@ -1,8 +1,8 @@
 """The three splits of a task: fixed, disjoint, and the same on every machine.
 
 The value of a hash of its content decides the split of an example, so that equal examples share a split and no other example, no limit and no
-seed changes it. Examples stand in the order of their hashes, so that the first ones of a split are a sample of it, however the file is sorted. A limited
-task keeps the first ones of each split.
+seed changes it. Examples stand in the order of their hashes, so that the first ones of a split are a sample of it, however the file is sorted. A
+limited task keeps the first ones of each split.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class KeptHeads:
+class BlockRecord:
     """What is left of one attention block: the original indices of its heads, how many there were, and, where a bias table that layers share
     was cut as well, the heads that are its columns."""
 
@@ -38,17 +38,17 @@ def _parse_head_indices(path: str, values: Any, total: int) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _parse_block(path: str, entry: Any) -> KeptHeads:
+def _parse_block(path: str, entry: Any) -> BlockRecord:
     total = entry.get("of") if isinstance(entry, dict) else None
     if type(total) is not int or not 0 < total < 10**6:
         raise ArtifactError(f"config.{KEY}: block '{path}' must say which heads are kept of how many, got {entry!r:.80}")
     columns = entry.get("columns")
-    return KeptHeads(
+    return BlockRecord(
         _parse_head_indices(path, entry.get("heads"), total), total, None if columns is None else _parse_head_indices(path, columns, total)
     )
 
 
-def parse_cut_record(record: Any) -> dict[str, KeptHeads]:
+def parse_cut_record(record: Any) -> dict[str, BlockRecord]:
     """Returns the blocks of a record in a configuration; raises ArtifactError unless it is valid."""
     if record is None:
         return {}
@@ -63,7 +63,7 @@ def _raw_record(model: nn.Module) -> Any:
     return getattr(getattr(model, "config", None), KEY, None)
 
 
-def read_cut_record(model: nn.Module) -> dict[str, KeptHeads]:
+def read_cut_record(model: nn.Module) -> dict[str, BlockRecord]:
     """Returns what is left of each cut block of a live model, by path relative to the base model."""
     return parse_cut_record(_raw_record(model))
 
@@ -73,7 +73,7 @@ def values_before_uniform_cut(model: nn.Module) -> dict[str, int | None]:
     return dict((_raw_record(model) or {}).get("replaced", {}))
 
 
-def write_cut_record(model: nn.Module, blocks: dict[str, KeptHeads], values: Mapping[str, int | None] | None = None) -> None:
+def write_cut_record(model: nn.Module, blocks: dict[str, BlockRecord], values: Mapping[str, int | None] | None = None) -> None:
     """Puts the record into the model's configuration; `values` are those that a uniform cut replaced there."""
     entries: dict[str, dict[str, object]] = {}
     for path, block in blocks.items():

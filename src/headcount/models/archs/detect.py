@@ -118,7 +118,7 @@ def _find_unexplained(modules: dict[str, nn.Module], known: set[str]) -> dict[st
 
 
 def _build_block(
-    model: nn.Module, path: str, geometry: Geometry, address: BlockAddress, recorded: record.KeptHeads | None, kv_source: str = ""
+    model: nn.Module, path: str, geometry: Geometry, address: BlockAddress, recorded: record.BlockRecord | None, kv_source: str = ""
 ) -> AttentionBlock:
     indices = recorded.heads if recorded else tuple(range(geometry.n_heads))
     if len(indices) != geometry.n_heads:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import DataError, PlanError
 from headcount.core.heads import AttentionBlock
 from headcount.core.options import Configurable, option
@@ -73,6 +74,7 @@ class Repaired:
     blocks: dict[str, FitResult]
 
 
+@check_arguments
 def repair(  # noqa: PLR0913 - every argument is explicit
     model: nn.Module,
     plan: Plan,

@@ -154,8 +154,8 @@ def quantiles(values: Sequence[float | None]) -> list[float | None]:
     from scipy import stats
 
     known = [value for value in values if value is not None]
-    places = iter(((stats.rankdata(known) - 1) / max(1, len(known) - 1)).tolist())
-    return [None if value is None else next(places) for value in values]
+    fractions = iter(((stats.rankdata(known) - 1) / max(1, len(known) - 1)).tolist())
+    return [None if value is None else next(fractions) for value in values]
 
 
 def draw_map(
@@ -172,7 +172,7 @@ def draw_map(
     """
     import numpy as np
 
-    places, safe = quantiles(values), verdicts["safe"] if verdicts is not None else [None] * len(values)
+    fractions, safe = quantiles(values), verdicts["safe"] if verdicts is not None else [None] * len(values)
     panels = figure.subplots(len(maps), 1, squeeze=False)[:, 0]
     image = None
     for panel, (kind, rows) in zip(panels, maps, strict=True):
@@ -180,12 +180,12 @@ def draw_map(
         grid = np.full((len(rows), width), np.nan)
         for y, row in enumerate(rows):
             for x, head in enumerate(row["heads"]):
-                place = places[head]
-                grid[y, x] = np.nan if place is None else place
+                fraction = fractions[head]
+                grid[y, x] = np.nan if fraction is None else fraction
                 if significant is not None and significant[head]:
                     panel.plot(x, y, "o", markersize=3, color="white", markeredgecolor="black", markeredgewidth=0.6)
                 if safe[head]:
-                    colour = "white" if place is not None and place > DARK_FROM else "black"
+                    colour = "white" if fraction is not None and fraction > DARK_FROM else "black"
                     panel.text(x - 0.42, y + 0.36, "\N{CHECK MARK}", fontsize=6, color=colour)
         image = panel.imshow(grid, cmap=_colour_ramp(), vmin=0, vmax=1, aspect="auto")
         panel.set(title=kind, ylabel="layer", xlabel="head", yticks=range(len(rows)), yticklabels=[str(row["layer"]) for row in rows])

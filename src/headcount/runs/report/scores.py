@@ -140,7 +140,9 @@ def _test_heads(intervals: Sequence[ScoreInterval | None]) -> TestedHeads:
     significant = [False] * len(intervals)
     for i, flag in zip(tested, is_away.tolist(), strict=True):
         significant[i] = flag
-    low, high = (round_column([None if one is None else getattr(one, name) for one in intervals]) for name in ("low", "high"))
+    low, high = (
+        round_column([None if interval is None else getattr(interval, name) for interval in intervals]) for name in ("low", "high")
+    )
     return TestedHeads(low, high, significant)
 
 
