@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import expm1, log1p
 from typing import Any, Literal, Self
 
 import numpy as np
-from jaxtyping import Float
 
 from headcount.core.errors import ArtifactError, DataError, OptionError
 from headcount.core.evaluation import Evaluation, interval, is_right_or_wrong
@@ -16,6 +16,7 @@ from headcount.core.margin import Margin
 from headcount.core.metric_range import point_of
 from headcount.core.stats.metric_parts import Total, worsen_parts
 from headcount.core.stats.quality_loss import BettingLoss, BootstrapLoss, QualityLoss, TangoLoss
+from headcount.core.stats.samples import make_generator
 
 Verdict = Literal["certified", "worse", "undecided"]
 
@@ -25,8 +26,6 @@ CLIP, TOKEN_CLIP = 2.0, 0.5
 """The largest rise of the loss of one example that counts, in nats; for windows of text, of one token."""
 FEWEST_DOCUMENTS, FEWEST_RESAMPLED, FEWEST_OF_CLASS = 30, 256, 25
 """With fewer documents, or for a resampled metric fewer examples in all or of the rarer class, there is no verdict."""
-LossesAndTokens = Float[np.ndarray, "windows 2"]
-"""The metric parts of perplexity: the summed loss of each window, and its number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +241,7 @@ def loss_of_metric(dense: Evaluation, small: Evaluation, total: Total, *, seed: 
     """Returns the test of how much a metric loses: Tango for right and wrong, betting for perplexity, else by resampling."""
     assert dense.parts is not None and small.parts is not None
     if dense.metric == "perplexity":
-        return _perplexity_loss(dense.parts, small.parts, dense.documents)
+        return _perplexity_loss(dense, small)
     if dense.documents is None and is_right_or_wrong(dense) and is_right_or_wrong(small):
         return TangoLoss(dense.parts[:, 0], small.parts[:, 0])
     metric = dense.metric
@@ -281,7 +280,7 @@ def bound_of_metric(dense: Evaluation, small: Evaluation, total: Total, margin: 
 def bound_of_loss(dense: Evaluation, small: Evaluation, margin: Margin | None = None) -> QualityBound:
     """Returns the bound of the mean loss, the damage of each example clipped, and the verdict against the margin if there is one."""
     damage, clip = _mean_over_documents(small.losses - dense.losses, dense.documents), CLIP
-    test = BettingLoss(damage, clip)
+    test = BettingLoss(_shuffle(damage, dense), clip)
     low, high = test.one_sided_bounds(LEVEL)
     bound = QualityBound(
         "loss", dense.loss, small.loss, test.estimate, high, high / dense.loss if dense.loss > 0 else None, low, test.procedure, clip
@@ -319,16 +318,24 @@ def _judge(bound: QualityBound, test: QualityLoss, test_margin: float, margin: M
     return replace(bound, margin=str(margin), margin_size=margin_size, verdict=verdict, p=p_certified, n_needed=n_needed, reason=reason)
 
 
-def _perplexity_loss(dense: LossesAndTokens, small: LossesAndTokens, documents: np.ndarray | None) -> BettingLoss:
-    """Returns the test of the mean loss per token: each window's clipped rise, weighted by its tokens."""
-    tokens = dense[:, 1]
-    rise = np.clip((small[:, 0] - dense[:, 0]) / tokens, -TOKEN_CLIP, TOKEN_CLIP)
-    weights = tokens / tokens.mean()
-    if documents is None:
-        return BettingLoss(rise * weights, TOKEN_CLIP * float(weights.max()))
-    _, numbers = np.unique(documents, return_inverse=True)
-    sums, sizes = np.bincount(numbers, rise * tokens), np.bincount(numbers, tokens)
-    return BettingLoss(sums / sizes.mean(), TOKEN_CLIP * float(sizes.max() / sizes.mean()))
+def _perplexity_loss(dense: Evaluation, small: Evaluation) -> BettingLoss:
+    """Returns the test of the mean loss per token: each window's clipped rise, weighted by its tokens.
+
+    The parts of perplexity are the summed loss of each window, and its number of tokens.
+    """
+    assert dense.parts is not None and small.parts is not None
+    tokens = dense.parts[:, 1]
+    rise = np.clip((small.parts[:, 0] - dense.parts[:, 0]) / tokens, -TOKEN_CLIP, TOKEN_CLIP) * tokens
+    if dense.documents is not None:
+        _, numbers = np.unique(dense.documents, return_inverse=True)
+        rise, tokens = np.bincount(numbers, rise), np.bincount(numbers, tokens)
+    return BettingLoss(_shuffle(rise / tokens.mean(), dense), TOKEN_CLIP * float(tokens.max() / tokens.mean()))
+
+
+def _shuffle(damage: np.ndarray, dense: Evaluation) -> np.ndarray:
+    """Returns damage in an order that the hash of the examples draws: in that of a file sorted by class, betting would err."""
+    seed = int.from_bytes(hashlib.sha256(dense.data.encode()).digest()[:8])
+    return damage[make_generator(seed).permutation(len(damage))]
 
 
 def _mean_over_documents(damage: np.ndarray, documents: np.ndarray | None) -> np.ndarray:

@@ -7,13 +7,13 @@ from math import sqrt
 
 import numpy as np
 
-from headcount.core.stats.means import mean_interval
+from headcount.core.stats.means import FEWEST_NONZERO, mean_interval
 from headcount.core.stats.metric_parts import Total
-from headcount.core.stats.resampling import draw_with_replacement
+from headcount.core.stats.resampling import resample_sums, sum_over_documents
 from headcount.core.stats.significance import paired_bootstrap, tango
 
-N_RESAMPLES, NUMBERS_AT_ONCE = 1000, 2**21
-"""Resamples of an interval, and how many numbers of them are in memory at a time."""
+N_RESAMPLES = 1000
+"""Resamples of an interval of a metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,9 @@ class PairedDifference:
     by: str
 
 
-def compare_with(dense: Evaluation, pruned: Evaluation, total: Total | None = None, *, seed: int = 0) -> dict[str, PairedDifference]:
+def compare_with(
+    dense: Evaluation, pruned: Evaluation, total: Total | None = None, *, seed: int = 0, level: float = 0.95
+) -> dict[str, PairedDifference]:
     """Returns the paired differences of a model from the dense model on the same examples.
 
     Args:
@@ -82,19 +84,43 @@ def compare_with(dense: Evaluation, pruned: Evaluation, total: Total | None = No
         pruned: The evaluation of the other model.
         total: Turns summed parts into the metric (`Metric.total`); None compares losses only.
         seed: Seeds the bootstrap.
+        level: The confidence of the intervals.
 
     Returns:
         "loss", by Hall's t, and "metric": by Tango's score interval if every example is right or wrong, else by a paired bootstrap.
     """
-    shift = mean_interval(pruned.losses - dense.losses)
+    shift = mean_interval(_document_values(pruned.losses - dense.losses, dense.documents), level=level)
     differences = {"loss": PairedDifference(shift.difference, shift.low, shift.high, shift.p, "Hall's t")}
     if dense.parts is None or pruned.parts is None or total is None:
         return differences
-    if is_right_or_wrong(dense):
-        change, by = tango(dense.parts[:, 0], pruned.parts[:, 0]), "Tango"
-    else:
-        change, by = paired_bootstrap(dense.parts, pruned.parts, total, seed=seed), "paired bootstrap"
-    return {**differences, "metric": PairedDifference(change.difference, change.low, change.high, change.p, by)}
+    if dense.documents is None and is_right_or_wrong(dense):
+        change = tango(dense.parts[:, 0], pruned.parts[:, 0], level=level)
+        return {**differences, "metric": PairedDifference(change.difference, change.low, change.high, change.p, "Tango")}
+    return {**differences, "metric": compare_parts(dense.parts, pruned.parts, total, documents=dense.documents, seed=seed, level=level)}
+
+
+def compare_parts(
+    dense: np.ndarray, pruned: np.ndarray, total: Total, *, documents: np.ndarray | None = None, seed: int = 0, level: float = 0.95
+) -> PairedDifference:
+    """Returns the difference of a metric of summed parts [examples, parts], by a paired bootstrap over examples, or over documents.
+
+    Where fewer than `FEWEST_NONZERO` of these changed, there is no interval and no p-value: resampling cannot see what did not occur.
+    """
+    if documents is not None:
+        dense, pruned = (sum_over_documents(parts, documents) for parts in (dense, pruned))
+    change, by = paired_bootstrap(dense, pruned, total, seed=seed, level=level), "paired bootstrap"
+    if (dense != pruned).any(axis=1).sum() < FEWEST_NONZERO:
+        return PairedDifference(change.difference, None, None, None, by)
+    return PairedDifference(change.difference, change.low, change.high, change.p, by)
+
+
+def _document_values(values: np.ndarray, documents: np.ndarray | None) -> np.ndarray:
+    """Returns one number per document whose mean is that of the values and whose spread is that of the mean; without documents the values."""
+    if documents is None:
+        return values
+    sums = sum_over_documents(np.stack([values, np.ones(len(values))], axis=1), documents)
+    mean = values.mean()
+    return mean + (sums[:, 0] - mean * sums[:, 1]) * len(sums) / len(values)
 
 
 def interval(evaluation: Evaluation, total: Total | None) -> tuple[float | None, float | None]:
@@ -102,14 +128,12 @@ def interval(evaluation: Evaluation, total: Total | None) -> tuple[float | None,
     if evaluation.value is None:
         if evaluation.n_examples < 2:
             return None, None
-        shift = mean_interval(evaluation.losses)
+        shift = mean_interval(_document_values(evaluation.losses, evaluation.documents))
         return shift.low, shift.high
     if total is None or evaluation.parts is None or len(evaluation.parts) < 2:
         return None, None
-    draw, step = draw_with_replacement(len(evaluation.parts), 0), max(1, NUMBERS_AT_ONCE // len(evaluation.parts))
-    resampled = np.concatenate(
-        [total(draw(min(step, N_RESAMPLES - start))[:, 0] @ evaluation.parts) for start in range(0, N_RESAMPLES, step)]
-    )
+    parts = evaluation.parts if evaluation.documents is None else sum_over_documents(evaluation.parts, evaluation.documents)
+    resampled = total(resample_sums(parts, 0, N_RESAMPLES))
     if not np.isfinite(resampled).all():
         return None, None
     low, high = np.quantile(resampled, [0.025, 0.975])
