@@ -226,14 +226,14 @@ def head_experiments(sizes: Sequence[int], draws: int, number: int = 32) -> Iter
 
 
 def evaluation_of(
-    metric: str, parts: np.ndarray | None, losses: np.ndarray | None = None, documents: np.ndarray | None = None
+    metric: str, parts: np.ndarray | None, losses: np.ndarray | None = None, documents: np.ndarray | None = None, *, data: str = ""
 ) -> Evaluation:
-    """Returns the evaluation of a model whose metric is made of these parts."""
+    """Returns the evaluation of a model whose metric is made of these parts, on examples with this hash."""
     n = len(parts if parts is not None else losses if losses is not None else ())
     total = total_of(metric)
     value = None if parts is None or total is None else float(total(parts.sum(0)))
     losses = np.zeros(n) if losses is None else losses
-    return Evaluation("", "report", n, losses, metric, metric != "perplexity", value, parts, "simulated", documents)
+    return Evaluation("", "report", n, losses, metric, metric != "perplexity", value, parts, data, documents)
 
 
 def sorted_file(random: np.random.Generator, n: int) -> np.ndarray:
@@ -252,9 +252,9 @@ def certificate_experiments(sizes: Sequence[int], draws: int) -> Iterator[Experi
 
     def certify_loss(n: int) -> Rate:
         random, hits, dense = make_generator(n), [], np.ones(n)
-        for _ in range(draws):
-            small = evaluation_of("", None, dense + sorted_file(random, n))
-            hits.append(bound_of_loss(evaluation_of("", None, dense), small, Margin.parse("2%")).verdict == "certified")
+        for draw in range(draws):
+            before, after = (evaluation_of("", None, losses, data=f"{draw}") for losses in (dense, dense + sorted_file(random, n)))
+            hits.append(bound_of_loss(before, after, Margin.parse("2%")).verdict == "certified")
         return Rate.of(hits)
 
     def certify_perplexity(n: int) -> Rate:

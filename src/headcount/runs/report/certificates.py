@@ -12,11 +12,12 @@ from headcount.core.sizes import SizeTest, smallest_certified
 from headcount.core.stats.power import certifiable_loss_of_accuracy, certifiable_rise_of_loss
 
 
-def format_loss(quantity: str, loss: float) -> str:
-    """Returns a loss of quality with its unit: `1.3 points`, `0.8 BLEU`, `0.02 nats`."""
+def format_loss(quantity: str, loss: float, *, up: bool = False) -> str:
+    """Returns a loss of quality with its unit: `1.3 points`, `0.8 BLEU`, `0.02 nats`; bounds are rounded up, since they hold as they are written."""
+    number = loss / (1 if quantity == "loss" else point_of(quantity))
+    size = _round_up(number) if up and 0.001 <= number < 100 else _format(number)
     if quantity == "loss":
-        return f"{_format(loss)} nats"
-    size = _format(loss / point_of(quantity))
+        return f"{size} nats"
     return f"{size} {'point' if size == '1' else 'points'}" if point_of(quantity) < 1 else f"{size} {quantity}"
 
 
@@ -25,7 +26,7 @@ def describe_bound(bound: QualityBound) -> str:
     by = "" if bound.quantity == "loss" or point_of(bound.quantity) == 1 else f" by {bound.quantity}"
     if bound.bound <= 0:
         return f"better than the dense model{by or f' by {bound.quantity}'}"
-    return f"at most {format_loss(bound.quantity, bound.bound)} worse{by}"
+    return f"at most {format_loss(bound.quantity, bound.bound, up=True)} worse{by}"
 
 
 def headline(task: TaskCertificate) -> str:
@@ -36,7 +37,7 @@ def headline(task: TaskCertificate) -> str:
 
 def format_bound(bound: QualityBound) -> str:
     """Returns the bound for a cell of a table: `1.3 points`, or `none` where the model is better."""
-    return format_loss(bound.quantity, bound.bound) if bound.bound > 0 else "none"
+    return format_loss(bound.quantity, bound.bound, up=True) if bound.bound > 0 else "none"
 
 
 def describe_smallest_margin(bound: QualityBound) -> str:
@@ -71,7 +72,7 @@ def describe_power(n_examples: int, metric: str) -> str:
     if metric != "accuracy":
         few = "" if n_examples >= FEWEST_RESAMPLED else f", and a verdict needs {FEWEST_RESAMPLED}"
         return f"with {n_examples:,} examples the bound of {metric} is found by resampling{few}"
-    points = format_loss(metric, certifiable_loss_of_accuracy(n_examples))
+    points = format_loss(metric, certifiable_loss_of_accuracy(n_examples), up=True)
     return (
         f"with {n_examples:,} examples a margin of {points} can be certified if one prediction in fifty changes and the model is no worse"
     )
