@@ -242,13 +242,15 @@ def with_counts(text: str, versions: dict[str, str], rows: list[dict[str, Any]])
     classes = [row for row in rows if not row.get("variant") and has_attention(row)]
     number = {stage: sum(verdict(row, stage) == "yes" for row in classes) for stage in ("found", "gated", "cut", "generated", "reloaded")}
     part = sum(verdict(row, "found") == "part" for row in classes)
+    unbuilt = [row["built"] for row in rows if not row.get("variant") and not is_built(row)]
     defects = {kind: sum(kind in row.get("stages", {}).values() for row in rows) for kind in ("raw", "wrong")}
     families = len({row["family"] for row in classes if "family" in row})  # a process that died left none
     sentence = (
         f"Of {len(classes):,} model classes with attention ({families} families of transformers {versions['transformers']}, built small): "
         f"found {number['found'] + part:,} ({part} with some blocks refused), gated {number['gated']:,}, cut {number['cut']:,}, "
         f"generated {number['generated']}, reloaded {number['reloaded']:,}, refused by name at some stage {sum(map(is_refused, classes))}; "
-        f"with their variants: {defects['raw']} raw errors, {defects['wrong']} wrong results.{missing_from(versions, rows)}"
+        f"with their variants: {defects['raw']} raw errors, {defects['wrong']} wrong results. Not built here: {len(unbuilt)} "
+        f"further classes, {sum('ImportError' in reason for reason in unbuilt)} of them for want of a package.{missing_from(versions, rows)}"
     )
     before, start, rest = text.partition(MARK)
     _, end, after = rest.partition(END)

@@ -2,7 +2,8 @@
 
 python tools/papers.py                     runs every paper and writes docs/papers/NAME.md with its figures; goes on after a stop
 python tools/papers.py michel2019          one paper
-python tools/papers.py --index             rewrites docs/papers.md alone: every item, its command, its page and its figures
+python tools/papers.py --index             rewrites docs/papers.md alone: every item, its command, its page and its figures; in the pages of
+                                           docs/papers and docs/findings, what stands in the paper, and where
 
 Expected processor time on one core: voita2019 17 minutes, michel2019 10, li2021 19, budhraja2020 19, pande2021 3, budhraja2021 5; the index 1.
 """
@@ -16,12 +17,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, INDEX, RUNS = ROOT / "docs" / "papers", ROOT / "docs" / "papers.md", ROOT / "build" / "papers"
+FINDINGS = ROOT / "docs" / "findings"
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,39 @@ def split_sections(text: str) -> Iterator[tuple[str, str]]:
         yield heading.partition(":")[0], body.partition('\n<a id="')[0].strip()
 
 
+def read_places(name: str) -> dict[str, tuple[str, list[str]]]:
+    """Returns where each item stands in the paper, and the lines about what the paper reports, by the id of the item."""
+    from headcount import HeadMap, load, load_tokenizer, open_task
+    from headcount.runs.paper_files import format_published
+    from headcount.studies._paper import Paper, Subject
+
+    model = load(TRANSLATOR)
+    task = open_task(TRANSLATION, model, load_tokenizer(TRANSLATOR), limit=8)
+    items = Paper.parse(name).items(Subject(HeadMap.of(model), task, has_text=True))
+    return {item.id: (item.part, format_published(item.published) if item.published else []) for item in items}
+
+
+def refresh_page(path: Path, name: str, places: Mapping[str, tuple[str, list[str]]]) -> None:
+    """Rewrites on a page what it says about the paper itself: where each item stands in it, and what it reports."""
+    sections = re.split(r"^(?=## )", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for number, section in enumerate(sections):
+        id = section.removeprefix("## ").partition(":")[0]
+        if section.startswith("## ") and id in places:
+            sections[number] = refresh_section(section, name, *places[id])
+    path.write_text(re.sub(r"\n{3,}", "\n\n", "".join(sections)).rstrip() + "\n", encoding="utf-8")
+
+
+def refresh_section(section: str, name: str, place: str, published: Sequence[str]) -> str:
+    """Returns the section of an item with its place in the paper, and what the paper reports before the notes at its end."""
+    text = re.sub(rf"^\*{name}, .*\*$", f"*{name}, {place}*", section, count=1, flags=re.MULTILINE)
+    text = re.sub(r"As published:\n\n(?:[^|\n].*\n\n)?(?:\|.*\n)+\n?", "", text)
+    if not published or "\nNot measured: " in text or "\nNot shown: " in text:
+        return text
+    end = re.search(r"\n*((?:^- .*\n*)*)((?:<a id=.*\n*)?)\Z", text, re.MULTILINE)
+    assert end is not None
+    return "\n\n".join([text[: end.start()], *(part.strip() for part in ("\n".join(published), end[1], end[2]) if part), ""])
+
+
 def write_index(names: list[str]) -> None:
     """Writes the index of all items: what comes out, the command that makes it, its section of the page, and its figures."""
     lines = [
@@ -206,7 +241,8 @@ def write_index(names: list[str]) -> None:
         "",
         "Below, every command runs as it is, on models that come with the package; on your own put its name and that of your task in their place.",
         "The item leads to its tables and its verdict, the words below its command to its figures.",
-        "The column *in the paper* was written from memory and is not checked against the papers yet.",
+        "Places in Voita et al. and Michel et al., those of L1, L2 and L13 in Li et al., and all references are checked against the papers; the",
+        "other places in Li et al., and what summaries show as published by Li et al. and Pande et al., are from memory.",
         "",
     ]
     for name in names:
@@ -241,6 +277,11 @@ def main() -> int:
     known = [name for name in EXAMPLES if name in PAPERS.names()]
     for name in () if arguments.index else arguments.names or known:
         run_paper(name)
+    for name in known:
+        places = read_places(name)
+        for page in (PAGES / f"{name}.md", FINDINGS / f"{name}.md", *FINDINGS.glob(f"{name}-*.md")):
+            if page.is_file():
+                refresh_page(page, name, places)
     write_index(known)
     return 0
 

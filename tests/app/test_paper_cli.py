@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import refused, result, run
 
+from headcount.app.console.session import Session
 from headcount.core.errors import PlanError
 from headcount.core.options import option
 from headcount.core.registry import PAPERS
@@ -127,3 +129,11 @@ def test_wrong_input_ends_before_any_work(capsys: pytest.CaptureFixture[str], mo
     assert "no paper 'mitchel2019'" in refused(capsys, 2, "paper", "mitchel2019", model)
     assert "no item of this paper 'M99'" in refused(capsys, 2, *words, "--only", "M99")
     assert MEASURED == []
+
+
+def test_what_is_open_is_noted_once(capsys: pytest.CaptureFixture[str]) -> None:
+    session = Session(sys.stdout, (), json=False, quiet=False, verbose=False, pulse=None)  # pyright: ignore[reportArgumentType]
+    for note in ("the model", "the task", "the model", "the task"):
+        session.write_note_once(note)
+    session.write_note("the model")
+    assert capsys.readouterr().err.splitlines() == ["the model", "the task", "the model"]

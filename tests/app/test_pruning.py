@@ -85,6 +85,8 @@ def test_a_margin_certifies_the_size_that_is_named_or_finds_the_smallest(
         "verdict"
     ] == "certified"
     assert certificate.small == weight_hash(hc.load(named["folder"])) and certificate.opening["against"] == str(model)
+    assert main([*map(str, words), "--keep", "3"]) == 0
+    assert "this takes about " in capsys.readouterr().err
     found = result(capsys, *words, "--margin", "60pt")
     assert [size["n_kept"] for size in found["sizes"]] == [11, 10, 8, 7, 6, 5, 4, 2, 1] and found["rows"][0]["keep"] == 1
     kept = read_certificate(Path(found["folder"]) / "certificate.json")

@@ -14,6 +14,7 @@ from headcount.core.errors import ArtifactError, DataError, OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
 from headcount.core.stats.metric_parts import f1, perplexity, ratio, total_of
+from headcount.runs.report.certificates import describe_clip, describe_smallest_margin, describe_verdict, headline
 
 ONE_POINT = Margin.parse("1pt")
 
@@ -165,3 +166,66 @@ def test_a_certificate_is_plain_data() -> None:
     assert Certificate.from_dict(json.loads(text)) == certificate
     with pytest.raises(ArtifactError, match="no certificate"):
         Certificate.from_dict({"small": "x"})
+
+
+def test_the_order_of_a_file_certifies_nothing() -> None:
+    """Harm that comes last in a file, as in one that is sorted by label, has the same bound as harm that is spread."""
+    n, alike = 2000, 0
+    dense = Evaluation("t", "report", n, np.full(n, 0.5), data="sorted")
+    harmed = np.where(np.arange(n) < n // 2, 0.0, 0.5)
+    for number in range(5):
+        of_data = replace(dense, data=f"sorted {number}")
+        sorted_last = certify_task(of_data, replace(of_data, losses=dense.losses + harmed), None, Margin.parse("20%")).quality
+        alike += sorted_last.verdict == "worse" and sorted_last.bound > 0.25
+    assert alike == 5
+    tokens = np.full(n, 32.0)
+    parts = np.stack([2.0 * tokens, tokens], axis=1)
+    text = Evaluation("t", "report", n, parts[:, 0] / tokens, "perplexity", False, float(perplexity(parts.sum(0))), parts, "sorted")
+    worse = replace(text, parts=parts + np.stack([harmed / 5 * tokens, 0 * tokens], axis=1))
+    assert certify_task(text, worse, perplexity, Margin.parse("3%")).verdict == "worse"
+
+
+def test_a_bound_in_words_is_never_below_the_bound() -> None:
+    for lost in range(2, 40, 3):
+        task = certify_task(*answers(1000, lost=lost, won=4), ratio, Margin.parse("9pt"))
+        told = headline(task).split()
+        assert told[:2] == ["at", "most"] and 100 * task.quality.bound <= float(told[2]) < 109 * task.quality.bound + 0.1
+        assert describe_smallest_margin(task.quality).startswith(f"{told[2]}pt")
+    assert headline(task).endswith("points worse by accuracy (95 %, one-sided, n = 1000)")
+    assert describe_verdict(task.quality) == "certified: it loses less than the margin of 9pt"
+    assert task.by_loss is not None and describe_clip(task, task.by_loss) == "counting up to 2 nats per example"
+
+
+def test_what_no_data_like_these_can_decide_has_no_smallest_margin() -> None:
+    dense, small = (replace(one, documents=np.arange(2000) % 10) for one in answers(2000, lost=2, won=2))
+    assert describe_smallest_margin(certify_task(dense, small, ratio).quality) == (
+        "none: 10 documents are too few for a verdict, which needs 30"
+    )
+
+
+def test_a_margin_beyond_what_one_example_counts_is_undecided() -> None:
+    dense = Evaluation("t", "report", 1000, np.full(1000, 3.0))
+    quality = certify_task(dense, replace(dense, losses=np.full(1000, 9.0)), None, Margin.parse("90%")).quality
+    assert quality.verdict == "undecided" and "counts up to 2 nats" in quality.reason and quality.n_needed is None
+
+
+def test_the_number_that_would_decide_is_one_of_examples_also_of_documents() -> None:
+    dense, small = answers(2000, lost=30, won=25)
+    plain = certify_task(dense, small, ratio, Margin.parse("0.6pt")).quality
+    by_document = certify_task(
+        *(replace(one, documents=np.arange(2000) // 4) for one in (dense, small)), ratio, Margin.parse("0.6pt")
+    ).quality
+    assert plain.verdict == by_document.verdict == "undecided"
+    assert plain.n_needed is not None and by_document.n_needed is not None and by_document.n_needed > plain.n_needed / 2
+
+
+def test_the_loss_beside_a_perplexity_is_clipped_per_token() -> None:
+    tokens = np.full(500, 32.0)
+    parts = np.stack([2.0 * tokens, tokens], axis=1)
+    dense = Evaluation("t", "report", 500, np.full(500, 2.0), "perplexity", False, float(perplexity(parts.sum(0))), parts, "data")
+    rises = np.where(np.arange(500) < 50, 2.0, 0.0)
+    worse = replace(dense, losses=dense.losses + rises, parts=parts + np.stack([rises * tokens, 0 * tokens], axis=1))
+    task = certify_task(dense, worse, perplexity)
+    assert task.by_loss is not None and task.by_loss.clip == 0.5
+    assert task.by_loss.loss == pytest.approx(0.05)
+    assert headline(task).endswith("n = 500, counting up to 0.5 nats per token)")

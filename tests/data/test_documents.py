@@ -6,10 +6,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headcount as hc
 from headcount.core.errors import DataError
+from headcount.core.evaluation import Evaluation, compare_with, interval
+from headcount.core.stats.metric_parts import ratio
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.results import EVALUATION, pack_evaluation, unpack_evaluation
 
@@ -51,3 +54,25 @@ def test_without_the_option_the_column_is_not_read_and_a_wrong_name_is_an_error(
         open_documents(tmp_path, 40, column="artcle")
     with pytest.raises(DataError, match="does not use document_column"):
         hc.open_task("demo/entailment", hc.load("demo/entailment"), hc.load_tokenizer("demo/entailment"), document_column="x")
+
+
+def test_paired_differences_count_documents_not_examples() -> None:
+    """Copies of every example in its document tell nothing new: the interval stays that of the documents."""
+    draw = np.random.default_rng(0)
+    right = draw.integers(0, 2, (2, 60)).astype(float)
+
+    def evaluation(correct: np.ndarray, copies: int, *, named: bool) -> Evaluation:
+        every = np.repeat(correct, copies)
+        parts, numbers = np.stack([every, np.ones_like(every)], axis=1), np.repeat(np.arange(len(correct)), copies)
+        return Evaluation("t", "report", len(every), 1 - every, "accuracy", True, every.mean(), parts, "data", numbers if named else None)
+
+    few, many = ([evaluation(each, copies, named=True) for each in right] for copies in (1, 8))
+    for name in ("loss", "metric"):
+        first, second = compare_with(*few, ratio)[name], compare_with(*many, ratio)[name]
+        assert (first.low, first.high, first.p) == pytest.approx((second.low, second.high, second.p))
+    plain = [evaluation(each, 8, named=False) for each in right]
+    narrow, wide = compare_with(*plain, ratio), compare_with(*many, ratio)
+    assert wide["metric"].by == "paired bootstrap" and narrow["metric"].by == "Tango"
+    assert wide["loss"].high - wide["loss"].low > 2 * (narrow["loss"].high - narrow["loss"].low)  # pyright: ignore[reportOptionalOperand]
+    ends = interval(many[0], ratio), interval(plain[0], ratio)
+    assert ends[0][1] - ends[0][0] > 2 * (ends[1][1] - ends[1][0])  # pyright: ignore[reportOptionalOperand]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,3 +98,22 @@ def test_the_command_line_tells_it_in_a_line(capsys: pytest.CaptureFixture[str],
     monkeypatch.setattr(_app, "build", starved)
     assert _app.run(["ls"]) == 1
     assert capsys.readouterr().err.startswith("error: memory ran out: 9 bytes. Give a smaller batch")
+
+
+@pytest.mark.parametrize("text", ["could not create a primitive", "std::bad_alloc", "[Errno 12] Cannot allocate memory"])
+def test_memory_that_runs_out_in_other_words(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Under a limit of memory oneDNN's words came through raw from `score` and `evaluate`, and as a ProbeError from `cut`; loading blamed files."""
+    model = build("encoder")
+    folder = hc.save(model, tmp_path / "model")
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", fail)
+    for work in (lambda: hc.score(model, task("encoder", 8), "gradient"), lambda: hc.cut(model, hc.Plan.removing(["L0H1"]))):
+        with pytest.raises(OutOfMemory, match=re.escape(text)):
+            work()
+    monkeypatch.undo()
+    monkeypatch.setattr(type(model), "__init__", fail)
+    with pytest.raises(OutOfMemory, match="during loading"):
+        hc.load(folder)

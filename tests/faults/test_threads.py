@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import threading
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from toys import build, task
 import headcount as hc
 from headcount.core.errors import ModelInUse, OutOfMemory
 from headcount.data.evaluate import evaluate
-from headcount.models.gates import HeadGates
+from headcount.models.gates import HeadGates, are_gates_open
 from headcount.models.observe import Observer, observe
 
 KINDS = ("encoder", "decoder")
@@ -117,6 +118,24 @@ def in_thread(work: Callable[[], Any]) -> Iterator[list[Any]]:
     yield came
     thread.join(60)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("how", ["zero", "uniform"])
+def test_a_copy_of_a_gated_model_has_no_gates(subject: Subject, how: Any) -> None:
+    """It took the hooks along and kept them: gated for good, or broken. Another thread's copy, which the error of a model in use asks for, too."""
+    expected = subject.run("plain")
+    with hc.mask(subject.model, ["L0H0"], how=how):
+        with in_thread(lambda: copy.deepcopy(subject.model)) as came:
+            pass
+        copies = [copy.deepcopy(subject.model), *came]
+        with in_thread(lambda: logits(copies[1], subject.batch)) as came:
+            pass
+        assert torch.equal(came[0], expected) and torch.equal(logits(copies[0], subject.batch), expected)
+    for duplicate in copies:
+        assert torch.equal(logits(duplicate, subject.batch), expected)
+        assert not are_gates_open(duplicate)
+        with hc.mask(duplicate, ["L0H0"]):
+            assert not torch.equal(logits(duplicate, subject.batch), expected)
 
 
 def test_another_thread_is_refused_while_gates_are_open(subject: Subject) -> None:

@@ -253,3 +253,10 @@ def test_a_manifest_that_was_edited_or_is_gone_is_named(saved: Path, capsys: pyt
     assert check(saved, capsys) == (1, {("damaged", "heads.json")})
     (saved / "heads.json").unlink()
     assert check(saved, capsys) == (1, {("missing", "heads.json")})
+
+
+def test_a_dense_model_whose_manifest_is_gone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It passed: only cut models were known to have a manifest."""
+    folder = hc.save(tiny_model("gpt2").to(torch.bfloat16), tmp_path / "model")
+    (folder / "heads.json").unlink()
+    assert check(folder, capsys) == (1, {("missing", "heads.json")})

@@ -156,6 +156,26 @@ def test_ticks_of_counts_are_whole(canvas_of: Any) -> None:
     assert all(float(tick).is_integer() for tick in (*panel.get_xticks(), *panel.get_yticks()))
 
 
+def test_ticks_have_few_digits(canvas_of: Any) -> None:
+    means = LineFigure(
+        name="metric", x=Axis("heads left"), y=Axis("BLEU"), lines=(Line("l0", (1.0, 10 / 3, 28 / 3), (91.0, 93.0, 94.0)),), **COMMON
+    )
+    assert [text.get_text() for text in canvas_of(means).axes[0].get_xticklabels()] == ["1", "3.33", "9.33"]
+    many = BarFigure(
+        name="parameters",
+        x=Axis("layer"),
+        y=Axis("parameters", is_count=True),
+        categories=("L0",),
+        bars=(Bars("", (590_592.0,)),),
+        **COMMON,
+    )
+    assert "400,000" in [text.get_text() for text in canvas_of(many).axes[0].get_yticklabels()]
+
+
+def test_titles_begin_with_a_capital() -> None:
+    assert title_lines(replace(CURVE, title="accuracy by the share of heads removed"))[0].startswith("Accuracy by")
+
+
 def test_what_all_share_stands_in_the_note() -> None:
     figure = replace(CURVE, note="All without repair.")
     assert title_lines(figure) == ["What is shown", "n = 300 examples", "All without repair."]

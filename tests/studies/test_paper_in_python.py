@@ -128,7 +128,7 @@ CASES: dict[str, tuple[Callable[[Path], Words], int, str]] = {
     "paper": (named("mitchel2019", MODEL), 2, "no paper 'mitchel2019'. Did you mean 'michel2019'"),
     "option": (named("michel2019", MODEL, "--train-steps", 0), 2, "option train_steps of michel2019 must be"),
     "item": (named("michel2019", MODEL, "--only", "M99"), 2, "no item of this paper 'M99'. Did you mean"),
-    "figure": (named("michel2019", MODEL, "--only", "Fig. 77"), 2, "no item of this paper 'Fig. 77'"),
+    "figure": (named("michel2019", MODEL, "--only", "Fig. 77"), 2, "no item of this paper 'Fig. 77'. Known: M1 (Fig. 1), M2 (Table 1)"),
     "model": (named("michel2019", "demo/nothing"), 2, "no embedded model"),
     "no item": (named("michel2019", MODEL, "--only", "M3,M6"), 2, "none of these items can run with demo/entailment"),
     "task": (named("michel2019", MODEL, "--task", "demo/translation"), 1, "demo/translation"),
@@ -142,6 +142,11 @@ CASES: dict[str, tuple[Callable[[Path], Words], int, str]] = {
     "text": (missing("pande2021", MODEL, "--only", "P1", "--text", "FOLDER/no.conllu"), 1, "no.conllu"),
     "empty text": (missing("pande2021", MODEL, "--only", "P1", "--text", "FOLDER/empty.txt"), 1, "empty.txt"),
     "tuned": (named("pande2021", MODEL, "--only", "P9", "--embedded", "english", "--tuned", TRANSLATOR), 1, "have different heads (32 and"),
+    "tuned of another kind": (
+        named("pande2021", MODEL, "--only", "P9", "--embedded", "english", "--tuned", "demo/decoder"),
+        1,
+        "is decoder-self attention with",
+    ),
     "malformed": (named("budhraja2021", MODEL, "--language", "en", "--only", "X2"), 2, "a language must be NAME=VALUE; got 'en'"),
     "no file": (
         missing("budhraja2021", MODEL, "--only", "X2", "--language", "a=a.tsv", "--language", "b=FOLDER/b.tsv"),
@@ -159,6 +164,11 @@ CASES: dict[str, tuple[Callable[[Path], Words], int, str]] = {
         "none.csv is no file",
     ),
     "weights": (named("budhraja2021", MODEL, "--only", "X6", "--tuned", TRANSLATOR), 1, "have different heads (32 and"),
+    "weights of another kind": (
+        named("budhraja2021", MODEL, "--only", "X6", "--tuned", "demo/decoder"),
+        1,
+        "is decoder-self attention with",
+    ),
     "size": (named("voita2019", MODEL, "--only", "V14", "--keep", "77"), 2, "got 77"),
     "two texts": (named("pande2021", MODEL, "--embedded", "english", "--text", "a.txt"), 2, "name one text"),
 }

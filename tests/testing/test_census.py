@@ -173,13 +173,16 @@ def test_defects_reach_the_documents() -> None:
         "stages": {"found": "yes", "gated": "raw", "cut": "wrong"},
         "notes": ["cut: off by 1"],
     }
-    text = script.document(versions, [proven, wrong])
+    unbuilt = {"name": "Gone", "family": "gone", "built": "gone: Gone does not build: ImportError: Gone requires the timm library"}
+    rows = [proven, wrong, unbuilt]
+    text = script.document(versions, rows)
     assert "- **good**: Good" in text
     assert "| Bad | yes | raw |  | wrong |" in text and "cut: off by 1 |" in text
     assert "| raw error | 1 | 0 |" in text and "| wrong result | 1 | 0 |" in text
-    readme = script.with_counts(f"a\n{script.MARK}\nold\n{script.END}\nb\n", versions, [proven, wrong])
+    readme = script.with_counts(f"a\n{script.MARK}\nold\n{script.END}\nb\n", versions, rows)
     assert "old" not in readme and "cut 1, generated 1, reloaded 1" in readme and "1 raw errors, 1 wrong results" in readme
-    assert readme == script.with_counts(readme, versions, [proven, wrong])
+    assert "Not built here: 1 further classes, 1 of them for want of a package." in readme
+    assert readme == script.with_counts(readme, versions, rows)
 
 
 def test_documents_are_those_of_the_rows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import torch
 
 import headcount as hc
 from headcount.core.errors import DataError, OptionError
+from headcount.data.draw import limit_splits
+from headcount.importance.score import reading_of
+from headcount.importance.settings import ScoreSettings
 from headcount.workflows.certify import certify
 
 
@@ -92,3 +96,20 @@ def _with_labels() -> Any:
     model = hc.load("demo/entailment")
     model.config.id2label = {0: "x", 1: "y", 2: "z"}  # pyright: ignore[reportAttributeAccessIssue]
     return model
+
+
+def test_a_limit_does_not_take_the_first_examples_of_a_file(entailment: tuple[Any, Any]) -> None:
+    """A report split that is sorted, the examples that the smaller model loses last: few of them are not all unharmed."""
+    model, task = entailment
+    nothing = hc.cut(model, hc.Plan.removing([str(head) for head in hc.HeadMap.of(model)]))
+    dense, small = (hc.evaluate(each, task, progress=False).parts[:, 0] for each in (model, nothing))
+    order = sorted(range(len(task.report)), key=lambda number: dense[number] - small[number])
+    sorted_task = replace(task, report=[task.report[number] for number in order], texts=None)
+    assert hc.certify(nothing, model, sorted_task, margin="5pt", limit=100, progress=False).verdict == "worse"
+    drawn = limit_splits(sorted_task, 100)
+    contents = [str(example) for example in drawn.report]
+    assert contents == [str(example) for example in sorted_task.report if str(example) in set(contents)], "in their order"
+    assert set(contents) == {str(example) for example in limit_splits(task, 100).report}, "whatever the order of the file"
+    assert set(map(str, limit_splits(task, 40).report)) < set(contents), "fewer of the same"
+    judged = reading_of(model, sorted_task, ScoreSettings(split="report", limit=100)).data
+    assert list(map(str, judged.report)) == contents, "single heads are judged on the same"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,11 @@ from toys import examples, task, unbiased_encoder
 import headcount as hc
 from headcount.core.errors import NotCertified
 from headcount.core.margin import Margin
+from headcount.core.registry import PRUNERS
 from headcount.data.evaluate import evaluate
 from headcount.models.provenance import model_record
+from headcount.pruning.base import Pruner
+from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
 from headcount.runs.results import PRUNED, choose_by_size
@@ -30,13 +33,19 @@ Pair = tuple[Any, hc.Task, hc.Task]
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    """A model, a task with the labels that the model gives, and the same with a report split of other labels: what is good there is bad here."""
+    """A model, a task with the labels that the model gives, and the same with a report split of other texts and wrong labels.
+
+    Whatever a choice could be made by on the report split, with labels or without, is another one there.
+    """
     model, rows = unbiased_encoder(N), examples("encoder", N)
     with torch.no_grad():
         labels = model(**task("encoder").collate(rows)).logits.argmax(-1).tolist()
     own = [{**row, "labels": label} for row, label in zip(rows, labels, strict=True)]
     agreeing = task("encoder", rows=own)
-    planted = replace(agreeing, report=[{**row, "labels": (row["labels"] + 1) % 3} for row in own])
+    other = [{"input_ids": [7] * (2 + number % 7), "labels": 0} for number in range(N)]
+    with torch.no_grad():
+        wrong = ((model(**agreeing.collate(other)).logits.argmax(-1) + 1) % 3).tolist()
+    planted = replace(agreeing, report=[{**row, "labels": label} for row, label in zip(other, wrong, strict=True)])
     assert evaluate(model, agreeing).value == 1.0 and evaluate(model, planted).value == 0.0
     return model, agreeing, planted
 
@@ -107,3 +116,33 @@ def test_prune_to_a_margin_takes_the_same_heads_at_every_size(pair: Pair, tmp_pa
 def test_pruners_and_studies_choose_by_selection(pair: Pair) -> None:
     both(pair, lambda model, data: hc.prune(model, data, "rank(by=gradient;stop=0.5)", repair=False, progress=False).plan.removed)
     both(pair, lambda model, data: [row["heads"] for row in hc.study(AllButOne(), model, data, progress=False).measurements["layers"]])
+
+
+class Unread(Sequence[Any]):
+    """A report split that nobody may read."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        pytest.fail("the report split was read while a choice was made")
+
+
+METHODS = {"plan": "plan(removed=L0H0+L0H1+L1H0)", "rank": "rank(by=gradient;again=true)", "layers": "layers:top"}
+"""What stands for a pruner that needs an option; role reads texts of the calibration split, and the toy task has none."""
+CHOICES = [
+    *(METHODS.get(name, name) for name in PRUNERS.names() if name != "role"),
+    "rank(by=gradient;stop=0.5)",
+    "ablation",
+    "l0(penalty=0.01)",
+]
+
+
+@pytest.mark.parametrize("method", CHOICES)
+def test_no_pruner_reads_the_report_split(pair: Pair, method: str) -> None:
+    model, agreeing, _ = pair
+    unread, pruner = replace(agreeing, report=Unread()), Pruner.parse(method)
+    keep = None if pruner.sizing_option or method.startswith("plan") else 6
+    recover = {"recover": "2steps"} if method == "random" else {}
+    pruned = hc.prune(model, unread, pruner, keep, recipe=Recipe(steps=2), progress=False, **recover)
+    assert pruned.plan.removed or pruner.sizing_option

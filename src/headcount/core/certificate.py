@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import expm1, log1p
+from hashlib import sha256
+from math import ceil, expm1, log1p
 from typing import Any, Literal, Self
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core.errors import ArtifactError, DataError, OptionError
 from headcount.core.evaluation import Evaluation, interval, is_right_or_wrong
@@ -26,6 +27,8 @@ CLIP, TOKEN_CLIP = 2.0, 0.5
 """The largest rise of the loss of one example that counts, in nats; for windows of text, of one token."""
 FEWEST_DOCUMENTS, FEWEST_RESAMPLED, FEWEST_OF_CLASS = 30, 256, 25
 """With fewer documents, or for a resampled metric fewer examples in all or of the rarer class, there is no verdict."""
+LossesAndTokens = Float[np.ndarray, "windows 2"]
+"""The metric parts of perplexity: the summed loss of each window, and its number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,31 +269,34 @@ def bound_of_metric(dense: Evaluation, small: Evaluation, total: Total, margin: 
     low, high = test.one_sided_bounds(LEVEL)
     relative = test.relative_bound(LEVEL) if isinstance(test, BootstrapLoss) else high / dense.value if dense.value > 0 else None
     bound = QualityBound(dense.metric, dense.value, small.value, test.estimate, high, relative, low, test.procedure)
-    reason = _why_undecidable(dense, test)
+    bound = replace(bound, reason=_why_undecidable(dense, test))
     if margin is None:
-        return replace(bound, reason=reason)
+        return bound
     size = margin.of_metric(dense.metric, dense.value)
+    with_margin = replace(bound, margin=str(margin), margin_size=size)
     if margin.share is not None:
         _check_relative(dense, total, margin)
         if isinstance(test, BootstrapLoss):
-            return _judge(bound, test.relative(margin.share), 0.0, margin, size, reason)
-    return _judge(bound, test, size, margin, size, reason)
+            return _judge(with_margin, test.relative(margin.share), 0.0, dense.n_examples)
+    return _judge(with_margin, test, size, dense.n_examples)
 
 
 def bound_of_loss(dense: Evaluation, small: Evaluation, margin: Margin | None = None) -> QualityBound:
     """Returns the bound of the mean loss, the damage of each example clipped, and the verdict against the margin if there is one."""
-    damage, clip = _mean_over_documents(small.losses - dense.losses, dense.documents), CLIP
-    test = BettingLoss(_shuffle(damage, dense), clip)
+    clip = TOKEN_CLIP if dense.metric == "perplexity" else CLIP
+    damage = _mean_over_documents(np.clip(small.losses - dense.losses, -clip, clip), dense.documents)
+    test = BettingLoss(_shuffle(damage, dense.data), clip)
     low, high = test.one_sided_bounds(LEVEL)
     bound = QualityBound(
         "loss", dense.loss, small.loss, test.estimate, high, high / dense.loss if dense.loss > 0 else None, low, test.procedure, clip
     )
+    bound = replace(bound, reason=_why_undecidable(dense, test))
     if margin is None:
         return bound
     if margin.share is None:
         raise OptionError(f"a loss has no points; give its margin as a share of the dense model's loss, such as '1%'; got {margin}")
     size = margin.of_metric("loss", dense.loss)
-    return _judge(bound, test, size, margin, size, _why_undecidable(dense, test))
+    return _judge(replace(bound, margin=str(margin), margin_size=size), test, size, dense.n_examples)
 
 
 def _bound_of_perplexity(test: BettingLoss, dense: Evaluation, small: Evaluation, margin: Margin | None) -> QualityBound:
@@ -301,49 +307,53 @@ def _bound_of_perplexity(test: BettingLoss, dense: Evaluation, small: Evaluation
     bound = QualityBound(
         dense.metric, dense.value, small.value, loss, dense.value * high, high, dense.value * low, test.procedure, TOKEN_CLIP
     )
+    bound = replace(bound, reason=_why_undecidable(dense, test))
     if margin is None:
         return bound
     size = margin.of_metric(dense.metric, dense.value)
-    return _judge(bound, test, log1p(size / dense.value), margin, size, _why_undecidable(dense, test))
+    return _judge(replace(bound, margin=str(margin), margin_size=size), test, log1p(size / dense.value), dense.n_examples)
 
 
-def _judge(bound: QualityBound, test: QualityLoss, test_margin: float, margin: Margin, margin_size: float, reason: str) -> QualityBound:
-    """Returns the bound with the verdict of a test at `test_margin`, in its own units; the margin is `margin_size` in those of what is measured."""
-    p_certified, p_worse = test.p_value_of_at_least(test_margin), test.p_value_of_at_most(test_margin)
-    alpha = 1 - LEVEL
+def _judge(bound: QualityBound, test: QualityLoss, margin: float, n_examples: int) -> QualityBound:
+    """Returns the bound with the verdict of a test at a margin in the units of the test.
+
+    The number of examples that would decide is one of examples also where the test counts documents.
+    """
+    p_certified, p_worse = test.p_value_of_at_least(margin), test.p_value_of_at_most(margin)
+    alpha, reason = 1 - LEVEL, bound.reason
+    if bound.clip is not None and margin >= bound.clip:
+        reason = f"the loss counts up to {bound.clip:g} nats only, and so large a margin says nothing"
     verdict: Verdict = "certified" if p_certified <= alpha else "worse" if p_worse <= alpha else "undecided"
     if reason:
         verdict = "undecided"
-    n_needed = test.examples_needed(test_margin) if verdict == "undecided" and not reason else None
-    return replace(bound, margin=str(margin), margin_size=margin_size, verdict=verdict, p=p_certified, n_needed=n_needed, reason=reason)
+    n_needed = test.examples_needed(margin) if verdict == "undecided" and not reason else None
+    n_needed = None if n_needed is None else ceil(n_needed * n_examples / test.n)
+    return replace(bound, verdict=verdict, p=p_certified, n_needed=n_needed, reason=reason)
 
 
 def _perplexity_loss(dense: Evaluation, small: Evaluation) -> BettingLoss:
-    """Returns the test of the mean loss per token: each window's clipped rise, weighted by its tokens.
-
-    The parts of perplexity are the summed loss of each window, and its number of tokens.
-    """
+    """Returns the test of the mean loss per token: each window's clipped rise, weighted by its tokens."""
     assert dense.parts is not None and small.parts is not None
-    tokens = dense.parts[:, 1]
-    rise = np.clip((small.parts[:, 0] - dense.parts[:, 0]) / tokens, -TOKEN_CLIP, TOKEN_CLIP) * tokens
+    windows: LossesAndTokens = dense.parts
+    tokens = windows[:, 1]
+    damage = np.clip((small.parts[:, 0] - windows[:, 0]) / tokens, -TOKEN_CLIP, TOKEN_CLIP) * tokens
     if dense.documents is not None:
         _, numbers = np.unique(dense.documents, return_inverse=True)
-        rise, tokens = np.bincount(numbers, rise), np.bincount(numbers, tokens)
-    return BettingLoss(_shuffle(rise / tokens.mean(), dense), TOKEN_CLIP * float(tokens.max() / tokens.mean()))
+        damage, tokens = np.bincount(numbers, damage), np.bincount(numbers, tokens)
+    return BettingLoss(_shuffle(damage / tokens.mean(), dense.data), TOKEN_CLIP * float(tokens.max() / tokens.mean()))
 
 
-def _shuffle(damage: np.ndarray, dense: Evaluation) -> np.ndarray:
-    """Returns damage in an order that the hash of the examples draws: in that of a file sorted by class, betting would err."""
-    seed = int.from_bytes(hashlib.sha256(dense.data.encode()).digest()[:8])
-    return damage[make_generator(seed).permutation(len(damage))]
+def _shuffle(damage: np.ndarray, data: str) -> np.ndarray:
+    """Returns damage in an order that the hash of the examples decides: gamblers win on a file that has its harmless examples first."""
+    return damage[make_generator(int.from_bytes(sha256(data.encode()).digest()[:8])).permutation(len(damage))]
 
 
 def _mean_over_documents(damage: np.ndarray, documents: np.ndarray | None) -> np.ndarray:
-    """Returns the clipped damage, as one mean per document where the data name documents."""
+    """Returns clipped damage, as one mean per document where the data name documents."""
     if documents is None:
         return damage
     _, numbers = np.unique(documents, return_inverse=True)
-    return np.bincount(numbers, np.clip(damage, -CLIP, CLIP)) / np.bincount(numbers)
+    return np.bincount(numbers, damage) / np.bincount(numbers)
 
 
 def _why_undecidable(dense: Evaluation, test: QualityLoss) -> str:

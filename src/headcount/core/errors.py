@@ -110,9 +110,25 @@ class OutOfMemory(HeadcountError, MemoryError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out; torch raises a RuntimeError then."""
-    texts = ("out of memory", "DefaultCPUAllocator", "can't allocate memory")
+    """Whether an error means that memory ran out: torch, its kernels (oneDNN names no other reason) and the system each say it in their words."""
+    texts = (
+        "out of memory",
+        "DefaultCPUAllocator",
+        "can't allocate memory",
+        "Cannot allocate memory",
+        "bad_alloc",
+        "ALLOC_FAILED",
+        "could not create a primitive",
+        "failed to map segment from shared object",
+        "cannot map zero-fill pages",
+    )
     return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+
+
+def reraise_if_out_of_memory(error: Exception) -> None:
+    """Raises an error again if it says that memory ran out, because a smaller batch may fit."""
+    if is_out_of_memory(error):
+        raise error
 
 
 class NothingLeft(HeadcountError):

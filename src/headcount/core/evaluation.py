@@ -7,9 +7,10 @@ from math import sqrt
 
 import numpy as np
 
-from headcount.core.stats.means import FEWEST_NONZERO, mean_interval
+from headcount.core.stats.documents import Documents, sum_by_document, values_by_document
+from headcount.core.stats.means import FEWEST_NONZERO, MeanDifference, mean_interval
 from headcount.core.stats.metric_parts import Total
-from headcount.core.stats.resampling import resample_sums, sum_over_documents
+from headcount.core.stats.resampling import resample_sums
 from headcount.core.stats.significance import paired_bootstrap, tango
 
 N_RESAMPLES = 1000
@@ -77,7 +78,7 @@ class PairedDifference:
 def compare_with(
     dense: Evaluation, pruned: Evaluation, total: Total | None = None, *, seed: int = 0, level: float = 0.95
 ) -> dict[str, PairedDifference]:
-    """Returns the paired differences of a model from the dense model on the same examples.
+    """Returns the paired differences of a model from the dense model on the same examples, or documents where the data name them.
 
     Args:
         dense: The evaluation of the dense model.
@@ -89,50 +90,52 @@ def compare_with(
     Returns:
         "loss", by Hall's t, and "metric": by Tango's score interval if every example is right or wrong, else by a paired bootstrap.
     """
-    shift = mean_interval(_document_values(pruned.losses - dense.losses, dense.documents), level=level)
+    shift = rise_of_loss(dense, pruned, level=level)
     differences = {"loss": PairedDifference(shift.difference, shift.low, shift.high, shift.p, "Hall's t")}
     if dense.parts is None or pruned.parts is None or total is None:
         return differences
-    if dense.documents is None and is_right_or_wrong(dense):
+    if dense.documents is None and is_right_or_wrong(dense) and is_right_or_wrong(pruned):
         change = tango(dense.parts[:, 0], pruned.parts[:, 0], level=level)
         return {**differences, "metric": PairedDifference(change.difference, change.low, change.high, change.p, "Tango")}
     return {**differences, "metric": compare_parts(dense.parts, pruned.parts, total, documents=dense.documents, seed=seed, level=level)}
 
 
 def compare_parts(
-    dense: np.ndarray, pruned: np.ndarray, total: Total, *, documents: np.ndarray | None = None, seed: int = 0, level: float = 0.95
+    dense: np.ndarray, pruned: np.ndarray, total: Total, *, documents: Documents = None, seed: int = 0, level: float = 0.95
 ) -> PairedDifference:
     """Returns the difference of a metric of summed parts [examples, parts], by a paired bootstrap over examples, or over documents.
 
     Where fewer than `FEWEST_NONZERO` of these changed, there is no interval and no p-value: resampling cannot see what did not occur.
     """
-    if documents is not None:
-        dense, pruned = (sum_over_documents(parts, documents) for parts in (dense, pruned))
-    change, by = paired_bootstrap(dense, pruned, total, seed=seed, level=level), "paired bootstrap"
-    if (dense != pruned).any(axis=1).sum() < FEWEST_NONZERO:
+    before, after = (count_documents(parts, documents) for parts in (dense, pruned))
+    change, by = paired_bootstrap(before, after, total, seed=seed, level=level), "paired bootstrap"
+    if (before != after).any(axis=1).sum() < FEWEST_NONZERO:
         return PairedDifference(change.difference, None, None, None, by)
     return PairedDifference(change.difference, change.low, change.high, change.p, by)
 
 
-def _document_values(values: np.ndarray, documents: np.ndarray | None) -> np.ndarray:
-    """Returns one number per document whose mean is that of the values and whose spread is that of the mean; without documents the values."""
-    if documents is None:
-        return values
-    sums = sum_over_documents(np.stack([values, np.ones(len(values))], axis=1), documents)
-    mean = values.mean()
-    return mean + (sums[:, 0] - mean * sums[:, 1]) * len(sums) / len(values)
+def rise_of_loss(dense: Evaluation, pruned: Evaluation, *, level: float = 0.95) -> MeanDifference:
+    """Returns the change of the mean loss on the same examples, by the t statistic with Hall's transform over examples, or over documents."""
+    return mean_interval(values_by_document(pruned.losses - dense.losses, dense.documents), level=level)
+
+
+def count_documents(parts: np.ndarray, documents: Documents) -> np.ndarray:
+    """Returns parts by document where the data name documents, else by example."""
+    return parts if documents is None else sum_by_document(parts, documents)
 
 
 def interval(evaluation: Evaluation, total: Total | None) -> tuple[float | None, float | None]:
-    """Returns the 95 % interval of the metric by bootstrap over examples, or of the mean loss where there is no metric; None where undefined."""
+    """Returns the 95 % interval of the metric by bootstrap over examples, or documents, or that of the mean loss; None where undefined."""
     if evaluation.value is None:
         if evaluation.n_examples < 2:
             return None, None
-        shift = mean_interval(_document_values(evaluation.losses, evaluation.documents))
+        shift = mean_interval(values_by_document(evaluation.losses, evaluation.documents))
         return shift.low, shift.high
-    if total is None or evaluation.parts is None or len(evaluation.parts) < 2:
+    if total is None or evaluation.parts is None:
         return None, None
-    parts = evaluation.parts if evaluation.documents is None else sum_over_documents(evaluation.parts, evaluation.documents)
+    parts = count_documents(evaluation.parts, evaluation.documents)
+    if len(parts) < 2:
+        return None, None
     resampled = total(resample_sums(parts, 0, N_RESAMPLES))
     if not np.isfinite(resampled).all():
         return None, None
@@ -145,6 +148,6 @@ def is_right_or_wrong(evaluation: Evaluation) -> bool:
     return (
         evaluation.metric == "accuracy"
         and evaluation.parts is not None
-        and evaluation.parts.shape[1] == 2
+        and evaluation.parts.shape[1:] == (2,)
         and set(np.unique(evaluation.parts[:, 1])) == {1.0}
     )

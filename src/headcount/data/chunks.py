@@ -146,7 +146,7 @@ def _chunk_examples(examples: Sequence[Example], collate: Collate, limit: int | 
         tokens = [example.get("input_ids", ()) for example in part]
         lengths = tuple(len(ids) if hasattr(ids, "__len__") else 0 for ids in tokens)
         yield Chunk(
-            first, len(part), b"".join(map(_hash_example, part)), lambda numbers, part=part: collate([part[i] for i in numbers]), lengths
+            first, len(part), b"".join(map(hash_example, part)), lambda numbers, part=part: collate([part[i] for i in numbers]), lengths
         )
 
 
@@ -171,7 +171,7 @@ def _chunk_batch(batch: Batch, first: int) -> Chunk:
     lengths = batch["attention_mask"].sum(-1).tolist() if has_lengths else [0] * size
     every = list(range(size))
     return Chunk(
-        first, size, _hash_example(batch), lambda numbers: batch if numbers == every else select_rows(batch, numbers), tuple(lengths)
+        first, size, hash_example(batch), lambda numbers: batch if numbers == every else select_rows(batch, numbers), tuple(lengths)
     )
 
 
@@ -180,7 +180,7 @@ def _check_mapping(batch: Batch) -> None:
         raise DataError(f"data must yield batches (mappings of tensors that model(**batch) takes), got {type(batch).__name__}")
 
 
-def _hash_example(example: Example) -> bytes:
+def hash_example(example: Example) -> bytes:
     """Returns the SHA-256 of the names and values of an example."""
     digest = hashlib.sha256()
     for name in sorted(example):

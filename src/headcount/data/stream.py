@@ -294,12 +294,6 @@ def _too_large_error(chunk: Chunk, error: BaseException) -> OutOfMemory:
     )
 
 
-def reraise_if_out_of_memory(error: Exception) -> None:
-    """Raises an error again if it says that memory ran out, because a smaller batch may fit."""
-    if is_out_of_memory(error):
-        raise error
-
-
 def _write_rows(results: dict[str, np.ndarray], chunk: Chunk, example_numbers: list[int], measured: Mapping[str, Tensor]) -> None:
     """Writes the results of a batch into the rows of its examples."""
     for name, values in measured.items():

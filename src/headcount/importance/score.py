@@ -20,6 +20,7 @@ from headcount.core.stats.resampling import pseudovalues
 from headcount.core.stats.samples import Samples
 from headcount.data.checks import check_weights
 from headcount.data.chunks import CHUNK
+from headcount.data.draw import draw_examples
 from headcount.data.losses import ExampleLosses
 from headcount.data.metrics import ACCURACY, Metric
 from headcount.data.stream import ChunkStore, Measured, Reading, stream
@@ -218,7 +219,9 @@ def _check_methods(methods: Sequence[Importance], data: Data, settings: ScoreSet
 def reading_of(
     model: nn.Module, data: Data, settings: ScoreSettings, *, progress: Progress | None = None, chunk_store: ChunkStore | None = None
 ) -> Reading:
-    """Returns how data are read under these settings."""
+    """Returns how data are read under these settings; of a report split, which verdicts rest on, a limit draws examples by their content."""
+    if settings.split == "report" and isinstance(data, Task):
+        data = draw_examples(data, "report", settings.limit)
     return Reading(
         data,
         split=settings.split,

@@ -165,9 +165,9 @@ class AttentionTap:
         """A hook that raises UnsupportedModel where a pass put another module in the place of a block, whose attention was then not seen."""
         hooked = {block.path: self.model.get_submodule(block.path) for block in self.blocks}
 
-        def compare_blocks(*_: Any) -> None:
+        def compare_blocks(model: nn.Module, *_: Any) -> None:
             for path, module in hooked.items():
-                if not hooks_suspended() and self.model.get_submodule(path) is not module:
+                if model is self.model and not hooks_suspended() and self.model.get_submodule(path) is not module:
                     raise UnsupportedModel(
                         f"block '{path}' ({type(module).__name__}) was replaced during the pass, so its attention was not seen: the input is too "
                         "short for sparse attention. Call set_attention_type('original_full') on the encoder first."
@@ -180,10 +180,9 @@ class AttentionTap:
         while self._active:
             self._active.pop().__exit__(None, None, None)
 
-    def _hooks(self, block: AttentionBlock, module: nn.Module, hold: Ownership) -> tuple[Callable, Callable]:
+    def _hooks(self, block: AttentionBlock, hooked: nn.Module, hold: Ownership) -> tuple[Callable, Callable]:
         def before(module: nn.Module, _args: Any) -> None:
-            hold.check(module)
-            if hooks_suspended():
+            if not hold.acts_on(module, hooked):
                 return
             self._exit_interrupted_modes()  # what an interrupted pass left behind
             mode = _Softmax(block, module, self.change)
@@ -191,8 +190,9 @@ class AttentionTap:
             self._active.append(mode)
 
         def after(module: nn.Module, _args: Any, output: Any) -> None:
-            if hooks_suspended() or not self._active or not (hold.includes_caller() or getattr(module, "_is_replica", False)):
-                return  # a pass of another thread: it was refused, or was inside the block when this one began
+            is_replica = getattr(module, "_is_replica", False)
+            if hooks_suspended() or not self._active or not (is_replica or (module is hooked and hold.includes_caller())):
+                return  # a copy, or a pass of another thread: it was refused, or was inside the block when this one began
             mode = self._active.pop()
             mode.__exit__(None, None, None)
             enough = mode.seen >= 1 if self.several else mode.seen == 1

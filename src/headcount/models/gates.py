@@ -22,7 +22,7 @@ from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, unwrap
 from headcount.models.observe import evaluating, frozen
-from headcount.models.ownership import Ownership, holding, hooks_suspended
+from headcount.models.ownership import Ownership, holding
 from headcount.models.randomness import pass_rng
 from headcount.models.state import feature_caches_bypassed, forward
 
@@ -122,12 +122,13 @@ class HeadGates:
             hold = stack.enter_context(holding(self.model, "gates on its heads"))
             if self.how == "uniform":
                 stack.enter_context(AttentionTap(self.model, blocks, self._mix_with_uniform))
-                stack.callback(self.model.register_forward_pre_hook(_open_gates_marker).remove)
+                stack.callback(self.model.register_forward_pre_hook(_gates_marker(self.model)).remove)
             else:
                 for block in blocks:
                     for output in block.outputs:
-                        hook = self._gating_hook(block, output.rows.size, hold)
-                        stack.callback(self.model.get_submodule(output.path).register_forward_pre_hook(hook).remove)
+                        projection = self.model.get_submodule(output.path)
+                        hook = self._gating_hook(block, output.rows.size, projection, hold)
+                        stack.callback(projection.register_forward_pre_hook(hook).remove)
             self._open.append(stack.pop_all())
         return self
 
@@ -144,14 +145,13 @@ class HeadGates:
         return gate if rows == gate.shape[0] else gate.repeat_interleave(rows // gate.shape[0], dim=0)
 
     def _gating_hook(
-        self, block: AttentionBlock, head_size: int, hold: Ownership
+        self, block: AttentionBlock, head_size: int, projection: nn.Module, hold: Ownership
     ) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
         span, size = self.heads.positions(block), (block.n_heads, head_size)
         mean = self.means[block.path] if self.means is not None else None
 
         def gate_heads(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            hold.check(module)
-            if hooks_suspended():
+            if not hold.acts_on(module, projection):
                 return None
             output = args[0]  # [batch, ..., heads * head_dim], or [token, batch, heads * head_dim]
             gate = self._gates_of_block(span, output.shape[1 if block.time_first else 0], output)
@@ -166,7 +166,7 @@ class HeadGates:
                 gated = gated + (1 - gate.unsqueeze(-1)) * mean.to(output)
             return (gated.flatten(-2), *args[1:])
 
-        gate_heads.headcount_gate = True  # pyright: ignore[reportFunctionMemberAccess]
+        gate_heads.headcount_gate = projection  # pyright: ignore[reportFunctionMemberAccess]
         return gate_heads
 
     def _mix_with_uniform(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> Tensor:
@@ -177,16 +177,20 @@ class HeadGates:
         return torch.where(gate == 1, probabilities, gate * probabilities + (1 - gate) * uniform)
 
 
-def _open_gates_marker(*_: Any) -> None:
-    """Does nothing: a hook by which `are_gates_open` recognises gates that act on attention."""
+def _gates_marker(model: nn.Module) -> Callable[..., None]:
+    """Returns a hook that does nothing, by which `are_gates_open` recognises gates that act on attention."""
 
+    def mark(*_: Any) -> None:
+        return
 
-_open_gates_marker.headcount_gate = True  # pyright: ignore[reportFunctionMemberAccess]
+    mark.headcount_gate = model  # pyright: ignore[reportFunctionMemberAccess]
+    return mark
 
 
 def are_gates_open(model: nn.Module) -> bool:
     """Returns whether gates act on a model now."""
-    return any(getattr(hook, "headcount_gate", False) for module in model.modules() for hook in module._forward_pre_hooks.values())
+    modules = ((module, hook) for module in model.modules() for hook in module._forward_pre_hooks.values())
+    return any(getattr(hook, "headcount_gate", None) is module for module, hook in modules)
 
 
 def output_tensors(output: Any) -> list[Tensor]:

@@ -17,7 +17,7 @@ from headcount.models.archs.addresses import MEDIA
 from headcount.models.attention import AttentionTap
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, device_of, is_transposed, unwrap
-from headcount.models.ownership import Ownership, SavedStates, holding, hooks_suspended
+from headcount.models.ownership import Ownership, SavedStates, holding
 from headcount.models.padding import with_position_ids
 from headcount.models.state import forward, preserve
 
@@ -229,9 +229,8 @@ class Observer:
                 stack.enter_context(AttentionTap(self.model, self.blocks, self._keep_attention, several=False))
             for block in self.blocks:
                 if block.n_heads:
-                    stack.callback(
-                        self.model.get_submodule(block.o.path).register_forward_pre_hook(self._output_projection_hook(block, hold)).remove
-                    )
+                    projection = self.model.get_submodule(block.o.path)
+                    stack.callback(projection.register_forward_pre_hook(self._output_projection_hook(block, projection, hold)).remove)
             stack.callback(self._pending.clear)
             stack.callback(self._projections.clear)
             self._stack = stack.pop_all()
@@ -264,11 +263,10 @@ class Observer:
         self._pending[block.path] = _Pending(probabilities.detach(), visible)
 
     def _output_projection_hook(
-        self, block: AttentionBlock, hold: Ownership
+        self, block: AttentionBlock, projection: nn.Module, hold: Ownership
     ) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
         def output_projection_runs(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            hold.check(module)
-            if hooks_suspended():
+            if not hold.acts_on(module, projection):
                 return None
             merged = args[0]
             if self.gradient and not merged.requires_grad:

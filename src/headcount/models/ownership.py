@@ -66,6 +66,18 @@ class Ownership:
             return
         raise self.refusal(type(module).__name__)
 
+    def acts_on(self, module: nn.Module, hooked: nn.Module) -> bool:
+        """Returns whether a hook that this owner put on `hooked` acts in a pass of `module`; raises ModelInUse for strangers.
+
+        It does not while hooks are suspended, nor in a copy of the model (copy.deepcopy), which takes hooks along and keeps them.
+        """
+        if torch.compiler.is_compiling():
+            return True
+        if module is not hooked and not getattr(module, "_is_replica", False):
+            return False
+        self.check(module)
+        return not _SUSPENDED.get()
+
     def refusal(self, name: str) -> ModelInUse:
         """The error for another thread or task."""
         owner = f"thread '{self.thread.name}'" + ("" if self.task is None else f", task '{self.task.get_name()}',")
@@ -115,15 +127,23 @@ def _model_and_inner_models(model: nn.Module) -> list[nn.Module]:
 def restrict_to_owner(model: nn.Module, function: Callable[..., R], module: nn.Module | None = None) -> Callable[..., R]:
     """A hook, or the forward pass that stands in for that of a `module`, for the present owner of a model; it refuses others.
 
-    A hook does nothing while hooks are suspended.
+    A hook does nothing while hooks are suspended, nor in a copy of the model (copy.deepcopy) after the owner is done; such a forward pass is
+    refused there, since it would run the module that it was made for.
     """
     owner = next(reversed(_OPEN.get(model, [])), None)
     if owner is None:
         return function
 
     def run(*args: Any, **kwargs: Any) -> R | None:
-        owner.check(args[0] if module is None else module)  # a hook gets its module first
-        return None if module is None and hooks_suspended() else function(*args, **kwargs)
+        if module is None:
+            owner.check(args[0])  # a hook gets its module first
+            return function(*args, **kwargs) if owner.is_open and not hooks_suspended() else None
+        if not owner.is_open:
+            raise ModelInUse(
+                f"this {type(module).__name__} belongs to a copy that was made while the model was in use for {owner.purpose}; copy the model again"
+            )
+        owner.check(module)
+        return function(*args, **kwargs)
 
     return run  # pyright: ignore[reportReturnType]
 
@@ -156,11 +176,11 @@ def holding(model: nn.Module, purpose: str, *, exclusive: bool = True) -> Iterat
 
 
 @contextmanager
-def _typed_memory_errors(purpose: str) -> Iterator[None]:
+def typed_memory_errors(purpose: str) -> Iterator[None]:
     """Raises OutOfMemory in place of the errors by which libraries say so."""
     try:
         yield
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, ImportError, OSError) as error:
         if isinstance(error, HeadcountError) or not is_out_of_memory(error):
             raise
         raise OutOfMemory(
@@ -180,7 +200,7 @@ def holds(purpose: str, *, exclusive: bool = True) -> Callable[[Function], Funct
             model = kwargs.get("model", next((argument for argument in args[:2] if isinstance(argument, nn.Module)), None))
             if not isinstance(model, nn.Module):  # the function says what is wrong with it
                 return function(*args, **kwargs)
-            with holding(model, purpose, exclusive=exclusive), _typed_memory_errors(purpose):
+            with holding(model, purpose, exclusive=exclusive), typed_memory_errors(purpose):
                 return function(*args, **kwargs)
 
         return run  # pyright: ignore[reportReturnType]

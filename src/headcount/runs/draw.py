@@ -111,14 +111,21 @@ def _set_axis(axis: Any, description: Axis, set_label: Callable[..., Any], posit
         is_turned = axis.axis_name == "x" and is_upright([[name] for name in names], LETTERS - 8)
         axis.set_ticks([value for value, _ in ticks], names, rotation=90 if is_turned else 0)
     elif positions:
-        axis.set_ticks(positions, [f"{position:g}" for position in positions])
+        axis.set_ticks(positions, [_format_tick(position) for position in positions])
     else:
         steps = [1, 2, 5, 10] if description.is_count else [1, 2, 2.5, 5, 10]
         axis.set_major_locator(MaxNLocator(6, steps=steps, integer=description.is_count))
+        if description.is_count:
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}".replace("-", "−")))
     if description.is_share:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %".replace("-", "−")))
     if description.limits:
         (axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim)(*description.limits)
+
+
+def _format_tick(position: float) -> str:
+    """Returns a number with three digits, or with all digits of its whole part: means over seeds are no round numbers."""
+    return f"{position:.3g}" if abs(position) < 100 else f"{position:,.0f}"
 
 
 def _set_axes(panel: Any, x: Axis, y: Axis, positions: Sequence[float] = ()) -> None:

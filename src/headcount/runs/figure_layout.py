@@ -66,7 +66,8 @@ def wrap_axis(axis: Axis, letters: int = LETTERS - 8) -> str:
 def title_lines(figure: Figure) -> list[str]:
     """Returns the lines above a figure: its title, how many units it rests on, and its note."""
     count = [] if figure.n is None else wrap_text(f"n = {figure.n:,} {figure.n_unit}", LETTERS)
-    return [*wrap_text(figure.title, LETTERS), *count, *wrap_text(figure.note, LETTERS)]
+    title = f"{figure.title[:1].upper()}{figure.title[1:]}"
+    return [*wrap_text(title, LETTERS), *count, *wrap_text(figure.note, LETTERS)]
 
 
 def legend_labels(figure: Figure) -> list[str]:

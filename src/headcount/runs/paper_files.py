@@ -77,9 +77,14 @@ def format_summary(page: PaperPage) -> str:
         for table in entry.result.tables:
             lines += _format_table(table) if table.is_printed else []
         if entry.published is not None:
-            lines += ["As published:", "", *_format_table(entry.published)]
+            lines += format_published(entry.published)
         lines += [*(f"- {note}" for note in entry.result.notes), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def format_published(table: Table) -> list[str]:
+    """Returns the lines of the summary about what the paper reports."""
+    return ["As published:", "", *_format_table(table)]
 
 
 def _format_table(table: Table) -> list[str]:

@@ -7,12 +7,18 @@ from headcount.studies._base import StudyContext
 
 
 def check_same_heads(context: StudyContext, name: str) -> None:
-    """Raises ArtifactError unless the model of that name has the same heads as the model of a study."""
+    """Raises ArtifactError unless the model of that name has the same heads as the model of a study, of the same kind and size."""
     own, other = context.loaded.heads, context.sources.read_heads(name)
     if own.heads != other.heads:
         raise ArtifactError(
             f"{context.model_name} and {name} have different heads ({len(own)} and {len(other)}); compare a model with its fine-tuned self"
         )
+    for block, counterpart in zip(own.blocks, other.blocks, strict=False):
+        first, second = (f"{each.kind} attention with {each.n_kv_heads} KV heads of size {each.head_dim}" for each in (block, counterpart))
+        if first != second:
+            raise ArtifactError(
+                f"{block.name} of {context.model_name} is {first}, that of {name} is {second}; compare a model with its fine-tuned self"
+            )
 
 
 def check_same_kinds(context: StudyContext, name: str) -> None:

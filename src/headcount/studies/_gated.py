@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
-from headcount.core.evaluation import Evaluation
+from headcount.core.evaluation import Evaluation, rise_of_loss
 from headcount.core.heads import Head
-from headcount.core.stats.means import MeanDifference, mean_interval
-from headcount.core.stats.seed_parts import match_seeds
-from headcount.core.stats.significance import Difference, paired_bootstrap
+from headcount.core.stats.means import MeanDifference
+from headcount.core.stats.seed_parts import change_of_metric
 from headcount.data.chunks import batches
 from headcount.data.task import Split, Task
 from headcount.models.gates import HeadGates, Replacement
@@ -32,10 +31,10 @@ class Drop:
     """Change of the loss and of the metric between two models on the same examples."""
 
     loss: MeanDifference
-    metric: Difference | None
+    metric: MeanDifference | None
 
     @property
-    def score(self) -> Difference | MeanDifference:
+    def score(self) -> MeanDifference:
         """The change of the metric, or of the loss where there is no metric."""
         return self.metric if self.metric is not None else self.loss
 
@@ -48,12 +47,12 @@ class Drop:
 
 
 def measure_drop(dense: Evaluation, pruned: Evaluation, task: Task, *, seed: int = 0) -> Drop:
-    """Returns the change from `dense` to `pruned` on the same examples: of the mean loss, and of the metric by paired bootstrap."""
-    loss = mean_interval(pruned.losses - dense.losses)
+    """Returns the change from `dense` to `pruned` on the same examples, of the mean loss and of the metric."""
+    loss = rise_of_loss(dense, pruned)
     if task.metric is None or dense.parts is None or pruned.parts is None:
         return Drop(loss, None)
-    (before, after), total = match_seeds((dense.parts, pruned.parts), task.metric.total)
-    return Drop(loss, paired_bootstrap(before, after, total, seed=seed))
+    change = change_of_metric(dense, pruned, task.metric.total, seed=seed)
+    return Drop(loss, MeanDifference(change.difference, change.low, change.high, change.p))
 
 
 def admit_model(run: Run | None, model: nn.Module) -> None:

@@ -68,13 +68,17 @@ def evaluate_dense(context: StudyContext, pruning: Pruning, specs: Sequence[Prun
 
 
 def estimate_requests(context: StudyContext, specs: Sequence[PruneSpec], *, subject: str = "") -> Effort:
-    """Returns the work of `run_grid`: the dense model, and the choice, training and evaluation of every request that the run does not hold yet.
+    """Returns the work of `run_grid`: the dense model, and the choice, training and evaluation on two splits of every request that the run
+    does not hold yet.
 
     `subject` names the model or task where these are not those of the study.
     """
-    n_train, n_report = len(context.task.calibration), len(context.task.report)
-    evaluation = Effort(passes=min(n_report, context.limit or n_report))
-    shared: dict[Hashable, Effort] = {("dense", subject): evaluation}
+    task = context.task
+    n_train, n_report, n_selection = (
+        min(len(split), context.limit or len(split)) for split in (task.calibration, task.report, task.selection)
+    )
+    evaluation = Effort(passes=n_report + n_selection)
+    shared: dict[Hashable, Effort] = {("dense", subject): Effort(passes=n_report)}
     has_models = not subject and (context.required_run.folder / ARTIFACTS / PRUNED).is_dir()
     pruning = make_pruning(context) if has_models else None
     for spec in specs:
@@ -88,7 +92,8 @@ def estimate_requests(context: StudyContext, specs: Sequence[PruneSpec], *, subj
             n_steps -= choice.n_steps(n_train)
         shared["pruned", subject, request] = evaluation + Effort(steps=n_steps * request.recipe.train_batch / STEP_BATCH)
         if not request.method.info.draws:
-            shared["choice", subject, request.method] = Effort(passes=3 * min(n_train, RANKED))
+            n_ranked = request.method.to_dict().get("limit") or RANKED
+            shared["choice", subject, request.method] = Effort(passes=3 * min(n_train, n_ranked))
         if context.new_head:
             n_dense = (request.recipe.with_length(request.recover or request.recipe.length)).n_steps(n_train)
             shared["dense", subject, request.seed] = evaluation + Effort(steps=n_dense * request.recipe.train_batch / STEP_BATCH)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from headcount.core.errors import OptionError, unknown_name_error
+from headcount.core.errors import OptionError, UnknownName
 from headcount.core.options import Configurable, option, options_of
 from headcount.core.registry import PAPERS
 from headcount.core.study_result import StudyResult, Table
@@ -21,18 +22,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PaperInfo:
-    """The reference of a paper. `authors` are family names with given names, as BibTeX joins them."""
+    """The reference of a paper.
+
+    Attributes:
+        title: The title.
+        authors: Family names with given names, as BibTeX joins them.
+        year: The year.
+        venue: The proceedings, the journal, or the archive of a preprint.
+        entry: The type of the BibTeX entry.
+        details: Further fields of the entry, such as `pages` and `doi`.
+    """
 
     title: str
     authors: tuple[str, ...]
     year: int
     venue: str
+    entry: Literal["inproceedings", "article", "misc"] = "inproceedings"
+    details: Mapping[str, str] = field(default_factory=dict)
 
     def bibtex(self, key: str) -> str:
         """Returns the entry of a bibliography."""
-        fields = {"title": f"{{{self.title}}}", "author": " and ".join(self.authors), "booktitle": self.venue, "year": str(self.year)}
-        lines = [f"  {name} = {{{value}}}," for name, value in fields.items()]
-        return "\n".join([f"@inproceedings{{{key},", *lines, "}"])
+        venue = {"inproceedings": "booktitle", "article": "journal", "misc": "howpublished"}[self.entry]
+        fields = {"title": f"{{{self.title}}}", "author": " and ".join(self.authors), venue: self.venue, "year": str(self.year)}
+        lines = [f"  {name} = {{{value}}}," for name, value in {**fields, **self.details}.items()]
+        return "\n".join([f"@{self.entry}{{{key},", *lines, "}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,5 +144,8 @@ def choose_items(items: Sequence[Item], only: Sequence[str]) -> tuple[Item, ...]
     wanted_names = [name.lower().replace(" ", "") for name in only]
     for name, text in zip(wanted_names, only, strict=True):
         if name not in names:
-            raise unknown_name_error("item of this paper", text, [item.id for item in items])
+            known = ", ".join(f"{item.id} ({item.part})" if item.part else item.id for item in items)
+            close = get_close_matches(text.strip().upper(), [item.id for item in items], n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            raise UnknownName(f"no item of this paper '{text}'.{hint} Known: {known}")
     return tuple(item for item in items if not only or {item.id.lower(), item.part.lower().replace(" ", "")}.intersection(wanted_names))

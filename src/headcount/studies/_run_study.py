@@ -17,6 +17,7 @@ from headcount.core.errors import OptionError
 from headcount.core.files import hash_path, model_to_reopen, opened_model_entry
 from headcount.core.progress import Progress, watch_work
 from headcount.core.study_result import StudyResult
+from headcount.data.draw import limit_splits
 from headcount.data.open_task import default_task, open_task, read_classes
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Task
@@ -214,7 +215,8 @@ class PythonSources:
         if name and (named := Path(name)).is_file():
             return replace(self.open_task(loaded, None, options, file=named), name=named.stem)
         if isinstance(self.data, Task) and name is None and file is None:
-            return self.data if self.batch_size is None else replace(self.data, batch_size=self.batch_size)
+            task = limit_splits(self.data, self.limit)
+            return task if self.batch_size is None else replace(task, batch_size=self.batch_size)
         chosen = name or (self.data if isinstance(self.data, str) else default_task(loaded.model))
         builder = TaskBuilder.parse(chosen).with_texts(options or {})
         task = open_task(builder, loaded.model, self.find_processor(loaded), train=file, limit=self.limit, seed=self.seed)

@@ -87,7 +87,7 @@ def _weight_table(heads: Sequence[TypicalHead]) -> Table:
 
 
 def _attention_map_figure(head: TypicalHead) -> HeatMap:
-    label = "" if head.has_role else ", the nearest head, which has not the role"
+    label = "" if head.has_role else ", the nearest head, which does not have the role"
     return HeatMap(
         name=f"{head.family.replace(' ', '-')}",
         title=f"{head.family}: attention of {head.head} ({head.role}{label})",

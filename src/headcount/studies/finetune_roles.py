@@ -160,8 +160,8 @@ def _bias_change_figure(changes: Sequence[HeadRoleChange]) -> HeatMap:
         columns=layers,
         values=tuple(tuple(mean(role, layer) for layer in layers) for role in roles),
         value=Axis("change of the sieve bias"),
-        marks=tuple(tuple(any(is_significant(change.q) for change in groups.get((role, layer), ())) for layer in layers) for role in roles),
-        mark_label=f"at least one head changed (q ≤ {SIGNIFICANT})",
+        marks=tuple(tuple(any(change.had != change.has for change in groups.get((role, layer), ())) for layer in layers) for role in roles),
+        mark_label="a head lost or gained the role",
         is_diverging=True,
     )
 

@@ -52,7 +52,10 @@ class ImportanceMap(Study):
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=tuple(f"{scores.title}: {scores.label}; {scores.n_examples} examples." for scores in maps),
+            notes=tuple(
+                f"{scores.title}{f': {scores.label}' if scores.label != scores.title else ''}; {scores.n_examples} examples."
+                for scores in maps
+            ),
             figures=part.figures,
             measurements={"model": context.model_name, "task": context.task.name, "rows": _score_table(maps).records()},
         )
@@ -84,7 +87,7 @@ def _parameter_part(rows: Sequence[BlockParameters]) -> Part:
         name="parameters",
         title="Parameters that go with one head, by layer",
         x=Axis("layer"),
-        y=Axis("parameters of a head"),
+        y=Axis("parameters of a head", is_count=True),
         table="parameters",
         n=sum(row.n_heads for row in rows),
         n_unit="heads",

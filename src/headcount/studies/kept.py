@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headcount.core.figure import Axis, HeatMap, Line, LineFigure
-from headcount.core.study_result import Cell, Column, StudyResult, Table
+from headcount.core.study_result import Cell, Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, StudyContext, StudyInfo
 from headcount.studies._labels import shorten_labels
@@ -38,12 +38,12 @@ class Kept(PrunedModels):
         return StudyResult(
             study=str(self),
             tables=(
-                _table("kinds", kept.rows, kept.by_kind, "Heads that stay by kind of attention", by_layer=False),
-                _table("layers", kept.rows, kept.by_layer, "Heads that stay by layer", by_layer=True),
+                _kind_table(kept),
+                _layer_table(kept),
                 _head_table(kept.rows),
             ),
             sentence=_summary_sentence(kept),
-            notes=("Counts are means over seeds.",),
+            notes=("Counts are means over seeds; in parentheses the fewest and the most of a seed.",),
             figures=tuple(figures),
             measurements={
                 "model": context.model_name,
@@ -55,19 +55,29 @@ class Kept(PrunedModels):
         )
 
 
-def _table(name: str, rows: Sequence[KeptRow], places: dict[str, int], title: str, *, by_layer: bool) -> Table:
-    columns = (
-        Column("method"),
-        Column("heads"),
-        Column("removed"),
-        Column("seeds"),
-        *(Column(place, f"of {number}", ".3g") for place, number in places.items()),
-    )
-    cells: list[tuple[Cell, ...]] = []
-    for row in rows:
-        counts = row.by_layer if by_layer else row.by_kind
-        cells.append((row.method, row.n_kept, row.n_removed, len(row.survivors), *(counts[place] for place in places)))
-    return Table(name, columns, tuple(cells), f"{title}: mean over seeds")
+_MODEL_COLUMNS = (Column("method"), Column("heads"), Column("removed"), Column("seeds"))
+
+
+def _model_cells(row: KeptRow) -> tuple[Cell, ...]:
+    return row.method, row.n_kept, row.n_removed, len(row.survivors)
+
+
+def _ends(row: KeptRow, kind: str) -> tuple[float | None, float | None]:
+    """Returns the fewest and the most heads of a seed; None of a single seed."""
+    return row.range_by_kind[kind] if len(row.survivors) > 1 else (None, None)
+
+
+def _kind_table(kept: KeptHeads) -> Table:
+    columns = [column for kind, number in kept.by_kind.items() for column in interval_columns(kind, ".3g", f"of {number}")]
+    cells = [[cell for kind in kept.by_kind for cell in (row.by_kind[kind], *_ends(row, kind))] for row in kept.rows]
+    rows = tuple((*_model_cells(row), *counts) for row, counts in zip(kept.rows, cells, strict=True))
+    return Table("kinds", (*_MODEL_COLUMNS, *columns), rows, "Heads that stay by kind of attention: mean over seeds, fewest and most")
+
+
+def _layer_table(kept: KeptHeads) -> Table:
+    columns = (*_MODEL_COLUMNS, *(Column(layer, f"of {number}", ".3g") for layer, number in kept.by_layer.items()))
+    rows = tuple((*_model_cells(row), *(row.by_layer[layer] for layer in kept.by_layer)) for row in kept.rows)
+    return Table("layers", columns, rows, "Heads that stay by layer: mean over seeds")
 
 
 def _head_table(rows: Sequence[KeptRow]) -> Table:
@@ -82,11 +92,15 @@ def _figures(kept: KeptHeads, method: str, label: str, note: str, *, names_metho
     rows = sorted((row for row in kept.rows if row.method == method), key=lambda row: row.n_removed)
     suffix = f" by {label}" if names_method else ""
     removed = tuple(float(row.n_removed) for row in rows)
-    lines = [Line(kind, removed, tuple(row.by_kind[kind] for row in rows), start=(0.0, number)) for kind, number in kept.by_kind.items()]
     n_seeds = len(rows[0].survivors)
+    lines = []
+    for kind, number in kept.by_kind.items():
+        low, high = (tuple(_ends(row, kind)[at] for row in rows) if n_seeds > 1 else () for at in (0, 1))
+        lines.append(Line(kind, removed, tuple(row.by_kind[kind] for row in rows), low, high, start=(0.0, number)))
+    ranges = f"; bars go from the fewest to the most of {n_seeds} seeds" if n_seeds > 1 else ""
     by_kind = LineFigure(
         name=f"kinds{suffix}",
-        title=f"Heads that stay in each kind of attention, pruned by {label}",
+        title=f"Heads that stay in each kind of attention, pruned by {label}{ranges}",
         x=Axis("heads removed", is_count=True),
         y=Axis("heads that stay", is_count=True),
         table="kinds",
@@ -109,7 +123,7 @@ def _figures(kept: KeptHeads, method: str, label: str, note: str, *, names_metho
         values=tuple(tuple(row.by_layer[layer] for row in rows) for layer in kept.by_layer),
         value=Axis("heads of the layer that stay"),
     )
-    return [by_kind, by_layer]
+    return [by_kind, by_layer] if len(kept.by_kind) > 1 else [by_layer]  # of one kind the line is straight
 
 
 def _summary_sentence(kept: KeptHeads) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import log10
 from typing import TYPE_CHECKING, Literal
@@ -97,14 +98,20 @@ def _pair_table(sweep: Sweep, metric: str) -> Table:
         Column("λ", format="g"),
         Column("heads"),
         Column("method"),
-        Column(metric, format=".4g"),
-        Column(f"{metric} of λ", format=".4g"),
+        *interval_columns(metric, ".4g"),
+        *interval_columns(f"{metric} of λ", ".4g"),
         *interval_columns("difference", "+.3g", metric),
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
+    rows_of = {row.penalty: row for row in sweep.rows}
     cells = tuple(
-        (row.penalty, row.n_kept, row.method, row.score, row.score_of_penalty, *difference_cells(row.change), row.p, row.q)
+        (
+            *(row.penalty, row.n_kept, row.method),
+            *(row.score, *shift_interval(sweep.dense, row.against_dense)),
+            *(row.score_of_penalty, *_score_ends(rows_of[row.penalty], sweep)),
+            *(*difference_cells(row.change), row.p, row.q),
+        )
         for row in sweep.exact
     )
     return Table("exact", columns, cells, "A method that takes a number of heads, at the mean number that λ left, minus λ")
@@ -129,14 +136,8 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
         references=(Reference("all heads", float(sweep.n_free)),),
     )
     ordered = sorted((row for row in rows if row.change is not None), key=lambda row: row.mean_kept)
-    bands = [_score_ends(row, sweep) for row in ordered]
-    line = Line(
-        "L0 gates, by λ",
-        tuple(row.mean_kept for row in ordered),
-        tuple(row.score for row in ordered),
-        tuple(low for low, _ in bands),
-        tuple(high for _, high in bands),
-    )
+    x = tuple(row.mean_kept for row in ordered)
+    line = _line_with_ends("L0 gates, by λ", x, [row.score for row in ordered], [_score_ends(row, sweep) for row in ordered])
     scores = LineFigure(
         name="metric",
         title=f"{metric} by the heads that λ leaves; intervals of 95 % over examples, paired with the dense model",
@@ -152,20 +153,27 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
 
 def _exact_figure(sweep: Sweep, metric: str, exact: str) -> LineFigure:
     rows = sorted(sweep.exact, key=lambda row: row.n_kept)
+    rows_of = {row.penalty: row for row in sweep.rows}
     x = tuple(float(row.n_kept) for row in rows)
+    ends = [shift_interval(sweep.dense, row.against_dense) for row in rows]
+    ends_of_penalty = [_score_ends(rows_of[row.penalty], sweep) for row in rows]
     return LineFigure(
         name="exact",
-        title=f"{metric} by the number of heads: {exact} with exactly K, and L0 gates with λ",
+        title=f"{metric} by the number of heads: {exact} with exactly K, and L0 gates with λ; intervals of 95 % over examples",
         x=Axis("heads left", is_count=True),
         y=Axis(metric),
         table="exact",
         n=sweep.dense.n_examples,
         lines=(
-            Line(f"{exact}, exactly K", x, tuple(row.score for row in rows)),
-            Line("L0 gates, by λ", x, tuple(row.score_of_penalty for row in rows)),
+            _line_with_ends(f"{exact}, exactly K", x, [row.score for row in rows], ends),
+            _line_with_ends("L0 gates, by λ", x, [row.score_of_penalty for row in rows], ends_of_penalty),
         ),
         references=(Reference("dense model", sweep.dense.score),),
     )
+
+
+def _line_with_ends(label: str, x: tuple[float, ...], y: Sequence[float | None], ends: Sequence[tuple[float | None, float | None]]) -> Line:
+    return Line(label, x, tuple(y), tuple(low for low, _ in ends), tuple(high for _, high in ends))
 
 
 def _score_ends(row: PenaltyRow, sweep: Sweep) -> tuple[float | None, float | None]:

@@ -218,14 +218,15 @@ def _map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n
         numbers = [of_family.get(head) for of_family in nearness.values()]
         cells.append((str(head), layer_of_address(head), ", ".join(names), len(names), ", ".join(labels[head]), *numbers))
     counts = {head: families.count(head) for head in table.heads}
-    figures = [_head_map("map", "Number of families that each head belongs to", "families", table, counts, n)]
+    figures = [_head_map("map", "Number of families that each head belongs to", Axis("families", is_count=True), table, counts, n)]
+    axis = Axis("nearness") if is_of_bias else Axis("share of tokens", is_share=True)
     for family, members in families.members.items():
         title = (
             f"Nearness of every head to a perfect {family} head: 0 for uniform attention, 1 at the largest possible bias"
             if is_of_bias
             else f"Largest share of tokens whose strongest key shows a {family} role, by head"
         )
-        figures.append(_head_map(f"map-{family.replace(' ', '-')}", title, value, table, nearness[family], n, members))
+        figures.append(_head_map(f"map-{family.replace(' ', '-')}", title, axis, table, nearness[family], n, members))
     sizes = ", ".join(f"{family} {len(members)}" for family, members in families.members.items())
     map_table = Table("map", columns, tuple(cells), "Families and roles of every head", is_printed=False)
     return Part((map_table,), tuple(figures), f"Heads by family: {sizes}, of {len(table.heads)}.")
@@ -250,7 +251,7 @@ def _keys_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
 def _head_map(
     name: str,
     title: str,
-    value: str,
+    value: Axis,
     table: RoleTable,
     values: dict[Head, float] | dict[Head, int],
     n: int | None,
@@ -276,7 +277,7 @@ def _head_map(
         rows=layers,
         columns=tuple(str(number) for number in range(n_columns)),
         values=tuple(tuple(None if head is None or head not in values else float(values[head]) for head in heads) for heads in grid),
-        value=Axis(value, is_count=value == "families"),
+        value=value,
         marks=tuple(tuple(head in members for head in heads) for heads in grid) if members else (),
         mark_label="has a role of the family" if members else "",
     )

@@ -11,6 +11,7 @@ from headcount.core.certificate import Certificate, QualityBound
 from headcount.core.certificate_file import NAME, write_certificate
 from headcount.core.errors import ArtifactError
 from headcount.core.folders import new_folder
+from headcount.runs.report.certificates import format_bound
 from headcount.surgery import manifest
 from headcount.surgery.card import inline_code_in_table
 
@@ -54,7 +55,7 @@ def card_table(certificate: Certificate) -> list[str]:
         bounds: Sequence[QualityBound] = [task.quality, *([task.by_loss] if task.by_loss is not None else [])]
         name = inline_code_in_table(task.task) if task.task else ""
         for bound in bounds:
-            numbers = [f"{bound.dense:.4g}", f"{bound.small:.4g}", f"{max(0.0, bound.bound):.2g}", bound.margin or "–"]
+            numbers = [f"{bound.dense:.4g}", f"{bound.small:.4g}", format_bound(bound), bound.margin or "–"]
             rows.append(f"| {name} | {bound.quantity} | {' | '.join(numbers)} | {bound.verdict or '–'} | {task.n_examples} |")
     notes = ["Each bound holds for its row alone, at 95 %, one-sided, on examples that nothing was chosen on."]
     if certificate.sizes:

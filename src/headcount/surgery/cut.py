@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from headcount.core.errors import PlanError, VerificationError
+from headcount.core.errors import PlanError, VerificationError, reraise_if_out_of_memory
 from headcount.core.plan import Plan
 from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
 from headcount.models.gates import are_gates_open
@@ -131,6 +131,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
         except VerificationError:
             raise
         except Exception as error:  # the model's own code fails in its own ways on sizes that it does not expect
+            reraise_if_out_of_memory(error)
             raise VerificationError(
                 f"the cut {type(target).__name__} does not run: {' '.join(f'{type(error).__name__}: {error}'.split()).rstrip(':. ')}. "
                 "The cut was not made. Evaluate the plan with gates."

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.core.errors import ArtifactError, HeadcountError, OptionError, unknown_name_error
+from headcount.core.errors import ArtifactError, HeadcountError, OptionError, reraise_if_out_of_memory, unknown_name_error
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
+from headcount.models.ownership import typed_memory_errors
 from headcount.models.randomness import fork_rng
 from headcount.surgery import manifest, state
 from headcount.surgery.caches import keep_caches_apart
@@ -191,20 +192,38 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
             f"{path} was pruned by transformers 4 (config.pruned_heads). Import it with headcount.load_legacy(folder), or on the command "
             "line with headcount load-legacy"
         )
-    listed = manifest.read_manifest(path)
-    if listed is not None:
-        manifest.check_files(path, listed)
-    elif config.get(record.KEY):
-        warnings.warn(f"{path} has no {manifest.NAME}: its files cannot be checked for damage", stacklevel=2)
+    listed = check_saved_files(path, is_cut=bool(config.get(record.KEY)))
     sizes = check_weight_files(path, allow_pickle, config, options)
     check_counts(path / "config.json", config, sizes)
     cls, blocks = model_class_of(path, config, auto), record.parse_cut_record(config.get(record.KEY))
     options |= ({} if allow_pickle else {"use_safetensors": True}) | ({"trust_remote_code": True} if trust_remote_code else {})
-    with bounded_build(path / "config.json", config, sizes, blocks):
+    with typed_memory_errors(f"loading {path}"), bounded_build(path / "config.json", config, sizes, blocks):
         model = load_blocks(path, cls, blocks, options, new_layers=new_layers)
     if listed is not None and type(model).__name__ == listed.model_class:
         manifest.check_heads(path, listed, HeadMap.of(model))
     return model
+
+
+def check_saved_files(folder: Path, is_cut: bool) -> manifest.Manifest | None:
+    """Returns the manifest of a folder that is as `save` wrote it; None, with a warning for a cut model, where transformers alone wrote it.
+
+    Raises ArtifactError for files that are damaged, missing or foreign, and for a heads.state that no heads.json ties to the weights.
+    """
+    listed = manifest.read_manifest(folder)
+    if listed is not None:
+        manifest.check_files(folder, listed)
+    elif (folder / state.NAME).is_file():
+        raise ArtifactError(
+            f"{folder} has {state.NAME} but no {manifest.NAME}, so nothing says that it belongs to these weights; restore {manifest.NAME}, or save "
+            f"the model again. Remove {state.NAME} to load what transformers alone reads"
+        )
+    elif is_cut:
+        warnings.warn(
+            f"{folder} has no {manifest.NAME}, as where transformers saved a cut model: its files cannot be checked for damage, and padding rows "
+            "and buffers that transformers does not restore are as it makes them",
+            stacklevel=3,
+        )
+    return listed
 
 
 def loading_options(
@@ -253,9 +272,10 @@ def _load_checked(folder: Path, cls: type, blocks: Blocks, options: Mapping[str,
     try:
         with BUILD_LOCK:
             model, loading_info = load_cut(cls, blocks, load_class) if blocks else load_class(cls)
-    except (HeadcountError, torch.OutOfMemoryError, MemoryError):
+    except HeadcountError:
         raise
     except Exception as error:  # transformers raises many kinds of errors for configurations and weights that do not fit
+        reraise_if_out_of_memory(error)
         reason = " ".join(str(error).split())[:400]
         if "ignore_mismatched_sizes" in reason:
             reason = "its tensors have other shapes than its config.json builds"
@@ -274,18 +294,21 @@ def _restore(model: nn.Module, folder: Path, dtype: Any) -> None:
             tensor.data = tensor.data.clone()
 
 
-def _state_folder(name: str, location: Mapping[str, Any]) -> Path | None:
-    """Returns the folder or hub snapshot with the heads.state of a model; None if it has none."""
-    folder = Path(name) / location.get("subfolder", "")
+def _saved_folder(name: str, location: Mapping[str, Any]) -> Path | None:
+    """Returns a local folder, or the hub snapshot of a model that `save` wrote; None for other models of the hub."""
     if Path(name).is_dir():
-        return folder if (folder / state.NAME).is_file() else None
+        return Path(name, location.get("subfolder", ""))
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
-    try:
-        return Path(hf_hub_download(name, state.NAME, **{key: value for key, value in location.items() if key != "proxies"})).parent
-    except EntryNotFoundError:
-        return None
+    for file in (manifest.NAME, state.NAME):
+        try:
+            hf_hub_download(name, file, **{key: value for key, value in location.items() if key != "proxies"})
+        except EntryNotFoundError:
+            continue
+        whole = {key: value for key, value in location.items() if key not in ("proxies", "subfolder")}
+        return local_folder(name, **whole) / location.get("subfolder", "")
+    return None
 
 
 def _original_from_pretrained() -> Callable[..., Any]:
@@ -298,7 +321,8 @@ def _original_from_pretrained() -> Callable[..., Any]:
 def register() -> None:
     """Lets plain `from_pretrained` of transformers, and with it `pipeline`, load cut models, and all that `save` wrote, bit for bit.
 
-    It holds for the rest of this process. Calling it twice does no harm; `unregister` takes it back.
+    Files of a folder that `save` wrote are checked as `load` checks them. It holds for the rest of this process. Calling it twice does no harm;
+    `unregister` takes it back.
 
     Example:
         >>> hc.register()
@@ -313,15 +337,16 @@ def register() -> None:
         config = kwargs.get("config")
         location = {name: kwargs[name] for name in LOCATION_OPTIONS if name in kwargs}
         dtype = kwargs.get("dtype", kwargs.get("torch_dtype"))
+        folder = None if pretrained_model_name_or_path is None else _saved_folder(str(pretrained_model_name_or_path), location)
         if config is None and pretrained_model_name_or_path is not None and hasattr(cls, "config_class"):
             config = cls.config_class.from_pretrained(pretrained_model_name_or_path, **location)
         blocks = record.parse_cut_record(getattr(config, record.KEY, None))
+        listed = None if folder is None else check_saved_files(folder, is_cut=bool(blocks))
         if not blocks or getattr(cls, "_headcount_cut", False):
             result = original(cls, pretrained_model_name_or_path, *args, **kwargs)
         else:
             result = load_cut(cls, blocks, lambda loaded_class: original(loaded_class, pretrained_model_name_or_path, *args, **kwargs))
-        folder = None if pretrained_model_name_or_path is None else _state_folder(str(pretrained_model_name_or_path), location)
-        if folder is not None:
+        if folder is not None and listed is not None:
             _restore(result[0] if isinstance(result, tuple) else result, folder, dtype)
         return result
 

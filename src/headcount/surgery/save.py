@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from headcount import __version__
-from headcount.core.errors import ArtifactError, UnsupportedModel
+from headcount.core.errors import ArtifactError, UnsupportedModel, reraise_if_out_of_memory
 from headcount.core.folders import new_folder
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
@@ -134,6 +134,7 @@ def write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> 
     try:
         model.save_pretrained(folder, max_shard_size=max_shard_size)  # pyright: ignore[reportCallIssue]
     except RuntimeError as error:  # conversions to the layout of the first release count on the dense number of heads
+        reraise_if_out_of_memory(error)
         raise UnsupportedModel(
             f"transformers cannot write this {type(model).__name__}: {' '.join(str(error).split())[:300]}. It converts the weights to the layout "
             "of their first release on saving, which a cut of uneven head counts does not have; keep the dense model and the plan"

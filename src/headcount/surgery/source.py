@@ -63,7 +63,7 @@ def local_folder(
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.md", "*.jinja", "heads.state"]
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.md", "*.jinja", "*.spm", "*.codes", "*.tokenizer", "heads.state"]
     try:
         snapshot = snapshot_download(
             str(name),

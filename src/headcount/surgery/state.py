@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from headcount.core.errors import ArtifactError
+from headcount.core.errors import ArtifactError, reraise_if_out_of_memory
 from headcount.models.archs.cut_record import relative_path
 
 NAME = "heads.state"
@@ -117,6 +117,7 @@ def _read_state(path: Path) -> _State:
         usual = DTYPES[metadata["dtype"]] if metadata["dtype"] else None
         return _State(tensors, usual, {name: DTYPES[dtype] for name, dtype in json.loads(metadata["other_dtypes"]).items()})
     except Exception as error:  # whatever is wrong with the file, it was changed after it was written
+        reraise_if_out_of_memory(error)
         raise ArtifactError(f"{path} is damaged: {type(error).__name__}: {error}; restore it, or save the model again") from error
 
 

@@ -7,7 +7,7 @@ measure its latency → write the report.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from headcount.core.progress import Progress, check_progress, watch_work
 from headcount.core.scores import Scores
 from headcount.core.survivors import Survivors
 from headcount.data.chunks import chunks
+from headcount.data.draw import draw_examples
 from headcount.data.task import Task
 from headcount.importance.base import Importance
 from headcount.importance.rankings import agreements
@@ -237,7 +238,8 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     )
     run_folder.describe(record, heads)
     yield _find_heads(job, heads, requests)
-    yield _evaluate_dense(job, heads, run_folder)
+    limited = draw_examples(draw_examples(job.task, "selection", spec.reported), "report", spec.reported)
+    yield _evaluate_dense(replace(job, task=limited), heads, run_folder)
     scores = score_into(
         run_folder, job.model, job.task, spec.by, ScoreSettings(limit=spec.scored, seed=spec.seed), progress=job.progress("scoring")
     )
@@ -248,7 +250,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     pruning = Pruning(
         run_folder,
         job.model,
-        job.task,
+        limited,
         limit=spec.reported,
         command=job.command,
         companions=job.folder,

@@ -78,7 +78,7 @@ def certify(  # noqa: PLR0913 - three arguments, the rest by name
         tasks: A task, the name of one, or several of them.
         margin: How much worse the smaller model may be: a share of the dense model's metric ("1%") or points of it ("0.5pt").
         loss_margin: How much larger the loss may be, as a share ("2%"); by default the loss is shown and takes no part in the verdict.
-        limit: The most examples read of each task, those of the smallest content hash; None for all.
+        limit: The most examples read of each report split, drawn by the hash of their content; None for all.
         seed: Seeds the resampling.
         progress: A bar on a terminal or in a notebook (True), nothing (False), or a function that is called with (done, total).
 

@@ -11,11 +11,11 @@ from statistics import mean
 
 import numpy as np
 
-from headcount.core.evaluation import Evaluation, PairedDifference, compare_parts, compare_with
+from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
 from headcount.core.heads import Head
 from headcount.core.metric_range import shift_interval
 from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.stats.seed_parts import count_seeds, match_seeds, stack_seeds
+from headcount.core.stats.seed_parts import change_of_metric, stack_seeds
 from headcount.core.stats.seed_scores import SeedScores
 from headcount.core.stats.significance import joint_level
 from headcount.core.survivors import count_by
@@ -143,20 +143,11 @@ def average_evaluations(evaluations: Sequence[Evaluation], task: Task) -> Evalua
 def compare_evaluations(first: Evaluation, second: Evaluation, task: Task, *, seed: int = 0, level: float = 0.95) -> PairedDifference:
     """Returns the difference of the metric from the first to the second on the same examples, or of the loss where there is no metric.
 
-    By Tango's score method if every example is right or wrong in both, else (corpus metrics, means over seeds) by a paired bootstrap, in which the
-    metric of a resample is the mean over seeds of that of each.
+    `core.stats.seed_parts.change_of_metric` says by which test.
     """
-    total = task.metric.total if task.metric else None
-    if (
-        total is not None
-        and first.parts is not None
-        and second.parts is not None
-        and max(map(count_seeds, (first.parts, second.parts))) > 1
-    ):
-        (before, after), total_over_seeds = match_seeds((first.parts, second.parts), total)
-        return compare_parts(before, after, total_over_seeds, documents=first.documents, seed=seed, level=level)
-    changes = compare_with(first, second, total, seed=seed, level=level)
-    return changes.get("metric", changes["loss"])
+    if task.metric is None or first.parts is None or second.parts is None:
+        return compare_with(first, second, level=level)["loss"]
+    return change_of_metric(first, second, task.metric.total, seed=seed, level=level)
 
 
 @dataclass(frozen=True, slots=True)

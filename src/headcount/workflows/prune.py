@@ -36,7 +36,7 @@ from headcount.pruning.training.fine_tune import train_from_scratch
 from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
 from headcount.runs.layout import MODELS
 from headcount.runs.report.bench import Time
-from headcount.runs.report.certificates import describe_bound, headline
+from headcount.runs.report.certificates import describe_bound, describe_clip, headline
 from headcount.runs.report.plain import format_speed
 from headcount.runs.results import (
     PRUNED,
@@ -348,7 +348,8 @@ def card_sentences(spec: PruneSpec, certificate: TaskCertificate, timings: Seque
         f"{quality.dense:.4g}: {headline(certificate)}.",
     ]
     if by_loss is not None:
-        sentences.append(f"loss {by_loss.small:.4g}, the dense model's {by_loss.dense:.4g}: {describe_bound(by_loss)}.")
+        bound = f"{describe_bound(by_loss)}, {describe_clip(certificate, by_loss)}"
+        sentences.append(f"loss {by_loss.small:.4g}, the dense model's {by_loss.dense:.4g}: {bound}.")
     for batch, length in dict.fromkeys((row["batch"], row["length"]) for row in timings):
         by_model = {row["name"]: row for row in timings if (row["batch"], row["length"]) == (batch, length)}
         latencies = [

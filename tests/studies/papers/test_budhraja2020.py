@@ -187,6 +187,10 @@ def test_b6_roles_pruned_and_spared(tmp_path: Path) -> None:
     assert all(row["heads"] == 16 and row["perplexity"] > 1 for row in rows)
     figure = result.figure("roles")
     assert isinstance(figure, LineFigure) and {line.x for line in figure.lines} == {(16.0,)} and len(figure.lines) == 1 + 2 * len(heads)
+    for line in figure.lines:
+        role, _, order = ("random", "", "") if line.is_control else line.label.partition(": pruned ")
+        (row,) = [row for row in rows if (row["role"], row["its heads go"]) == (role, order)]
+        assert [line.y, line.low, line.high] == [(row[f"against the dense model{end}"],) for end in ("", " low", " high")]
     for content in ran.pruned:
         spec, gone = PruneSpec.from_dict(content["spec"]), set(content["removed"])
         if spec.method.name == "role" and spec.method.order == "prune":  # pyright: ignore[reportAttributeAccessIssue]

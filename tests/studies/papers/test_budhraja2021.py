@@ -186,6 +186,14 @@ def test_x6_change_of_weights(ran: PaperResult) -> None:
     table, figure = records(ran.results["X6"], "layers"), ran.results["X6"].figure("layers")
     assert [row["part"] for row in table] == [part for part in "qkvo" for _ in range(4)] and isinstance(figure, LineFigure)
     assert all(row["relative change low"] <= row["relative change"] <= row["relative change high"] for row in table)
+    for line in figure.lines:
+        own = [row for row in table if row["part"] == line.label]
+        for values, end in ((line.y, ""), (line.low, " low"), (line.high, " high")):
+            assert list(values) == [row[f"relative change{end}"] for row in own]
+    trends = records(ran.results["X6"], "trends")
+    assert [row["part"] for row in trends] == list("qkvo") and all(
+        -1 <= row["rank correlation"] <= 1 and 0 < row["p"] <= 1 for row in trends
+    )
 
 
 def test_x7_pruned_then_trained_on_the_first_language(ran: PaperResult) -> None:

@@ -105,10 +105,12 @@ def test_l10_speed_and_size(paper: PaperResult) -> None:
 
 def test_l11_survivors_by_layer(paper: PaperResult) -> None:
     result = paper.results["L11"]
-    for table in ("kinds", "layers"):
-        for row in result.table(table).records():
-            counts = [number for name, number in row.items() if name.startswith("encoder-self")]
-            assert sum(counts) == pytest.approx(row["heads"]) and row["heads"] + row["removed"] == 32
+    for row in result.table("kinds").records():
+        assert row["encoder-self low"] == row["encoder-self"] == row["encoder-self high"] == row["heads"] == 32 - row["removed"]
+    for row in result.table("layers").records():
+        counts = [number for name, number in row.items() if name.startswith("encoder-self")]
+        assert len(counts) == 4 and sum(counts) == pytest.approx(row["heads"]) and row["heads"] + row["removed"] == 32
+    assert all(isinstance(figure, HeatMap) for figure in result.figures), "of one kind of attention there is no figure by kind"
     for row in result.table("survivors").records():
         assert len({Head.parse(head) for head in str(row["survivors"]).split()}) == row["heads"], "exactly K heads stay for every seed"
     figure = next(figure for figure in result.figures if figure.name.startswith("layers by dsp"))
@@ -150,6 +152,12 @@ def test_exactly_k_stands_beside_what_a_penalty_leaves(paper: PaperResult) -> No
     assert isinstance(figure, LineFigure) and list(figure.lines[0].y) == list(counts.values())
     exact = result.table("exact").records()
     assert exact and all(row["heads"] == counts[row["λ"]] and "dsp" in str(row["method"]) for row in exact)
+    drawn = result.figure("exact")
+    assert isinstance(drawn, LineFigure)
+    for line, name in zip(drawn.lines, ("accuracy", "accuracy of λ"), strict=True):
+        by_size = sorted(exact, key=lambda row: row["heads"])
+        ends = [tuple(row[f"{name}{end}"] for row in by_size) for end in ("", " low", " high")]
+        assert [line.y, line.low, line.high] == ends and all(low <= y <= high for y, low, high in zip(*ends, strict=True))
 
 
 def test_l9_every_option_of_the_schedule_beside_the_default(paper: PaperResult) -> None:

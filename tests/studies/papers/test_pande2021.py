@@ -183,6 +183,14 @@ def test_p9_changes_by_layer(paper: Measured) -> None:
     assert [row["family"] for row in trends] == [*FAMILIES, "all roles"]
     assert all(-1 <= row["rank correlation with the layer"] <= 1 and 0 < row["p"] <= row["q"] <= 1 for row in trends)
     assert isinstance(figure, HeatMap) and figure.is_diverging and figure.columns == ("L0", "L1", "L2", "L3")
+    marked = {
+        (role, layer)
+        for role, marks in zip(figure.rows, figure.marks, strict=True)
+        for layer, mark in zip(figure.columns, marks, strict=True)
+        if mark
+    }
+    assert marked == {(row["role"], row["layer"]) for row in rows if row["roles lost"] or row["roles gained"]}
+    assert 0 < len(marked) < len(rows), "dots tell cells apart"
 
 
 def test_p10_from_delimiters_to_other_tokens(paper: Measured) -> None:

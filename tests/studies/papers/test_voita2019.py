@@ -167,7 +167,9 @@ def test_v7_role_map(paper: PaperResult) -> None:
     assert isinstance(figure, HeatMap) and len(rows) == N_HEADS
     assert cells(figure) == {(row["layer"], str(Head.parse(row["head"]).index)): row["number of families"] for row in rows}
     marked = result.figure("map-syntactic")
-    assert isinstance(marked, HeatMap) and marked.value.label == "strongest keys", "the definition reads no bias"
+    assert isinstance(marked, HeatMap) and (marked.value.label, marked.value.is_share) == ("share of tokens", True), (
+        "the definition reads no bias"
+    )
     assert cells(marked) == {(row["layer"], str(Head.parse(row["head"]).index)): row["strongest keys, syntactic"] for row in rows}
     assert sum(map(sum, marked.marks)) == sum("syntactic" in row["families"] for row in rows) > 0
 

@@ -12,6 +12,7 @@ import transformers
 import typer
 from torch import nn
 
+from headcount.app.console.format import format_duration
 from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions, TaskOptions, parse_named_values
 from headcount.app.console.session import Session
 from headcount.data.open_task import default_task, open_task, read_classes
@@ -57,7 +58,7 @@ def choose_device(name: str) -> torch.device:
 def note_model(session: Session, model: nn.Module, heads: HeadMap) -> None:
     """Notes device, dtype, class and heads of a model in one line."""
     first = next(model.parameters())
-    session.write_note(
+    session.write_note_once(
         f"{first.device}, {str(lowest_float_dtype(model))[6:]}, {type(model).__name__} ({heads.model_type}), {heads.describe()}"
     )
 
@@ -137,8 +138,13 @@ def open_named_task(session: Session, data: TaskOptions, model: nn.Module, folde
     task = open_task(builder, model, tokenizer_or_image_processor(model, folder, data.trust_remote_code), **data.task_arguments())
     task = replace(task, batch_size=data.examples_per_batch)
     sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
-    session.write_note(f"task {task.name}: {sizes}; seed {data.seed}")
+    session.write_note_once(f"task {task.name}: {sizes}; seed {data.seed}")
     return task
+
+
+def note_duration(session: Session, seconds: float, condition: str = "") -> None:
+    """Notes how long the work will take, before it begins."""
+    session.write_note(f"this takes about {format_duration(seconds)} on this machine{condition}")
 
 
 def note_power(session: Session, task: Task, limit: int | None) -> None:

@@ -11,7 +11,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -49,6 +49,8 @@ class Session:
     quiet: bool
     verbose: bool
     pulse: Pulse
+    written_once: set[str] = field(default_factory=set)
+    """The notes that `write_note_once` does not repeat."""
 
     @property
     def command(self) -> str:
@@ -69,6 +71,12 @@ class Session:
         """Writes a line to stderr unless the command is quiet."""
         if not self.quiet:
             write_error(text)
+
+    def write_note_once(self, text: str) -> None:
+        """Writes a line to stderr unless the command is quiet, or has written the same line by this function before."""
+        if text not in self.written_once:
+            self.written_once.add(text)
+            self.write_note(text)
 
     def begin_work(self, work: str) -> None:
         """Names the work that begins now; it is shown if it takes long."""

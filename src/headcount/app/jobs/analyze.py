@@ -7,14 +7,15 @@ from typing import Any
 
 from headcount.app.console.corpus import open_named_corpus
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import note_power, open_named_task, open_task_model
+from headcount.app.console.models import note_duration, note_power, open_named_task, open_task_model
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
 from headcount.core.files import absolute_path
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.runs.store import Run
 from headcount.workflows.analysis_spec import AnalysisSpec
-from headcount.workflows.analyze import AnalysisJob, check_names, run_analysis
+from headcount.workflows.analyze import AnalysisJob, check_names, plan_requests, run_analysis
+from headcount.workflows.estimate import estimate_analysis
 
 
 def analyze_model(
@@ -29,9 +30,12 @@ def analyze_model(
 ) -> None:
     """Runs all steps of an analysis in a run folder, or those that it does not hold yet."""
     check_names(spec)
-    model, _, folder = open_task_model(session, data)
+    model, heads, folder = open_task_model(session, data)
     task = open_named_task(session, data, model, folder)
     note_power(session, task, spec.reported)
+    note_duration(
+        session, estimate_analysis(model, task, heads, spec, plan_requests(spec, heads)), ", roles, profiles and latency left out"
+    )
     corpus, why_no_corpus = open_named_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
     if corpus is None:
         session.write_note(f"roles are left out: {why_no_corpus}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import typer
@@ -24,7 +25,8 @@ from headcount.surgery import manifest
 from headcount.surgery.certificate_file import attach_certificate
 from headcount.workflows.certify import CertificateRequest, certify_models
 
-FLIPS_SHOWN = 10
+FLIPS_SHOWN, SHOWN = 10, 160
+"""The most examples that are printed, and the most letters of one."""
 Margins = tuple[Margin | None, Margin | None]
 
 
@@ -111,6 +113,8 @@ def _show(session: Session, certificate: Certificate, tasks: Sequence[Task]) -> 
     for sentence in describe_certificate(certificate):
         session.write_line(sentence)
     for certified, task in zip(certificate.tasks, tasks, strict=True):
+        if certified.right_to_wrong or certified.wrong_to_right:
+            session.write_line(f"Examples of {task.name} whose answers changed, by their number in its report split:")
         for label, positions in (("right → wrong", certified.right_to_wrong), ("wrong → right", certified.wrong_to_right)):
             texts = _read_texts(task, (positions or ())[:FLIPS_SHOWN])
             for position, text in texts.items():
@@ -125,7 +129,7 @@ def _read_texts(task: Task, positions: Sequence[int]) -> dict[int, str]:
         return dict.fromkeys(positions, "")
     chosen = set(positions)
     return {
-        number: " | ".join(filter(None, (text.text, text.pair)))[:100]
+        number: shorten(" | ".join(filter(None, (text.text, text.pair))), SHOWN, placeholder=" …")
         for number, text in enumerate(task.texts.read("report"))
         if number in chosen
     }

@@ -15,6 +15,7 @@ from headcount.core.plan import Plan
 from headcount.models.archs import cut_record as record
 from headcount.pruning.training.trainer import checkpoint_damage, list_finished_checkpoints
 from headcount.runs.check import RunCheck
+from headcount.surgery import state
 from headcount.surgery.manifest import NAME, problems_of_folder
 from headcount.testing import laws
 
@@ -53,7 +54,7 @@ def _verify_training(folder: Path) -> Iterator[Problem]:
 
 def verify_model(folder: Path) -> tuple[list[Problem], int]:
     """Returns the problems of a model that headcount saved and its number of files; none for other models, which have no hashes."""
-    if not (folder / NAME).exists():
+    if not (folder / NAME).exists() and not (folder / state.NAME).exists():
         config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
         if not (isinstance(config, dict) and config.get(record.KEY)):
             return [], 0

@@ -12,7 +12,7 @@ from headcount.app.console.comparison import MeasureOptions, show_chosen, show_c
 from headcount.app.console.corpus import open_named_corpus
 from headcount.app.console.format import format_training
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import note_power, open_named_task, open_task_model, set_run_description
+from headcount.app.console.models import note_duration, note_power, open_named_task, open_task_model, set_run_description
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.pruning import PruningOptions, parse_head_count, read_removed_heads, split_methods
 from headcount.app.console.session import Session
@@ -27,6 +27,7 @@ from headcount.pruning.prune import check_request
 from headcount.runs.report.commands import task_words
 from headcount.runs.store import Run
 from headcount.workflows.compare import ComparisonJob, build_requests, run_comparison
+from headcount.workflows.estimate import estimate_pruning
 from headcount.workflows.prune import Pruning, estimate_training
 from headcount.workflows.remaining_roles import FamilyTest
 
@@ -80,6 +81,9 @@ def compare_pruners(
     note_power(session, task, data.limit)
     roles = _open_role_test(session, data, measure, model, model_folder, task) if measure.keep_models else None
     pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=model_folder, margin=margin)
+    unfinished = [spec for spec in specs if not pruning.is_finished(spec)]
+    if unfinished:
+        note_duration(session, estimate_pruning(model, task, heads, unfinished, limit=data.limit))
     estimate = estimate_training(pruning, specs)
     if estimate is not None:
         session.write_note(format_training(**asdict(estimate)))

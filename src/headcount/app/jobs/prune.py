@@ -11,7 +11,7 @@ import typer
 
 from headcount.app.console.format import format_training
 from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import note_power, open_named_task, open_task_model, set_run_description
+from headcount.app.console.models import note_duration, note_power, open_named_task, open_task_model, set_run_description
 from headcount.app.console.pruning import (
     PruningOptions,
     SizeOptions,
@@ -40,6 +40,7 @@ from headcount.runs.report.plain import format_speed
 from headcount.runs.store import Run
 from headcount.surgery.bench import BATCHES, LENGTHS
 from headcount.workflows.analysis_spec import BenchSizes
+from headcount.workflows.estimate import estimate_pruning
 from headcount.workflows.prune import Pruning, estimate_training, prune_sizes
 
 
@@ -87,6 +88,11 @@ def prune_model(
     pruning = Pruning(
         run, model, task, limit=data.limit, command=session.command, companions=folder, bench_sizes=bench_sizes, margin=margin
     )
+    requests = [spec.resized(n_kept) for n_kept in sizes] or [spec]
+    unfinished = [request for request in requests if not pruning.is_finished(request)]
+    if unfinished:
+        seconds = estimate_pruning(model, task, heads, unfinished, limit=data.limit)
+        note_duration(session, seconds, ", if every size is certified" if sizes else "")
     with session.progress("evaluating the dense model"):
         dense = pruning.evaluate_dense()
     tests: list[SizeTest] = []

@@ -22,8 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.betting import betting_bound, betting_p
+from headcount.core.stats.documents import sum_by_document
 from headcount.core.stats.metric_parts import Total
-from headcount.core.stats.resampling import resample_sums, sum_over_documents
+from headcount.core.stats.resampling import resample_sums
 from headcount.core.stats.samples import Array, finite, to_matching_arrays
 from headcount.core.stats.tango import PairedCounts
 
@@ -196,8 +197,8 @@ class BootstrapLoss(QualityLoss):
         wrong = self._worst_example(small) if worsen is None else worsen(small)
         changed = (dense != small).any(axis=1)
         if documents is not None:
-            changed = sum_over_documents(changed[:, None].astype(float), documents)[:, 0] > 0
-            dense, small, wrong = (sum_over_documents(parts, documents) for parts in (dense, small, wrong))
+            changed = sum_by_document(changed[:, None].astype(float), documents)[:, 0] > 0
+            dense, small, wrong = (sum_by_document(parts, documents) for parts in (dense, small, wrong))
         self.n, self.n_changed = len(dense), int(changed.sum())
         self._parts, self._seed = (dense, small, self._count_unseen_changes(small, wrong, changed)), seed
 

@@ -53,16 +53,6 @@ def resample_sums(rows: Array, seed: int, repeats: int) -> Array:
     return np.concatenate([draw(min(step, repeats - start))[:, 0] @ rows for start in range(0, repeats, step)])
 
 
-def sum_over_documents(parts: Array, documents: NDArray[np.int64]) -> Array:
-    """Returns the sums over the examples of each document, [documents, parts], from parts [examples, parts]."""
-    if len(documents) != len(parts):
-        raise StatisticsError(f"documents must name one for each of {len(parts)} examples, got {len(documents)}")
-    _, numbers = np.unique(documents, return_inverse=True)
-    sums = np.zeros((int(numbers.max()) + 1, parts.shape[1]))
-    np.add.at(sums, numbers, parts)
-    return sums
-
-
 def replicate(parts: Sequence[Samples], draw: Draw, repeats: int) -> Iterator[list[Array]]:
     """Yields chunks of means [rows, sets, heads], one array for each of `parts`; all parts get the same draws. Chunks bound the memory."""
     check_count(repeats, "repeats", 1)

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
+from headcount.core.errors import reraise_if_out_of_memory
 from headcount.importance.relevance.operations import FILLS, MATRIX_PRODUCTS, MOVES, SUMS, VIEWS
 from headcount.importance.relevance.tape import Slot, Tape, TapeNode
 
@@ -57,6 +58,7 @@ class Owners:
             else:
                 results = [None if slot is None else self._owners_by_batch_axis(node, slot) for slot in node.outputs]
         except RuntimeError as error:
+            reraise_if_out_of_memory(error)
             raise node.error(f"mixes examples in a way that cannot be followed ({error})") from error
         has_constants = node.name in FILLS or any(
             isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in tree_flatten(node.arguments)[0]

@@ -24,9 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from headcount.core.errors import GateError
+from headcount.core.errors import GateError, reraise_if_out_of_memory
 from headcount.core.heads import AttentionBlock
-from headcount.data.stream import reraise_if_out_of_memory
 from headcount.importance.replay.narrow_layer import NarrowLayer, propose_narrow_layers
 from headcount.importance.replay.packing import packed_linears
 from headcount.importance.replay.play import ModelPass, Read, Replayer, first_copy, relative_difference, rounding_tolerance

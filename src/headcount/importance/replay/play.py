@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
+from headcount.core.errors import reraise_if_out_of_memory
 from headcount.core.heads import AttentionBlock
-from headcount.data.stream import reraise_if_out_of_memory
 from headcount.importance.replay.calls import Forward, replace_forwards
 from headcount.importance.replay.narrow_layer import NarrowLayer, find_read_positions, select_positions
 from headcount.importance.replay.routes import Recording, Route, Survey, record_pass

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.core.errors import HeadcountError, OutOfMemory, ProbeError
+from headcount.core.errors import HeadcountError, OutOfMemory, ProbeError, is_out_of_memory
 from headcount.models.dummy_inputs import codebooks, media
 from headcount.models.dummy_inputs.lengths import probe_length
 from headcount.models.dummy_inputs.request import N_PADDED, Maker, Probe
@@ -102,7 +102,7 @@ def reporting_inputs(model: nn.Module, batch: Mapping[str, object], *, dummy: bo
         origin = "dummy inputs" if dummy else "the inputs"
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         text = f"{type(_unwrap_peft(model)).__name__} does not run on {origin} ({', '.join(shapes)}): {reason}; {_explain_remedy(model)}"
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in reason:
+        if is_out_of_memory(error):
             raise OutOfMemory(text) from error
         raise ProbeError(text) from error
 

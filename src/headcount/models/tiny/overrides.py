@@ -161,6 +161,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "led": {"attention_window": [4, 4]},
     "longcat_flash": {"qk_head_dim": 16},
     "longformer": {"attention_window": [4, 4]},
+    "lw_detr": {"backbone_config.image_size": 64, "backbone_config.num_windows": 4},
+    "lw_detr_vit": {"image_size": 64, "patch_size": 16, "num_windows": 4},
     "mamba2": {"num_heads": 12, "head_dim": 8, "n_groups": 1},
     "mask2former": {"feature_size": 96, "mask_feature_size": 96, "hidden_dim": 96},
     "mllama": {"vision_config.vision_output_dim": 96},
@@ -171,10 +173,19 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "moonshine_streaming": {"num_key_value_heads": 6},
     "oneformer": {"conv_dim": 96, "mask_dim": 96, "hidden_dim": 96},
     "reformer": {"axial_pos_embds_dim": [16, 32], "axial_pos_shape": [8, 16], "lsh_attn_chunk_length": 4, "local_attn_chunk_length": 4},
+    "rt_detr_v2": {"decoder_layers": 3},
+    "seggpt": {"merge_index": 0, "intermediate_hidden_state_indices": [0, 1]},
     "tvp": {"max_img_size": 64, "visual_prompt_size": 8},
+    "vilt": {"num_images": 2},
     "vipllava": {"vision_feature_layers": [-1, -2]},
     "vjepa2": {"frames_per_clip": 4, "crop_size": 32, "pred_hidden_size": 48, "pred_num_mask_tokens": 2},
     "xmod": {"default_language": "en_XX"},
+    "zamba": {
+        "num_hidden_layers": 6,
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid", "mamba", "mamba"],
+        "attention_hidden_size": 96,
+        "attention_head_dim": 16,
+    },
 }
 
 # Attributes that a model's code reads although its configuration class does not declare them.

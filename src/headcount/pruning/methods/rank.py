@@ -52,6 +52,11 @@ class Rank(Pruner):
             return super().__str__()
         return self.by + Pruner.__str__(replace(self, by="gradient")).removeprefix(self.name)
 
+    def count_passes(self, n_heads: int) -> float:
+        """Returns the passes of the scores, of every step where they are estimated again; an ablation takes half of one for every head."""
+        of_scores = n_heads / 2 if Importance.parse(self.by).info.measures_loss else 3.0
+        return of_scores * (1 / self.step if self.again else 1.0)
+
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan, and the metric after each step where there are steps."""
         stop = _StopRule.of(context, self.stop) if self.stop else None

@@ -46,6 +46,11 @@ class SurgeonPruner(Pruner):
     limit: int = option(FIT_EXAMPLES, "Calibration examples that costs and repairs are computed on", minimum=1)
     info = PrunerInfo("structured optimal brain surgeon (Hassibi & Stork 1993), with repair")
 
+    def count_passes(self, n_heads: int) -> float:
+        """Returns the passes of the rounds, each an order of removal and a repair, and of the plans that are repaired and compared."""
+        del n_heads
+        return 4.0 * self.rounds + (10.0 if self.rivals else 0.0)
+
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan, with the rise of the loss that is expected of every removal, and the KL to dense of every candidate."""
         first = context.once(("order", context.budget.unit, self.limit), lambda: self.order_units(context, context.model))

@@ -10,14 +10,14 @@ from headcount.core.margin import Margin
 from headcount.core.metric_range import point_of
 from headcount.core.sizes import SizeTest, smallest_certified
 from headcount.core.stats.power import certifiable_loss_of_accuracy, certifiable_rise_of_loss
+from headcount.runs.report.plain import plural
 
 
-def format_loss(quantity: str, loss: float, *, up: bool = False) -> str:
-    """Returns a loss of quality with its unit: `1.3 points`, `0.8 BLEU`, `0.02 nats`; bounds are rounded up, since they hold as they are written."""
-    number = loss / (1 if quantity == "loss" else point_of(quantity))
-    size = _round_up(number) if up and 0.001 <= number < 100 else _format(number)
+def format_loss(quantity: str, loss: float) -> str:
+    """Returns a loss of quality with its unit: `1.3 points`, `0.8 BLEU`, `0.02 nats`."""
     if quantity == "loss":
-        return f"{size} nats"
+        return f"{_format(loss)} nats"
+    size = _format(loss / point_of(quantity))
     return f"{size} {'point' if size == '1' else 'points'}" if point_of(quantity) < 1 else f"{size} {quantity}"
 
 
@@ -26,28 +26,36 @@ def describe_bound(bound: QualityBound) -> str:
     by = "" if bound.quantity == "loss" or point_of(bound.quantity) == 1 else f" by {bound.quantity}"
     if bound.bound <= 0:
         return f"better than the dense model{by or f' by {bound.quantity}'}"
-    return f"at most {format_loss(bound.quantity, bound.bound, up=True)} worse{by}"
+    return f"at most {format_bound(bound)} worse{by}"
 
 
 def headline(task: TaskCertificate) -> str:
     """Returns the bound of a task with its conditions: `at most 1.3 points worse by accuracy (95 %, one-sided, n = 500)`."""
     documents = "" if task.n_documents is None else f" from {task.n_documents} documents"
-    return f"{describe_bound(task.quality)} (95 %, one-sided, n = {task.n_examples}{documents})"
+    clip = f", {describe_clip(task, task.quality)}" if task.quality.clip else ""
+    return f"{describe_bound(task.quality)} (95 %, one-sided, n = {task.n_examples}{documents}{clip})"
+
+
+def describe_clip(task: TaskCertificate, bound: QualityBound) -> str:
+    """Returns how much one example counts for at most in a bound that clips: `counting up to 2 nats per example`."""
+    return f"counting up to {bound.clip:g} nats per {'token' if task.quality.quantity == 'perplexity' else 'example'}"
 
 
 def format_bound(bound: QualityBound) -> str:
-    """Returns the bound for a cell of a table: `1.3 points`, or `none` where the model is better."""
-    return format_loss(bound.quantity, bound.bound, up=True) if bound.bound > 0 else "none"
+    """Returns the bound for a cell of a table, rounded up: `1.3 points`, or `none` where the model is better."""
+    return format_loss(bound.quantity, _round_up(bound.bound)) if bound.bound > 0 else "none"
 
 
 def describe_smallest_margin(bound: QualityBound) -> str:
-    """Returns the smallest margin that these data certify for one model, in points and as a share: `1.4pt (1.6%)`."""
+    """Returns the smallest margin that these data certify for one model, in points and as a share, `1.4pt (1.6%)`; or why there is none."""
+    if bound.reason:
+        return f"none: {bound.reason}"
     if bound.bound <= 0:
         return "any margin"
-    share = None if bound.relative_bound is None else f"{_round_up(100 * bound.relative_bound)}%"
+    share = None if bound.relative_bound is None else f"{_round_up(100 * bound.relative_bound):.6g}%"
     if bound.quantity == "loss":
         return share or "none"
-    points = f"{_round_up(bound.bound / bound.point)}pt"
+    points = f"{_round_up(bound.bound / bound.point):.6g}pt"
     return points if share is None else f"{points} ({share})"
 
 
@@ -72,31 +80,31 @@ def describe_power(n_examples: int, metric: str) -> str:
     if metric != "accuracy":
         few = "" if n_examples >= FEWEST_RESAMPLED else f", and a verdict needs {FEWEST_RESAMPLED}"
         return f"with {n_examples:,} examples the bound of {metric} is found by resampling{few}"
-    points = format_loss(metric, certifiable_loss_of_accuracy(n_examples), up=True)
+    points = format_loss(metric, certifiable_loss_of_accuracy(n_examples))
     return (
         f"with {n_examples:,} examples a margin of {points} can be certified if one prediction in fifty changes and the model is no worse"
     )
 
 
-def _round_up(number: float) -> str:
-    """Returns a number rounded up to two digits that matter."""
-    digits = 1 - floor(log10(number)) if number > 0 else 0
-    return f"{ceil(number * 10**digits - 1e-9) / 10**digits:.6g}"
+def _round_up(number: float) -> float:
+    """Returns a number above 0 rounded up to two digits that matter: a bound that is rounded down may not hold."""
+    digits = 1 - floor(log10(number))
+    return ceil(number * 10.0**digits - 1e-9) / 10.0**digits
 
 
 def describe_verdict(bound: QualityBound) -> str:
     """Returns the verdict on one bound against its margin, with the number of examples that would decide where it is open."""
-    margin = f"a margin of {bound.margin}"
+    margin = f"the margin of {bound.margin}"
     if bound.margin.endswith("%") and bound.margin_size is not None:
         margin += f" ({format_loss(bound.quantity, bound.margin_size)})"
     if bound.verdict == "certified":
-        return f"certified: not worse by {margin} or more"
+        return f"certified: it loses less than {margin}"
     if bound.verdict == "worse":
         return f"worse: it loses more than {margin}, at least {format_loss(bound.quantity, bound.at_least)}"
     if bound.reason:
         return f"undecided against {margin}: {bound.reason}"
     if bound.n_needed is None:
-        return f"undecided against {margin}: the observed loss is no smaller, so that more data will probably not certify this model"
+        return f"undecided against {margin}: the loss observed is not below it, so more data will probably not certify this model"
     return f"undecided against {margin}: about {bound.n_needed:,} examples would decide"
 
 
@@ -109,10 +117,10 @@ def describe_certificate(certificate: Certificate) -> list[str]:
         sentences.append(f"{name}{headline(task)}.")
         sentences += [f"{describe_verdict(bound)}." for bound in bounds_of(task) if bound.verdict is not None]
         if task.by_loss is not None:
-            sentences.append(f"By the loss {describe_bound(task.by_loss)}, at most {task.by_loss.clip:g} nats per example counted.")
+            sentences.append(f"By the loss {describe_bound(task.by_loss)}, {describe_clip(task, task.by_loss)}.")
         if task.right_to_wrong is not None and task.wrong_to_right is not None:
             sentences.append(
-                f"{len(task.right_to_wrong)} examples went from right to wrong, {len(task.wrong_to_right)} from wrong to right."
+                f"{plural(len(task.right_to_wrong), 'example')} went from right to wrong, {len(task.wrong_to_right)} from wrong to right."
             )
     if len(certificate.tasks) > 1 and certificate.verdict is not None:
         sentences.append(f"All tasks together, each of which must hold: {certificate.verdict}.")

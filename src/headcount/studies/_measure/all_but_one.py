@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from headcount.core.evaluation import PairedDifference
+from headcount.core.evaluation import PairedDifference, rise_of_loss
 from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.stats.means import MeanDifference, mean_interval
+from headcount.core.stats.means import MeanDifference
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import Ablation, StudyContext
@@ -65,7 +65,7 @@ def reduce_layers(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
         changes = None, None
         if task.metric is not None:
             changes = compare_evaluations(chosen_dense, chosen, task, seed=seed), compare_evaluations(dense, pruned, task, seed=seed)
-        rise = mean_interval(pruned.losses - dense.losses)
+        rise = rise_of_loss(dense, pruned)
         block = blocks.get(name)
         rows.append(
             LayerRow(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeptRow:
-    """The survivors of one method at one number of heads: by kind and by layer as means over seeds, and their addresses for every seed."""
+    """The survivors of one method at one number of heads: by kind and by layer as means over seeds, the fewest and the most of a seed
+    by kind, and their addresses for every seed."""
 
     method: str
     n_kept: int
@@ -27,6 +28,7 @@ class KeptRow:
     seeds: tuple[int, ...]
     by_kind: Mapping[str, float]
     by_layer: Mapping[str, float]
+    range_by_kind: Mapping[str, tuple[float, float]]
     survivors: tuple[tuple[str, ...], ...]
 
     def to_dict(self) -> dict[str, object]:
@@ -57,6 +59,9 @@ def count_kept_in_grid(grid: Grid) -> KeptHeads:
     for point in grid.points:
         survivors = tuple(tuple(str(head) for head in grid.heads if head in heads) for heads in point.survivors)
         by_kind, by_layer = count_by(blocks, point.survivors), count_by(blocks, point.survivors, layers=True)
-        rows.append(KeptRow(point.method, point.n_kept, len(grid.heads) - point.n_kept, point.seeds, by_kind, by_layer, survivors))
+        of_seeds = [count_by(blocks, [heads]) for heads in point.survivors]
+        ranges = {kind: (min(counts[kind] for counts in of_seeds), max(counts[kind] for counts in of_seeds)) for kind in by_kind}
+        n_removed = len(grid.heads) - point.n_kept
+        rows.append(KeptRow(point.method, point.n_kept, n_removed, point.seeds, by_kind, by_layer, ranges, survivors))
     dense = [{place: round(number) for place, number in count_by(blocks, everything, layers=layers).items()} for layers in (False, True)]
     return KeptHeads(dense[0], dense[1], rows)

@@ -56,12 +56,13 @@ class PenaltyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactRow(DifferenceRow):
-    """A method that takes a number of heads, at the mean number that λ left: its score, that of λ, and the first minus the second."""
+    """A method that takes a number of heads, at the mean number that λ left: its score, that of λ, and the first minus the second (`change`)."""
 
     penalty: float
     n_kept: int
     method: str
     score: float
+    against_dense: PairedDifference
     score_of_penalty: float
 
 
@@ -159,7 +160,13 @@ def _train_exact_counts(
         change = grid.compare(point, points[penalty], seed=context.seed)
         exact.append(
             ExactRow(
-                penalty=penalty, n_kept=size, method=point.method, score=point.mean, score_of_penalty=points[penalty].mean, change=change
+                penalty=penalty,
+                n_kept=size,
+                method=point.method,
+                score=point.mean,
+                against_dense=point.change,
+                score_of_penalty=points[penalty].mean,
+                change=change,
             )
         )
     return exact

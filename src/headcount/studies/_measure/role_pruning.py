@@ -84,12 +84,15 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
 
 def estimate_effort(study: RolePruning, context: StudyContext) -> Effort:
     """Returns the evaluations of all models, roles and the training steps; as if every role had a level of its own."""
-    n_train, n_report = len(context.task.calibration), len(context.task.report)
+    task = context.task
+    n_train, n_report, n_selection = (
+        min(len(split), context.limit or len(split)) for split in (task.calibration, task.report, task.selection)
+    )
     n_levels = len(study.keep) or 4
     n_models = n_levels * (2 * len(study.roles_by_name) + 1) * study.seeds
     recipe = Recipe(train_batch=study.train_batch)
     steps = 0 if study.recover is None else recipe.with_length(study.recover).n_steps(n_train)
-    passes = (n_models + 1) * min(n_report, context.limit or n_report) + len(study.roles_by_name) * study.seeds * min(n_train, SENTENCES)
+    passes = n_report + n_models * (n_report + n_selection) + len(study.roles_by_name) * study.seeds * min(n_train, SENTENCES)
     return Effort(passes=passes, steps=steps * n_models * study.train_batch / STEP_BATCH)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headcount.core.evaluation import Evaluation
+from headcount.core.evaluation import Evaluation, rise_of_loss
 from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.stats.means import MeanDifference, mean_interval
+from headcount.core.stats.means import MeanDifference
 from headcount.data.task import Task
 from headcount.studies._base import Ablation, StudyContext
 from headcount.studies._gated import evaluate_without, means_for
@@ -61,7 +61,7 @@ def remove_each_head(context: StudyContext, study: str, ablation: Ablation) -> t
                 index=head.index,
                 score=evaluation.score,
                 change=compare_evaluations(dense, evaluation, task, seed=context.seed),
-                rise=mean_interval(evaluation.losses - dense.losses),
+                rise=rise_of_loss(dense, evaluation),
             )
         )
     return dense, correct_rows(rows)

@@ -58,7 +58,8 @@ class Budhraja2020(Paper):
         title="On the weak link between importance and prunability of attention heads",
         authors=("Budhraja, Aakriti", "Pande, Madhura", "Nema, Preksha", "Kumar, Pratyush", "Khapra, Mitesh M."),
         year=2020,
-        venue="EMNLP",
+        venue="Proceedings of the 2020 Conference on Empirical Methods in Natural Language Processing (EMNLP)",
+        details={"pages": "3230--3235", "doi": "10.18653/v1/2020.emnlp-main.260"},
     )
 
     @property

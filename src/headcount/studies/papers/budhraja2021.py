@@ -36,6 +36,8 @@ class Budhraja2021(Paper):
         authors=("Budhraja, Aakriti", "Pande, Madhura", "Kumar, Pratyush", "Khapra, Mitesh M."),
         year=2021,
         venue="arXiv",
+        entry="misc",
+        details={"eprint": "2109.12683", "archiveprefix": "arXiv"},
     )
 
     def items(self, subject: Subject) -> Sequence[Item]:

@@ -45,7 +45,9 @@ class Li2021(Paper):
         title="Differentiable Subset Pruning of Transformer Heads",
         authors=("Li, Jiaoda", "Cotterell, Ryan", "Sachan, Mrinmaya"),
         year=2021,
-        venue="Transactions of the Association for Computational Linguistics 9",
+        venue="Transactions of the Association for Computational Linguistics",
+        entry="article",
+        details={"volume": "9", "pages": "1442--1459", "doi": "10.1162/tacl_a_00436"},
     )
 
     def items(self, subject: Subject) -> list[Item]:
@@ -57,8 +59,8 @@ class Li2021(Paper):
         comparison = self._pruning_curve(joint, pipelined, straight, gates, gradient)
         only_other = "the model translates: L7 is the figure for such models" if translates else "the model has no cross-attention: see L6"
         return [
-            Item("L1", "Joint training of weights and head importances", "section 4", self._pruning_curve(joint)),
-            Item("L2", "Pipelined: head importances on frozen weights, then a fine-tune", "section 4", pipelined_curve),
+            Item("L1", "Joint training of weights and head importances", "section 4.3", self._pruning_curve(joint)),
+            Item("L2", "Pipelined: head importances on frozen weights, then a fine-tune", "section 4.3", pipelined_curve),
             Item("L3", "Straight-through estimation", "section 4", self._pruning_curve(straight)),
             Item("L4", "Baseline: L0 gates of Voita et al. 2019 at the same number of heads", "section 5", self._pruning_curve(gates)),
             Item("L5", "Baseline: gradient importance of Michel et al. 2019", "section 5", self._pruning_curve(gradient)),
@@ -84,7 +86,10 @@ class Li2021(Paper):
             Item("L11", "Survivors by layer as K shrinks", "section 6", self._make_study(Kept, (joint,))),
             Item("L12", "Gates and temperature during training", "section 3", self._training_log(joint)),
             Item(
-                "L13", "The published schedule of the temperature", "section 5", self._pruning_curve(_published_schedule(translates), joint)
+                "L13",
+                "The published schedule of the temperature",
+                "Appendix A",
+                self._pruning_curve(_published_schedule(translates), joint),
             ),
         ]
 

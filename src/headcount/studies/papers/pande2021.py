@@ -36,6 +36,7 @@ class Pande2021Paper(Paper):
         authors=("Pande, Madhura", "Budhraja, Aakriti", "Nema, Preksha", "Kumar, Pratyush", "Khapra, Mitesh M."),
         year=2021,
         venue="Proceedings of the AAAI Conference on Artificial Intelligence",
+        details={"volume": "35", "number": "15", "pages": "13613--13621"},
     )
 
     def items(self, subject: Subject) -> Sequence[Item]:
@@ -95,7 +96,7 @@ SHARES = Table(
     "published",
     (Column("model"), Column("family"), Column("share of heads, mean", format=".0%")),
     (("multilingual BERT", "delimiter", 0.68),),
-    "Heads of a family in Pande et al. 2021",
+    "Heads of a family, by the test of Pande et al. 2021",
 )
 OVERLAP = Table(
     "published",
@@ -104,5 +105,5 @@ OVERLAP = Table(
         ("BERT", "heads that are both local and syntactic", 0.42, 0.88),
         ("multilingual BERT", "syntactic heads that are also local", 0.71, 0.71),
     ),
-    "Heads of several families in Pande et al. 2021",
+    "Heads of several families, by the test of Pande et al. 2021",
 )
