@@ -62,6 +62,10 @@ class Rate:
         return cls(sum(seen) / len(seen) if seen else 0.0, len(seen) / len(hits))
 
 
+Key = tuple[str, str, str, int, int, str]
+"""What tells an experiment, or its row, from others: table, procedure, generator, n, draws and limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measurement: what was simulated, how often it happened, and the limit that it must keep."""
@@ -74,6 +78,11 @@ class Row:
     rate: float
     limit: str
     shown: float = 1.0
+
+    @property
+    def key(self) -> Key:
+        """What tells it from other rows."""
+        return self.table, self.procedure, self.generator, self.n, self.draws, self.limit
 
     @property
     def holds(self) -> bool:
@@ -105,7 +114,7 @@ class Experiment:
     measure: Callable[[], Rate]
 
     @property
-    def key(self) -> tuple[object, ...]:
+    def key(self) -> Key:
         """What tells it from others."""
         return self.table, self.procedure, self.generator, self.n, self.draws, self.limit
 
@@ -479,8 +488,8 @@ def power_experiments(draws: int) -> Iterator[Experiment]:
             dense = np.where(random.random(2000) < 0.9, true, 1 - true)
             small = np.where(change < 0.02, 1 - true, dense)
             dense = np.where((change >= 0.02) & (change < 0.04), 1 - true, dense)
-            both = [evaluation_of("F1", np.eye(4)[2 * true + answers]) for answers in (dense, small)]
-            hits.append(bound_of_metric(*both, total, Margin.parse("3pt"), seed=seed).verdict == "certified")
+            before, after = (evaluation_of("F1", np.eye(4)[2 * true + answers]) for answers in (dense, small))
+            hits.append(bound_of_metric(before, after, total, Margin.parse("3pt"), seed=seed).verdict == "certified")
         return Rate.of(hits)
 
     def one_harmless_head() -> Rate:
@@ -787,12 +796,7 @@ def main() -> int:
     options = parser.parse_args()
     again = options.again
     known = {experiment.key: experiment for experiment in plan(options.draws)}
-    stored = {
-        key: row
-        for row in read_rows()
-        if (key := (row.table, row.procedure, row.generator, row.n, row.draws, row.limit)) in known
-        and (again is None or again not in row.procedure)
-    }
+    stored = {row.key: row for row in read_rows() if row.key in known and (again is None or again not in row.procedure)}
     started = time.process_time()
     for number, (key, experiment) in enumerate(known.items(), 1):
         if key in stored:
