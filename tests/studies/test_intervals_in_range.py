@@ -61,6 +61,7 @@ def test_the_curve_shows_scores_in_range_and_the_difference_shows_what_is_tested
         interval=(None, None),
         deviation=None,
         change=CHANGE,
+        joint=CHANGE,
         against_random=None,
         kept_by_kind={},
         band=shift_interval(evaluation("accuracy", 0.99), CHANGE),

@@ -8,13 +8,13 @@ from math import sqrt
 import numpy as np
 
 from headcount.core.stats.documents import Documents, sum_by_document, values_by_document
-from headcount.core.stats.means import MeanDifference, mean_interval
+from headcount.core.stats.means import FEWEST_NONZERO, MeanDifference, mean_interval
 from headcount.core.stats.metric_parts import Total
-from headcount.core.stats.resampling import draw_with_replacement
+from headcount.core.stats.resampling import resample_sums
 from headcount.core.stats.significance import paired_bootstrap, tango
 
-N_RESAMPLES, NUMBERS_AT_ONCE = 1000, 2**21
-"""Resamples of an interval, and how many numbers of them are in memory at a time."""
+N_RESAMPLES = 1000
+"""Resamples of an interval of a metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,9 @@ class PairedDifference:
     by: str
 
 
-def compare_with(dense: Evaluation, pruned: Evaluation, total: Total | None = None, *, seed: int = 0) -> dict[str, PairedDifference]:
+def compare_with(
+    dense: Evaluation, pruned: Evaluation, total: Total | None = None, *, seed: int = 0, level: float = 0.95
+) -> dict[str, PairedDifference]:
     """Returns the paired differences of a model from the dense model on the same examples, or documents where the data name them.
 
     Args:
@@ -83,25 +85,38 @@ def compare_with(dense: Evaluation, pruned: Evaluation, total: Total | None = No
         pruned: The evaluation of the other model.
         total: Turns summed parts into the metric (`Metric.total`); None compares losses only.
         seed: Seeds the bootstrap.
+        level: The confidence of the intervals.
 
     Returns:
         "loss", by Hall's t, and "metric": by Tango's score interval if every example is right or wrong, else by a paired bootstrap.
     """
-    shift = rise_of_loss(dense, pruned)
+    shift = rise_of_loss(dense, pruned, level=level)
     differences = {"loss": PairedDifference(shift.difference, shift.low, shift.high, shift.p, "Hall's t")}
     if dense.parts is None or pruned.parts is None or total is None:
         return differences
     if dense.documents is None and is_right_or_wrong(dense) and is_right_or_wrong(pruned):
-        change, by = tango(dense.parts[:, 0], pruned.parts[:, 0]), "Tango"
-    else:
-        before, after = (count_documents(parts, dense.documents) for parts in (dense.parts, pruned.parts))
-        change, by = paired_bootstrap(before, after, total, seed=seed), "paired bootstrap"
-    return {**differences, "metric": PairedDifference(change.difference, change.low, change.high, change.p, by)}
+        change = tango(dense.parts[:, 0], pruned.parts[:, 0], level=level)
+        return {**differences, "metric": PairedDifference(change.difference, change.low, change.high, change.p, "Tango")}
+    return {**differences, "metric": compare_parts(dense.parts, pruned.parts, total, documents=dense.documents, seed=seed, level=level)}
 
 
-def rise_of_loss(dense: Evaluation, pruned: Evaluation) -> MeanDifference:
+def compare_parts(
+    dense: np.ndarray, pruned: np.ndarray, total: Total, *, documents: Documents = None, seed: int = 0, level: float = 0.95
+) -> PairedDifference:
+    """Returns the difference of a metric of summed parts [examples, parts], by a paired bootstrap over examples, or over documents.
+
+    Where fewer than `FEWEST_NONZERO` of these changed, there is no interval and no p-value: resampling cannot see what did not occur.
+    """
+    before, after = (count_documents(parts, documents) for parts in (dense, pruned))
+    change, by = paired_bootstrap(before, after, total, seed=seed, level=level), "paired bootstrap"
+    if (before != after).any(axis=1).sum() < FEWEST_NONZERO:
+        return PairedDifference(change.difference, None, None, None, by)
+    return PairedDifference(change.difference, change.low, change.high, change.p, by)
+
+
+def rise_of_loss(dense: Evaluation, pruned: Evaluation, *, level: float = 0.95) -> MeanDifference:
     """Returns the change of the mean loss on the same examples, by the t statistic with Hall's transform over examples, or over documents."""
-    return mean_interval(values_by_document(pruned.losses - dense.losses, dense.documents))
+    return mean_interval(values_by_document(pruned.losses - dense.losses, dense.documents), level=level)
 
 
 def count_documents(parts: np.ndarray, documents: Documents) -> np.ndarray:
@@ -121,8 +136,7 @@ def interval(evaluation: Evaluation, total: Total | None) -> tuple[float | None,
     parts = count_documents(evaluation.parts, evaluation.documents)
     if len(parts) < 2:
         return None, None
-    draw, step = draw_with_replacement(len(parts), 0), max(1, NUMBERS_AT_ONCE // len(parts))
-    resampled = np.concatenate([total(draw(min(step, N_RESAMPLES - start))[:, 0] @ parts) for start in range(0, N_RESAMPLES, step)])
+    resampled = total(resample_sums(parts, 0, N_RESAMPLES))
     if not np.isfinite(resampled).all():
         return None, None
     low, high = np.quantile(resampled, [0.025, 0.975])

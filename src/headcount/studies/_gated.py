@@ -16,7 +16,6 @@ from headcount.core.evaluation import Evaluation, rise_of_loss
 from headcount.core.heads import Head
 from headcount.core.stats.means import MeanDifference
 from headcount.core.stats.seed_parts import change_of_metric
-from headcount.core.stats.significance import Difference
 from headcount.data.chunks import batches
 from headcount.data.task import Split, Task
 from headcount.models.gates import HeadGates, Replacement
@@ -32,10 +31,10 @@ class Drop:
     """Change of the loss and of the metric between two models on the same examples."""
 
     loss: MeanDifference
-    metric: Difference | None
+    metric: MeanDifference | None
 
     @property
-    def score(self) -> Difference | MeanDifference:
+    def score(self) -> MeanDifference:
         """The change of the metric, or of the loss where there is no metric."""
         return self.metric if self.metric is not None else self.loss
 
@@ -52,7 +51,8 @@ def measure_drop(dense: Evaluation, pruned: Evaluation, task: Task, *, seed: int
     loss = rise_of_loss(dense, pruned)
     if task.metric is None or dense.parts is None or pruned.parts is None:
         return Drop(loss, None)
-    return Drop(loss, change_of_metric(dense, pruned, task.metric.total, seed=seed)[0])
+    change = change_of_metric(dense, pruned, task.metric.total, seed=seed)
+    return Drop(loss, MeanDifference(change.difference, change.low, change.high, change.p))
 
 
 def admit_model(run: Run | None, model: nn.Module) -> None:

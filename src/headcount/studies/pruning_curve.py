@@ -117,7 +117,8 @@ def _table(rows: Sequence[MethodRow], metric: str) -> Table:
         for row in rows
     ]
     title = (
-        f"{metric} by the number of heads that stay, with the paired interval over examples; q corrects the differences from random heads"
+        f"{metric} by the number of heads that stay, with paired intervals that hold for all sizes of a method together; q corrects the "
+        "differences from random heads"
     )
     return Table("curve", columns, tuple(cells), title)
 
@@ -193,16 +194,16 @@ def _score_by_share_removed_figure(rows: Sequence[MethodRow], metric: str, *, n:
 
 
 def _difference_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
-    """Returns the tested numbers: the differences from the dense model, with their own paired intervals."""
+    """Returns the differences from the dense model, with paired intervals that hold for all sizes of a method together."""
     return LineFigure(
         name="difference",
-        title=f"Difference of {metric} from the dense model on the same examples, 95 % intervals",
+        title=f"Difference of {metric} from the dense model on the same examples, 95 % for all sizes of a method together",
         x=Axis("heads removed", is_share=True),
         y=Axis(f"difference of {metric}"),
         table="curve",
         n=n,
         note=_labels(rows).note,
-        lines=_curve_lines(rows, lambda row: (row.change.difference, row.change.low, row.change.high), lambda row: 0.0),
+        lines=_curve_lines(rows, lambda row: (row.joint.difference, row.joint.low, row.joint.high), lambda row: 0.0),
         references=(Reference("dense model", 0.0),),
     )
 

@@ -70,16 +70,15 @@ def _table(rows: Sequence[TransferRow]) -> Table:
         Column("heads"),
         *interval_columns("Pearson", ".2f"),
         Column("p", format=".2g"),
-        *interval_columns("Pearson without noise", ".2f"),
+        Column("Pearson without noise", format=".2f"),
         *interval_columns("Spearman", ".2f"),
         Column("p of Spearman", format=".2g"),
     )
     cells = []
     for row in rows:
-        numbers: list[float | None] = [None] * 11
+        numbers: list[float | None] = [None] * 9
         if row.pearson is not None and row.spearman is not None:
-            true = row.pearson.without_noise
-            numbers = [row.pearson.value, row.pearson.low, row.pearson.high, row.pearson.p, true.value, true.low, true.high]
+            numbers = [row.pearson.value, row.pearson.low, row.pearson.high, row.pearson.p, row.pearson.without_noise]
             numbers += [row.spearman.value, row.spearman.low, row.spearman.high, row.spearman.p]
         cells.append((row.task, row.other, row.quantity, row.n_heads, *numbers))
     return Table("correlations", columns, tuple(cells), "Correlation over heads of the changes on two tasks; intervals over examples")

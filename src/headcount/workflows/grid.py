@@ -17,6 +17,7 @@ from headcount.core.metric_range import shift_interval
 from headcount.core.stats.corrected_rows import correct_rows
 from headcount.core.stats.seed_parts import change_of_metric, stack_seeds
 from headcount.core.stats.seed_scores import SeedScores
+from headcount.core.stats.significance import joint_level
 from headcount.core.survivors import count_by
 from headcount.data.share_above_chance import Share
 from headcount.data.task import Task
@@ -139,15 +140,14 @@ def average_evaluations(evaluations: Sequence[Evaluation], task: Task) -> Evalua
     return replace(first, losses=losses, parts=parts[:, 0] if (parts == parts[:, :1]).all() else parts, value=value)
 
 
-def compare_evaluations(first: Evaluation, second: Evaluation, task: Task, *, seed: int = 0) -> PairedDifference:
+def compare_evaluations(first: Evaluation, second: Evaluation, task: Task, *, seed: int = 0, level: float = 0.95) -> PairedDifference:
     """Returns the difference of the metric from the first to the second on the same examples, or of the loss where there is no metric.
 
     `core.stats.seed_parts.change_of_metric` says by which test.
     """
     if task.metric is None or first.parts is None or second.parts is None:
-        return compare_with(first, second)["loss"]
-    change, by = change_of_metric(first, second, task.metric.total, seed=seed)
-    return PairedDifference(change.difference, change.low, change.high, change.p, by)
+        return compare_with(first, second, level=level)["loss"]
+    return change_of_metric(first, second, task.metric.total, seed=seed, level=level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,10 @@ class MethodRow:
         interval: Its 95 % interval by t over seeds; None below three seeds.
         deviation: The standard deviation over seeds; None below three seeds.
         change: The difference of the mean over seeds from the dense model on the same examples.
+        joint: The same, with an interval that holds for all sizes of the method together.
         against_random: The difference from random heads of the same number, likewise; None for these, and where there are none.
         kept_by_kind: How many heads of each kind of attention stay, as the mean over seeds.
-        band: The score of the dense model plus the interval of the change, within the range of the metric.
+        band: The score of the dense model plus the joint interval of the change, within the range of the metric.
         dense: The score of the dense model.
         task: The task, where several are compared.
         q: The p-value of `against_random`, corrected over all rows (Benjamini–Hochberg).
@@ -182,6 +183,7 @@ class MethodRow:
     interval: tuple[float | None, float | None]
     deviation: float | None
     change: PairedDifference
+    joint: PairedDifference
     against_random: PairedDifference | None
     kept_by_kind: Mapping[str, float]
     band: tuple[float | None, float | None]
@@ -248,7 +250,9 @@ def summarise_methods(
     controls = {point.count_kept(grid.heads, attention_kinds): point for point in grid.points if point.is_control}
     n_free, rows = sum(block.n_heads for block in free), []
     for method in grid.methods:
-        for point in sorted((point for point in grid.points if point.method == method), key=lambda point: -point.n_kept):
+        points = sorted((point for point in grid.points if point.method == method), key=lambda point: -point.n_kept)
+        for point in points:
+            joint = compare_evaluations(grid.dense, point.evaluation, grid.task, level=joint_level(len(points)))
             n_kept = point.count_kept(grid.heads, attention_kinds)
             control = None if point.is_control else controls.get(n_kept)
             rows.append(
@@ -262,9 +266,10 @@ def summarise_methods(
                     (point.scores.low, point.scores.high),
                     point.scores.deviation,
                     point.change,
+                    joint,
                     None if control is None else grid.compare(point, control, seed=seed),
                     count_by(grid.heads.blocks, point.survivors),
-                    shift_interval(grid.dense, point.change),
+                    shift_interval(grid.dense, joint),
                     grid.dense.score,
                     share=None if measure_share is None else measure_share(point.evaluation),
                 )

@@ -79,7 +79,7 @@ def test_roles_that_one_run_did_not_test_are_no_change(pair) -> None:
 
 def test_losses_are_compared_where_nothing_is_right_or_wrong() -> None:
     rng = np.random.default_rng(0)
-    a, b = (Evaluation("t", "report", 40, rng.random(40), data="d") for _ in range(2))
+    a, b = (Evaluation("t", "report", 240, rng.random(240), data="d") for _ in range(2))
     made = _compare_outcomes(a, b)
     assert made is not None and made["metric"] == "loss"
     assert made["p"] == pytest.approx(mean_interval(b.losses - a.losses).p, rel=1e-2)

@@ -116,7 +116,7 @@ def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> N
             f"{agreement.spearman.value:.2f}",
             f"{agreement.spearman.low:.2f} … {agreement.spearman.high:.2f}",
             f"{agreement.spearman.p:.2g}",
-            f"{agreement.spearman.without_noise.value:.2f}",
+            f"{agreement.spearman.without_noise:.2f}",
             f"{agreement.lowest.shared} of {agreement.lowest.k} ({agreement.lowest.expected * agreement.lowest.k:.1f} by chance)",
             f"{agreement.highest.shared} of {agreement.highest.k}",
             f"{agreement.ceiling:.2f}",

@@ -12,6 +12,8 @@ from headcount.core.stats.hall import hall_transform, inverse_hall_transform
 from headcount.core.stats.samples import Array, error_probability, finite
 from headcount.core.stats.significance import Difference, away_from_zero
 
+FEWEST_VALUES = 200
+"""With fewer values, a mean has no interval: of scores with heavy tails it would cover .75 to .92 of the cases, and nothing visible says which."""
 FEWEST_NONZERO = 10
 """With fewer values other than 0, a mean has no interval: what was not drawn cannot be seen."""
 SKEWNESS_SHARE = 10
@@ -36,7 +38,7 @@ class MeanDifference:
 def is_too_thin(values: Array) -> bool:
     """Whether values are too few, or too skewed, for an interval of their mean that covers as often as it says."""
     skewness, n = _skewness(values), len(values)
-    return int((values != 0).sum()) < FEWEST_NONZERO or skewness**2 > n / SKEWNESS_SHARE
+    return n < FEWEST_VALUES or int((values != 0).sum()) < FEWEST_NONZERO or skewness**2 > n / SKEWNESS_SHARE
 
 
 def mean_interval(values: ArrayLike, *, level: float = 0.95) -> MeanDifference:

@@ -22,18 +22,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.betting import betting_bound, betting_p
-from headcount.core.stats.documents import sum_by_document as _sum_documents
+from headcount.core.stats.documents import sum_by_document
 from headcount.core.stats.metric_parts import Total
-from headcount.core.stats.resampling import draw_with_replacement
+from headcount.core.stats.resampling import resample_sums
 from headcount.core.stats.samples import Array, finite, to_matching_arrays
 from headcount.core.stats.tango import PairedCounts
 
 POWER_QUANTILES = 1.645 + 0.84
 """Normal quantiles of a one-sided test at 5 % and of a power of 80 %."""
-FEW_CHANGES, UNSEEN_CHANGES = 10, 3
-"""Where fewer examples changed than the first, so many unchanged ones count as changed for the worse: resampling cannot see what did not occur."""
+FEW_CHANGES, UNSEEN_OF_FEW, UNSEEN = 10, 3, 1
+"""Resampling cannot see what did not occur: above, where fewer examples (or documents) changed than the first, so many unchanged ones as the second
+says count as changed for the worse, else as many as the third. Without the last, a loss that a dozen examples carry is certified in up to 9 %."""
 N_RESAMPLES = 2000
-_CELLS = 2**21
 
 Worsen = Callable[[Array], Array]
 """Parts of the metric [examples, parts] -> the same if the model had got each example wrong."""
@@ -152,14 +152,18 @@ class BettingLoss(QualityLoss):
 
 
 class _ModelMetrics(NamedTuple):
-    """The metric of the dense and of the smaller model, one value per resample."""
+    """The metric of the dense model, of the smaller one, and of the smaller one with unseen changes; one value per resample."""
 
     dense: Array
     small: Array
+    with_unseen: Array
 
 
 class BootstrapLoss(QualityLoss):
-    """The loss of a metric made of summed parts, by resampling examples, or documents, the same ones for both models."""
+    """The loss of a metric made of summed parts, by resampling examples, or documents, the same ones for both models.
+
+    Whatever bounds the loss from above counts a few unchanged examples, or documents, as changed for the worse (`UNSEEN`).
+    """
 
     procedure = "paired bootstrap"
 
@@ -190,13 +194,13 @@ class BootstrapLoss(QualityLoss):
             raise StatisticsError(f"parts must be [examples, parts] with 2 examples or more, got {dense.shape}")
         self._total, self._sign = total, 1.0 if higher_is_better else -1.0
         self._values = float(total(dense.sum(0))), float(total(small.sum(0)))
-        self.n_changed = int((dense != small).any(axis=1).sum())
-        if self.n_changed < FEW_CHANGES:
-            small = self._count_unseen_changes(dense, small, worsen)
+        wrong = self._worst_example(small) if worsen is None else worsen(small)
+        changed = (dense != small).any(axis=1)
         if documents is not None:
-            dense, small = (_sum_documents(parts, documents) for parts in (dense, small))
-        self.n = len(dense)
-        self._parts, self._seed = (dense, small), seed
+            changed = sum_by_document(changed[:, None].astype(float), documents)[:, 0] > 0
+            dense, small, wrong = (sum_by_document(parts, documents) for parts in (dense, small, wrong))
+        self.n, self.n_changed = len(dense), int(changed.sum())
+        self._parts, self._seed = (dense, small, self._count_unseen_changes(small, wrong, changed)), seed
 
     @property
     def estimate(self) -> float:
@@ -204,29 +208,28 @@ class BootstrapLoss(QualityLoss):
         return self._sign * (self._values[0] - self._values[1])
 
     def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
-        """Returns the percentiles of the difference; the observed difference lies between them."""
-        low, high = np.quantile(self._losses(1.0), [1 - level, level])
-        return min(float(low), self.estimate), max(float(high), self.estimate)
+        """Returns the percentiles of the difference, the upper one with unseen changes; the observed difference lies between them."""
+        return _ends(self._losses(1.0), self._losses(1.0, with_unseen=True), self.estimate, level)
 
     def p_value_of_at_least(self, margin: float) -> float:
-        """Returns the share of resamples in which the loss is `margin` or more."""
-        return self._share(self._losses(1.0) >= margin)
+        """Returns the share of resamples, with unseen changes, in which the loss is `margin` or more."""
+        return _share(self._losses(1.0, with_unseen=True) >= margin)
 
     def p_value_of_at_most(self, margin: float) -> float:
         """Returns the share of resamples in which the loss is `margin` or less."""
-        return self._share(self._losses(1.0) <= margin)
+        return _share(self._losses(1.0) <= margin)
 
     def stderr_at(self, margin: float) -> float:
-        """Returns the standard deviation of the difference over resamples."""
+        """Returns the standard deviation of the difference over resamples, with unseen changes."""
         del margin
-        return float(self._losses(1.0).std(ddof=1))
+        return float(self._losses(1.0, with_unseen=True).std(ddof=1))
 
     def relative_bound(self, level: float = 0.95) -> float | None:
         """Returns the upper bound as a share of the dense model's metric; None where a resample has a dense metric of 0 or below."""
         dense = self._resampled_metrics.dense
         if dense.min() <= 0 or self._values[0] <= 0:
             return None
-        shares = self._losses(1.0) / dense
+        shares = self._losses(1.0, with_unseen=True) / dense
         return max(float(np.quantile(shares, level)), self.estimate / self._values[0])
 
     def relative(self, share: float) -> RelativeLoss:
@@ -235,35 +238,29 @@ class BootstrapLoss(QualityLoss):
 
     @cached_property
     def _resampled_metrics(self) -> _ModelMetrics:
-        """The metric of both models in every resample."""
-        draw, step = draw_with_replacement(self.n, self._seed), max(1, _CELLS // self.n)
-        counts = (draw(min(step, N_RESAMPLES - start))[:, 0] for start in range(0, N_RESAMPLES, step))
-        totals = [[finite(self._total(drawn @ part), "totals of a resample") for part in self._parts] for drawn in counts]
-        dense, small = (np.concatenate(parts) for parts in zip(*totals, strict=True))
-        return _ModelMetrics(dense, small)
+        """The metric of the models in every resample."""
+        sums = resample_sums(np.concatenate(self._parts, axis=1), self._seed, N_RESAMPLES)
+        return _ModelMetrics(*(finite(self._total(part), "totals of a resample") for part in np.split(sums, len(self._parts), axis=1)))
 
-    def _losses(self, dense_share: float) -> Array:
+    def _losses(self, dense_share: float, *, with_unseen: bool = False) -> Array:
         """Returns by how much the smaller model's metric is worse than a share of the dense model's, in every resample."""
         metrics = self._resampled_metrics
-        return self._sign * (dense_share * metrics.dense - metrics.small)
+        return self._sign * (dense_share * metrics.dense - (metrics.with_unseen if with_unseen else metrics.small))
 
-    def _share(self, extreme: NDArray[np.bool_]) -> float:
-        return float((1 + extreme.sum()) / (N_RESAMPLES + 1))
+    def _worst_example(self, small: Array) -> Array:
+        """Returns the parts of the example without which the metric would gain most, for every example."""
+        each = self._sign * self._total(small.sum(0) + small)
+        return np.broadcast_to(small[int(np.argmin(each))], small.shape)
 
-    def _count_unseen_changes(self, dense: Array, small: Array, worsen: Worsen | None) -> Array:
-        """Returns the smaller model's parts with a few unchanged examples made wrong, those that cost most."""
-        unchanged = np.flatnonzero((dense == small).all(axis=1))
-        sums = small.sum(0)
-        if worsen is None:
-            each = self._sign * self._total(sums + small)
-            worse = np.broadcast_to(small[int(np.argmin(each))], (len(unchanged), small.shape[1]))
-        else:
-            worse = worsen(small)[unchanged]
-        scores = self._sign * self._total(sums - small[unchanged] + worse)
-        chosen = np.argsort(scores, kind="stable")[:UNSEEN_CHANGES]
-        changed = small.copy()
-        changed[unchanged[chosen]] = worse[chosen]
-        return changed
+    def _count_unseen_changes(self, small: Array, wrong: Array, changed: NDArray[np.bool_]) -> Array:
+        """Returns the smaller model's parts with a few unchanged rows made wrong, those that cost most; any rows where all changed."""
+        candidates = np.flatnonzero(~changed) if not changed.all() else np.arange(self.n)
+        costs = self._sign * self._total(small.sum(0) - small[candidates] + wrong[candidates])
+        number = UNSEEN_OF_FEW if self.n_changed < FEW_CHANGES else UNSEEN
+        chosen = candidates[np.argsort(costs, kind="stable")[:number]]
+        with_unseen = small.copy()
+        with_unseen[chosen] = wrong[chosen]
+        return with_unseen
 
 
 class RelativeLoss(QualityLoss):
@@ -286,19 +283,30 @@ class RelativeLoss(QualityLoss):
         return self._loss._sign * (self._dense_share * dense - small)
 
     def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
-        """Returns the percentiles of the loss beyond the share."""
-        low, high = np.quantile(self._loss._losses(self._dense_share), [1 - level, level])
-        return float(low), float(high)
+        """Returns the percentiles of the loss beyond the share, the upper one with unseen changes."""
+        return _ends(self._loss._losses(self._dense_share), self._with_unseen(), self.estimate, level)
 
     def p_value_of_at_least(self, margin: float = 0.0) -> float:
-        """Returns the share of resamples in which more is lost."""
-        return self._loss._share(self._loss._losses(self._dense_share) >= margin)
+        """Returns the share of resamples, with unseen changes, in which more is lost."""
+        return _share(self._with_unseen() >= margin)
 
     def p_value_of_at_most(self, margin: float = 0.0) -> float:
         """Returns the share of resamples in which less is lost."""
-        return self._loss._share(self._loss._losses(self._dense_share) <= margin)
+        return _share(self._loss._losses(self._dense_share) <= margin)
 
     def stderr_at(self, margin: float = 0.0) -> float:
-        """Returns the standard deviation over resamples."""
+        """Returns the standard deviation over resamples, with unseen changes."""
         del margin
-        return float(self._loss._losses(self._dense_share).std(ddof=1))
+        return float(self._with_unseen().std(ddof=1))
+
+    def _with_unseen(self) -> Array:
+        return self._loss._losses(self._dense_share, with_unseen=True)
+
+
+def _ends(losses: Array, with_unseen: Array, estimate: float, level: float) -> tuple[float, float]:
+    """Returns the one-sided percentiles, which the estimate lies between."""
+    return min(float(np.quantile(losses, 1 - level)), estimate), max(float(np.quantile(with_unseen, level)), estimate)
+
+
+def _share(extreme: NDArray[np.bool_]) -> float:
+    return float((1 + extreme.sum()) / (N_RESAMPLES + 1))

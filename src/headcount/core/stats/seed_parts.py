@@ -13,9 +13,9 @@ from math import lcm
 import numpy as np
 from jaxtyping import Float
 
-from headcount.core.evaluation import Evaluation, count_documents, is_right_or_wrong
+from headcount.core.evaluation import Evaluation, PairedDifference, compare_parts, is_right_or_wrong
 from headcount.core.stats.metric_parts import Total
-from headcount.core.stats.significance import Difference, paired_bootstrap, tango
+from headcount.core.stats.significance import tango
 
 
 def stack_seeds(evaluations: Sequence[Evaluation]) -> Float[np.ndarray, "examples seeds parts"] | None:
@@ -47,15 +47,15 @@ def match_seeds(parts: Sequence[np.ndarray], total: Total) -> tuple[list[Float[n
     return [array.reshape(len(array), -1) for array in repeated], total_over_seeds
 
 
-def change_of_metric(first: Evaluation, second: Evaluation, total: Total, *, seed: int = 0) -> tuple[Difference, str]:
-    """Returns the change of the metric on the same examples, as a mean over seeds, and the test that gives its interval and p-value.
+def change_of_metric(first: Evaluation, second: Evaluation, total: Total, *, seed: int = 0, level: float = 0.95) -> PairedDifference:
+    """Returns the change of the metric on the same examples, as a mean over seeds, with the test that gives its interval and p-value.
 
     Tango's score method if every example is right or wrong in both; else (corpus metrics, means over seeds, documents) a paired bootstrap, in which
     the metric of a resample is the mean over seeds of that of each.
     """
     assert first.parts is not None and second.parts is not None
     if first.documents is None and is_right_or_wrong(first) and is_right_or_wrong(second):
-        return tango(first.parts[:, 0], second.parts[:, 0]), "Tango"
-    by_seed, total_over_seeds = match_seeds((first.parts, second.parts), total)
-    before, after = (count_documents(parts, first.documents) for parts in by_seed)
-    return paired_bootstrap(before, after, total_over_seeds, seed=seed), "paired bootstrap"
+        change = tango(first.parts[:, 0], second.parts[:, 0], level=level)
+        return PairedDifference(change.difference, change.low, change.high, change.p, "Tango")
+    (before, after), total_over_seeds = match_seeds((first.parts, second.parts), total)
+    return compare_parts(before, after, total_over_seeds, documents=first.documents, seed=seed, level=level)

@@ -53,6 +53,11 @@ def bonferroni(p: ArrayLike) -> Array:
     return np.minimum(values * values.size, 1.0)
 
 
+def joint_level(number: int, level: float = 0.95) -> float:
+    """Returns the confidence of each of so many intervals at which all hold together with this one (Bonferroni)."""
+    return 1 - (1 - level) / max(1, number)
+
+
 def adjust(p: ArrayLike, by: Adjust = "bh") -> Array:
     """Returns the p-values corrected by `bh` or `bonferroni`, unchanged by `none`."""
     ways = {"bh": benjamini_hochberg, "bonferroni": bonferroni, "none": _check_p_values}
