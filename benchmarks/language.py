@@ -146,7 +146,7 @@ def roles(options: argparse.Namespace) -> None:
     with Run.lead(folder, command=command) as run:
         record = model_record(model, options.model.name)
         run.describe(describe_run(record, command=command, seed=0, task="wikitext-2", machine=machine_of(model)), heads)
-        found = roles_into(run, model, corpus, RoleSpec(parse_roles(ROLES)))
+        found = roles_into(run, model, corpus, RoleSpec(parse_roles(ROLES), swaps=0))
     having = {role: [row for row in found if row.role == role and row.has_role] for role in ROLES}
     counts = ", ".join(f"`{role}` {len(rows)}" for role, rows in having.items())
     text = f"Of {len(heads)} heads have the role: {counts}.\n\n{strongest(found, options.top)}"
