@@ -53,7 +53,7 @@ class BeyondDistance(Definition):
     def _label_content(self, rows: Sequence[RoleScore]) -> tuple[RoleScore, ...]:
         """Returns rows of content roles with p-values and labels by the excess mass."""
         notes = [_label_obstacle(row) for row in rows]
-        excess, stderr = (np.array([getattr(row, name) for row in rows], dtype=float) for name in ("excess", "excess_stderr"))
+        excess, stderr = np.array([row.excess for row in rows], dtype=float), np.array([row.excess_stderr for row in rows], dtype=float)
         p = excess_p_values(excess, stderr, np.array([row.n_folds for row in rows]), self.excess)
         can_be_label = np.array([not note for note in notes], dtype=bool)
         q = np.ones_like(p)
