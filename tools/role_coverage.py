@@ -61,12 +61,12 @@ def draw_sentence(random: np.random.Generator, lengths: tuple[int, int] = (5, 40
 def at_distance(mean: float, deviation: float, floor: float = 1e-3) -> Attention:
     """Attention by a Gaussian of the offset, times gamma noise."""
 
-    def attend(sentence: Aligned, random: np.random.Generator) -> np.ndarray:
+    def draw_attention(sentence: Aligned, random: np.random.Generator) -> np.ndarray:
         n = len(sentence.ids)
         offset = np.arange(n)[None, :] - np.arange(n)[:, None]
         return (np.exp(-0.5 * ((offset - mean) / deviation) ** 2) + floor) * random.gamma(3.0, size=(n, n))
 
-    return attend
+    return draw_attention
 
 
 def previous_token(sentence: Aligned, random: np.random.Generator) -> np.ndarray:
@@ -78,7 +78,7 @@ def previous_token(sentence: Aligned, random: np.random.Generator) -> np.ndarray
 def on_governor(share: float, base: Attention) -> Attention:
     """A share of the attention of each word on its governor, at any distance; the rest as another head."""
 
-    def attend(sentence: Aligned, random: np.random.Generator) -> np.ndarray:
+    def draw_attention(sentence: Aligned, random: np.random.Generator) -> np.ndarray:
         attention = base(sentence, random)
         attention /= attention.sum(-1, keepdims=True)
         for number, word in enumerate(sentence.annotated.words):
@@ -87,7 +87,7 @@ def on_governor(share: float, base: Attention) -> Attention:
                 attention[number + 1, word.head + 1] += share
         return attention
 
-    return attend
+    return draw_attention
 
 
 DISTANCE_HEADS: Mapping[str, Attention] = {
