@@ -107,7 +107,7 @@ def add_twins(rows: Sequence[RoleScore], content: set[str], comparisons: Sequenc
 
 
 def count_swapped_labels(comparisons: Sequence[HeadComparison]) -> SwappedLabels | None:
-    """Returns the labels beyond distance under swapped annotations; None if no sentence has a partner."""
+    """Returns the labels beyond distance under swapped annotations; None if no sentence has a partner or no role is testable."""
     swapped = [(compared, compared.swapped) for compared in comparisons if compared.swapped is not None]
     if not swapped or not any((excess.n_sentences > 0).any() for _, excess in swapped):
         return None
@@ -116,6 +116,8 @@ def count_swapped_labels(comparisons: Sequence[HeadComparison]) -> SwappedLabels
         is_testable = np.array([np.isfinite(role.excess).all() for role in compared.by_role])
         of_heads = excess_p_values(excess.excess, excess.stderr, excess.n_folds[:, :, None], MIN_EXCESS)
         p.append(of_heads[:, is_testable].reshape(len(of_heads), -1))
+    if not sum(of_heads.shape[1] for of_heads in p):
+        return None
     labels = [int((benjamini_hochberg(of_swap) <= ALPHA).sum()) for of_swap in np.concatenate(p, axis=1)]
     partners = {id(c.twins): c.twins.swaps.partner for c in comparisons if c.twins.swaps is not None}
     n_sentences = sum(int((partner[0] >= 0).sum()) for partner in partners.values())
