@@ -195,6 +195,7 @@ def relabel_at_random(sentence: Aligned, random: np.random.Generator) -> Aligned
 
 
 def main() -> None:
+    """Prints the rows."""
     draws = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     for row in role_rows(draws):
         print(row, "" if row.holds else "FAILS")

@@ -186,7 +186,7 @@ def test_role_pruning_on_the_command_line(capsys: pytest.CaptureFixture[str], tm
 def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[int] = []
 
-    def find_heads(model: Any, *_: Any, seed: int = 0) -> list[Head]:
+    def find_heads(model: Any, *_: Any, seed: int = 0, **__: Any) -> list[Head]:
         asked.append(seed)
         return list(hc.HeadMap.of(model))[:8]
 
