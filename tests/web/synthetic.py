@@ -277,7 +277,7 @@ def _roles(rng: np.random.Generator, n: int) -> Json:
                 (head, role, bias, bias * 0.85, bias * 1.17, 0.0004 if holds else float(rng.uniform(0.06, 1)), bias - 1, bias / 10)
                 + ((accuracy, accuracy - 0.05, accuracy + 0.05, 0.38, -1) if accuracy is not None else (None,) * 5)
                 + (holds, syntax, 812, syntax)
-                + ((bias, 1.4, 0.4 / (bias - 1), 0.21, 0.17, 0.25) if syntax else (None,) * 6)
+                + ((bias, 1.4, 0.4 / (bias - 1) if bias > 1 else None, 0.21, 0.17, 0.25) if syntax else (None,) * 6)
             )
             for column, value in zip(rows, row, strict=True):
                 rows[column].append(round(value, 4) if isinstance(value, float) else value)
@@ -305,7 +305,7 @@ def _roles(rng: np.random.Generator, n: int) -> Json:
         "labels": labels,
         "rows": rows,
         "curves": [
-            {"head": head, "role": 0, "offsets": list(range(-4, 5)), "attention": [0.1 + 0.02 * (4 - abs(o)) for o in range(-4, 5)]}
+            {"head": head, "role": names.index("syntax:nsubj"), "offsets": list(range(-4, 5)), "attention": [0.1 + 0.02 * (4 - abs(o)) for o in range(-4, 5)]}
             | {"twin": [0.02 * (4 - abs(o)) for o in range(-4, 5)]}
             for head in range(n)
         ],

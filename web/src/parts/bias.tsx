@@ -29,5 +29,5 @@ export const testText = (roles: Roles): string =>
 export function falseText({ swapped }: Roles): string {
   if (!swapped) return "";
   const estimate = swapped.ratio === null ? "no estimate of false ones, which needs 20" : `about ${percent(swapped.ratio)} of such labels are false`;
-  return ` Roles of content: ${swapped.labels} labels on ${swapped.n_sentences} sentences by their own annotations, ${num(swapped.swapped_labels, 1)} by those of other sentences of equal length: ${estimate}.`;
+  return ` Roles of content: ${swapped.labels} labels on ${swapped.n_sentences} sentences by their own annotations, ${num(swapped.swapped_labels, 2)} by those of other sentences of equal length: ${estimate}.`;
 }

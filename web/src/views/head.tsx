@@ -130,14 +130,14 @@ function RolesOf({ index }: { index: HeadIndex }): JSX.Element {
     <Section title="Roles" note={`Bias is how much more attention goes there than chance would give: 1 is chance, the dashed line.${testText(roles)}`}>
       <Scroll label="Roles of this head, table">
         <table class="tight">
-          <thead><tr><th scope="col">role</th><th scope="col" class="number">bias</th><th scope="col" class="drawn"><span class="unseen">drawn</span></th>{twins && <><th scope="col" class="number">twin's bias</th><th scope="col" class="number">excess mass</th></>}<th scope="col">q</th><th scope="col">arg-max hits</th><th scope="col">best baseline</th></tr></thead>
+          <thead><tr><th scope="col">role</th><th scope="col" class="number">bias</th><th scope="col" class="drawn"><span class="unseen">drawn</span></th>{twins && <th scope="col" class="number">excess mass</th>}<th scope="col">q</th><th scope="col">arg-max hits</th><th scope="col">best baseline</th></tr></thead>
           <tbody>
             {shown.map(({ role, at }) => (
               <tr key={role} class={rows.has_role[at] ? "holds" : ""}>
                 <th scope="row" title={roles.about[role]}><span class="letter">{heads.value.codes[role]}</span> {roles.names[role]}{rows.has_role[at] && <span class="tag solid">holds</span>}{roles.best?.filter((one) => one.role === role && one.head === index).map((one) => <span key={one.role} class="tag" title={`the most accurate head on one half of the sentences: ${percent(one.accuracy)} on the other half`}>best head</span>)}</th>
                 <td class="number">{num(rows.bias[at])}<br /><small>{interval(rows.low[at], rows.high[at])}</small></td>
                 <td class="drawn"><Bias value={rows.bias[at] ?? null} low={rows.low[at] ?? null} high={rows.high[at] ?? null} most={most} tau={roles.tau} /></td>
-                {twins && <TwinCells roles={roles} at={at} />}
+                {twins && <TwinCell roles={roles} at={at} />}
                 <td class="number">{pValue(rows.q[at])}</td>
                 <td class="number">{typeof rows.accuracy[at] === "number" ? <>{percent(rows.accuracy[at])}<br /><small>{interval(rows.accuracy_low[at], rows.accuracy_high[at], percent)}</small></> : "–"}</td>
                 <td class="number">{isOffset(roles.names[role] ?? "") ? <span title="This role is a fixed offset itself">itself</span> : typeof rows.baseline[at] === "number" ? <>{percent(rows.baseline[at])}<br /><small>{offset(rows.baseline_offset[at])}</small></> : "–"}</td>
@@ -152,15 +152,15 @@ function RolesOf({ index }: { index: HeadIndex }): JSX.Element {
   );
 }
 
-function TwinCells({ roles, at }: { roles: Roles; at: number }): JSX.Element {
+function TwinCell({ roles, at }: { roles: Roles; at: number }): JSX.Element {
   const { rows } = roles;
   const [twin, share, excess] = [rows.twin_bias?.[at], rows.explained?.[at], rows.excess?.[at]];
-  if (typeof excess !== "number") return <><td class="number">–</td><td class="number">–</td></>;
+  if (typeof excess !== "number") return <td class="number">–</td>;
   return (
-    <>
-      <td class="number">{num(twin)}{typeof share === "number" && <><br /><small>{percent(share)} by distance</small></>}</td>
-      <td class="number">{num(excess, 3)}<br /><small>{interval(rows.excess_low?.[at] ?? null, rows.excess_high?.[at] ?? null)}</small></td>
-    </>
+    <td class="number">
+      {num(excess, 2)} <small>{interval(rows.excess_low?.[at] ?? null, rows.excess_high?.[at] ?? null)}</small>
+      <br /><small>twin's bias {num(twin)}{typeof share === "number" && `, ${percent(share)} by distance`}</small>
+    </td>
   );
 }
 
