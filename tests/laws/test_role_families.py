@@ -169,8 +169,9 @@ def test_sieves_of_text_are_boolean_and_respect_delimiters(name: str) -> None:
     for role in roles_of(name):
         if isinstance(role, ProbeRole):
             found = role.probe(model_of("llama"), 0)
-            assert found is not None and len({len(sentence.ids) for sentence in found.sentences}) == 1
-            view = build_view(found, "source", range(4), (len(found.sentences[0].ids),) * 2)
+            assert found is not None
+            length = max(len(sentence.ids) for sentence in found.sentences[:4])
+            view = build_view(found, "source", range(4), (length, length))
         else:
             length = max(len(sentence.ids) for sentence in corpus.sentences[:4])
             view = build_view(corpus, "cross" if "cross" in role.info.attention else "source", range(4), (length + 1, length))

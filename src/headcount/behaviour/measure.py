@@ -16,7 +16,7 @@ from headcount.behaviour.bias import Sieved, count_chance_hits, count_hits, mean
 from headcount.behaviour.pairs import sides_of
 from headcount.behaviour.twin_pass import SparseSum, TwinPass
 from headcount.behaviour.views import VIEWS, ViewName, build_view, corpus_examples, view_name
-from headcount.core.errors import NonFinite, UnsupportedModel
+from headcount.core.errors import NonFinite, OutOfMemory, UnsupportedModel, is_out_of_memory
 from headcount.core.heads import AttentionBlock, Head
 from headcount.data.checks import check_batch
 from headcount.data.stream import Summed
@@ -74,7 +74,12 @@ class RoleProbe:
         batch = examples.collate([examples.examples[number] for number in longest])
         check_batch(self.model, batch, longest)
         with Observer(self.model, see_mask, blocks=[block for of_view in blocks.values() for block in of_view], outputs=False) as observer:
-            observer.run(batch)
+            try:
+                observer.run(batch)
+            except (RuntimeError, MemoryError) as error:
+                if is_out_of_memory(error):
+                    raise OutOfMemory(f"memory ran out on the longest sentence: {error}. Shorten the sentences (max_length)") from error
+                raise
         twins: dict[ViewName, TwinPass] = {}
         for view, of_view in blocks.items():
             shape = tuple(side.longest for side in sides_of(self.corpus, view))
