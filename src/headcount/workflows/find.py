@@ -219,6 +219,7 @@ def describe_head_list(head_list: HeadList) -> str:
     """Returns the sentence about a list: how many heads, their score with its interval, and on what."""
     tested = head_list.tested
     return (
-        f"{tested.n_heads} of {len(head_list.ranking)} heads for {head_list.job}: {tested.score:.3f} (95 %: {tested.low:.3f} … {tested.high:.3f}), {head_list.metric}, "
+        f"{tested.n_heads} of {len(head_list.ranking)} heads for {head_list.job}: "
+        f"{tested.score:.3f} (95 %: {tested.low:.3f} … {tested.high:.3f}), {head_list.metric}, "
         f"on the {head_list.n_testing} examples that did not choose them"
     )
