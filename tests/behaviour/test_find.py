@@ -35,7 +35,7 @@ def test_the_two_heads_that_align_are_found_and_tested_on_other_utterances() -> 
         found = hc.find(model, "alignment", SPOKEN, progress=False)
     assert set(map(str, found.heads)) == {"cross.L0H1", "cross.L1H4"}
     assert {str(head) for head, _ in found.ranking[:2]} == set(map(str, found.heads))
-    assert found.tested.score > 0.9 and found.tested.low is not None and found.tested.low > 0.87 > found.baseline + 0.05
+    assert found.tested.score > 0.9 and 0.65 < found.tested.low < found.tested.score < found.tested.high
     assert max(found.compared["the best head alone"].score, found.compared["all heads"].score) < 0.85
     assert found.beats_baseline and found.boundary_seconds is not None and found.boundary_seconds < 0.02
     assert found.n_choosing + found.n_testing == len(SPOKEN) and len(found.ranking) == 12 == len(found.set_scores)
@@ -53,8 +53,6 @@ def test_the_smallest_set_within_two_per_cent_is_taken() -> None:
     assert describe_head_list(replace(found, tested=SetScore(1, 0.5, 0.4, 0.6))).startswith(
         "1 of 12 heads for alignment: 0.500 (95 %: 0.400 … 0.600)"
     )
-    thin = replace(found, tested=SetScore(1, 0.5, None, None))
-    assert "no interval: the examples are too few" in describe_head_list(thin) and not thin.beats_baseline
     assert {str(head) for head, _ in found.ranking[:2]} == set(aims)
 
 
@@ -162,7 +160,6 @@ def changed(**values: Any) -> list[dict[str, Any]]:
     ("data", "message"),
     [
         ([], "data holds no utterances"),
-        ([1], "data holds no utterances"),
         (SPOKEN[:4], "half of the examples"),
         (changed(labels=None), "utterance 1 has no labels"),
         (changed(input_features=torch.zeros(80, 10)), r"utterance 1: input_features has shape \[80, 10\].* reads \[80, 64\]"),
@@ -189,7 +186,8 @@ def test_requests_that_cannot_be_met_are_refused(tmp_path: Path) -> None:
     (tmp_path / "list.json").touch()
     model, decoder = whisper(), tiny_model("llama", auto="AutoModelForCausalLM")
     for error, message, arguments in (
-        (UnknownName, "no job 'alignmnt'. Did you mean 'alignment'", (model, "alignmnt")),
+        (UnknownName, "no job of find 'alignmnt'. Did you mean 'alignment'", (model, "alignmnt")),
+        (OptionError, "option data of find must be", (model, "alignment", [1])),
         (OptionError, "give data=FILE", (model, "alignment")),
         (OptionError, "leave out data=FILE", (decoder, "induction", SPOKEN)),
         (UnsupportedModel, "no list of alignment heads", (tiny_model("bart", auto="AutoModelForSeq2SeqLM"), "alignment", SPOKEN)),
@@ -200,11 +198,11 @@ def test_requests_that_cannot_be_met_are_refused(tmp_path: Path) -> None:
             hc.find(*arguments, progress=False)
     for error, message, options in (
         (OptionError, "limit must be 8 or more", {"limit": 3}),
-        (OptionError, "batch_size must be 1 or more", {"batch_size": 0}),
-        (OptionError, "seed must be 0 or more", {"seed": -1}),
+        (OptionError, "batch_size of find must be .* at least 1; got 0", {"batch_size": 0}),
+        (OptionError, "seed of find must be .* at least 0; got -1", {"seed": -1}),
         (OptionError, "ends in .json", {"out": tmp_path / "folder"}),
         (ArtifactError, "exists already", {"out": tmp_path / "list.json"}),
-        (OptionError, "progress must be", {"progress": 1}),
+        (OptionError, "progress of find must be", {"progress": 1}),
     ):
         with pytest.raises(error, match=message):
             hc.find(decoder, "induction", **{"progress": False, **options})

@@ -40,6 +40,7 @@ def arguments_of(name: str, folder: Path) -> dict[str, Any]:
         "margin": "1pt",
         "paper": "michel2019",
         "study": "single-heads",
+        "job": "induction",
         "tokenizer": object(),
     }
     parameters = inspect.signature(getattr(hc, name)).parameters.values()

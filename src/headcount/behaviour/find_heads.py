@@ -27,7 +27,7 @@ from headcount.core.errors import DataError, UnsupportedModel
 from headcount.core.head_list import ALIGNMENT, HeadList, SetScore
 from headcount.core.heads import AttentionBlock, Head, tie_order
 from headcount.core.progress import Progress
-from headcount.core.stats.means import mean_interval
+from headcount.core.stats.betting import betting_bound
 from headcount.data.checks import check_batch, check_weights
 from headcount.data.stream import Reading, stream
 from headcount.data.task import CollatedExamples
@@ -233,11 +233,7 @@ class _SetScorer:
 
 
 def _set_score(heads: Sequence[Head], scores: Float[np.ndarray, " example"]) -> SetScore:
-    """Returns the mean score of a set over examples with its interval, which stays in [0, 1]."""
-    mean = mean_interval(scores, level=LEVEL)
-    return SetScore(
-        n_heads=len(heads),
-        score=mean.difference,
-        low=None if mean.low is None else max(0.0, mean.low),
-        high=None if mean.high is None else min(1.0, mean.high),
-    )
+    """Returns the mean score of a set over examples; both ends of its interval are bounds by betting, which hold for any scores in [0, 1]."""
+    tail = (1 + LEVEL) / 2
+    low, high = (sign * float(betting_bound(sign * (2 * scores - 1), 1.0, tail)[0]) for sign in (-1, 1))  # of 2 · score − 1, in [−1, 1]
+    return SetScore(n_heads=len(heads), score=float(scores.mean()), low=(1 + low) / 2, high=(1 + high) / 2)

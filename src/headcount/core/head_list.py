@@ -20,12 +20,12 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class SetScore:
-    """The score of a set of heads on examples that did not choose it; the ends of its interval are None where the examples are too thin for one."""
+    """The score of a set of heads on examples that did not choose it, and its 95 % interval, whose ends are bounds by betting."""
 
     n_heads: int
     score: float
-    low: float | None
-    high: float | None
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class HeadList:
     @property
     def beats_baseline(self) -> bool:
         """Whether the set does the job better than attention that knows nothing: its interval lies above the baseline."""
-        return self.tested.low is not None and self.tested.low > self.baseline
+        return self.tested.low > self.baseline
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the list as plain data, heads as addresses."""

@@ -14,11 +14,12 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.find_heads import HeadSearch
 from headcount.behaviour.head_jobs import make_job
 from headcount.behaviour.speech import read_speech
+from headcount.core.arguments import check_arguments
 from headcount.core.errors import ArtifactError, DataError, OptionError, unknown_name_error
 from headcount.core.files import check_writable
 from headcount.core.folders import check_output_folder
 from headcount.core.head_list import ALIGNMENT, JOBS, HeadList
-from headcount.core.progress import Progress, check_progress, show_progress
+from headcount.core.progress import Progress, show_progress
 from headcount.data.readers.speech import SpeechReader, read_recordings
 from headcount.models.modules import unwrap
 from headcount.surgery import manifest
@@ -88,6 +89,7 @@ class FindRequest:
         return self.out is not None and self.out.suffix.lower() == ".json"
 
 
+@check_arguments
 def find(  # noqa: PLR0913 - three arguments, the rest by name
     model: nn.Module | str | Path,
     job: Job,
@@ -139,7 +141,6 @@ def find(  # noqa: PLR0913 - three arguments, the rest by name
         64
     """
     request = FindRequest(job, data, None if out is None else Path(out), overwrite, language, limit, batch_size, seed)
-    check_progress(progress)
     folder = local_folder(model) if isinstance(model, str | Path) else None
     live: Any = load(folder).eval() if folder is not None else unwrap(model)  # pyright: ignore[reportArgumentType]
     check_job_of_class(request, type(live))
@@ -217,11 +218,8 @@ def write_head_list(model: nn.Module, head_list: HeadList, request: FindRequest,
 def describe_head_list(head_list: HeadList) -> str:
     """Returns the sentence about a list: how many heads, their score with its interval, and on what."""
     tested = head_list.tested
-    has_interval = tested.low is not None and tested.high is not None
-    ends = (
-        f"95 %: {tested.low:.3f} … {tested.high:.3f}" if has_interval else "no interval: the examples are too few, or too skewed, for one"
-    )
     return (
-        f"{tested.n_heads} of {len(head_list.ranking)} heads for {head_list.job}: {tested.score:.3f} ({ends}), {head_list.metric}, "
+        f"{tested.n_heads} of {len(head_list.ranking)} heads for {head_list.job}: "
+        f"{tested.score:.3f} (95 %: {tested.low:.3f} … {tested.high:.3f}), {head_list.metric}, "
         f"on the {head_list.n_testing} examples that did not choose them"
     )

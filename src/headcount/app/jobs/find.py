@@ -101,5 +101,4 @@ def _show(session: Session, head_list: HeadList) -> None:
 
 
 def _format_set(score: SetScore) -> tuple[object, ...]:
-    interval = "" if score.low is None or score.high is None else f"{score.low:.3f} … {score.high:.3f}"
-    return score.n_heads, f"{score.score:.3f}", interval
+    return score.n_heads, f"{score.score:.3f}", f"{score.low:.3f} … {score.high:.3f}"
