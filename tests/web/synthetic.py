@@ -309,9 +309,9 @@ def _roles(rng: np.random.Generator, n: int) -> Json:
                 "head": head,
                 "role": names.index("syntax:nsubj"),
                 "offsets": list(range(-4, 5)),
-                "attention": [0.1 + 0.02 * (4 - abs(o)) for o in range(-4, 5)],
+                "attention": [0.1 + 0.02 * (4 - abs(offset)) for offset in range(-4, 5)],
+                "twin": [0.02 * (4 - abs(offset)) for offset in range(-4, 5)],
             }
-            | {"twin": [0.02 * (4 - abs(o)) for o in range(-4, 5)]}
             for head in range(n)
         ],
         "swapped": {"n_swaps": 20, "n_sentences": 640, "labels": 84, "swapped_labels": 3.4, "ratio": 0.04},

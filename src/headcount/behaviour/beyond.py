@@ -119,8 +119,7 @@ def count_swapped_labels(comparisons: Sequence[HeadComparison]) -> SwappedLabels
     if not sum(of_heads.shape[1] for of_heads in p):
         return None
     labels = [int((benjamini_hochberg(of_swap) <= ALPHA).sum()) for of_swap in np.concatenate(p, axis=1)]
-    partners = {id(c.twins): c.twins.swaps.partner for c in comparisons if c.twins.swaps is not None}
-    n_sentences = sum(int((partner[0] >= 0).sum()) for partner in partners.values())
+    n_sentences = max(int((compared.twins.swaps.partner[0] >= 0).sum()) for compared, _ in swapped if compared.twins.swaps is not None)
     return SwappedLabels(len(labels) - 1, n_sentences, labels[0], float(np.mean(labels[1:])), MIN_EXCESS, ALPHA)
 
 

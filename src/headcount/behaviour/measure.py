@@ -67,7 +67,7 @@ class RoleProbe:
 
         def see_mask(observation: Observation) -> None:
             if observation.visible is not None:
-                masks[observation.block.path] = observation.visible.any(0)
+                masks[observation.block.path] = drop_silence(self.corpus, observation, longest).visible.any(0)  # pyright: ignore[reportOptionalMemberAccess]
 
         examples = corpus_examples(self.model, self.corpus)
         texts = [side for side in (self.corpus.sentences, self.corpus.targets) if side]

@@ -44,6 +44,12 @@ class SentenceSide:
         return cls(special, words, np.array([len(s.annotated.words) for s in sentences]))
 
     @property
+    def start(self) -> Int[np.ndarray, " sentences"]:
+        """The number of the first token of each sentence, if all tokens are counted."""
+        lengths = np.array([len(words) for words in self.words])
+        return np.cumsum(lengths) - lengths
+
+    @property
     def longest(self) -> int:
         """The number of tokens of the longest sentence."""
         return max(map(len, self.special))

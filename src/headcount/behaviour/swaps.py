@@ -162,7 +162,7 @@ def _words_of(pairs: Pairs, sides: tuple[SentenceSide, SentenceSide]) -> Pairs:
     """Returns the pairs of words that pairs of tokens belong to, each once."""
     sentence, _ = expand(np.diff(pairs.start))
     query, key = (
-        np.concatenate([np.zeros(0, dtype=int), *side.words])[_starts(side)[sentence] + token]
+        np.concatenate([np.zeros(0, dtype=int), *side.words])[side.start[sentence] + token]
         for side, token in zip(sides, (pairs.query, pairs.key), strict=True)
     )
     in_words = (query >= 0) & (key >= 0)
@@ -174,8 +174,3 @@ def _words_of(pairs: Pairs, sides: tuple[SentenceSide, SentenceSide]) -> Pairs:
     sentence, role = np.divmod(of_role, n_roles)
     start = np.searchsorted(sentence, np.arange(len(pairs.start)))
     return Pairs(start, *(values.astype(np.int32) for values in (role, words // n_words, words % n_words)))
-
-
-def _starts(side: SentenceSide) -> Int[np.ndarray, " sentences"]:
-    lengths = np.array([len(words) for words in side.words])
-    return np.cumsum(lengths) - lengths

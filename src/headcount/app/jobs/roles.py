@@ -102,7 +102,7 @@ def _show_heads(session: Session, table: RoleTable, show_all: bool) -> None:
         session.write_table(("head", "roles with their bias, nearest to their maximum first"), [row for row in rows if row[1]])
     n_labelled = sum(1 for roles in labels.values() if roles)
     session.write_line(
-        f"{n_labelled} of {len(labels)} heads have a role, {len(table.multifunctional())} more than one; "
+        f"{n_labelled} of {len(labels)} heads have a role, {len(table.multifunctional())} more than one kind; "
         f"{len(labels) - n_labelled} have none of those tested ({len(table.roles())})"
     )
     by_note: dict[str, set[str]] = {}
