@@ -21,11 +21,11 @@ from headcount.behaviour.profiles.numbers import (
     DISTANCES,
     affordable_queries,
     attention_by_kind,
+    confidence_and_top_query,
     distance_bins,
     head_distances,
     nearest_heads,
     one_hot_kinds,
-    confidence_and_top_query,
     uniform_attention,
 )
 from headcount.behaviour.profiles.profile import ProfileSpec, map_attention, profile_heads

@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
-from headcount.studies._rows import loss_and_metric, dense_sentence, is_significant
+from headcount.studies._rows import dense_sentence, is_significant, loss_and_metric
 
 if TYPE_CHECKING:
     from headcount.studies._measure.layers import GroupRow, LayerPairRow

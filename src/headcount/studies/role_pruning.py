@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_name_value_pairs
-from headcount.studies._rows import count_directions, loss_and_metric, dense_sentence
+from headcount.studies._rows import count_directions, dense_sentence, loss_and_metric
 
 if TYPE_CHECKING:
     from headcount.studies._measure.role_pruning import RoleLevel

@@ -15,10 +15,10 @@ from headcount.behaviour.measure import check_finite
 from headcount.behaviour.profiles.numbers import (
     DISTANCES,
     attention_by_kind,
+    confidence_and_top_query,
     distance_bins,
     one_hot_kinds,
     row_entropies,
-    confidence_and_top_query,
     uniform_attention,
 )
 from headcount.behaviour.views import ViewName, build_view, view_name
