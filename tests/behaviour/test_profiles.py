@@ -21,11 +21,11 @@ from headcount.behaviour.profiles.numbers import (
     DISTANCES,
     affordable_queries,
     attention_by_kind,
+    confidence_and_top_query,
     distance_bins,
     head_distances,
     nearest_heads,
     one_hot_kinds,
-    strongest_weights,
     uniform_attention,
 )
 from headcount.behaviour.profiles.profile import ProfileSpec, map_attention, profile_heads
@@ -106,7 +106,7 @@ def test_the_work_of_distances_is_bounded() -> None:
 
 def test_the_surest_query_is_sought_among_those_that_ask_and_ordinary_keys() -> None:
     attention = torch.tensor([[[[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.1, 0.2, 0.7]]]])
-    surest, top = strongest_weights(attention, torch.tensor([[True, True, False]]), torch.tensor([[False, True, True]]))
+    surest, top = confidence_and_top_query(attention, torch.tensor([[True, True, False]]), torch.tensor([[False, True, True]]))
     assert surest[0, 0].tolist() == pytest.approx([0.1, 0.5, 0.0])
     assert top[0, 0].tolist() == pytest.approx([1, 0.5, 1, 2, 0, 0.5, 0.3, 0.2])
 

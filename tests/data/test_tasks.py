@@ -38,7 +38,7 @@ from headcount.core.errors import DataError, HeadcountError, MissingExtra, NonFi
 from headcount.core.options import Option, option, options_of
 from headcount.core.plan import Plan
 from headcount.core.registry import TASKS
-from headcount.data.checks import check_batch, check_weights, n_positions, vocabulary_size
+from headcount.data.checks import check_batch, check_finite_weights, n_positions, vocabulary_size
 from headcount.data.embedded import english, tavi
 from headcount.data.embedded.entailment import LABELS
 from headcount.data.embedded.grammar import draw_clause
@@ -801,11 +801,11 @@ def test_positions_and_vocabulary_of_families() -> None:
 
 def test_weights_that_are_not_finite() -> None:
     broken = MODELS["two"]()
-    check_weights(broken)
+    check_finite_weights(broken)
     with torch.no_grad():
         broken.get_parameter("bert.encoder.layer.0.output.dense.weight")[1, 2] = torch.nan
     with pytest.raises(NonFinite, match=r"bert\.encoder\.layer\.0\.output\.dense\.weight' holds 1 of 256 values"):
-        check_weights(broken)
+        check_finite_weights(broken)
 
 
 def test_all_errors_are_ours() -> None:

@@ -28,7 +28,7 @@ from headcount.core.head_list import ALIGNMENT, HeadList, SetScore
 from headcount.core.heads import AttentionBlock, Head, tie_order
 from headcount.core.progress import Progress
 from headcount.core.stats.betting import betting_bound
-from headcount.data.checks import check_batch, check_weights
+from headcount.data.checks import check_batch, check_finite_weights
 from headcount.data.stream import Reading, stream
 from headcount.data.task import CollatedExamples
 from headcount.models.head_map import HeadMap
@@ -109,7 +109,7 @@ class HeadSearch:
 
     def run(self, progress: Progress | None = None) -> HeadList:
         """Returns the heads, ranked and chosen on one half and tested on the other."""
-        check_weights(self.model)
+        check_finite_weights(self.model)
         choosing, testing = self.halves.choosing, self.halves.testing
         advance = _Advance(progress, self.n_readings)
         alone = self._score_sets([(head,) for head in self.heads], choosing, advance)[..., 0].mean(0)
@@ -214,7 +214,7 @@ class _SetScorer:
         complete = [i for i, heads in enumerate(self.sets) if self._add_to_set(i, heads, block, maps)]
         for row, number in enumerate(self.numbers if complete else ()):
             means = torch.stack([self.sums[i][row] / len(self.sets[i]) for i in complete])
-            for i, scores in zip(complete, self.job.score(means, visible[row], number), strict=True):
+            for i, scores in zip(complete, self.job.score_sets(means, visible[row], number), strict=True):
                 self.results.setdefault(i, []).append(scores)
         for i in complete:
             del self.sums[i]

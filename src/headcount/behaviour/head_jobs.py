@@ -33,12 +33,14 @@ class HeadJob:
         """Returns what is averaged over the heads of a set, from their attention in one example."""
         raise NotImplementedError(f"{type(self).__name__} has no read_maps")
 
-    def score(self, maps: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], number: int) -> Float[np.ndarray, "sets numbers"]:
-        """Returns for the mean maps of several sets the score in [0, 1], the baseline, and further numbers.
+    def score_sets(
+        self, mean_maps: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], example: int
+    ) -> Float[np.ndarray, "sets columns"]:
+        """Returns a row for the mean map of each set: its score in [0, 1], the score of attention that knows nothing, and further numbers.
 
-        The baseline is what attention that knows nothing would score. The numbers are NaN where the example does not show the job.
+        All are NaN where the example does not show the job.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no score")
+        raise NotImplementedError(f"{type(self).__name__} has no score_sets")
 
 
 def make_job(model: nn.Module, name: str, corpus: Corpus | None, seed: int) -> HeadJob:
@@ -93,10 +95,12 @@ class AlignmentJob(HeadJob):
         rows = slice(pieces[0][0], pieces[-1][-1] + 2)
         return normalise_attention(attention[:, rows, : len(self.corpus.sentences[number].ids)], self.median_width)
 
-    def score(self, maps: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], number: int) -> Float[np.ndarray, "sets numbers"]:
+    def score_sets(
+        self, mean_maps: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], example: int
+    ) -> Float[np.ndarray, "sets columns"]:
         """Returns the share of frames, that of the baseline, and the mean error of the starts of words in seconds."""
-        starts, words = token_starts(maps.double().cpu().numpy()), self._word_rows(number)
-        even = words.share_of_frames(np.linspace(0, maps.shape[2], maps.shape[1]).round().astype(int)[None])
+        starts, words = token_starts(mean_maps.double().cpu().numpy()), self._word_rows(example)
+        even = words.share_of_frames(np.linspace(0, mean_maps.shape[2], mean_maps.shape[1]).round().astype(int)[None])
         return np.stack([words.share_of_frames(starts), even.repeat(len(starts)), words.boundary_errors(starts) * FRAME_SECONDS], 1)
 
     def _word_rows(self, number: int) -> WordRows:
@@ -122,12 +126,14 @@ class RoleJob(HeadJob):
         """Returns the attention as it is."""
         return attention.float()
 
-    def score(self, maps: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], number: int) -> Float[np.ndarray, "sets numbers"]:
+    def score_sets(
+        self, mean_maps: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], example: int
+    ) -> Float[np.ndarray, "sets columns"]:
         """Returns the share of the queries with a sieve whose strongest ordinary key is in it, and that of a random key."""
-        tokens = build_view(self.corpus, self.view, [number], (visible.shape[0], visible.shape[1]))
+        tokens = build_view(self.corpus, self.view, [example], (visible.shape[0], visible.shape[1]))
         sieved = Sieved.build(self.role.sieve(tokens)[..., None].to(visible.device), visible[None])
         keys, is_restricted = tokens.keys.ordinary.to(visible.device), torch.ones(1, dtype=torch.bool, device=visible.device)
-        hits = count_hits(maps[None], sieved, keys, is_restricted)[0]
+        hits = count_hits(mean_maps[None], sieved, keys, is_restricted)[0]
         chance = count_chance_hits(sieved, keys, is_restricted).expand_as(hits)
         shares = torch.cat([hits, chance], 1) / sieved.tokens[0]  # 0 / 0 is NaN where no query has a sieve
         return shares.double().cpu().numpy()

@@ -26,7 +26,7 @@ from headcount.core.options import options_of
 from headcount.core.progress import Progress, show_progress
 from headcount.core.registry import ROLES
 from headcount.core.role_table import RoleTable
-from headcount.data.checks import check_weights
+from headcount.data.checks import check_finite_weights
 from headcount.data.stream import ChunkStore, Reading, fingerprint, stream
 from headcount.data.task import Split, Task
 from headcount.models.head_map import HeadMap
@@ -186,7 +186,7 @@ def measure_roles(
         raise DataError("there is no sentence to test roles on; the text is empty, or none of it could be aligned")
     inner: Any = unwrap(model)
     check_model_reads(inner, corpus)
-    check_weights(inner)
+    check_finite_weights(inner)
     heads = HeadMap.of(inner)
     selected = select_roles(inner, corpus, spec)
     untested = dict(selected.untested)

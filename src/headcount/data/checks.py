@@ -186,7 +186,7 @@ def _label_count_and_names(model: nn.Module, labels: Tensor) -> tuple[int | None
     return (target_vocabulary_size(model) if speaks and labels.ndim == 2 else None), " tokens"
 
 
-def check_weights(model: nn.Module) -> None:
+def check_finite_weights(model: nn.Module) -> None:
     """Raises NonFinite naming the first weight, or stored buffer, that holds NaN or infinity."""
     stored = set(model.state_dict()) if any(True for _ in model.buffers()) else set()
     named = [*model.named_parameters(), *((name, value) for name, value in model.named_buffers() if name in stored)]

@@ -19,7 +19,7 @@ from headcount.core.progress import Progress, show_progress
 from headcount.core.scores import ROUNDING, Scores
 from headcount.core.stats.resampling import pseudovalues
 from headcount.core.stats.samples import Samples
-from headcount.data.checks import check_weights
+from headcount.data.checks import check_finite_weights
 from headcount.data.chunks import CHUNK
 from headcount.data.draw import draw_examples
 from headcount.data.losses import ExampleLosses
@@ -201,7 +201,7 @@ def compute_scores(
         settings.generate,
         race,
     )
-    check_weights(inner)
+    check_finite_weights(inner)
     special_ids = task.special_ids if task and task.special_ids else None
     scoring = _ScoringPass(context, methods, checkpointing=settings.checkpointing, special_ids=special_ids, needs=needs)
     scores = scoring.run()

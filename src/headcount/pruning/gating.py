@@ -15,7 +15,7 @@ from headcount.core.heads import Head, tie_order
 from headcount.importance.base import Importance
 from headcount.importance.score import score
 from headcount.pruning.base import PruneContext
-from headcount.pruning.training.fine_tune import Trained, fine_tune
+from headcount.pruning.training.fine_tune import TrainingSummary, fine_tune
 from headcount.pruning.training.gates import GateCallback, Gating
 
 Units = Float[Tensor, " units"]
@@ -28,7 +28,7 @@ def check_init(init: str) -> None:
         Importance.parse(init)
 
 
-def train_gates(context: PruneContext, model: nn.Module, gates: Gating) -> Trained:
+def train_gates(context: PruneContext, model: nn.Module, gates: Gating) -> TrainingSummary:
     """Trains gates, and the weights of `model` that are not frozen, by the recipe of a pruning."""
     callback = GateCallback(model, gates)
     return fine_tune(

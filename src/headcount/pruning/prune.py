@@ -19,7 +19,7 @@ from headcount.core.margin import Margin
 from headcount.core.plan import Plan
 from headcount.core.progress import Progress, show_progress
 from headcount.core.scores import Scores
-from headcount.data.checks import check_weights
+from headcount.data.checks import check_finite_weights
 from headcount.data.task import Data, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
@@ -163,7 +163,7 @@ def prune_by_spec(
             f"{spec.method} with recover={spec.recover} trains, which needs a Task: examples, a way to batch them, and a loss "
             "(see docs/tasks.md)"
         )
-    check_weights(inner)
+    check_finite_weights(inner)
     budget = spec.budget_for(heads)
     context = PruneContext(
         model=inner,

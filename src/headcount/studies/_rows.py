@@ -131,7 +131,7 @@ def kind_columns(kinds: Sequence[str]) -> tuple[Column, ...]:
     return tuple(Column(f"{kind} heads", format=".3g") for kind in kinds)
 
 
-def dense_numbers(dense: Evaluation) -> dict[str, object]:
+def loss_and_metric(dense: Evaluation) -> dict[str, object]:
     """Returns the loss and the metric of the dense model as plain data."""
     return {"loss": dense.loss, "metric": dense.metric, "value": dense.value}
 

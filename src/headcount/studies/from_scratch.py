@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import dense_numbers, dense_sentence, difference_cells, kind_columns, list_kinds_of_rows
+from headcount.studies._rows import dense_sentence, difference_cells, kind_columns, list_kinds_of_rows, loss_and_metric
 
 if TYPE_CHECKING:
     from headcount.studies._measure.from_scratch import ControlPair, ControlRow, ScratchResult
@@ -73,7 +73,7 @@ class FromScratch(Study):
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": dense_numbers(measured.dense),
+                "dense": loss_and_metric(measured.dense),
                 "rows": [row.to_dict() for row in measured.rows],
                 "pairs": [pair.to_dict() for pair in measured.pairs],
             },

@@ -11,7 +11,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import dense_numbers, difference_cells, kind_columns, list_kinds_of_rows
+from headcount.studies._rows import difference_cells, kind_columns, list_kinds_of_rows, loss_and_metric
 
 if TYPE_CHECKING:
     from headcount.studies._measure.penalty_sweep import PenaltyRow, Sweep
@@ -63,7 +63,7 @@ class PenaltySweep(Study):
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": dense_numbers(sweep.dense),
+                "dense": loss_and_metric(sweep.dense),
                 "rows": [row.to_dict() for row in sweep.rows],
                 "exact": [row.to_dict() for row in sweep.exact],
             },

@@ -11,7 +11,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_name_value_pairs
-from headcount.studies._rows import count_directions, dense_numbers, dense_sentence
+from headcount.studies._rows import count_directions, dense_sentence, loss_and_metric
 
 if TYPE_CHECKING:
     from headcount.studies._measure.role_pruning import RoleLevel
@@ -79,7 +79,7 @@ class RolePruning(Study):
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": dense_numbers(dense),
+                "dense": loss_and_metric(dense),
                 "heads": {role: list(map(str, heads)) for role, heads in measured.heads_by_role.items()},
                 "rows": [row.to_dict() for row in rows],
             },

@@ -53,20 +53,20 @@ def annotate_declared_option(owner: type, name: str) -> Any:
     """Returns the annotation of the command-line option that sets a declared field: its flag, help and range come from the declaration."""
     text, bounds = declarations(owner)[name]
     flag = f"--{name.replace('_', '-')}"
-    kind = TYPES.get(name, str | None if _option_default(owner, name) is None else str)
+    kind = TYPES.get(name, str | None if _default_on_command_line(owner, name) is None else str)
     limits: dict[str, Any] = {} if kind in (str, str | None, bool | None) else {"min": bounds.minimum, "max": bounds.maximum}
     if name in ("parameters", "kv_bytes", "latency"):
         text = f"Instead of --keep: {MILLISECONDS if name == 'latency' else text[0].lower() + text[1:]}"
         limits = {"min": 0.0 if name == "latency" else bounds.minimum}
     flags = f"{flag}/--no-{flag[2:]}" if kind == bool | None else flag
     metavar = METAVARS.get(name) or {int: "N", int | None: "N", float: "X", float | None: "X", str: "NAME"}.get(kind)
-    default = _option_default(owner, name)
+    default = _default_on_command_line(owner, name)
     show_default: Any = default.replace(",", ", ") if isinstance(default, str) and "," in default else True  # a line breaks at spaces only
     option = typer.Option(flags, help=text, metavar=metavar, show_default=show_default, **limits)
     return Annotated[kind, option]  # pyright: ignore[reportInvalidTypeForm]
 
 
-def _option_default(owner: type, name: str) -> Any:
+def _default_on_command_line(owner: type, name: str) -> Any:
     """Returns the default of a declared field as an option has it: a list is a text with commas, and an empty one is None."""
     default = next(field.default for field in fields(owner) if field.name == name)
     return ",".join(map(str, default)) or None if isinstance(default, tuple | frozenset) else default
@@ -75,7 +75,7 @@ def _option_default(owner: type, name: str) -> Any:
 def group_options(name: str, option_names: dict[type, Sequence[str]]) -> Any:
     """Returns a NamedTuple whose fields are the options that set declared fields, by the class that declares them."""
     entries = {field: owner for owner, group in option_names.items() for field in group}
-    group = namedtuple(name, list(entries), defaults=[_option_default(owner, field) for field, owner in entries.items()])
+    group = namedtuple(name, list(entries), defaults=[_default_on_command_line(owner, field) for field, owner in entries.items()])
     group.__annotations__ = {field: annotate_declared_option(owner, field) for field, owner in entries.items()}
     return group
 

@@ -34,7 +34,7 @@ def cut_model(session: Session, name: str, request: CutRequest, out: Path, loadi
     check_output_folder(out, overwrite, NAME)
     model, heads, folder = open_model(session, name, loading)
     if isinstance(source, Scores):
-        _check_weights(request, model)
+        _check_scores_are_of_model(request, model)
         plan = Plan.keep_top(source.reorder(heads), Budget(keep=parse_keep(request.keep or "")))
     else:
         plan = source
@@ -72,7 +72,7 @@ def _read_plan_or_scores(request: CutRequest) -> Plan | Scores:
     return next(iter(scores.values()))
 
 
-def _check_weights(request: CutRequest, model: nn.Module) -> None:
+def _check_scores_are_of_model(request: CutRequest, model: nn.Module) -> None:
     """Raises PlanError for the scores of a run whose model has other weights."""
     if request.scores is None or not request.scores.is_dir():
         return

@@ -15,10 +15,10 @@ from headcount.behaviour.measure import check_finite
 from headcount.behaviour.profiles.numbers import (
     DISTANCES,
     attention_by_kind,
+    confidence_and_top_query,
     distance_bins,
     one_hot_kinds,
     row_entropies,
-    strongest_weights,
     uniform_attention,
 )
 from headcount.behaviour.views import ViewName, build_view, view_name
@@ -176,7 +176,7 @@ def _measure_attention(attention: Tensor, visible: Tensor, key_kinds: _KeyKinds)
     """Returns the numbers of one block on a batch, by name."""
     device = attention.device
     queries, kinds, sieves = key_kinds.queries.to(device), key_kinds.kinds.to(device), key_kinds.sieves.to(device)
-    confidence, top = strongest_weights(attention, queries, key_kinds.ordinary.to(device))
+    confidence, top = confidence_and_top_query(attention, queries, key_kinds.ordinary.to(device))
     n_with_relation = (sieves & visible[..., None]).any(2).sum(1)  # [batch, relations]
     return {
         "mass": attention_by_kind(attention, kinds),

@@ -51,7 +51,7 @@ def uniform_attention(visible: Bool[Tensor, "batch q k"]) -> Float[Tensor, "batc
     return (visible / visible.sum(-1, keepdim=True).clamp(min=1)).unsqueeze(1)
 
 
-def strongest_weights(
+def confidence_and_top_query(
     attention: Float[Tensor, "batch heads q k"], queries: Bool[Tensor, "batch q"], ordinary: Bool[Tensor, "batch k"]
 ) -> tuple[Float[Tensor, "batch heads q"], Float[Tensor, "batch heads example"]]:
     """Returns the largest weight on an ordinary key for every query, and the query of each example where it is largest.

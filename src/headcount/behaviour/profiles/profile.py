@@ -23,7 +23,7 @@ from headcount.behaviour.profiles.sentence import describe_query, describe_side,
 from headcount.behaviour.views import VIEWS, ViewName, check_model_reads, corpus_examples, view_name
 from headcount.core.errors import DataError, HeadcountError
 from headcount.core.heads import AttentionBlock
-from headcount.data.checks import check_weights
+from headcount.data.checks import check_finite_weights
 from headcount.data.stream import Measured, Progress, Reading, rank_and_world_size, stream
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import start_id, unwrap
@@ -96,7 +96,7 @@ def profile_heads(
         raise HeadcountError("head profiles are made by one process; start it without torchrun")
     inner: Any = unwrap(model)
     check_model_reads(inner, corpus)
-    check_weights(inner)
+    check_finite_weights(inner)
     corpus = take_first_examples(corpus, spec.limit)
     heads = HeadMap.of(inner)
     blocks, notes = observable_blocks(inner, corpus, heads.blocks)

@@ -175,7 +175,7 @@ def share_matrix_product(
         relevance * factors.lost + constant.clamp(min=0) * high + constant.clamp(max=0) * low,
     )
     columns, column_shares = rhs.transpose(1, 2), shares.rhs.transpose(1, 2)
-    for n, rows in _split_into_pieces(lhs, rhs):
+    for n, rows in _split_batch_and_rows(lhs, rhs):
         to_lhs, to_rhs, lost = _share_piece(rule, lhs[n, rows], columns[n], scale * high[n, rows], scale * low[n, rows])
         shares.lhs[n, rows] += to_lhs
         column_shares[n] += to_rhs
@@ -183,7 +183,7 @@ def share_matrix_product(
     return shares
 
 
-def _split_into_pieces(lhs: Tensor, rhs: Tensor) -> Iterator[tuple[slice, slice]]:
+def _split_batch_and_rows(lhs: Tensor, rhs: Tensor) -> Iterator[tuple[slice, slice]]:
     """Yields slices of (n, row) with at most PIECE terms each, or a single row."""
     count, n_rows, inner = lhs.shape
     per_row = max(1, inner * rhs.shape[2])

@@ -18,7 +18,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerState, Trainin
 
 from headcount.core.errors import DataError, UnsupportedModel
 from headcount.core.plan import Plan
-from headcount.data.checks import check_batch, check_weights
+from headcount.data.checks import check_batch, check_finite_weights
 from headcount.data.stream import Progress, broadcast_from_first, rank_and_world_size
 from headcount.data.task import Task
 from headcount.models.modules import device_of, unwrap
@@ -32,7 +32,7 @@ from headcount.surgery.cut import cut
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingSummary:
     """The result of a training: its optimiser steps, and its log entries."""
 
     steps: int
@@ -51,7 +51,7 @@ def fine_tune(  # noqa: PLR0913 - every argument is explicit
     teacher: nn.Module | None = None,
     after_step: Callable[[int], None] | None = None,
     progress: Progress | None = None,
-) -> Trained:
+) -> TrainingSummary:
     """Trains a model in place on the calibration split of a task.
 
     Args:
@@ -69,7 +69,7 @@ def fine_tune(  # noqa: PLR0913 - every argument is explicit
         DataError: the task has too few examples for one batch, or a teacher is missing.
     """
     inner: Any = unwrap(model)
-    check_weights(inner)
+    check_finite_weights(inner)
     _check_training(task, recipe, teacher)
     with ExitStack() as stack:
         stack.enter_context(_preserve_use_cache(inner))
@@ -92,7 +92,7 @@ def train_from_scratch(
     seed: int = 0,
     folder: Path | None = None,
     progress: Progress | None = None,
-) -> tuple[nn.Module, Trained]:
+) -> tuple[nn.Module, TrainingSummary]:
     """Returns a model with the heads that a plan keeps, its weights drawn anew by `seed` and trained; the model given is not changed.
 
     The control of Voita et al. 2019: a model that never had the other heads.
@@ -180,7 +180,7 @@ def _build_trainer(
     return trainer
 
 
-def _train(model: Any, trainer: AtomicTrainer, checkpoint: Path | None, gates: GateCallback | None) -> Trained:
+def _train(model: Any, trainer: AtomicTrainer, checkpoint: Path | None, gates: GateCallback | None) -> TrainingSummary:
     """Trains, from a checkpoint if there is one, and leaves the model in evaluation mode without gates."""
     try:
         with attention_type_kept(model):
@@ -189,9 +189,9 @@ def _train(model: Any, trainer: AtomicTrainer, checkpoint: Path | None, gates: G
         if gates is not None:
             gates.close()
         model.eval()
-    check_weights(model)
+    check_finite_weights(model)
     history = [dict(sorted(entry.items())) for entry in trainer.state.log_history if "loss" in entry]  # a checkpoint sorts its keys
-    return Trained(trainer.state.global_step, history)
+    return TrainingSummary(trainer.state.global_step, history)
 
 
 @dataclass(frozen=True, slots=True)
