@@ -10,7 +10,7 @@ import pytest
 from toys import build
 
 import headcount as hc
-from headcount.core.errors import PlanError
+from headcount.core.errors import OptionError, PlanError
 
 
 def heads_left(keep: Any, **how: Any) -> int:
@@ -28,12 +28,17 @@ def test_a_whole_number_is_heads_and_a_float_a_share() -> None:
     assert heads_left(1) == 1
 
 
-@pytest.mark.parametrize("keep", [1.0, 0.0, -0.5, 1.5, 0, -1, 10_000, True, float("nan"), "8"])
+@pytest.mark.parametrize("keep", [1.0, 0.0, -0.5, 1.5, 0, -1, 10_000, float("nan"), "8"])
 def test_other_numbers_are_refused_before_any_work(keep: Any) -> None:
     with pytest.raises(
         PlanError, match=r"keep must be a whole number of heads from 1 (on|to \d+), or a share of them, a float above 0 and below 1"
     ):
         heads_left(keep)
+
+
+def test_a_truth_value_is_no_number_of_heads() -> None:
+    with pytest.raises(OptionError, match="option keep of prune must be an int, float, text, Budget or none; got True"):
+        heads_left(True)
 
 
 def test_the_signature_says_so() -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from toys import KINDS, build, examples, shared, task
 
 import headcount as hc
-from headcount.core.errors import DataError, OptionError, PlanError, UnknownName
+from headcount.core.errors import DataError, OptionError, UnknownName
 from headcount.pruning.repair.projection import has_bias, read_weight_and_bias, rows_of_real_tokens
 from headcount.pruning.repair.removal_order import Surgeon, measure_grams, order_removals
 from headcount.pruning.repair.repair import RepairSettings, refit
@@ -126,7 +126,7 @@ def test_too_few_tokens_are_refused() -> None:
         ({"ridge": float("nan")}, OptionError, "option ridge of repair must be a float or none above 0; got nan"),
         ({"split": "calibraton"}, UnknownName, "no split of repair 'calibraton'. Did you mean 'calibration'?"),
         ({"by": "gate"}, UnknownName, "no by of repair 'gate'. Did you mean 'gates'?"),
-        ({"plan": ["L0H0"]}, PlanError, "plan must be a Plan; got ['L0H0']; make one by Plan.keep_top or Plan.removing"),
+        ({"plan": ["L0H0"]}, OptionError, "option plan of repair must be a Plan; got ['L0H0']; make it by headcount.Plan.removing"),
         ({"data": None}, DataError, "data must be a Task, a dataset or batches; got None"),
     ],
     ids=str,

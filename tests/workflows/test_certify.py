@@ -80,13 +80,13 @@ def test_bounds_of_translation_and_language_models() -> None:
 def test_wrong_requests_are_errors_before_any_work(entailment: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model, task = entailment
     monkeypatch.setattr(torch.nn.Module, "__call__", lambda *_: pytest.fail("a model ran before the request was checked"))
-    with pytest.raises(OptionError, match="has no unit"):
+    with pytest.raises(OptionError, match=r"option margin of certify must be a text or Margin; got 1; write '1%'"):
         hc.certify(model, model, task, margin=1)  # pyright: ignore[reportArgumentType]
     with pytest.raises(OptionError, match="must name a task"):
         hc.certify(model, model, [], margin="1%")
     with pytest.raises(OptionError, match="loss_margin must be a share"):
         hc.certify(model, model, task, margin="1%", loss_margin="1pt")
-    with pytest.raises(DataError, match="limit must be 1"):
+    with pytest.raises(OptionError, match="option limit of certify must be an int or none of at least 1; got 0"):
         hc.certify(model, model, task, margin="1%", limit=0)
     with pytest.raises(DataError, match="different labels"):
         hc.certify(hc.load("demo/entailment-english"), _with_labels(), task, margin="1%")

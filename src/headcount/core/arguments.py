@@ -16,11 +16,12 @@ from headcount.core.options import Bounds, Option, format_value, union_members
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MINIMUM = {"limit": 1, "batch_size": 1, "max_length": 1, "seed": 0, "seeds": 1, "length": 1}
+MINIMUM = {"limit": 1, "batch_size": 1, "max_length": 1, "seed": 0, "seeds": 1}
 """The least value of arguments that mean the same in every public function."""
 REMEDIES = {
     "Module": "load it by headcount.load",
     "Task": "open it by headcount.open_task",
+    "Margin": "write '1%' for a share of the dense model's metric, or '1pt' for points of it",
     "Plan": "make it by headcount.Plan.removing, or read it by headcount.Plan.read",
 }
 """How to get an object of a class, by its name."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.core.arguments import check_arguments
-from headcount.core.errors import DataError, PlanError
+from headcount.core.errors import DataError
 from headcount.core.heads import AttentionBlock
 from headcount.core.options import Configurable, option
 from headcount.core.plan import Plan
@@ -132,8 +132,6 @@ def refit(model: nn.Module, plan: Plan, data: Data, settings: RepairSettings = R
     """Returns what `repair` does, with the fit of each block."""
     dense: Any = unwrap(model)
     heads = HeadMap.of(dense)
-    if not isinstance(plan, Plan):
-        raise PlanError(f"plan must be a Plan; got {plan!r:.60}; make one by Plan.keep_top or Plan.removing")
     plan.check(heads)
     blocks = [block for block in heads.blocks if len(plan.kept_positions(block)) < block.n_heads]
     if not blocks:
