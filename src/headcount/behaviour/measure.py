@@ -191,7 +191,10 @@ class RoleProbe:
         roles = self.roles_of(view)
         if last is None:
             tokens = build_view(self.corpus, view, self._examples, (visible.shape[1], visible.shape[2]), pad_id(self.model))
-            unmasked = torch.stack([role.sieve(tokens) for role in roles], dim=-1).to(visible.device)
+            twins = self.twins.get(view)
+            marked = {} if twins is None else twins.sieves_of(self._examples, (visible.shape[1], visible.shape[2]))
+            sieves = [marked[role] if role in marked else role.sieve(tokens) for role in roles]
+            unmasked = torch.stack(sieves, dim=-1).to(visible.device)
             ordinary_keys = tokens.keys.ordinary.to(visible.device)
         else:
             unmasked, ordinary_keys = last.unmasked, last.ordinary_keys

@@ -114,6 +114,14 @@ class TwinPass:
         """Returns the folds that some sentences belong to."""
         return sorted({int(fold) for fold in self.fold[list(numbers)]})
 
+    def sieves_of(self, numbers: Sequence[int], shape: tuple[int, int]) -> dict[Role, Bool[Tensor, "batch q k"]]:
+        """Returns the sieves of the content roles on a batch of sentences, from their pairs."""
+        pairs = self.pairs.select(np.array(numbers))
+        pairs = pairs.take((pairs.query < shape[0]) & (pairs.key < shape[1]))
+        marked = np.zeros((len(self.roles), len(numbers), *shape), dtype=bool)
+        marked[pairs.role, pairs.row, pairs.query, pairs.key] = True
+        return dict(zip(self.roles, torch.from_numpy(marked), strict=True))
+
     def weights_of(self, text: MaskedText, numbers: Sequence[int], shape: tuple[int, int], device: torch.device) -> SparseSum:
         """Returns what sums the attention of a batch of sentences: for each of its folds, `n_sums` sums."""
         sentences, (n_queries, n_keys) = np.array(numbers), shape

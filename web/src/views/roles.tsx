@@ -116,7 +116,7 @@ function Relations({ roles }: { roles: Roles }): JSX.Element {
     { name: "accuracy", show: (value) => <span class="number">{percent(value as number | null)}</span> },
     { name: "best fixed offset", show: (value, row) => <span class="number">{percent(value as number | null)} <small>{offset(row[4] as number | null)}</small></span> },
     { name: "offset", show: (value) => <span class="number">{signed(value as number | null)}</span> },
-    { name: "difference", show: (value, row) => <Difference value={value as number | null} low={row[6] as number | null} high={row[ROLE] as number | null} /> },
+    { name: "difference", show: (value, row) => <Difference value={value as number | null} low={row[6] as number | null} high={row[7] as number | null} /> },
     { name: "low", show: number },
     { name: "high", show: number },
     { name: "q", show: (value) => <span class="number">{pValue(value as number | null)}</span> },
