@@ -16,7 +16,7 @@ from packaging.version import Version
 from torch import nn
 
 import headcount as hc
-from headcount.core.errors import ArtifactError, HeadNameError, PlanError, UnknownName, UnsupportedModel, VerificationError
+from headcount.core.errors import ArtifactError, HeadNameError, OptionError, PlanError, UnknownName, UnsupportedModel, VerificationError
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.models.dummy_inputs.text import probe_inputs
