@@ -78,7 +78,7 @@ census: $(STAMP)
 papers: $(STAMP)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python tools/papers.py $(ARGS)
 
-# How often verdicts and intervals err, by simulation; rewrites the tables of docs/statistics.md. About an hour of processor time.
+# How often verdicts and intervals err, by simulation; rewrites the tables of docs/statistics.md. About ten minutes of processor time; goes on after a stop.
 coverage: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tools/interval_coverage.py $(ARGS)
 

@@ -741,8 +741,8 @@ def plan(draws: int) -> list[Experiment]:
         *real_experiments(INTERVAL_SIZES, draws // 4),
         *metric_experiments(INTERVAL_SIZES, draws // 4),
         *few_experiments(draws),
-        *correlation_experiments((64, 256), draws // 10),
-        *rank_experiments(INTERVAL_SIZES, draws // 8),
+        *correlation_experiments((64, 256), draws // 2),
+        *rank_experiments(INTERVAL_SIZES, draws // 4),
         *curve_experiments(INTERVAL_SIZES, draws // 4),
     ]
 

@@ -59,7 +59,7 @@ def test_without_the_option_the_column_is_not_read_and_a_wrong_name_is_an_error(
 def test_paired_differences_count_documents_not_examples() -> None:
     """Copies of every example in its document tell nothing new: the interval stays that of the documents."""
     draw = np.random.default_rng(0)
-    right = draw.integers(0, 2, (2, 60)).astype(float)
+    right = draw.integers(0, 2, (2, 240)).astype(float)
 
     def evaluation(correct: np.ndarray, copies: int, *, named: bool) -> Evaluation:
         every = np.repeat(correct, copies)

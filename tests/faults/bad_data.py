@@ -214,7 +214,7 @@ def json_without_a_value(kit: Kit) -> Call:
     return _task(kit, "".join(json.dumps({"text": "a dog", "label": None}) + "\n" for _ in range(8)), "train.jsonl")
 
 
-@case("data", "line 1", "the text must be text, got 0")
+@case("data", "line ", "the text must be text, got ")
 def number_for_a_text(kit: Kit) -> Call:
     return _task(kit, "".join(json.dumps({"text": i, "label": i % 3}) + "\n" for i in range(24)), "train.jsonl")
 

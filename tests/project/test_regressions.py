@@ -16,7 +16,7 @@ from packaging.version import Version
 from torch import nn
 
 import headcount as hc
-from headcount.core.errors import ArtifactError, HeadNameError, PlanError, UnknownName, UnsupportedModel, VerificationError
+from headcount.core.errors import ArtifactError, HeadNameError, OptionError, PlanError, UnknownName, UnsupportedModel, VerificationError
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.models.dummy_inputs.text import probe_inputs
@@ -331,7 +331,7 @@ def test_plans_take_numbers_and_names_as_people_give_them() -> None:
     assert heads[0] not in hc.Plan.keep_top(scores, hc.Budget(keep=3, protected=["L0H0"])).removed
     with pytest.raises(PlanError, match="whole number"):
         hc.Plan.keep_top(scores, 3.0)
-    with pytest.raises(PlanError, match="cut takes a Plan"):
+    with pytest.raises(OptionError, match="plan of cut must be a Plan"):
         cut(tiny_model("bert"), ["L0H1"])
     assert hc.Plan.removing("L0H1") == hc.Plan.removing(["L0H1"])
 

@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[str, Any, dict[str, Any]]] = {
 def test_two_sizes_are_refused_before_any_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     method, keep, more = REFUSED[name]
     model, data = shared("encoder"), task("encoder", 32)
-    monkeypatch.setattr("headcount.data.checks.check_weights", lambda *_: pytest.fail("work began"))
+    monkeypatch.setattr("headcount.data.checks.check_finite_weights", lambda *_: pytest.fail("work began"))
     with pytest.raises(PlanError, match=r"decides itself how many heads stay.*leave one of them out"):
         prune(model, data, method, keep, recipe=Recipe(train_batch=8), **more)
     with pytest.raises(PlanError, match="decides itself"):

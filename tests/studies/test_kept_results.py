@@ -89,7 +89,7 @@ FIGURES = {
     "finetune-roles": ["roles"],
     "from-scratch": ["controls"],
     "importance-map": ["gradient", "magnitude", "distances of encoder-self", "parameters"],
-    "kept": [f"{figure} by {method}" for method in ("magnitude", "random") for figure in ("kinds", "layers")],
+    "kept": [f"layers by {method}" for method in ("magnitude", "random")],
     "languages": ["languages", "lost", "tasks"],
     "layers": ["groups", "pairs"],
     "penalty-sweep": ["heads", "metric", "exact"],

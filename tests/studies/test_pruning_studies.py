@@ -327,7 +327,7 @@ def test_a_model_with_a_new_head_is_loaded_as_asked(tmp_path: Path) -> None:
 
 def context_of(data: TaskOptions) -> StudyContext:
     """The context of a command line with these options."""
-    session: Any = SimpleNamespace(verbose=False, begin_work=lambda _: None, write_note=lambda _: None)
+    session: Any = SimpleNamespace(verbose=False, begin_work=lambda _: None, write_note=lambda _: None, write_note_once=lambda _: None)
     return StudyContext(ConsoleSources(session, data, Request(common=data)), model=data.model)
 
 

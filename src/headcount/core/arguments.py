@@ -42,7 +42,7 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
     owner = function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+    def _check_and_call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             bound = parameters.bind(*args, **kwargs)
         except TypeError as error:
@@ -53,7 +53,7 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
                 _check_argument(Option(name, hints[name], None, "", Bounds(minimum=MINIMUM.get(name)), False), value, owner)
         return function(*args, **kwargs)
 
-    return run
+    return _check_and_call
 
 
 def _check_argument(argument: Option, value: object, owner: str) -> None:

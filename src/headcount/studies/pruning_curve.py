@@ -107,18 +107,18 @@ def _table(rows: Sequence[MethodRow], metric: str) -> Table:
             row.mean,
             *row.interval,
             row.deviation,
-            row.change.difference,
-            row.change.low,
-            row.change.high,
-            row.change.p,
+            row.joint.difference,
+            row.joint.low,
+            row.joint.high,
+            row.joint.p,
             *((row.against_random.difference, row.against_random.low, row.against_random.high) if row.against_random else (None,) * 3),
             row.q,
         )
         for row in rows
     ]
     title = (
-        f"{metric} by the number of heads that stay, with paired intervals that hold for all sizes of a method together; q corrects the "
-        "differences from random heads"
+        f"{metric} by the number of heads that stay, with paired intervals that hold for all sizes of a method together; p is of one size by "
+        "itself, and q corrects the differences from random heads"
     )
     return Table("curve", columns, tuple(cells), title)
 

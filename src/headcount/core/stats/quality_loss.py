@@ -194,7 +194,9 @@ class BootstrapLoss(QualityLoss):
             raise StatisticsError(f"parts must be [examples, parts] with 2 examples or more, got {dense.shape}")
         self._total, self._sign = total, 1.0 if higher_is_better else -1.0
         self._values = float(total(dense.sum(0))), float(total(small.sum(0)))
-        wrong = self._worst_example(small) if worsen is None else worsen(small)
+        # without a rule for wrong examples, the one that lowers the metric most stands in
+        lowest = int(np.argmin(self._sign * total(small.sum(0) + small)))
+        wrong = np.broadcast_to(small[lowest], small.shape) if worsen is None else worsen(small)
         changed = (dense != small).any(axis=1)
         if documents is not None:
             changed = sum_by_document(changed[:, None].astype(float), documents)[:, 0] > 0
@@ -246,11 +248,6 @@ class BootstrapLoss(QualityLoss):
         """Returns by how much the smaller model's metric is worse than a share of the dense model's, in every resample."""
         metrics = self._resampled_metrics
         return self._sign * (dense_share * metrics.dense - (metrics.with_unseen if with_unseen else metrics.small))
-
-    def _worst_example(self, small: Array) -> Array:
-        """Returns the parts of the example without which the metric would gain most, for every example."""
-        each = self._sign * self._total(small.sum(0) + small)
-        return np.broadcast_to(small[int(np.argmin(each))], small.shape)
 
     def _count_unseen_changes(self, small: Array, wrong: Array, changed: NDArray[np.bool_]) -> Array:
         """Returns the smaller model's parts with a few unchanged rows made wrong, those that cost most; any rows where all changed."""
