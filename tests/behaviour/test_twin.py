@@ -177,7 +177,7 @@ def test_patterns_are_tested_as_roles_of_content() -> None:
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        ({"x": 7}, "must be a function"),
+        ({"x": 7}, "must be a function|must be a mapping"),
         ({"syntax:mine": lambda view: view.ordinary}, "has the name of a role"),
         ({"x": lambda view: view.distance}, "must return booleans"),
         ({"x": [np.zeros((3, 3), dtype=bool)]}, "1 matrices for 4 sentences"),
