@@ -109,6 +109,7 @@ def measure_model(name: str, task_name: str, n_examples: int) -> Iterator[tuple[
     yield "score gradient published", lambda: hc.score(model, task, by="gradient").values
     yield "race", lambda: hc.score(model, task, by="ablation", adaptive=n_heads // 4).values
     yield "roles", lambda: [row.bias for row in hc.roles(model, texts, tokenizer).rows]
+    yield "excess mass", lambda: [row.excess for row in hc.roles(model, texts, tokenizer, swaps=0).rows if row.excess is not None]
     yield "evaluation", lambda: [float(loss) for loss in evaluation(model, task)]
     if name not in PRUNED:
         return

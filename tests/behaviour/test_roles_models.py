@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from planting import REGULAR, VOCABULARY, Row, annotated, near, offset, planted, same, tokenizer_of
+from planting import REGULAR, VOCABULARY, Row, annotated, induction, near, offset, planted, same, tokenizer_of
 
 import headcount as hc
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.catalogue import retrieval
+from headcount.behaviour.catalogue.induction import Induction
 from headcount.behaviour.corpus import read_corpus
+from headcount.behaviour.random_sequences import PERIODS, longest_sequence
 from headcount.core.registry import ROLES
 from headcount.core.role_table import RoleTable
 from headcount.data.text.annotated import Annotated, Word, join_pair
@@ -46,7 +48,7 @@ def test_segments_of_pairs() -> None:
     corpus = read_corpus(encoder(), [join_pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
     rules = {"L0H0": own, "L0H1": near(2), "L0H2": offset(-1)}
     with planted(encoder(), rules, corpus):
-        measured = hc.roles(encoder(), corpus, only=["segment", "segment:entropy", "local", "offset"])
+        measured = hc.roles(encoder(), corpus, only=["segment", "segment:entropy", "local", "offset"], definition="pande2021(correct=bh)")
     published = measured.relabel("pande2021")
     strict, mild = (measured.relabel(f"pande2021(tau={tau};correct=bh)") for tau in (3, 1.5))
     assert strict == measured and strict.relabel("voita2019").relabel("pande2021(correct=bh)") == measured
@@ -170,7 +172,7 @@ def test_roles_of_a_translator() -> None:
     assert found.pop("cross.L0H0") == {"alignment:said"} and found.pop("cross.L0H1") == {"alignment:next"}
     assert found.pop("cross.L1H0") == {"diagonal"}
     assert found.pop("enc.L0H0") <= {"offset:+1", "local"} and found.pop("enc.L1H2") == {"same"}
-    assert found.pop("dec.L0H1") <= {"offset:-1", "local"} and found.pop("dec.L1H1") == {"rare:1"}
+    assert found.pop("dec.L0H1") <= {"offset:-1", "local"} and found.pop("dec.L1H1") == {"rare:1", "rare:2"}
     assert not found
     for row in table:
         if str(row.head) not in rules:
@@ -259,17 +261,22 @@ def copier() -> Any:
 
 
 def test_retrieval_heads_copy() -> None:
-    """The needle stands at one place in all contexts, so a head can be planted by places; it says nothing about repeated sequences."""
-    start = 1 + retrieval.BEFORE + retrieval.CUE
-    ask = 1 + retrieval.BEFORE + retrieval.NEEDLE + retrieval.AFTER + retrieval.CUE - 1
-    needle = [(ask + step, start + step) for step in range(retrieval.NEEDLE - retrieval.CUE)]
-    rules = {f"L0H{head}": lambda row: [(q, k) for q, k in needle if q < len(row.ids)] for head in range(6)}
+    """The needle stands at another place in each context; the first token of the cue tells where. The head ignores repeated sequences."""
+    context = min(PERIODS[1], longest_sequence(copier(), [2]) - retrieval.NEEDLE)
+
+    def copy(row: Row) -> list[tuple[int, int]]:
+        if len(set(row.ids[1 : 1 + context])) < context:
+            return []
+        writing = range(context + retrieval.CUE, len(row.ids))
+        return [(q, row.ids.index(row.ids[1 + context], 1) + q - context) for q in writing if q < context + retrieval.NEEDLE]
+
+    rules = {f"L0H{head}": copy for head in range(6)}
     corpus = read_corpus(copier(), ["a b c d e f g h", "b c d a e f g"], _small())
     with planted(copier(), rules):
         table = hc.roles(copier(), corpus, only=["retrieval", "induction", "sink"])
     assert labels(table) == {head: {"retrieval"} for head in rules}
     row = table.strongest("retrieval")
-    assert row.n_sentences == retrieval.N_SEQUENCES and row.n_tokens == retrieval.N_SEQUENCES * len(needle)
+    assert row.n_sentences == retrieval.N_SEQUENCES and row.n_tokens == retrieval.N_SEQUENCES * (retrieval.NEEDLE - retrieval.CUE)
     assert row.bias == pytest.approx(row.maximum, rel=1e-6) and row.by_argmax
 
 
@@ -355,3 +362,18 @@ def test_the_text_tower_of_a_model_of_two() -> None:
     with pytest.raises(hc.HeadcountError, match="reads neither alone"):
         hc.roles(model, corpus)
     assert hc.roles(model.text_model, corpus, only=["offset"]).rows
+
+
+def test_probes_have_many_periods() -> None:
+    """A head that looks back by the same distance everywhere is right for few sequences: it has neither role."""
+    model = tiny_model("llama", vocab_size=VOCABULARY, num_key_value_heads=2, bos_token_id=2, eos_token_id=3, pad_token_id=0)
+    sequences = Induction().probe(model, seed=0)
+    assert sequences is not None
+    periods = {len(sentence.ids) // 2 for sentence in sequences.sentences}
+    assert len(periods) > 10 and min(periods) >= PERIODS[0] and max(periods) <= PERIODS[1]
+    corpus = read_corpus(model, annotated(20), tokenizer_of("[CLS] $A"))
+    with planted(model, {"L0H0": offset(-23), "L0H1": induction}, corpus):
+        table = hc.roles(model, corpus, only=["induction"])
+    assert labels(table) == {"L0H1": {"induction"}}
+    fixed, right = (table.of(head)[0] for head in ("L0H0", "L0H1"))
+    assert abs(fixed.excess or 0) < 0.05 and (right.excess or 0) > 0.7

@@ -84,7 +84,8 @@ def test_numbers_are_finite_and_do_not_depend_on_batches(name: str) -> None:
     model = model_of(name)
     batched, single = (hc.roles(model, corpus_of(model), only=PLAIN, batch_size=size) for size in (6, 1))
     values, single_values = (table.to_pandas().drop(columns=["head", "role", "note"]).astype(float) for table in (batched, single))
-    assert np.isfinite(values.to_numpy()).all()
+    twins = ["compared_bias", "twin_bias", "excess", "excess_stderr", "excess_low", "excess_high"]  # none for roles of position
+    assert np.isfinite(values.drop(columns=twins).to_numpy()).all() and np.isfinite(values[twins].dropna().to_numpy()).all()
     assert ((values.bias >= 0) & (values.bias <= values.maximum * (1 + 1e-6))).all()
     assert values[["accuracy", "baseline", "chance", "p", "p_t", "q", "p_permutation"]].stack().between(0, 1).all()
     columns = ["bias", "maximum", "n_tokens", "n_sentences"]
@@ -168,8 +169,9 @@ def test_sieves_of_text_are_boolean_and_respect_delimiters(name: str) -> None:
     for role in roles_of(name):
         if isinstance(role, ProbeRole):
             found = role.probe(model_of("llama"), 0)
-            assert found is not None and len({len(sentence.ids) for sentence in found.sentences}) == 1
-            view = build_view(found, "source", range(4), (len(found.sentences[0].ids),) * 2)
+            assert found is not None
+            length = max(len(sentence.ids) for sentence in found.sentences[:4])
+            view = build_view(found, "source", range(4), (length, length))
         else:
             length = max(len(sentence.ids) for sentence in corpus.sentences[:4])
             view = build_view(corpus, "cross" if "cross" in role.info.attention else "source", range(4), (length + 1, length))

@@ -50,20 +50,23 @@ def table_of(heads: tuple[Head, ...], having: dict[str, set[str]]) -> RoleTable:
 
 def test_survivors_of_a_planted_role() -> None:
     heads = hc.HeadMap.of(hc.load("demo/encoder")).heads
-    special = {str(head) for head in heads[:8]}
-    table = table_of(heads, {"offset:-1": special, "local": {str(h) for h in heads[::4]}})
-    last = {("last", keep): [frozenset(heads[:keep])] for keep in (8, 16)}
-    first = {("first", keep): [frozenset(heads[-keep:])] for keep in (8, 16)}
+    special = {str(head) for head in heads if head.index < 2}  # of eight in each of four layers
+    table = table_of(heads, {"offset:-1": special, "local": {str(h) for h in heads[::4]}, "sink": {str(h) for h in heads if h.layer == 0}})
+    last = {("last", keep): [frozenset(head for head in heads if head.index < keep // 4)] for keep in (8, 16)}
+    first = {("first", keep): [frozenset(head for head in heads if head.index >= 8 - keep // 4)] for keep in (8, 16)}
+    lowest = {("lowest", 8): [frozenset(heads[:8])]}
     generator = np.random.default_rng(0)
     drawn = {("random", 8): [frozenset(heads[i] for i in generator.choice(32, 8, replace=False)) for _ in range(50)]}
-    found, overall = survivors.compare_survivors(table, {**last, **first, **drawn})
+    found, overall = survivors.compare_survivors(table, {**last, **first, **lowest, **drawn})
     by = {(row.method, row.keep, row.role): row for row in found}
     assert by["last", 8, "offset:-1"].share == 1 and by["last", 8, "offset:-1"].chance == 0.25
-    assert by["last", 8, "offset:-1"].p == pytest.approx(2 / 10518300), "one way of C(32, 8), twice"
+    assert by["last", 8, "offset:-1"].p == pytest.approx(2 / 28**4), "one way of C(8, 2) in each of four layers, twice"
     assert by["first", 8, "offset:-1"].share == 0 and by["first", 16, "offset:-1"].q < 0.05
     assert by["random", 8, "offset:-1"].p > 0.01 and by["last", 16, "local"].p == 1
+    assert by["lowest", 8, "sink"].share == by["lowest", 8, "sink"].chance == by["lowest", 8, "sink"].p == 1, "the layer explains it"
     lived = {(row.method, row.role): row for row in overall}
     assert lived["last", "offset:-1"].survive_with == 1 and lived["last", "offset:-1"].survive_without == pytest.approx(8 / 24 / 2)
+    assert lived["lowest", "sink"].survive_with == 1 and lived["lowest", "sink"].p == 1
     assert lived["last", "offset:-1"].q < 0.01 < lived["random", "offset:-1"].q and lived["first", "offset:-1"].difference < 0
 
 
@@ -183,7 +186,7 @@ def test_role_pruning_on_the_command_line(capsys: pytest.CaptureFixture[str], tm
 def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[int] = []
 
-    def find_heads(model: Any, *_: Any, seed: int = 0) -> list[Head]:
+    def find_heads(model: Any, *_: Any, seed: int = 0, **__: Any) -> list[Head]:
         asked.append(seed)
         return list(hc.HeadMap.of(model))[:8]
 

@@ -263,7 +263,8 @@ def _roles(rng: np.random.Generator, n: int) -> Json:
     names = [name for name, _, _ in ROLES]
     labels = [sorted(rng.choice(len(names), rng.choice([0, 0, 1, 1, 2]), replace=False).tolist()) for _ in range(n)]
     columns = (
-        "head role bias low high q effect normalised accuracy accuracy_low accuracy_high baseline baseline_offset has_role by_argmax n"
+        "head role bias low high q effect normalised accuracy accuracy_low accuracy_high baseline baseline_offset has_role by_argmax n "
+        "is_content compared_bias twin_bias explained excess excess_low excess_high"
     )
     rows: dict[str, list[Any]] = {name: [] for name in columns.split()}
     for head in range(n):
@@ -275,7 +276,8 @@ def _roles(rng: np.random.Generator, n: int) -> Json:
             row = (
                 (head, role, bias, bias * 0.85, bias * 1.17, 0.0004 if holds else float(rng.uniform(0.06, 1)), bias - 1, bias / 10)
                 + ((accuracy, accuracy - 0.05, accuracy + 0.05, 0.38, -1) if accuracy is not None else (None,) * 5)
-                + (holds, syntax, 812)
+                + (holds, syntax, 812, syntax)
+                + ((bias, 1.4, 0.4 / (bias - 1) if bias > 1 else None, 0.21, 0.17, 0.25) if syntax else (None,) * 6)
             )
             for column, value in zip(rows, row, strict=True):
                 rows[column].append(round(value, 4) if isinstance(value, float) else value)
@@ -302,6 +304,18 @@ def _roles(rng: np.random.Generator, n: int) -> Json:
         "letters": [letter for _, letter, _ in ROLES],
         "labels": labels,
         "rows": rows,
+        "curves": [
+            {
+                "head": head,
+                "role": names.index("syntax:nsubj"),
+                "offsets": list(range(-4, 5)),
+                "attention": [0.1 + 0.02 * (4 - abs(offset)) for offset in range(-4, 5)],
+                "twin": [0.02 * (4 - abs(offset)) for offset in range(-4, 5)],
+            }
+            for head in range(n)
+        ],
+        "swapped": {"n_swaps": 20, "n_sentences": 640, "labels": 84, "swapped_labels": 3.4, "ratio": 0.04},
+        "definition": "beyond-distance",
         "best": [
             {"role": r["role"], "head": r["head"], "accuracy": 0.71, "accuracy_low": 0.66, "accuracy_high": 0.76, "baseline": 0.44}
             | {"chance": 0.1, "n": 104}

@@ -132,7 +132,21 @@ export interface Roles {
     has_role: boolean[];
     by_argmax: boolean[];
     n: Maybe[];
+    /** Roles of content are compared with the head's distance twin, which attends by distance alone; the numbers are null for other roles, and where too few
+     * pairs could be compared. The fields are missing in reports of older versions. */
+    is_content?: (boolean | null)[];
+    compared_bias?: Maybe[]; // the bias at the offsets that are compared
+    twin_bias?: Maybe[];
+    explained?: Maybe[]; // (twin_bias − 1) / (compared_bias − 1)
+    excess?: Maybe[]; // attention to the sieve, head minus twin
+    excess_low?: Maybe[];
+    excess_high?: Maybe[];
   };
+  /** For heads with a twin, the mean attention by offset to the sieve of the role of largest excess mass, and that of the twin. */
+  curves?: { head: HeadIndex; role: number; offsets: number[]; attention: number[]; twin: number[] }[];
+  /** Labels of content by sentences' own annotations and, the mean over swaps, by those of others of equal length; `ratio` estimates the share of false labels. */
+  swapped?: { n_swaps: number; n_sentences: number; labels: number; swapped_labels: number; ratio: Maybe } | null;
+  definition?: string; // the rule of the labels
   /** The best head of every role that both halves of the sentences show: chosen by accuracy on one half, all numbers of the other half. Null if the
    * run did not choose them. */
   best: { role: number; head: HeadIndex; accuracy: Maybe; accuracy_low: Maybe; accuracy_high: Maybe; baseline: Maybe; chance: Maybe; n: Maybe }[] | null;

@@ -75,12 +75,12 @@ function roleSheet(run: RunData): Sheet | null {
   const { roles } = run;
   if (!roles) return null;
   const { rows } = roles;
-  const columns = ["bias", "low", "high", "q", "effect", "normalised", "accuracy", "accuracy_low", "accuracy_high", "baseline", "baseline_offset", "has_role", "by_argmax", "n"] as const;
+  const columns = ["bias", "low", "high", "q", "effect", "normalised", "accuracy", "accuracy_low", "accuracy_high", "baseline", "baseline_offset", "compared_bias", "twin_bias", "explained", "excess", "excess_low", "excess_high", "has_role", "by_argmax", "n"] as const;
   return {
     name: "Role scores",
     about: "One row per head and role that was tested.",
     columns: ["head", "role", ...columns.map((column) => column.replaceAll("_", " "))],
-    rows: rows.head.map((index, at) => [run.heads[index] ?? null, roles.names[rows.role[at]!] ?? null, ...columns.map((column) => rows[column][at] ?? null)]),
+    rows: rows.head.map((index, at) => [run.heads[index] ?? null, roles.names[rows.role[at]!] ?? null, ...columns.map((column) => rows[column]?.[at] ?? null)]),
   };
 }
 

@@ -41,6 +41,7 @@ class RoleInfo:
         special_targets: Whether delimiters count as keys; otherwise the strongest key is sought among the other tokens.
         positional: Whether a fixed offset fulfils the role. Its strongest key must then be right for 90 % of the tokens, instead of more often
             than the best fixed offset.
+        is_content: Whether the role is about what keys are, not where they stand. Beyond distance, it is tested against the head's distance twin.
     """
 
     source: str
@@ -48,6 +49,7 @@ class RoleInfo:
     needs: frozenset[Annotation] = frozenset()
     special_targets: bool = False
     positional: bool = False
+    is_content: bool = False
 
     def __post_init__(self) -> None:
         for values, kind, known in ((self.attention, "attention", get_args(Attention)), (self.needs, "annotation", get_args(Annotation))):

@@ -45,6 +45,11 @@ class Sieved:
     visible: Bool[Tensor, "batch q k"]
     by_entropy: Bool[Tensor, " roles"]
 
+    def count_shared_pairs(self) -> Float[Tensor, "roles roles"]:
+        """Returns how many pairs of query and key are in the sieves of each two roles."""
+        pairs = self.inside.flatten(0, 2)
+        return pairs.T @ pairs
+
     @classmethod
     def build(
         cls, sieves: Bool[Tensor, "batch q k roles"], visible: Bool[Tensor, "batch q k"], by_entropy: Bool[Tensor, " roles"] | None = None

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from headcount.behaviour.base import Corpus, Role
 from headcount.behaviour.best_heads import half_of_example
 from headcount.behaviour.bias import Sieved, count_chance_hits, count_hits, mean_biases
+from headcount.behaviour.pairs import sides_of
 from headcount.behaviour.speech import drop_silence
-from headcount.behaviour.views import VIEWS, ViewName, build_view, view_name
-from headcount.core.errors import NonFinite, UnsupportedModel
+from headcount.behaviour.twin_pass import SparseSum, TwinPass
+from headcount.behaviour.views import VIEWS, ViewName, build_view, corpus_examples, view_name
+from headcount.core.errors import NonFinite, OutOfMemory, UnsupportedModel, is_out_of_memory
 from headcount.core.heads import AttentionBlock, Head
 from headcount.data.checks import check_batch
+from headcount.data.stream import Summed
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id
 from headcount.models.observe import Observation, Observer, reads_text
@@ -34,15 +38,56 @@ class _BatchSieves:
 
 @dataclass(slots=True)
 class RoleProbe:
-    """Measures the roles of one corpus, in each view of it that the model has blocks and roles for."""
+    """Measures the roles of one corpus, in each view of it that the model has blocks and roles for.
+
+    With `twins`, sums of attention are returned too, from which heads are compared with their distance twins.
+    """
 
     model: nn.Module
     heads: HeadMap
     corpus: Corpus
     roles: Sequence[Role]
+    twins: Mapping[ViewName, TwinPass] = field(default_factory=dict)
     _calls: dict[str, dict[str, list[Tensor]]] = field(default_factory=dict)
     _examples: list[int] = field(default_factory=list)
     _sieves: dict[str, _BatchSieves] = field(default_factory=dict)
+    _sums: dict[tuple[str, int], SparseSum] = field(default_factory=dict)
+
+    def prepare_twins(self, *, n_swaps: int, seed: int) -> dict[ViewName, TwinPass]:
+        """Returns what compares heads with their distance twins, for each view with content roles.
+
+        The masks of blocks are seen in a pass over the longest sentences.
+        """
+        views: list[ViewName] = [] if self.corpus.grid else self.views()
+        roles = {view: [role for role in self.roles_of(view) if role.info.is_content] for view in views}
+        blocks: dict[ViewName, list[AttentionBlock]] = {view: self.blocks_of(view) for view in views if roles[view]}
+        if not blocks:
+            return {}
+        masks: dict[str, Tensor] = {}
+
+        def see_mask(observation: Observation) -> None:
+            if observation.visible is not None:
+                masks[observation.block.path] = drop_silence(self.corpus, observation, longest).visible.any(0)  # pyright: ignore[reportOptionalMemberAccess]
+
+        examples = corpus_examples(self.model, self.corpus)
+        texts = [side for side in (self.corpus.sentences, self.corpus.targets) if side]
+        longest = sorted({max(range(len(text)), key=lambda number: len(text[number].ids)) for text in texts})
+        batch = examples.collate([examples.examples[number] for number in longest])
+        check_batch(self.model, batch, longest)
+        with Observer(self.model, see_mask, blocks=[block for of_view in blocks.values() for block in of_view], outputs=False) as observer:
+            try:
+                observer.run(batch)
+            except (RuntimeError, MemoryError) as error:
+                if is_out_of_memory(error):
+                    raise OutOfMemory(f"memory ran out on the longest sentence: {error}. Shorten the sentences (max_length)") from error
+                raise
+        twins: dict[ViewName, TwinPass] = {}
+        for view, of_view in blocks.items():
+            shape = tuple(side.longest for side in sides_of(self.corpus, view))
+            seen = {b.path: masks[b.path].cpu().numpy() for b in of_view if b.path in masks and tuple(masks[b.path].shape) == shape}
+            if seen:
+                twins[view] = TwinPass.of(self.corpus, view, roles[view], seen, n_swaps=n_swaps, seed=seed)
+        return twins
 
     def roles_of(self, view: ViewName) -> list[Role]:
         """Returns the roles that apply to a view."""
@@ -64,14 +109,14 @@ class RoleProbe:
         """Returns the views that are measured."""
         return [view for view in VIEWS if self.blocks_of(view)]
 
-    def __call__(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
-        """Returns, for every view, numbers of each example of a batch.
+    def __call__(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor | Summed]:
+        """Returns, for every view, numbers of each example of a batch, and the sums over them for the comparison with distance twins, by fold.
 
         These are its half [batch]; bias, hits, tokens and maximum [batch, heads, roles]; chance and level [batch, blocks, roles]; and offsets
         [batch, blocks, offsets, roles]. A block that runs several times in a pass, as ALBERT's do, counts by the mean of its calls.
         """
         check_batch(self.model, batch, numbers)
-        self._calls, self._examples, self._sieves = {}, numbers, {}
+        self._calls, self._examples, self._sieves, self._sums = {}, numbers, {}, {}
         blocks = [block for view in self.views() for block in self.blocks_of(view)]
         with Observer(self.model, self._measure_block, blocks=blocks, outputs=False) as observer:
             observer.run(batch)
@@ -84,10 +129,19 @@ class RoleProbe:
             contents = [tuple(side[number].ids for side in (self.corpus.sentences, self.corpus.targets) if side) for number in numbers]
         halves = torch.tensor([half_of_example(content) for content in contents])
         order = {block.path: index for index, block in enumerate(blocks)}
-        return {f"{view}/half": halves for view in self.views()} | {
-            name: torch.cat([mean_of_calls(calls[path]) for path in sorted(calls, key=order.__getitem__)], 1)
-            for name, calls in self._calls.items()
-        }
+        results: dict[str, Tensor | Summed] = {f"{view}/half": halves for view in self.views()}
+        results |= {f"{view}/overlap": Summed(sieves.masked.count_shared_pairs()) for view, sieves in self._sieves.items()}
+        for name, calls in self._calls.items():
+            values = torch.cat([mean_of_calls(calls[path]) for path in sorted(calls, key=order.__getitem__)], 1)
+            view, _, kind = name.partition("/")
+            if kind == "irregular":
+                results[name] = Summed(values)
+            elif kind == "sums":
+                folds = self.twins[view].folds_in(numbers)  # pyright: ignore[reportArgumentType]
+                results |= {f"{name}/{fold}": Summed(part) for fold, part in zip(folds, values.chunk(len(folds)), strict=True)}
+            else:
+                results[name] = values
+        return results
 
     def _measure_block(self, observation: Observation) -> None:
         observation = drop_silence(self.corpus, observation, self._examples)
@@ -108,8 +162,26 @@ class RoleProbe:
             "offsets": sieves.masked.offsets[:, None],
         }
         check_finite(measured["bias"], self._examples, block)
+        measured |= self._sum_for_twins(view, observation)
         for name, values in measured.items():
             self._calls.setdefault(f"{view}/{name}", {}).setdefault(block.path, []).append(values)
+
+    def _sum_for_twins(self, view: ViewName, observation: Observation) -> dict[str, Tensor]:
+        """Returns the sums of a block's attention for its distance twins [folds · sums, heads], zeros where its mask is not the expected one."""
+        twins, attention, visible = self.twins.get(view), observation.attention, observation.visible
+        if twins is None or observation.block.path not in twins.text_of_block:
+            return {}
+        assert attention is not None and visible is not None
+        number = twins.text_of_block[observation.block.path]
+        text, examples, shape = twins.texts[number], np.array(self._examples), (attention.shape[2], attention.shape[3])
+        is_regular = text.layout.agrees(examples, visible.cpu().numpy())
+        if not is_regular:
+            sums = attention.new_zeros(len(twins.folds_in(self._examples)) * twins.n_sums, attention.shape[1])
+        else:
+            if (view, number) not in self._sums:
+                self._sums[view, number] = twins.weights_of(text, self._examples, shape, attention.device)
+            sums = self._sums[view, number].apply(attention)
+        return {"sums": sums, "irregular": sums.new_full((1, 1), float(not is_regular))}
 
     def _sieves_under_mask(self, view: ViewName, visible: Tensor) -> _BatchSieves:
         """Returns the sieves of a view under the mask of a block; blocks with the same mask share them."""
@@ -119,7 +191,10 @@ class RoleProbe:
         roles = self.roles_of(view)
         if last is None:
             tokens = build_view(self.corpus, view, self._examples, (visible.shape[1], visible.shape[2]), pad_id(self.model))
-            unmasked = torch.stack([role.sieve(tokens) for role in roles], dim=-1).to(visible.device)
+            twins = self.twins.get(view)
+            marked = {} if twins is None else twins.sieves_of(self._examples, (visible.shape[1], visible.shape[2]))
+            sieves = [marked[role] if role in marked else role.sieve(tokens) for role in roles]
+            unmasked = torch.stack(sieves, dim=-1).to(visible.device)
             ordinary_keys = tokens.keys.ordinary.to(visible.device)
         else:
             unmasked, ordinary_keys = last.unmasked, last.ordinary_keys

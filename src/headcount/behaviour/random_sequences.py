@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,23 @@ from headcount.data.checks import n_positions, vocabulary_size
 from headcount.models.head_map import HeadMap
 from headcount.models.observe import SPECIAL_IDS
 
+LONGEST = 2**16
+"""The length of sequences where a model has no limit."""
 MIN_VOCABULARY = 64
 """A vocabulary smaller than this has too few tokens for random sequences without chance repetitions."""
 
+PERIODS = (12, 48)
+"""The fewest and the most tokens between a token of a probe and its copy. With one period for all sequences, an offset would do for the content."""
 
-def start_tokens(model: Any, length: int) -> list[int] | None:
-    """Returns the tokens that a decoder's sequences begin with: its start token, or none.
 
-    None if the model is no decoder of text, or has no positions for `length` tokens after that.
-    """
+def draw_periods(n_sequences: int, longest: int, seed: int) -> list[int]:
+    """Returns the period of each sequence, from 12 to 48 or to the longest that the model has positions for."""
+    random = np.random.Generator(np.random.Philox([seed, 1]))
+    return random.integers(PERIODS[0], min(PERIODS[1], longest) + 1, n_sequences).tolist()
+
+
+def start_tokens(model: Any) -> list[int] | None:
+    """Returns the tokens that a decoder's sequences begin with: its start token, or none; None if the model is no decoder of text."""
     kinds = {block.kind for block in HeadMap.of(model).blocks}
     if (
         kinds != {"decoder-self"}
@@ -30,8 +38,12 @@ def start_tokens(model: Any, length: int) -> list[int] | None:
     ):
         return None
     token = getattr(model.config, "bos_token_id", None)
-    front = [token] if isinstance(token, int) else []
-    return front if len(front) + length <= (n_positions(model) or math.inf) else None
+    return [token] if isinstance(token, int) else []
+
+
+def longest_sequence(model: Any, start: Sequence[int]) -> int:
+    """Returns how many tokens the model has positions for after the start."""
+    return (n_positions(model) or LONGEST) - len(start)
 
 
 def draw_tokens(model: nn.Module, shape: tuple[int, int], seed: int) -> Tensor | None:
@@ -39,7 +51,7 @@ def draw_tokens(model: nn.Module, shape: tuple[int, int], seed: int) -> Tensor |
     size = vocabulary_size(model) or 0
     special = {value for name in (*SPECIAL_IDS, "pad_token_id", "mask_token_id", "unk_token_id") for value in _special_ids(model, name)}
     ordinary = np.array([token for token in range(size) if token not in special])
-    if len(ordinary) < max(MIN_VOCABULARY, shape[1]):
+    if len(ordinary) < max(MIN_VOCABULARY, shape[1]) or shape[1] < 1:
         return None
     random = np.random.Generator(np.random.Philox(seed))
     return torch.from_numpy(np.stack([random.choice(ordinary, shape[1], replace=False) for _ in range(shape[0])]))

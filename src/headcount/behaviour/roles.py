@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,15 @@ from torch import nn
 
 from headcount.behaviour.base import MIN_OCCURRENCES, Corpus, ProbeRole, Role
 from headcount.behaviour.best_heads import find_best_heads
+from headcount.behaviour.beyond import HeadComparison, TwinSums, add_twins, count_swapped_labels, find_nested
 from headcount.behaviour.corpus import Parser, check_reading_arguments, read_corpus
 from headcount.behaviour.measure import RoleProbe
+from headcount.behaviour.patterns import Rule, parse_patterns
 from headcount.behaviour.spec import RoleNames, RoleSpec, parse_roles
 from headcount.behaviour.test import RoleTotals, score_roles
 from headcount.behaviour.views import ViewName, check_model_reads, corpus_examples
 from headcount.core.arguments import check_arguments
-from headcount.core.definition import DEFAULT_DEFINITION, Definition
+from headcount.core.definition import DEFAULT_DEFINITION, N_SWAPS, Definition
 from headcount.core.errors import DataError, unknown_name_error
 from headcount.core.heads import Head
 from headcount.core.options import options_of
@@ -51,6 +53,8 @@ def roles(
     truncate: bool = False,
     batch_size: int | None = None,
     seed: int = 0,
+    swaps: int = N_SWAPS,
+    patterns: Mapping[str, Rule] | None = None,
     progress: bool | Progress = True,
 ) -> RoleTable:
     """Tests what every head does: for each head and role the bias of its attention with test, interval and baseline.
@@ -61,7 +65,7 @@ def roles(
             Task, mappings with `pixel_values` or `input_features` (speech), or a corpus that `headcount.behaviour.corpus.read_corpus` returned.
         tokenizer: The tokenizer of the model; images and tasks of tokens need none.
         only: Roles to test, by name (`syntax` for all its roles, `offset:-1` for one) or as objects (`Offset("-1")`); None for all.
-        definition: When a head has a role: `pande2021(correct=bh)`, `pande2021(tau=2;alpha=0.01)`, `voita2019`, or an object.
+        definition: When a head has a role: `beyond-distance`, `pande2021(tau=2;correct=bh)`, `voita2019`, or an object.
             `RoleTable.relabel` changes it later without another pass.
         level: The level of the intervals.
         split: The split of a task that is read.
@@ -70,7 +74,10 @@ def roles(
         max_length: The longest sentence in tokens; None for as many as the model has positions. A task has its own.
         truncate: Whether longer sentences are cut off instead of refused. A task has its own.
         batch_size: Examples per forward pass; None for the task's own, else 32. It falls by halves when memory runs out.
-        seed: Seed of the permutation test and of random sequences.
+        seed: Seed of the permutation test, of random sequences and of swaps.
+        swaps: How often labels are counted under annotations of other sentences of equal length, for the estimate of false discoveries; 0 for never.
+        patterns: Roles of your own by name, tested as roles of content are: functions from a view to a boolean sieve [batch, q, k], or for each
+            sentence a boolean matrix [q, k] over its words or its tokens.
         progress: A bar on a terminal or in a notebook (True), nothing (False), or a function that is called with (done, total).
 
     Returns:
@@ -94,7 +101,7 @@ def roles(
     """
     if batch_size is None and isinstance(text, Task):
         batch_size = text.batch_size
-    spec = RoleSpec(parse_roles(only), Definition.parse(definition), level, batch_size, seed)
+    spec = RoleSpec(parse_roles(only), Definition.parse(definition), level, batch_size, seed, swaps, parse_patterns(patterns))
     check_reading_arguments(model, text, split=split, limit=limit, max_length=max_length, truncate=truncate, parser=parser)
     with show_progress(progress, "testing roles") as advance:
         if isinstance(text, Corpus):
@@ -148,6 +155,7 @@ def select_roles(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> SelectedRo
                 untested[str(role)] = f"{offered.too_rare[role]} of the {MIN_OCCURRENCES} occurrences that a test needs"
             else:
                 on_corpus[role] = None
+    on_corpus |= dict.fromkeys(spec.patterns)
     return SelectedRoles(((corpus, tuple(on_corpus)), *((text, (role,)) for role, text in on_probes.items())), untested)
 
 
@@ -183,16 +191,23 @@ def measure_roles(
     selected = select_roles(inner, corpus, spec)
     untested = dict(selected.untested)
     totals: list[RoleTotals] = []
+    comparisons: list[HeadComparison] = []
+    nested: list[tuple[str, str]] = []
     fingerprints = []
     for probe, reading in _role_passes(inner, heads, selected, spec, progress):
+        probe.twins = probe.prepare_twins(n_swaps=spec.swaps, seed=spec.seed)
         if open_chunk_store is not None:
             reading.chunk_store = open_chunk_store(reading)
-        sums = _sum_examples(probe, reading) if probe.views() else []
-        untested |= _explain_untested(probe, sums)
-        totals += sums
-        fingerprints += [reading.fingerprint] if sums else []
+        sums = _sum_examples(probe, reading) if probe.views() else PassSums({}, {}, {})
+        untested |= _explain_untested(probe, sums.totals.values())
+        totals += sums.totals.values()
+        comparisons += [compared for twins in sums.twins.values() for compared in twins.compare()]
+        nested += find_nested(sums.overlaps, {view: total.roles for view, total in sums.totals.items()})
+        fingerprints += [reading.fingerprint] if sums.totals else []
+    content = {str(role) for _, group in selected.groups for role in group if role.info.is_content}
+    rows = score_roles(totals, spec.definition.tested_bias, level=spec.level, seed=spec.seed)
     table = RoleTable(
-        rows=tuple(score_roles(totals, spec.definition.tested_bias, level=spec.level, seed=spec.seed)),
+        rows=add_twins(rows, content, comparisons, spec.level),
         heads=heads.heads,
         tau=spec.definition.tested_bias,
         untested=untested,
@@ -203,6 +218,9 @@ def measure_roles(
             "dtype": str(next(inner.parameters()).dtype).removeprefix("torch."),
         },
         best_heads=find_best_heads([total.halves for total in totals]),
+        nested=tuple(nested),
+        curves=tuple(curve for compared in comparisons for curve in compared.curves()),
+        swapped=count_swapped_labels(comparisons),
     )
     return spec.definition.relabel(table)
 
@@ -238,18 +256,30 @@ def biases_by_sentence(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> dict
     return by_head
 
 
-def _sum_examples(probe: RoleProbe, reading: Reading) -> list[RoleTotals]:
-    """Returns the sums over the examples of a pass, for each view."""
-    totals: dict[ViewName, RoleTotals] = {}
+@dataclass(frozen=True, slots=True)
+class PassSums:
+    """The sums over the examples of a pass, for each view: for the tests, for distance twins, and how many pairs each two sieves share."""
+
+    totals: dict[ViewName, RoleTotals]
+    twins: dict[ViewName, TwinSums]
+    overlaps: dict[ViewName, np.ndarray]
+
+
+def _sum_examples(probe: RoleProbe, reading: Reading) -> PassSums:
+    """Returns the sums over the examples of a pass."""
+    sums = PassSums({}, {view: TwinSums(probe, view) for view in probe.twins}, {})
     for view in probe.views():
         by_label = {str(role): role for role in probe.roles_of(view)}
         positional = [label for label, role in by_label.items() if role.info.positional]
         legacy = [label for label, role in by_label.items() if role.is_legacy]
-        totals[view] = RoleTotals(probe.heads_of(view), list(by_label), positional, legacy)
+        sums.totals[view] = RoleTotals(probe.heads_of(view), list(by_label), positional, legacy)
     for measured in stream(reading, probe):
-        for view, total in totals.items():
+        for view, total in sums.totals.items():
             total.update({name.partition("/")[2]: values for name, values in measured.items() if name.startswith(f"{view}/")})
-    return list(totals.values())
+            sums.overlaps[view] = sums.overlaps.get(view, 0) + measured[f"{view}/overlap"]
+        for twins in sums.twins.values():
+            twins.update(measured)
+    return sums
 
 
 def _explain_untested(probe: RoleProbe, totals: Iterable[RoleTotals]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headcount.behaviour.base import Role
-from headcount.core.definition import DEFAULT_DEFINITION, Definition
+from headcount.core.definition import DEFAULT_DEFINITION, N_SWAPS, Definition
 from headcount.core.errors import OptionError
 from headcount.core.registry import ROLES
 
@@ -19,6 +19,8 @@ RoleNames = str | Role | Iterable[str | Role]
 class RoleSpec:
     """How roles are tested; `headcount.roles` explains each field. `only` is a class for all its roles, or a single role.
 
+    Labels under swapped annotations are counted where `swaps` is above 0. `patterns` are roles of the caller, which are tested too.
+
     Raises:
         OptionError: a value has the wrong type or is out of range.
     """
@@ -28,12 +30,15 @@ class RoleSpec:
     level: float = 0.95
     batch_size: int | None = None
     seed: int = 0
+    swaps: int = N_SWAPS
+    patterns: tuple[Role, ...] = ()
 
     def __post_init__(self) -> None:
         rules = {
             "level": ("a number above 0 and below 1", _is_number(self.level) and 0 < self.level < 1),
             "batch_size": ("None or an int of at least 1", self.batch_size is None or _is_int(self.batch_size, 1)),
             "seed": ("an int of at least 0", _is_int(self.seed, 0)),
+            "swaps": ("an int of at least 0", _is_int(self.swaps, 0)),
         }
         for name, (rule, is_valid) in rules.items():
             if not is_valid:
@@ -42,7 +47,7 @@ class RoleSpec:
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields as plain data, roles by their names."""
         names = None if self.only is None else [role.name if isinstance(role, type) else str(role) for role in self.only]
-        fields = ("level", "batch_size", "seed")
+        fields = ("level", "batch_size", "seed", "swaps")
         return {"only": names, "definition": self.definition.to_dict(), **{name: getattr(self, name) for name in fields}}
 
 

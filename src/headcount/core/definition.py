@@ -13,8 +13,10 @@ from headcount.core.registry import DEFINITIONS
 if TYPE_CHECKING:
     from headcount.core.role_table import RoleScore, RoleTable
 
-DEFAULT_DEFINITION = "pande2021(correct=bh)"
+DEFAULT_DEFINITION = "beyond-distance"
 """The definition that labels heads unless the caller names another."""
+N_SWAPS = 20
+"""How often annotations are swapped among sentences to estimate how many labels are false."""
 TAU = 3.0
 """The bias that p-values are tested against by a definition that has no threshold of its own."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -21,6 +21,10 @@ ALPHA, POSITIONAL_ACCURACY, MARGIN = 0.05, 0.9, 0.1
 """The published thresholds: level, share of tokens of a positional head, lead over the baseline of a syntactic one."""
 MIN_SENTENCES = 8
 """With fewer sentences, standard error and skewness are too uncertain: such rows are reported, and never a label."""
+
+COMPARED_DEFINITIONS = (DEFAULT_DEFINITION, "pande2021(correct=bh)", "voita2019")
+MIN_LABELS = 20
+"""With fewer labels, no share of false discoveries is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,15 @@ class RoleScore:
         uniform: The bias of uniform attention: 1, or ln N for a legacy role.
         skewness: That of the biases of the sentences; None in tables of version 0.1.
         is_legacy: Whether the bias is multiplied by the entropy of the attention.
+        is_content: Whether the role is tested against the head's distance twin; None in tables of older versions.
+        compared_bias: The sieve bias at the offsets that are compared with the twin: those with enough pairs outside the sieve.
+        twin_bias: That of the head's distance twin.
+        excess: The excess mass: the head's attention to the sieve minus that of its twin, the mean over sentences. It and the numbers around it are
+            None where no twin was fitted or too few pairs remain.
+        excess_stderr: Its standard error, by jackknife over folds.
+        excess_low, excess_high: Its interval.
+        n_folds: The folds of sentences that show the role.
+        n_pairs, n_kept_pairs: The pairs of tokens in the sieve, and how many of them are at offsets that are compared.
     """
 
     head: Head
@@ -84,6 +97,59 @@ class RoleScore:
     uniform: float = 1.0
     skewness: float | None = None
     is_legacy: bool = False
+    is_content: bool | None = None
+    compared_bias: float | None = None
+    twin_bias: float | None = None
+    excess: float | None = None
+    excess_stderr: float | None = None
+    excess_low: float | None = None
+    excess_high: float | None = None
+    n_folds: int = 0
+    n_pairs: int = 0
+    n_kept_pairs: int = 0
+
+    @property
+    def explained_by_distance(self) -> float | None:
+        """The share of the bias above uniform attention that the head's distance twin has too; None without a twin or such a bias."""
+        if self.compared_bias is None or self.twin_bias is None or self.compared_bias <= 1:
+            return None
+        return (self.twin_bias - 1) / (self.compared_bias - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class DistanceCurve:
+    """The mean attention of a head to the sieve of a role by offset, and that of its distance twin, fitted outside the sieve."""
+
+    head: Head
+    role: str
+    offsets: tuple[int, ...]
+    attention: tuple[float, ...]
+    twin: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SwappedLabels:
+    """How many labels beyond distance there are where sentences get the annotations of others of equal length.
+
+    Attributes:
+        n_swaps: How often annotations were swapped at random.
+        n_sentences: The sentences that have a partner of equal length.
+        labels: The labels of these sentences by their own annotations.
+        swapped_labels: Those by the annotations of other sentences, the mean over swaps.
+        excess, alpha: The minimum excess mass and the level of these labels.
+    """
+
+    n_swaps: int
+    n_sentences: int
+    labels: int
+    swapped_labels: float
+    excess: float
+    alpha: float
+
+    @property
+    def ratio(self) -> float | None:
+        """The estimated share of false discoveries: labels under swaps / labels; None for fewer than 20 labels."""
+        return self.swapped_labels / self.labels if self.labels >= MIN_LABELS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +189,9 @@ class RoleTable:
         conditions: What else the numbers depend on, such as the dtype.
         best_heads: The best head of each role that occurs in both halves of the text.
         definition: The rule of the labels.
+        nested: Pairs of roles of which the sieve of the first lies in that of the second everywhere in the text.
+        curves: The attention by offset of every head to the sieve that it exceeds its twin on most.
+        swapped: The labels under swapped annotations, if they were counted.
     """
 
     rows: tuple[RoleScore, ...]
@@ -135,6 +204,9 @@ class RoleTable:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     best_heads: tuple[BestHead, ...] = ()
     definition: str = DEFAULT_DEFINITION
+    nested: tuple[tuple[str, str], ...] = ()
+    curves: tuple[DistanceCurve, ...] = ()
+    swapped: SwappedLabels | None = None
 
     def __iter__(self) -> Iterator[RoleScore]:
         return iter(self.rows)
@@ -186,16 +258,34 @@ class RoleTable:
             raise unknown_name_error("role of this table", role, known)
         return max((row for row in self.rows if row.role == role), key=lambda row: row.bias)
 
+    def kinds(self, roles: Sequence[str]) -> list[str]:
+        """Returns roles of different kinds: without those whose sieve lies in that of another of these roles; of identical ones the first stays."""
+        nested = set(self.nested)
+
+        def is_left_out(number: int, role: str) -> bool:
+            wider = [(other, place) for place, other in enumerate(roles) if other != role and (role, other) in nested]
+            return any((other, role) not in nested or place < number for other, place in wider)
+
+        return [role for number, role in enumerate(roles) if not is_left_out(number, role)]
+
     def multifunctional(self) -> list[Head]:
-        """Returns the heads with two roles or more."""
-        return [head for head, roles in self.labels().items() if len(roles) > 1]
+        """Returns the heads with roles of two kinds or more."""
+        return [head for head, roles in self.labels().items() if len(self.kinds(roles)) > 1]
 
     def disagreements(self) -> list[RoleScore]:
         """Returns the rows on which the test and the definition of 2019 differ."""
         return [row for row in self.rows if row.has_role != row.by_argmax]
 
+    def labels_by_definition(self) -> dict[str, set[tuple[Head, str]]]:
+        """Returns the heads and roles that are labels by the definition of the table and by the three known ones, from the same measurements."""
+        definitions = dict.fromkeys((self.definition, *COMPARED_DEFINITIONS))
+        return {name: {(row.head, row.role) for row in self.relabel(name) if row.has_role} for name in definitions}
+
     def colocation(self) -> list[Colocation]:
-        """Returns, for every pair of roles, how many heads have both, and how many would by chance; p is hypergeometric, one-sided, BH-corrected."""
+        """Returns how many heads have both roles of every pair whose sieves do not contain each other, and how many would by chance.
+
+        p is hypergeometric, which keeps the numbers of heads with each role; it is one-sided and BH-corrected.
+        """
         return _count_colocations(self)
 
     def share(self) -> dict[str, dict[str, float]]:
@@ -237,6 +327,9 @@ class RoleTable:
             "heads": [str(head) for head in self.heads],
             "rows": _rows_to_dicts(self.rows),
             "best_heads": _rows_to_dicts(self.best_heads),
+            "nested": [list(pair) for pair in self.nested],
+            "curves": _rows_to_dicts(self.curves),
+            "swapped": None if self.swapped is None else asdict(self.swapped),
         }
 
     @classmethod
@@ -250,12 +343,20 @@ class RoleTable:
             rows = tuple(RoleScore(**{**row, "head": Head.parse(row["head"])}) for row in values["rows"])
             best_heads = tuple(BestHead(**{**best, "head": Head.parse(best["head"])}) for best in values["best_heads"])
             heads = tuple(Head.parse(head) for head in values["heads"])
-            return cls(**{**values, "rows": rows, "heads": heads, "best_heads": best_heads})
+            lists = ("offsets", "attention", "twin")
+            curves = tuple(
+                DistanceCurve(Head.parse(curve["head"]), curve["role"], *(tuple(curve[name]) for name in lists))
+                for curve in values.get("curves", ())
+            )
+            nested = tuple((inner, outer) for inner, outer in values.get("nested", ()))
+            swapped = SwappedLabels(**values["swapped"]) if values.get("swapped") else None
+            changed = {"rows": rows, "heads": heads, "best_heads": best_heads, "nested": nested, "curves": curves, "swapped": swapped}
+            return cls(**{**values, **changed})
         except (KeyError, TypeError, ValueError) as error:
             raise ArtifactError(f"these data are no table of roles of this version ({error}); measure the roles again") from error
 
 
-def _rows_to_dicts(rows: Sequence[RoleScore] | Sequence[BestHead]) -> list[dict[str, Any]]:
+def _rows_to_dicts(rows: Sequence[RoleScore] | Sequence[BestHead] | Sequence[DistanceCurve]) -> list[dict[str, Any]]:
     return [{column.name: str(row.head) if column.name == "head" else getattr(row, column.name) for column in fields(row)} for row in rows]
 
 
@@ -280,10 +381,10 @@ def _count_colocations(table: RoleTable) -> list[Colocation]:
     owners = {role: heads for role, heads in table._heads_by_role().items() if heads}
     tested = {role: {row.head for row in table.rows if row.role == role} for role in owners}
     pairs = []
-    names = list(owners)
+    names, nested = list(owners), set(table.nested)
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
-            common = tested[a] & tested[b]
+            common = tested[a] & tested[b] if not {(a, b), (b, a)} & nested else set()
             in_a, in_b = owners[a] & common, owners[b] & common
             if common:
                 both = len(in_a & in_b)

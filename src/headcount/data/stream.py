@@ -1,7 +1,7 @@
 """A measurement over data, chunk by chunk: in fixed order, whatever the batch size or the number of processes, in bounded memory.
 
-Results of a chunk are per-example numbers in float64. Every process sees all results in the order of the chunks, so what is summed from them is
-bit for bit the same for one process and for several. When memory runs out, the batch size falls by halves.
+Results of a chunk are per-example numbers and sums over its examples, in float64. Every process sees all results in the order of the chunks, so
+what is summed from them is bit for bit the same for one process and for several. When memory runs out, the batch size falls by halves.
 """
 
 from __future__ import annotations
@@ -27,11 +27,20 @@ from headcount.data.task import DataSource, Split, Task
 from headcount.models.modules import Batch
 
 Measured = Mapping[str, np.ndarray]
-"""Named per-example arrays, [examples, ...] in float64."""
+"""Named per-example arrays, [examples, ...], and sums over the examples of a chunk, in float64."""
 StoredResult = tuple[Measured, int | None]
 """The results of a finished chunk, and the batch size that they were computed with."""
-Measure = Callable[[Batch, list[int]], Mapping[str, Tensor]]
-"""(batch, the numbers of its examples) -> per-example tensors by name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summed:
+    """A result that is summed over the examples of a batch; batches of a chunk are added."""
+
+    value: Tensor
+
+
+Measure = Callable[[Batch, list[int]], Mapping[str, Tensor | Summed]]
+"""(batch, the numbers of its examples) -> per-example tensors and sums by name."""
 SMALL, LONG = 4 * 2**20, 1.0
 """Results of a chunk are stored if they are smaller than that (bytes), or took longer than that (seconds)."""
 
@@ -295,9 +304,13 @@ def _too_large_error(chunk: Chunk, error: BaseException) -> OutOfMemory:
     )
 
 
-def _write_rows(results: dict[str, np.ndarray], chunk: Chunk, example_numbers: list[int], measured: Mapping[str, Tensor]) -> None:
-    """Writes the results of a batch into the rows of its examples."""
+def _write_rows(results: dict[str, np.ndarray], chunk: Chunk, example_numbers: list[int], measured: Mapping[str, Tensor | Summed]) -> None:
+    """Writes the results of a batch into the rows of its examples; adds its sums."""
     for name, values in measured.items():
+        if isinstance(values, Summed):
+            array = values.value.detach().double().cpu().numpy()
+            results[name] = results[name] + array if name in results else array
+            continue
         array = values.detach().double().cpu().numpy()
         if name not in results:
             results[name] = np.full((chunk.size, *array.shape[1:]), np.nan)

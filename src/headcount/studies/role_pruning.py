@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
+from headcount.core.definition import DEFAULT_DEFINITION
 from headcount.core.errors import OptionError
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
@@ -31,6 +32,7 @@ class RolePruning(Study):
     keep: tuple[int | float | str, ...] = option(
         (), "How many heads stay: numbers or shares; by default 75%, 50%, 25%, and all but the role's"
     )
+    definition: str = option(DEFAULT_DEFINITION, "When a head has a role, of `headcount ls definitions`")
     seeds: int = option(5, "Draws of the heads that are chosen at random, from the seed on", minimum=1)
     repair: bool | None = option(False, "Refit output projections in closed form; none does so unless training follows")
     recover: float | str | None = option(

@@ -19,8 +19,9 @@ class Survivors(Study):
     """Do specialised heads go last? Roles of the heads that each pruning level of a comparison keeps, against what chance would give.
 
     Voita et al. 2019 (section 5.3): as the penalty grows, heads without a role go first. Every method and number of heads of a run is set against
-    heads drawn at random: the number of survivors with a role is hypergeometric, and several seeds add up. Over all levels together, heads with and
-    without a role are compared by the share of levels that they survive, with a permutation of heads.
+    as many heads of each layer, drawn at random, since layer alone explains much: the number of survivors with a role is a sum of hypergeometric
+    numbers over layers and seeds. Over all levels together, heads with and without a role are compared by the share of levels that they survive,
+    with a permutation of heads within layers.
     Roles are those of the dense model, of the run itself or measured on a text. A method that trains weights before it cuts (L0, DSP) prunes other
     weights, whose heads may do other things: it is left out and named, unless `dense_roles` is set.
     """

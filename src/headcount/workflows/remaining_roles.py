@@ -38,7 +38,7 @@ class FamilyTest:
             UnknownName: no definition of that name is registered.
         """
         rule = Definition.parse(definition)
-        return cls(corpus, rule, RoleSpec(parse_roles(rule.roles_of_families), batch_size=batch_size, seed=seed))
+        return cls(corpus, rule, RoleSpec(parse_roles(rule.roles_of_families), batch_size=batch_size, seed=seed, swaps=0))
 
     def key(self, pruning: Pruning, name: str, digest: str) -> ArtifactKey:
         """Returns the key of the roles of a pruned model, by the name and digest of its artifact."""

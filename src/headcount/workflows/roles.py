@@ -7,7 +7,7 @@ from torch import nn
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.roles import fingerprint_data, measure_roles
 from headcount.behaviour.spec import RoleSpec
-from headcount.core.errors import ArtifactError
+from headcount.core.errors import ArtifactError, DataError
 from headcount.core.role_table import RoleTable
 from headcount.data.stream import Progress, Reading, broadcast_from_first, fingerprint
 from headcount.models.modules import unwrap
@@ -31,6 +31,8 @@ def roles_into(
 
     Of several processes that torchrun started only the first has the run; without a run, nothing is stored.
     """
+    if run is not None and spec.patterns:
+        raise DataError("a run cannot tell whether patterns of your own have changed, so it does not store them; test them without a run")
     if not broadcast_from_first(run is not None):
         return measure_roles(model, corpus, spec, progress=progress)
     data = fingerprint_data(model, corpus, spec)

@@ -1,6 +1,7 @@
 /** A bias with its interval on a line from 0, chance marked at 1 and the level that the test asks about at tau. */
 import type { JSX } from "preact";
-import type { Maybe } from "../contract";
+import type { Maybe, Roles } from "../contract";
+import { num, percent } from "../format";
 
 export function Bias({ value, low, high, most, tau }: { value: Maybe; low: Maybe; high: Maybe; most: number; tau: number | undefined }): JSX.Element {
   const x = (one: number): number => 2 + (Math.max(0, Math.min(most, one)) / most) * 106;
@@ -15,5 +16,18 @@ export function Bias({ value, low, high, most, tau }: { value: Maybe; low: Maybe
 }
 
 /** What the test of roles asks; for reports that say it. */
-export const tauText = (tau: number | undefined, alpha: number | undefined): string =>
+const tauText = (tau: number | undefined, alpha: number | undefined): string =>
   tau === undefined ? "" : ` q tests whether the bias is above ${tau}, the solid line${alpha === undefined ? "" : `; a role holds below ${alpha}`}.`;
+
+/** What q tests: by definitions that know distance twins, the excess mass of roles of content. */
+export const testText = (roles: Roles): string =>
+  roles.definition?.startsWith("beyond-distance")
+    ? ` The twin attends by distance alone, as the head does outside the role; the excess mass is how much more of its attention the head has there. q of roles with a twin tests the excess mass, of others whether the bias is above ${roles.tau}, the solid line; a role holds below ${roles.alpha}.`
+    : tauText(roles.tau, roles.alpha);
+
+/** The estimate of false labels by swapped annotations. */
+export function falseText({ swapped }: Roles): string {
+  if (!swapped) return "";
+  const estimate = swapped.ratio === null ? "no estimate of false ones, which needs 20" : `about ${percent(swapped.ratio)} of such labels are false`;
+  return ` Roles of content: ${swapped.labels} labels on ${swapped.n_sentences} sentences by their own annotations, ${num(swapped.swapped_labels, 2)} by those of other sentences of equal length: ${estimate}.`;
+}

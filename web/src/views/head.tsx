@@ -2,12 +2,14 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { css, ink, weight } from "../colour";
-import type { Example, HeadIndex, Maybe, RunData } from "../contract";
+import type { Example, FigureAxis, HeadIndex, LineFigure, Maybe, Roles, RunData } from "../contract";
+import { Lines } from "../drawings/lines";
 import { interval, num, offset, percent, pValue, whole } from "../format";
 import { kindName, ranks, roleNames, spoken } from "../heads";
 import { Choose, direction, follow, HeadLink, Missing, Pick, Scroll, Section, Token } from "../parts/basics";
 import { Bars } from "../parts/bars";
-import { Bias, tauText } from "../parts/bias";
+import { Bias, testText } from "../parts/bias";
+import { Figure } from "../parts/figure";
 import { atMost, conditions, costText, missing, tolerance } from "../verdicts";
 import { goesText } from "./map";
 import { address, dark, go, head, heads, plan, run, selected, toggle } from "../state";
@@ -122,18 +124,20 @@ function RolesOf({ index }: { index: HeadIndex }): JSX.Element {
   const own = rows.head.flatMap((of, at): RoleRow[] => (of === index ? [{ at, role: rows.role[at]!, bias: rows.bias[at] ?? -Infinity }] : []));
   const sorted = own.sort((a, b) => Number(rows.has_role[b.at]) - Number(rows.has_role[a.at]) || b.bias - a.bias);
   const shown = all ? sorted : sorted.slice(0, 8);
+  const twins = rows.excess?.some((value) => value !== null) ?? false;
   const most = Math.max(2, 1.2 * (roles.tau ?? 0), ...own.map((row) => rows.high[row.at] ?? row.bias).filter(Number.isFinite));
   return (
-    <Section title="Roles" note={`Bias is how much more attention goes there than chance would give: 1 is chance, the dashed line.${tauText(roles.tau, roles.alpha)}`}>
+    <Section title="Roles" note={`Bias is how much more attention goes there than chance would give: 1 is chance, the dashed line.${testText(roles)}`}>
       <Scroll label="Roles of this head, table">
         <table class="tight">
-          <thead><tr><th scope="col">role</th><th scope="col" class="number">bias</th><th scope="col" class="drawn"><span class="unseen">drawn</span></th><th scope="col">q</th><th scope="col">arg-max hits</th><th scope="col">best baseline</th></tr></thead>
+          <thead><tr><th scope="col">role</th><th scope="col" class="number">bias</th><th scope="col" class="drawn"><span class="unseen">drawn</span></th>{twins && <th scope="col" class="number">excess mass</th>}<th scope="col">q</th><th scope="col">arg-max hits</th><th scope="col">best baseline</th></tr></thead>
           <tbody>
             {shown.map(({ role, at }) => (
               <tr key={role} class={rows.has_role[at] ? "holds" : ""}>
                 <th scope="row" title={roles.about[role]}><span class="letter">{heads.value.codes[role]}</span> {roles.names[role]}{rows.has_role[at] && <span class="tag solid">holds</span>}{roles.best?.filter((one) => one.role === role && one.head === index).map((one) => <span key={one.role} class="tag" title={`the most accurate head on one half of the sentences: ${percent(one.accuracy)} on the other half`}>best head</span>)}</th>
                 <td class="number">{num(rows.bias[at])}<br /><small>{interval(rows.low[at], rows.high[at])}</small></td>
                 <td class="drawn"><Bias value={rows.bias[at] ?? null} low={rows.low[at] ?? null} high={rows.high[at] ?? null} most={most} tau={roles.tau} /></td>
+                {twins && <TwinCell roles={roles} at={at} />}
                 <td class="number">{pValue(rows.q[at])}</td>
                 <td class="number">{typeof rows.accuracy[at] === "number" ? <>{percent(rows.accuracy[at])}<br /><small>{interval(rows.accuracy_low[at], rows.accuracy_high[at], percent)}</small></> : "–"}</td>
                 <td class="number">{isOffset(roles.names[role] ?? "") ? <span title="This role is a fixed offset itself">itself</span> : typeof rows.baseline[at] === "number" ? <>{percent(rows.baseline[at])}<br /><small>{offset(rows.baseline_offset[at])}</small></> : "–"}</td>
@@ -143,7 +147,45 @@ function RolesOf({ index }: { index: HeadIndex }): JSX.Element {
         </table>
       </Scroll>
       {sorted.length > 8 && <button type="button" class="quiet" aria-expanded={all} onClick={() => setAll(!all)}>{all ? "Show the strongest 8" : `Show all ${sorted.length}`}</button>}
+      <DistanceFigure roles={roles} index={index} />
     </Section>
+  );
+}
+
+function TwinCell({ roles, at }: { roles: Roles; at: number }): JSX.Element {
+  const { rows } = roles;
+  const [twin, share, excess] = [rows.twin_bias?.[at], rows.explained?.[at], rows.excess?.[at]];
+  if (typeof excess !== "number") return <td class="number">–</td>;
+  return (
+    <td class="number">
+      {num(excess, 2)} <small>{interval(rows.excess_low?.[at] ?? null, rows.excess_high?.[at] ?? null)}</small>
+      <br /><small>twin's bias {num(twin)}{typeof share === "number" && `, ${percent(share)} by distance`}</small>
+    </td>
+  );
+}
+
+const AXIS: FigureAxis = { label: "", unit: "", is_share: false, ticks: [], is_count: false, limits: [] };
+
+/** The head's mean attention by offset to the sieve that it exceeds its twin on most, beside the twin's. */
+function DistanceFigure({ roles, index }: { roles: Roles; index: HeadIndex }): JSX.Element | null {
+  const curve = roles.curves?.find((one) => one.head === index);
+  if (!curve?.offsets.length) return null;
+  const name = roles.names[curve.role] ?? "";
+  const line = (label: string, y: number[], is_control: boolean): LineFigure["lines"][number] => ({ label, x: curve.offsets, y, low: [], high: [], is_control, start: [] });
+  const figure: LineFigure = {
+    kind: "lines", name: "distance", title: `Attention by distance, ${name}`, table: "", n: null, n_unit: "", note: "", references: [],
+    x: { ...AXIS, label: "key − query, in tokens", is_count: true }, y: { ...AXIS, label: "mean attention", is_share: true },
+    lines: [line("this head", curve.attention, false), line("its distance twin", curve.twin, true)],
+  };
+  return (
+    <Figure
+      level={3}
+      title={figure.title}
+      caption={`Mean attention to the keys that ${name} is about, by their distance. The twin attends by distance alone, as this head does to all other keys; where the head lies above it, more than distance is at work.`}
+      table={() => ({ columns: [{ name: "key − query" }, { name: "this head" }, { name: "its twin" }], rows: curve.offsets.map((one, at) => [one, curve.attention[at] ?? null, curve.twin[at] ?? null]) })}
+    >
+      <Lines figure={figure} />
+    </Figure>
   );
 }
 

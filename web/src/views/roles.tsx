@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import type { Roles } from "../contract";
 import { interval, num, offset, percent, plural, pValue, signed, whole } from "../format";
 import type { Cell } from "../page";
-import { Bias, tauText } from "../parts/bias";
+import { Bias, falseText, testText } from "../parts/bias";
 import { HeadLink, Missing, Section } from "../parts/basics";
 import { Table, type Column } from "../parts/table";
 import { colour, go, heads, roleFilter, run } from "../state";
@@ -48,6 +48,8 @@ function show(role: string): void {
   go("overview");
 }
 
+/** The column of a role's number. */
+const ROLE = 12;
 const BEST = "the most accurate head on one half of the sentences, with its accuracy on the other half";
 
 function RoleTable({ roles }: { roles: Roles }): JSX.Element {
@@ -58,23 +60,30 @@ function RoleTable({ roles }: { roles: Roles }): JSX.Element {
     const { rows: all } = roles;
     const count = heads.value.labels.filter((labels) => labels.includes(role)).length;
     const of = (values: (number | null)[]): number | null => (strongest ? (values[strongest.at] ?? null) : null);
-    return [name, count, strongest?.head ?? null, of(all.bias), of(all.low), of(all.high), of(all.q), role, best?.head ?? null, best?.accuracy ?? null, best?.accuracy_low ?? null, best?.accuracy_high ?? null];
+    const twin = (values: (number | null)[] | undefined): number | null => (values ? of(values) : null);
+    const twins: Cell[] = [twin(all.twin_bias), twin(all.explained), twin(all.excess), twin(all.excess_low), twin(all.excess_high)];
+    return [name, count, strongest?.head ?? null, of(all.bias), of(all.low), of(all.high), ...twins, of(all.q), role, best?.head ?? null, best?.accuracy ?? null, best?.accuracy_low ?? null, best?.accuracy_high ?? null];
   });
   const columns: Column[] = [
-    { name: "role", show: (value, row) => <span title={roles.about[Number(row[7])]}><span class="letter">{heads.value.codes[Number(row[7])]}</span> <b>{value}</b></span> },
+    { name: "role", show: (value, row) => <span title={roles.about[Number(row[ROLE])]}><span class="letter">{heads.value.codes[Number(row[ROLE])]}</span> <b>{value}</b></span> },
     { name: "heads", show: (value, row) => (value ? <button type="button" class="quiet" onClick={() => show(String(row[0]))}>{value} on the map</button> : <span class="note">none</span>) },
     { name: "strongest head", about: "the head of the largest bias, over all sentences", show: (value) => (typeof value === "number" ? <HeadLink head={value} /> : "–") },
     { name: "bias", about: roles.tau === undefined ? "1 is chance" : `1 is chance, ${roles.tau} is what the test asks for`, show: (value, row) => <span class="share"><Bias value={value as number | null} low={row[4] as number | null} high={row[5] as number | null} most={most} tau={roles.tau} /><span class="number">{num(value as number | null)}</span></span> },
     { name: "low", show: (value) => <span class="number">{num(value as number | null)}</span> },
     { name: "high", show: (value) => <span class="number">{num(value as number | null)}</span> },
+    { name: "twin's bias", about: "the bias of the strongest head's distance twin, which attends by distance alone", show: (value) => <span class="number">{num(value as number | null)}</span> },
+    { name: "by distance", about: "the share of the bias above chance that the twin has too", show: (value) => <span class="number">{percent(value as number | null)}</span> },
+    { name: "excess mass", about: "how much more of its attention the head has there than its twin", show: (value) => <span class="number">{num(value as number | null, 3)}</span> },
+    { name: "excess from", show: (value) => <span class="number">{num(value as number | null, 3)}</span> },
+    { name: "excess to", show: (value) => <span class="number">{num(value as number | null, 3)}</span> },
     { name: "q", show: (value) => <span class="number">{pValue(value as number | null)}</span> },
     { name: "heads with it", show: (value) => <Holders role={Number(value)} /> },
     { name: "best head", about: BEST, show: (value) => (typeof value === "number" ? <HeadLink head={value} /> : "–") },
-    { name: "its accuracy", about: BEST, show: (value, row) => (typeof value === "number" ? <span class="number">{percent(value)} <small>{interval(row[10] as number | null, row[11] as number | null, percent)}</small></span> : "–") },
+    { name: "its accuracy", about: BEST, show: (value, row) => (typeof value === "number" ? <span class="number">{percent(value)} <small>{interval(row[ROLE + 3] as number | null, row[ROLE + 4] as number | null, percent)}</small></span> : "–") },
   ];
   const most = Math.max(2, 1.2 * (roles.tau ?? 0), ...rows.map((row) => Number(row[5] ?? 0)));
   return (
-    <Section title="Roles" note={`${whole(labelled)} of ${plural(run.value.heads.length, "head")} have a role, over ${roles.n_sentences === null ? "an unknown number of" : whole(roles.n_sentences)} sentences and ${plural(roles.names.length, "role")} tested. Bias is attention against chance, which is 1, the dashed line.${tauText(roles.tau, roles.alpha)} q is corrected over all heads and roles. The best head is ${roles.best ? BEST : "not known: this run was made before it was chosen on half of the sentences; measure the roles again"}.`}>
+    <Section title="Roles" note={`${whole(labelled)} of ${plural(run.value.heads.length, "head")} have a role, over ${roles.n_sentences === null ? "an unknown number of" : whole(roles.n_sentences)} sentences and ${plural(roles.names.length, "role")} tested. Bias is attention against chance, which is 1, the dashed line.${testText(roles)} q is corrected over heads and roles.${falseText(roles)} The best head is ${roles.best ? BEST : "not known: this run was made before it was chosen on half of the sentences; measure the roles again"}.`}>
       <Table name="Roles" columns={columns} rows={rows} start={[1, true]} />
     </Section>
   );

@@ -12,7 +12,7 @@ from headcount.app.console.options import split_at_commas
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.app.console.text import Embedded, File, Parser, check_text
-from headcount.core.definition import DEFAULT_DEFINITION
+from headcount.core.definition import DEFAULT_DEFINITION, N_SWAPS
 
 
 def _check_only(text: str | None) -> str | None:
@@ -32,7 +32,15 @@ DefinitionText = Annotated[
     typer.Option(
         "--definition",
         metavar="NAME(…)",
-        help="When a head has a role, of `headcount ls definitions`: pande2021 as published, pande2021(tau=2;correct=bh), voita2019.",
+        help="When a head has a role, of `headcount ls definitions`: beyond-distance, pande2021 as published, voita2019, …",
+    ),
+]
+Swaps = Annotated[
+    int,
+    typer.Option(
+        "--swaps",
+        min=0,
+        help="How often sentences get annotations of others of equal length, to estimate how many labels are false; 0 for no estimate.",
     ),
 ]
 Everything = Annotated[bool, typer.Option("--all", help="Show every head × role, every pair of roles and every disagreement.")]
@@ -50,6 +58,7 @@ def run(
     folder: RunOptions = DEFAULT_FOLDER,
     split_name: Split = "calibration",
     definition: DefinitionText = DEFAULT_DEFINITION,
+    swaps: Swaps = N_SWAPS,
     everything: Everything = False,
 ) -> None:
     """Label every head with what it does, how strongly, and how sure that is: on a text, or on the texts or images of a task."""
@@ -58,5 +67,5 @@ def run(
         from headcount.app.jobs.roles import RoleRequest, label_heads
 
         names = split_at_commas(only) if only else None
-        request = RoleRequest(names, definition, text=text, embedded=embedded, parser=parser, split=split_name)
+        request = RoleRequest(names, definition, swaps, text=text, embedded=embedded, parser=parser, split=split_name)
         label_heads(session, data, request, run_folder, show_all=everything)

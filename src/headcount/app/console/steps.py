@@ -72,7 +72,9 @@ def _format_roles(numbers: Numbers) -> str:
     text = f"{numbers['heads']} of {numbers['n_heads']} heads have one of the {numbers['n_roles']} roles tested"
     if not frequent:
         return text
-    return f"{text}, {numbers['multifunctional']} more than one; most often {', '.join(f'{role} ({counts[role]})' for role in frequent)}"
+    return (
+        f"{text}, {numbers['multifunctional']} more than one kind; most often {', '.join(f'{role} ({counts[role]})' for role in frequent)}"
+    )
 
 
 def _format_profiles(numbers: Numbers) -> str:

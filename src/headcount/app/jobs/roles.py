@@ -74,7 +74,9 @@ def _show_table(session: Session, table: RoleTable, show_all: bool) -> None:
         session.write_line(f"no best head, for want of sentences in both halves: {', '.join(without_best)}")
     _show_shares(session, table)
     _show_pairs(session, table, show_all)
-    _show_disagreements(session, table, show_all)
+    _show_content(session, table, show_all)
+    _show_definitions(session, table, show_all)
+    _show_swapped(session, table)
     if show_all:
         rows = [(row.head, row.role, "yes" if row.has_role else "no", *_format_bias_cells(row)) for row in table]
         session.write_table(("head", "role", "has it", *COLUMNS), rows, right=NUMBERS)
@@ -100,7 +102,7 @@ def _show_heads(session: Session, table: RoleTable, show_all: bool) -> None:
         session.write_table(("head", "roles with their bias, nearest to their maximum first"), [row for row in rows if row[1]])
     n_labelled = sum(1 for roles in labels.values() if roles)
     session.write_line(
-        f"{n_labelled} of {len(labels)} heads have a role, {len(table.multifunctional())} more than one; "
+        f"{n_labelled} of {len(labels)} heads have a role, {len(table.multifunctional())} more than one kind; "
         f"{len(labels) - n_labelled} have none of those tested ({len(table.roles())})"
     )
     by_note: dict[str, set[str]] = {}
@@ -150,16 +152,59 @@ def _show_pairs(session: Session, table: RoleTable, show_all: bool) -> None:
     session.write_line(f"{len(significant)} of {len(pairs)} pairs of roles share more heads than by chance (q ≤ {table.alpha:g})")
 
 
-def _show_disagreements(session: Session, table: RoleTable, show_all: bool) -> None:
-    differ = table.disagreements()
-    only_test = sum(row.has_role for row in differ)
-    session.write_line(
-        f"test and strongest key (2019) disagree on {len(differ)} of {len(table)} heads × roles: {only_test} by the test only, "
-        f"{len(differ) - only_test} by the strongest key only"
+def _show_content(session: Session, table: RoleTable, show_all: bool) -> None:
+    """Prints the heads with roles of content beside their distance twins, the largest excess first; with `show_all` every head and role."""
+    rows = [row for row in table if row.is_content and row.excess is not None and (row.has_role or show_all)]
+    if rows:
+        columns = ("head", "role of content", "bias", "twin's bias", "by distance", "excess mass", "95% interval", "q", "has it")
+        rows.sort(key=lambda row: -(row.excess or 0.0))
+        session.write_table(columns, [_format_content_row(row) for row in rows], right=columns[2:6])
+        session.write_line(
+            "the twin attends by distance alone, as the head does outside the role; by distance is the share of the bias that it has too. "
+            "A head that likes verbs goes beyond distance, too: the label does not say that it knows the relation"
+        )
+
+
+def _format_content_row(row: RoleScore) -> tuple[object, ...]:
+    share = row.explained_by_distance
+    return (
+        row.head,
+        row.role,
+        f"{row.compared_bias:.2f}",
+        f"{row.twin_bias:.2f}",
+        "–" if share is None else f"{share:.0%}",
+        f"{row.excess:.3f}",
+        f"{row.excess_low:.3f} … {row.excess_high:.3f}",
+        f"{row.q:.2g}",
+        "yes" if row.has_role else "no",
     )
+
+
+def _show_definitions(session: Session, table: RoleTable, show_all: bool) -> None:
+    """Prints how many heads have each role by each definition, where they disagree, and with `show_all` which heads."""
+    labels = table.labels_by_definition()
+    counts = [(role, *(sum(name == role for _, name in own) for own in labels.values())) for role in table.roles()]
+    differ = sorted(set().union(*labels.values()) - set.intersection(*labels.values()), key=lambda name: (name[1], str(name[0])))
+    roles = {role for _, role in differ}
+    columns = ("heads by definition", *labels)
+    if differ:
+        session.write_table(columns, [row for row in counts if row[0] in roles], right=columns[1:])
+    session.write_line(f"the definitions disagree on {len(differ)} of {len(table)} heads × roles")
     if show_all and differ:
-        rows = [(row.head, row.role, "test" if row.has_role else "strongest key", *_format_bias_cells(row)) for row in differ]
-        session.write_table(("head", "role", "only by", *COLUMNS), rows, right=NUMBERS)
+        rows = [(head, role, *("yes" if (head, role) in own else "no" for own in labels.values())) for head, role in differ]
+        session.write_table(("head", "role", *labels), rows)
+
+
+def _show_swapped(session: Session, table: RoleTable) -> None:
+    """Prints the estimate of false discoveries."""
+    swapped = table.swapped
+    if swapped is None:
+        return
+    estimate = "no estimate, which needs 20" if swapped.ratio is None else f"about {swapped.ratio:.0%} of such labels are false"
+    session.write_line(
+        f"roles of content, on the {swapped.n_sentences} sentences with others of equal length: {swapped.labels} labels by their own annotations, "
+        f"{swapped.swapped_labels:.1f} by those of other sentences (mean of {swapped.n_swaps} swaps): {estimate}"
+    )
 
 
 def _describe_corpus(corpus: Corpus) -> str:
@@ -179,6 +224,7 @@ class RoleRequest:
 
     only: list[str] | None
     definition: str
+    swaps: int
     text: Path | None = None
     embedded: str | None = None
     parser: str | None = None
@@ -188,11 +234,11 @@ class RoleRequest:
 def label_heads(session: Session, data: TaskOptions, request: RoleRequest, run: Run | None, *, show_all: bool) -> None:
     """Tests roles on a text, in a run if there is one, and prints the labels of all heads."""
     roles = parse_roles(request.only)
-    spec = RoleSpec(roles, Definition.parse(request.definition), batch_size=data.examples_per_batch, seed=data.seed)
+    spec = RoleSpec(roles, Definition.parse(request.definition), batch_size=data.examples_per_batch, seed=data.seed, swaps=request.swaps)
     model, heads, folder = open_task_model(session, data)
     text, embedded = request.text, request.embedded
     if run is not None:
-        options = {"only": request.only, "definition": request.definition, "seed": data.seed}
+        options = {"only": request.only, "definition": request.definition, "seed": data.seed, "swaps": request.swaps}
         set_run_description(run, session, data, model, heads, {"text": str(text or embedded or data.task), **options})
     corpus = open_corpus(session, data, model, folder, text=text, embedded=embedded, parser=request.parser, split=request.split)
     session.write_note(f"read: {_describe_corpus(corpus)}")
@@ -223,6 +269,12 @@ def _role_table_to_dict(model: str, table: RoleTable) -> dict[str, Any]:
         "colocation": [asdict(pair) for pair in table.colocation()],
         "share": table.share(),
         "disagreements": [{"head": str(row.head), "role": row.role} for row in table.disagreements()],
+        "definitions": {
+            name: [{"head": str(head), "role": role} for head, role in sorted(own, key=str)]
+            for name, own in table.labels_by_definition().items()
+        },
+        "curves": plain["curves"],
+        "swapped": None if table.swapped is None else {**asdict(table.swapped), "ratio": table.swapped.ratio},
         "untested": dict(table.untested),
         "refused": dict(table.refused),
         "conditions": dict(table.conditions),

@@ -19,7 +19,7 @@ class Alignment(Role):
     """
 
     token: Literal["said", "next"] = option(help="The target token that counts: the one just read (said) or the one to come (next)")
-    info = RoleInfo(source="Voita et al. 2019; word alignment", attention=frozenset({"cross"}), needs=frozenset({"links"}))
+    info = RoleInfo(source="Voita et al. 2019; word alignment", attention=frozenset({"cross"}), needs=frozenset({"links"}), is_content=True)
 
     @classmethod
     def list_offered(cls, corpus: Corpus) -> OfferedRoles:

@@ -11,7 +11,7 @@ from headcount.behaviour.word_sieves import link_words
 class Coreference(Role):
     """Coreference: attends from a mention to the words of other mentions of the same entity, where the text is annotated with clusters."""
 
-    info = RoleInfo(source="Clark et al. 2019, What Does BERT Look At?", needs=frozenset({"clusters"}))
+    info = RoleInfo(source="Clark et al. 2019, What Does BERT Look At?", needs=frozenset({"clusters"}), is_content=True)
 
     @classmethod
     def list_offered(cls, corpus: Corpus) -> OfferedRoles:

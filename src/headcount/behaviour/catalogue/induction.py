@@ -2,34 +2,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from headcount.behaviour.base import Corpus, ProbeRole, RoleInfo, Sieve, View, make_sequence
-from headcount.behaviour.random_sequences import draw_tokens, start_tokens
+from headcount.behaviour.random_sequences import PERIODS, draw_periods, draw_tokens, longest_sequence, start_tokens
 
-N_SEQUENCES, LENGTH = 64, 24
+N_SEQUENCES = 64
 
 
 @dataclass(frozen=True)
 class Induction(ProbeRole):
     """Induction: on a random sequence that is repeated, attends to the token that came after the previous occurrence of the current one.
 
-    Olsson et al. 2022, "In-context Learning and Induction Heads". Tested on sequences of its own, in decoders.
+    Olsson et al. 2022, "In-context Learning and Induction Heads". Tested on sequences of its own, in decoders; each is 12 to 48 tokens, twice in a
+    row, so that no fixed offset finds the token.
     """
 
-    info = RoleInfo(source="Olsson et al. 2022")
+    info = RoleInfo(source="Olsson et al. 2022", is_content=True)
 
     def probe(self, model: nn.Module, seed: int) -> Corpus | None:
         """Returns random tokens, each sequence twice in a row."""
-        start = start_tokens(model, 2 * LENGTH)
-        tokens = draw_tokens(model, (N_SEQUENCES, LENGTH), seed) if start is not None else None
-        if tokens is None or start is None:
+        start = start_tokens(model)
+        longest = 0 if start is None else longest_sequence(model, start) // 2
+        if start is None or longest < PERIODS[0]:
             return None
-        return Corpus(tuple(make_sequence([*start, *row, *row], [True] * len(start)) for row in tokens.tolist()))
+        periods = draw_periods(N_SEQUENCES, longest, seed)
+        tokens = draw_tokens(model, (N_SEQUENCES, max(periods)), seed)
+        if tokens is None:
+            return None
+        rows = [row[:period] for row, period in zip(tokens.tolist(), periods, strict=True)]
+        return Corpus(tuple(make_sequence([*start, *row, *row], [True] * len(start)) for row in rows))
 
     def sieve(self, view: View) -> Sieve:
         """Returns, for every token of the repetition, the token after its first occurrence."""
         n_front = sum(view.corpus.sentences[0].special)
-        is_repeated = (view.queries.positions >= n_front + LENGTH)[:, None]
-        sieve = is_repeated & (view.distance == 1 - LENGTH)
-        return sieve[None].expand(len(view.queries.sentences), *sieve.shape)
+        periods = torch.tensor([(len(sentence.ids) - n_front) // 2 for sentence in view.queries.sentences])[:, None]
+        is_repeated = (view.queries.positions >= n_front + periods) & view.queries.real
+        return is_repeated[:, :, None] & (view.distance == 1 - periods[:, :, None])

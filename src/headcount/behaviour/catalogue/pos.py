@@ -14,7 +14,7 @@ class PartOfSpeech(Role):
     """Part of speech: attends to words of one part of speech, such as pos:NOUN, at any distance; the query's own word does not count."""
 
     tag: str = option(help="A universal part of speech that the text is annotated with, such as NOUN")
-    info = RoleInfo(source="Vig and Belinkov 2019", needs=frozenset({"tags"}))
+    info = RoleInfo(source="Vig and Belinkov 2019", needs=frozenset({"tags"}), is_content=True)
 
     @classmethod
     def list_offered(cls, corpus: Corpus) -> OfferedRoles:

@@ -10,7 +10,7 @@ from headcount.behaviour.word_sieves import mark_words
 class Punctuation(Role):
     """Punctuation: attends to words without a letter or a digit. The query's own word does not count."""
 
-    info = RoleInfo(source="Clark et al. 2019, What Does BERT Look At?")
+    info = RoleInfo(source="Clark et al. 2019, What Does BERT Look At?", is_content=True)
 
     def sieve(self, view: View) -> Sieve:
         """Returns the pieces of punctuation, in other words than the query's."""

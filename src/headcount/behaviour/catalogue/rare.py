@@ -19,7 +19,7 @@ class Rare(Role):
     n_tokens: Literal["1", "2"] = option(help="How many of the least frequent tokens count")
     _: KW_ONLY
     frequent: int = option(500, "Sentences count whose rarest token is outside so many most frequent tokens of the text", minimum=0)
-    info = RoleInfo(source="Voita et al. 2019")
+    info = RoleInfo(source="Voita et al. 2019", is_content=True)
 
     @classmethod
     def list_offered(cls, corpus: Corpus) -> OfferedRoles:

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from headcount.behaviour.base import Corpus, ProbeRole, RoleInfo, Sieve, View, make_sequence
-from headcount.behaviour.random_sequences import draw_tokens, start_tokens
+from headcount.behaviour.random_sequences import PERIODS, draw_periods, draw_tokens, longest_sequence, start_tokens
 from headcount.models.observe import evaluating
 from headcount.models.state import forward
 
-N_SEQUENCES, BEFORE, NEEDLE, AFTER, CUE = 64, 8, 8, 12, 3
-"""How many sequences; how many tokens stand before the needle, in it and after it, and how many of it are repeated as a cue."""
+N_SEQUENCES, NEEDLE, CUE = 64, 8, 3
+"""How many sequences; how many tokens the needle has, and how many of it are repeated as a cue."""
 
 
 @dataclass(frozen=True)
@@ -20,32 +20,35 @@ class Retrieval(ProbeRole):
     """Retrieval: while the model copies a needle out of its context, attends to the needle's token that it writes.
 
     Wu et al. 2024, "Retrieval Head Mechanistically Explains Long-Context Factuality". A random needle is planted among random tokens, its beginning
-    is repeated at the end, and the model continues greedily; only tokens that it really copies count. Tested on sequences of its own, in decoders.
+    is repeated at the end, and the model continues greedily; only tokens that it really copies count. Tested on sequences of its own, in decoders;
+    the needle stands 12 to 48 tokens before its copy, so that no fixed offset finds its tokens.
     """
 
-    info = RoleInfo(source="Wu et al. 2024")
+    info = RoleInfo(source="Wu et al. 2024", is_content=True)
 
     def probe(self, model: nn.Module, seed: int) -> Corpus | None:
         """Returns contexts with a needle, the cue, and the model's continuation."""
-        start = start_tokens(model, BEFORE + NEEDLE + AFTER + NEEDLE)
-        tokens = draw_tokens(model, (N_SEQUENCES, BEFORE + NEEDLE + AFTER), seed) if start is not None else None
-        if tokens is None or start is None or not hasattr(model, "generate"):
+        start = start_tokens(model)
+        longest = 0 if start is None else longest_sequence(model, start) - NEEDLE
+        if start is None or longest < PERIODS[0] or not hasattr(model, "generate"):
             return None
-        needle = tokens[:, BEFORE : BEFORE + NEEDLE]
+        periods = torch.tensor(draw_periods(N_SEQUENCES, longest, seed))[:, None]
+        tokens = draw_tokens(model, (N_SEQUENCES, min(PERIODS[1], longest)), seed)
+        if tokens is None:
+            return None
+        cue = tokens.gather(1, tokens.shape[1] - periods + torch.arange(CUE))
         front = torch.tensor(start, dtype=torch.long).expand(N_SEQUENCES, len(start))
-        sequences = _continue_greedily(model, torch.cat([front, tokens, needle[:, :CUE]], 1), NEEDLE - CUE)
+        sequences = _continue_greedily(model, torch.cat([front, tokens, cue], 1), NEEDLE - CUE)
         return Corpus(tuple(make_sequence(row, [True] * len(start)) for row in sequences.tolist()))
 
     def sieve(self, view: View) -> Sieve:
         """Returns, for every position that wrote a token of the needle, the position of that token in the needle."""
-        n_written = NEEDLE - CUE
-        first_written = len(view.corpus.sentences[0].ids) - n_written
-        needle = first_written - CUE - AFTER - NEEDLE
         sieve = torch.zeros(len(view.queries.sentences), view.queries.ids.shape[1], view.keys.ids.shape[1], dtype=torch.bool)
-        for step in range(n_written):
-            key = needle + CUE + step
-            is_copy = view.keys.ids[:, key] == view.queries.ids[:, first_written + step]
-            sieve[:, first_written + step - 1, key] = is_copy
+        for row, sentence in enumerate(view.queries.sentences):
+            copy = len(sentence.ids) - NEEDLE
+            needle = sentence.ids.index(sentence.ids[copy], sum(sentence.special))  # no other token of the context is the first of the cue
+            for step in range(CUE, NEEDLE):
+                sieve[row, copy + step - 1, needle + step] = sentence.ids[needle + step] == sentence.ids[copy + step]
         return sieve
 
 

@@ -9,7 +9,7 @@ from headcount.behaviour.base import Role, RoleInfo, Sieve, View
 class Same(Role):
     """Same token: attends to other occurrences of the same token (duplicate-token heads)."""
 
-    info = RoleInfo(source="Wang et al. 2023, Interpretability in the Wild")
+    info = RoleInfo(source="Wang et al. 2023, Interpretability in the Wild", is_content=True)
 
     def sieve(self, view: View) -> Sieve:
         """Returns the keys with the query's token at another position."""

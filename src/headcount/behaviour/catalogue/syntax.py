@@ -21,7 +21,7 @@ class Syntax(Role):
     """
 
     relation: str = option(help="A dependency relation of the text, such as nsubj; with -of from the governor to the dependent")
-    info = RoleInfo(source="Voita et al. 2019; Pande et al. 2021", needs=frozenset({"tree"}))
+    info = RoleInfo(source="Voita et al. 2019; Pande et al. 2021", needs=frozenset({"tree"}), is_content=True)
 
     @classmethod
     def list_offered(cls, corpus: Corpus) -> OfferedRoles:

@@ -62,10 +62,11 @@ class Pande2021(Definition):
         """
         if any(row.skewness is None for row in table.rows):
             raise ArtifactError("these roles were measured by an older version, without the skewness of the biases; measure them again")
-        rows = self._test_rows(table.rows, tested_at=table.tau)
+        rows = self.label_rows(table.rows, tested_at=table.tau)
         return replace(table, rows=rows, tau=self.tau, alpha=self.alpha, definition=str(self))
 
-    def _test_rows(self, rows: Sequence[RoleScore], *, tested_at: float) -> tuple[RoleScore, ...]:
+    def label_rows(self, rows: Sequence[RoleScore], *, tested_at: float) -> tuple[RoleScore, ...]:
+        """Returns rows with p-values, effects and labels by this rule; their permutation tests were of the bias `tested_at`."""
         bias, stderr, n, skewness = (np.array([getattr(row, name) for row in rows], dtype=float) for name in _NUMBERS)
         tau = np.array([self.threshold_of(row) for row in rows])
         p, p_t = bias_p_values(bias, stderr, n, skewness, tau)

@@ -6,6 +6,7 @@ from typing import Literal
 from transformers import AutoTokenizer
 
 from headcount.behaviour.roles import roles
+from headcount.core.definition import DEFAULT_DEFINITION
 from headcount.core.errors import PlanError
 from headcount.core.options import option
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
@@ -23,6 +24,7 @@ class RolePruner(Pruner):
     order: Literal["prune", "spare"] = option("prune", "Whether heads with the role go first, or stay longest")
     _: KW_ONLY
     roles: str = option("any", "Roles as `headcount roles` names them (offset:-1,syntax:nsubj), or any")
+    definition: str = option(DEFAULT_DEFINITION, "When a head has a role, of `headcount ls definitions`")
     limit: int = option(512, "Texts that roles are measured on", minimum=1)
     tokenizer: str = option("", "Folder of the tokenizer; by default that of the model")
     info = PrunerInfo("Budhraja et al. 2020", draws=True)
@@ -36,8 +38,10 @@ class RolePruner(Pruner):
         names = [name.strip() for name in self.roles.split(",") if name.strip()]
         only = None if names == ["any"] else names
         table = context.once(
-            ("roles", self.tokenizer, tuple(names), self.limit, context.seed),
-            lambda: roles(context.model, context.data, tokenizer, limit=self.limit, only=only, seed=context.seed),
+            ("roles", self.tokenizer, tuple(names), self.definition, self.limit, context.seed),
+            lambda: roles(
+                context.model, context.data, tokenizer, limit=self.limit, only=only, definition=self.definition, seed=context.seed, swaps=0
+            ),
         )
         heads_with_role = {head for head, labels in table.labels().items() if labels}
         if not heads_with_role:

@@ -78,6 +78,9 @@ class Roles(TypedDict):
     letters: list[str]
     labels: list[list[int]]
     rows: dict[str, list[Any]]
+    curves: list[dict[str, Any]]
+    swapped: dict[str, Any] | None
+    definition: str
     best: list[dict[str, Any]]
     relations: list[Relation]
     n_sentences: int | None

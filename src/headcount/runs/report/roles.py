@@ -26,6 +26,11 @@ COLUMNS = (
     "accuracy_high",
     "baseline",
     "baseline_offset",
+    "compared_bias",
+    "twin_bias",
+    "excess",
+    "excess_low",
+    "excess_high",
 )
 BEST_COLUMNS = ("accuracy", "accuracy_low", "accuracy_high", "baseline", "chance")
 SYNTAX = "syntax:"
@@ -54,6 +59,8 @@ def roles_of(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
         "has_role": [row.has_role for row in rows],
         "by_argmax": [row.by_argmax for row in rows],
         "n": [row.n_sentences for row in rows],
+        "is_content": [row.is_content for row in rows],
+        "explained": round_column([row.explained_by_distance for row in rows], DIGITS),
     }
     best_heads = [best for best in table.best_heads if best.role in role_index and str(best.head) in head_index]
     return {
@@ -62,6 +69,19 @@ def roles_of(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
         "letters": role_marks(names),
         "labels": labels,
         "rows": columns,
+        "curves": [
+            {
+                "head": head_index[str(curve.head)],
+                "role": role_index[curve.role],
+                "offsets": list(curve.offsets),
+                "attention": round_column(curve.attention, DIGITS),
+                "twin": round_column(curve.twin, DIGITS),
+            }
+            for curve in table.curves
+            if str(curve.head) in head_index and curve.role in role_index
+        ],
+        "swapped": _swapped_labels(table),
+        "definition": table.definition,
         "best": [
             {
                 "role": role_index[best.role],
@@ -77,6 +97,15 @@ def roles_of(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
         "alpha": table.alpha,
         "skipped": [f"{plural(count, 'sentence')}: {reason}" for reason, count in table.refused.items()],
     }
+
+
+def _swapped_labels(table: RoleTable) -> dict[str, Any] | None:
+    """Returns the labels under swapped annotations and the estimated share of false ones."""
+    swapped = table.swapped
+    if swapped is None:
+        return None
+    names = ("n_swaps", "n_sentences", "labels", "swapped_labels", "ratio")
+    return {name: getattr(swapped, name) for name in names}
 
 
 def relations_of(best_heads: Sequence[BestHead], role_index: Mapping[str, int], head_index: Mapping[str, int]) -> list[contract.Relation]:

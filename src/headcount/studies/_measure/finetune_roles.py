@@ -57,7 +57,7 @@ def compare_roles(
     Raises:
         ArtifactError: the models have different heads.
     """
-    spec = RoleSpec(parse_roles(only or None), Definition.parse(definition), seed=seed, batch_size=batch_size)
+    spec = RoleSpec(parse_roles(only or None), Definition.parse(definition), seed=seed, batch_size=batch_size, swaps=0)
     before, after = measure_roles(model, corpus, spec), measure_roles(tuned_model, corpus, spec)
     if before.heads != after.heads:
         raise ArtifactError(

@@ -74,7 +74,7 @@ def measure_rare_words(context: StudyContext, study: str, frequent: int, sentenc
     corpus = open_study_corpus(context, loaded, task, sentences)
     rare = [Rare(number, frequent=frequent) for number in ("1", "2")]
     ranks = [FrequencyRank(rank, frequent=frequent) for rank in range(1, N_RANKS + 1)]
-    spec = RoleSpec((*rare, *ranks), batch_size=context.batch_size, seed=context.seed)
+    spec = RoleSpec((*rare, *ranks), batch_size=context.batch_size, seed=context.seed, swaps=0)
     with context.progress("testing roles") as advance:
         table = roles_into(context.run, loaded.model, corpus, spec, progress=advance)
     best = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from headcount.behaviour.roles import roles
+from headcount.core.definition import DEFAULT_DEFINITION
 from headcount.core.errors import PlanError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
@@ -63,7 +64,7 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
     left_out: dict[str, PlanError] = {}
     for name, names in study.roles_by_name.items():
         try:
-            heads_by_role[name] = find_heads(loaded.model, task, tokenizer, ",".join(names), seed=context.seed)
+            heads_by_role[name] = find_heads(loaded.model, task, tokenizer, ",".join(names), definition=study.definition, seed=context.seed)
         except PlanError as error:
             left_out[name] = error
     if not heads_by_role:
@@ -72,7 +73,7 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
         context.note(f"{len(heads)} of {len(loaded.heads)} heads have the role {role}: {', '.join(map(str, heads))}")
     pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
     choices = list_choices(loaded.heads, heads_by_role, keeps, with_exact=not study.keep)
-    choices = [replace(choice, roles=study.roles_by_name.get(choice.role, ())) for choice in choices]
+    choices = [replace(choice, roles=study.roles_by_name.get(choice.role, ()), definition=study.definition) for choice in choices]
     draws = range(context.seed, context.seed + study.seeds)
     requests = [choice.prune_spec(template, draw) for choice in choices for draw in draws]
     note_training(context, pruning, requests)
@@ -100,28 +101,32 @@ def estimate_effort(study: RolePruning, context: StudyContext) -> Effort:
 class HeadSelection:
     """A way to choose heads: the role or group, or "" for random heads; prune, spare or random; and how many heads stay.
 
-    `roles` are those of a group; empty for the role of that name itself.
+    `roles` are those of a group; empty for the role of that name itself. `definition` says when a head has them.
     """
 
     role: str
     variant: str
     keep: int
     roles: tuple[str, ...] = field(default=(), compare=False)
+    definition: str = field(default=DEFAULT_DEFINITION, compare=False)
 
     def prune_spec(self, template: PruneSpec, seed: int) -> PruneSpec:
         """Returns the request for the pruned model of one seed."""
-        method = Pruner.parse(f"role:{self.variant}(roles={','.join(self.roles) or self.role})" if self.role else RANDOM)
+        names = ",".join(self.roles) or self.role
+        method = Pruner.parse(f"role:{self.variant}(roles={names};definition={self.definition})" if self.role else RANDOM)
         return replace(template, method=method, seed=seed).resized(self.keep)
 
 
-def find_heads(model: nn.Module, task: Task, tokenizer: Any, role: str, *, seed: int = 0) -> list[Head]:
+def find_heads(
+    model: nn.Module, task: Task, tokenizer: Any, role: str, *, definition: str = DEFAULT_DEFINITION, seed: int = 0
+) -> list[Head]:
     """Returns the heads that have a role on the texts of the task, as the role pruner measures it.
 
     Raises:
         PlanError: no head has the role, or all heads have it.
     """
     only = None if role == "any" else role.split(",")
-    table = roles(model, task, tokenizer, limit=SENTENCES, only=only, seed=seed)
+    table = roles(model, task, tokenizer, limit=SENTENCES, only=only, definition=definition, seed=seed, swaps=0)
     heads = [head for head, labels in table.labels().items() if labels]
     if not heads:
         reason = "; ".join(table.untested.values())

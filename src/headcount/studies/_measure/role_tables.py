@@ -152,6 +152,6 @@ def _measure_or_read_roles(
     context: StudyContext, loaded: LoadedModel, corpus: Corpus, names: Sequence[str], *, is_of_run: bool = True
 ) -> RoleTable:
     """Returns the test of some roles, kept in the run unless the model is another than that of the run."""
-    spec = RoleSpec(parse_roles(names), batch_size=context.batch_size, seed=context.seed)
+    spec = RoleSpec(parse_roles(names), batch_size=context.batch_size, seed=context.seed, swaps=0)
     with context.progress("testing roles") as advance:
         return roles_into(context.run if is_of_run else None, loaded.model, corpus, spec, progress=advance)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -32,7 +33,8 @@ Units = Sequence[Sequence[Head]]
 class Level:
     """One method, number of heads and role: of the `survivors` (mean over `seeds`) how many have it, and how many would by chance.
 
-    `p` is two-sided: twice the smaller tail of the sum over seeds of hypergeometric numbers, or of draws of KV groups if these were removed whole.
+    By chance as many heads of every layer survive, drawn at random: layer alone explains much of both. `p` is two-sided: twice the smaller tail of
+    the sum over seeds and layers of hypergeometric numbers, or of draws of KV groups if these were removed whole.
     """
 
     method: str
@@ -51,7 +53,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """One method and role: the share of all levels that heads with it and without it survive; `p` of a permutation of heads, two-sided."""
+    """One method and role: the share of all levels that heads with it and without it survive; `p` of a permutation within layers, two-sided."""
 
     method: str
     role: str
@@ -152,45 +154,60 @@ def _test_level(key: tuple[str, int], sets: Sequence[frozenset[Head]], role: str
     alive = [survivors.intersection(tested) for survivors in sets]
     n_with = sum(len(survivors & having) for survivors in alive)
     total = sum(map(len, alive))
+    layers = _group_by_layer(units)
+    heads_of = [{head for unit in layer for head in unit} for layer in layers]
+    draws = [(len(survivors & heads), len(heads), len(having & heads)) for survivors in alive for heads in heads_of]
+    expected = sum(number * n_having / n_heads for number, n_heads, n_having in draws)
     if len(units) == len(tested):
-        p = _hypergeometric_p(n_with, [len(survivors) for survivors in alive], len(tested), len(having))
+        p = _hypergeometric_p(n_with, draws)
     else:
-        n_units = [sum(unit[0] in survivors for unit in units) for survivors in alive]
-        p = _unit_draw_p(n_with, n_units, [len(having.intersection(unit)) for unit in units], seed)
-    share = n_with / total if total else 0.0
-    counts = total / len(sets), n_with / len(sets)
-    return Level(*key, len(sets), role, len(having), len(tested), *counts, share, len(having) / len(tested), p)
+        unit_draws = [
+            (sum(unit[0] in survivors for unit in layer), [len(having.intersection(unit)) for unit in layer])
+            for survivors in alive
+            for layer in layers
+        ]
+        p = _unit_draw_p(n_with, unit_draws, seed)
+    shares = (n_with / total, expected / total) if total else (0.0, 0.0)
+    return Level(*key, len(sets), role, len(having), len(tested), total / len(sets), n_with / len(sets), *shares, p)
 
 
-def _unit_draw_p(n_with: int, n_units: Iterable[int], having: Sequence[int], seed: int) -> float:
-    """Returns twice the smaller tail of the number of heads with a role in units drawn at random, a draw of `n_units` for each seed."""
+def _group_by_layer(units: Iterable[list[Head]]) -> list[list[list[Head]]]:
+    """Returns the units of each layer."""
+    layers: dict[tuple[str, int], list[list[Head]]] = {}
+    for unit in units:
+        layers.setdefault((unit[0].stack, unit[0].layer), []).append(unit)
+    return list(layers.values())
+
+
+def _unit_draw_p(n_with: int, draws: Iterable[tuple[int, Sequence[int]]], seed: int) -> float:
+    """Returns twice the smaller tail of the number of heads with a role, summed over draws of so many units of some with so many such heads."""
     random = np.random.Generator(np.random.Philox(seed))
-    counts, total = np.array(having), np.zeros(REPEATS, dtype=int)
-    for number in n_units:
-        order = random.random((REPEATS, len(counts))).argsort(1)[:, :number]
-        total += counts[order].sum(1)
+    total = np.zeros(REPEATS, dtype=int)
+    for number, having in draws:
+        order = random.random((REPEATS, len(having))).argsort(1)[:, :number]
+        total += np.array(having)[order].sum(1)
     tail = min(int((total <= n_with).sum()), int((total >= n_with).sum()))
     return min(1.0, 2 * (1 + tail) / (REPEATS + 1))
 
 
-def _hypergeometric_p(n_with: int, n_survivors: Iterable[int], n_heads: int, n_having: int) -> float:
-    """Returns twice the smaller tail of a sum of hypergeometric numbers, one for each number of survivors."""
+def _hypergeometric_p(n_with: int, draws: Iterable[tuple[int, int, int]]) -> float:
+    """Returns twice the smaller tail of a sum of hypergeometric numbers: of the survivors, among all heads, those with the role."""
     chance: np.ndarray = np.ones(1)
-    for number in n_survivors:
+    for number, n_heads, n_having in draws:
         chance = np.convolve(chance, hypergeom.pmf(np.arange(n_having + 1), n_heads, n_having, number))
     return float(min(1.0, 2 * min(chance[: n_with + 1].sum(), chance[n_with:].sum())))
 
 
 def _test_survival(method: str, sets: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int) -> Survival:
-    ordered = sorted(group.units, key=len)
+    ordered = sorted(group.units, key=_layer_and_size)
     heads = [head for unit in ordered for head in unit]
     survival = np.array([sum(head in survivors for survivors in sets) / len(sets) for head in heads])
     has = np.array([head in group.having for head in heads])
     gap = float(survival[has].mean() - survival[~has].mean())
     random = np.random.Generator(np.random.Philox(seed))
     parts, start = [], 0
-    for size in sorted({len(unit) for unit in ordered}):  # units are exchanged with others of their size
-        number = sum(len(unit) == size for unit in ordered)
+    for (_, _, size), alike in groupby(ordered, key=_layer_and_size):  # units are exchanged with others of their layer and size
+        number = len(list(alike))
         of_units = survival[start : start + number * size : size]
         parts.append(random.permuted(np.tile(of_units, (REPEATS, 1)), axis=1).repeat(size, axis=1))
         start += number * size
@@ -198,6 +215,10 @@ def _test_survival(method: str, sets: Sequence[frozenset[Head]], role: str, grou
     gaps = permuted[:, has].mean(1) - permuted[:, ~has].mean(1)
     p = (1 + int((np.abs(gaps) >= abs(gap) - 1e-12).sum())) / (REPEATS + 1)
     return Survival(method, role, int(has.sum()), float(survival[has].mean()), float(survival[~has].mean()), gap, p)
+
+
+def _layer_and_size(unit: list[Head]) -> tuple[str, int, int]:
+    return unit[0].stack, unit[0].layer, len(unit)
 
 
 def read_units(run: Run) -> list[list[Head]]:

@@ -17,6 +17,8 @@ from headcount.studies.strategies import Strategies
 
 CLASSIFIED = ("accuracy", "f1", "matthews correlation")
 """The metrics of tasks that classify, in small letters."""
+DEFINITION = "pande2021(correct=bh)"
+"""Roles of the paper are those of a bias, whatever the distance."""
 FAMILIES = ("local=local", "positional=offset", "block=segment", "delimiter=delimiter", "syntactic=syntax")
 """The roles that are pruned and spared, as groups; the study leaves out those that no head or every head has."""
 BY_IMPORTANCE = Table(
@@ -80,7 +82,9 @@ class Budhraja2020(Paper):
         def compare(*strategies: str, by_kind: bool = False, pretrained: str = "") -> Study:
             return Strategies(strategies=strategies, keep=sizes, by_kind=by_kind, pretrained=pretrained, **training)
 
-        roles = RolePruning(groups=FAMILIES[:3] if self.quick else FAMILIES, keep=sizes if self.quick else self.keep, **training)
+        roles = RolePruning(
+            groups=FAMILIES[:3] if self.quick else FAMILIES, definition=DEFINITION, keep=sizes if self.quick else self.keep, **training
+        )
         return [
             Item("B1", "Random heads of the model and of each attention type, fine-tuned", "random", compare("random:type", by_kind=True)),
             self._item_of_pretrained(subject, compare(pretrained=self.pretrained)),
