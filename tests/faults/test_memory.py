@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -117,3 +118,14 @@ def test_memory_that_runs_out_in_other_words(text: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(type(model), "__init__", fail)
     with pytest.raises(OutOfMemory, match="during loading"):
         hc.load(folder)
+
+
+def test_memory_that_runs_out_while_a_part_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hc.prune` imports transformers' Trainer, and with it pandas: with 8 MB left its libraries could not be mapped, which came through raw."""
+
+    def fail(_: str) -> None:
+        raise ImportError("interval.so: failed to map segment from shared object")
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+    with pytest.raises(OutOfMemory, match=r"during the import of headcount\.prune.*failed to map segment"):
+        _ = hc.prune

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class HeadcountError(Exception):
@@ -123,6 +124,20 @@ def is_out_of_memory(error: BaseException) -> bool:
         "cannot map zero-fill pages",
     )
     return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
+
+
+@contextmanager
+def typed_memory_errors(purpose: str) -> Iterator[None]:
+    """Raises OutOfMemory in place of the errors by which libraries say so."""
+    try:
+        yield
+    except (RuntimeError, MemoryError, ImportError, OSError) as error:
+        if isinstance(error, HeadcountError) or not is_out_of_memory(error):
+            raise
+        reason = f": {error}" if str(error) else ""
+        raise OutOfMemory(
+            f"memory ran out during {purpose}{reason}. Give fewer or shorter examples, a smaller batch, bfloat16, or a machine with more memory"
+        ) from error
 
 
 def reraise_if_out_of_memory(error: Exception) -> None:

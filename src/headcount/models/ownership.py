@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from headcount.core.errors import HeadcountError, ModelInUse, OutOfMemory, is_out_of_memory
+from headcount.core.errors import ModelInUse, typed_memory_errors
 from headcount.models.modules import unwrap
 
 R = TypeVar("R")
@@ -173,19 +173,6 @@ def holding(model: nn.Module, purpose: str, *, exclusive: bool = True) -> Iterat
             for part in models:
                 if own in _OPEN.get(part, ()):
                     _OPEN[part].remove(own)
-
-
-@contextmanager
-def typed_memory_errors(purpose: str) -> Iterator[None]:
-    """Raises OutOfMemory in place of the errors by which libraries say so."""
-    try:
-        yield
-    except (RuntimeError, MemoryError, ImportError, OSError) as error:
-        if isinstance(error, HeadcountError) or not is_out_of_memory(error):
-            raise
-        raise OutOfMemory(
-            f"memory ran out during {purpose}: {error}. Give fewer or shorter examples, a smaller batch, bfloat16, or a machine with more memory"
-        ) from error
 
 
 def holds(purpose: str, *, exclusive: bool = True) -> Callable[[Function], Function]:

@@ -13,10 +13,16 @@ import torch
 from torch import nn
 
 from headcount.core.arguments import check_arguments
-from headcount.core.errors import ArtifactError, HeadcountError, OptionError, reraise_if_out_of_memory, unknown_name_error
+from headcount.core.errors import (
+    ArtifactError,
+    HeadcountError,
+    OptionError,
+    reraise_if_out_of_memory,
+    typed_memory_errors,
+    unknown_name_error,
+)
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
-from headcount.models.ownership import typed_memory_errors
 from headcount.models.randomness import fork_rng
 from headcount.surgery import manifest, state
 from headcount.surgery.caches import keep_caches_apart
