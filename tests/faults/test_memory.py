@@ -18,6 +18,7 @@ from headcount.app.cli import _app
 from headcount.core.errors import OutOfMemory
 from headcount.data.evaluate import evaluate
 from headcount.data.stream import Reading, stream
+from headcount.pruning.base import Pruner
 
 TEXT = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
 Measured = Mapping[str, torch.Tensor]
@@ -129,3 +130,16 @@ def test_memory_that_runs_out_while_a_part_is_imported(monkeypatch: pytest.Monke
     monkeypatch.setattr(importlib, "import_module", fail)
     with pytest.raises(OutOfMemory, match=r"during the import of headcount\.prune.*failed to map segment"):
         _ = hc.prune
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_memory_that_runs_out_before_the_work_begins(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pruner is imported when it is asked for; with 4 MB left that came through raw."""
+    model, data = build("encoder"), task("encoder", 8)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Pruner, "parse", fail)
+    with pytest.raises(OutOfMemory, match="memory ran out during prune"):
+        hc.prune(model, data, "surgeon", 6)

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
-from headcount.core.errors import OptionError, unknown_name_error
+from headcount.core.errors import OptionError, typed_memory_errors, unknown_name_error
 from headcount.core.options import Bounds, Option, format_value, union_members
 
 P = ParamSpec("P")
@@ -37,6 +37,7 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
         TypeError: an argument is unknown or missing.
         OptionError: an argument has the wrong type, or is below its `MINIMUM`.
         UnknownName: an argument is none of the choices of its `Literal`.
+        OutOfMemory: memory ran out, in whatever words a library says so.
     """
     parameters = signature(function)
     owner = function.__qualname__.removesuffix(".__init__")
@@ -51,7 +52,8 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in bound.arguments.items():
             if name in hints:
                 _check_argument(Option(name, hints[name], None, "", Bounds(minimum=MINIMUM.get(name)), False), value, owner)
-        return function(*args, **kwargs)
+        with typed_memory_errors(owner):
+            return function(*args, **kwargs)
 
     return _check_and_call
 

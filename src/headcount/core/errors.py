@@ -122,6 +122,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         "could not create a primitive",
         "failed to map segment from shared object",
         "cannot map zero-fill pages",
+        "can't start new thread",
     )
     return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
 
