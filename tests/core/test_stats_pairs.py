@@ -82,15 +82,17 @@ def test_the_t_interval_is_scipys() -> None:
 
 def test_away_from_zero_is_scipys_and_knows_values_without_spread() -> None:
     values, errors = rng().normal(size=20), rng(1).random(20) + 0.1
-    np.testing.assert_allclose(significance.away_from_zero(values, errors, 12), 2 * oracle.t.sf(np.abs(values / errors), 12), rtol=1e-12)
-    np.testing.assert_allclose(significance.away_from_zero(values, errors, np.inf), 2 * oracle.norm.sf(np.abs(values / errors)), rtol=1e-12)
-    assert significance.away_from_zero([0.0, 1e-9, -3.0, 0.0], [0.0, 0.0, 0.0, 1.0], 5).tolist() == [1.0, 0.0, 0.0, 1.0]
+    np.testing.assert_allclose(significance.p_values_of_zero(values, errors, 12), 2 * oracle.t.sf(np.abs(values / errors), 12), rtol=1e-12)
+    np.testing.assert_allclose(
+        significance.p_values_of_zero(values, errors, np.inf), 2 * oracle.norm.sf(np.abs(values / errors)), rtol=1e-12
+    )
+    assert significance.p_values_of_zero([0.0, 1e-9, -3.0, 0.0], [0.0, 0.0, 0.0, 1.0], 5).tolist() == [1.0, 0.0, 0.0, 1.0]
     drawn = rng(2).normal(size=(4000, 6))
-    p = significance.away_from_zero(drawn.mean(1), drawn.std(1, ddof=1) / np.sqrt(6), 5)
+    p = significance.p_values_of_zero(drawn.mean(1), drawn.std(1, ddof=1) / np.sqrt(6), 5)
     assert abs((p < 0.05).mean() - 0.05) < 0.01
     for bad in (([1.0], [-1.0], 5), ([1.0], [1.0], 0), ([1.0], [1.0, 2.0], 5), ([1.0], [np.nan], 5)):
         with pytest.raises(StatisticsError):
-            significance.away_from_zero(*bad)
+            significance.p_values_of_zero(*bad)
 
 
 @pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
@@ -203,7 +205,7 @@ def test_agreement_of_a_cheap_score() -> None:
 @pytest.mark.parametrize("level", [0.0, 1.0, 1.5])
 def test_a_level_lies_between_0_and_1(level: float) -> None:
     with pytest.raises(StatisticsError, match="between 0 and 1"):
-        ranks.rank_sets(np.zeros((3, 2)), seed=0, level=level)
+        ranks.rank_confidence_sets(np.zeros((3, 2)), seed=0, level=level)
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, "a"])

@@ -197,17 +197,17 @@ def test_ranks_break_ties_like_scores() -> None:
 def test_rank_sets_find_heads_that_differ_and_leave_ties_open() -> None:
     means = np.array([3.0, 2.9, 0.0, 5.0, 0.0, 1.5])
     samples = planted(200, means, 0.5)
-    found = ranks.rank_sets(samples.group_values(), seed=0)
+    found = ranks.rank_confidence_sets(samples.group_values(), seed=0)
     assert found is not None
     assert found.low.tolist() == [2, 2, 5, 1, 5, 4] and found.high.tolist() == [3, 3, 6, 1, 6, 4]
-    turned = ranks.rank_sets(-samples.group_values(), seed=0, higher_is_keep=False)
+    turned = ranks.rank_confidence_sets(-samples.group_values(), seed=0, higher_is_keep=False)
     np.testing.assert_array_equal(turned, found)
-    same = ranks.rank_sets(np.tile([1.0, 1.0, 0.0], (20, 1)), seed=0)
+    same = ranks.rank_confidence_sets(np.tile([1.0, 1.0, 0.0], (20, 1)), seed=0)
     assert same is not None and same.low.tolist() == [1, 1, 3] and same.high.tolist() == [2, 2, 3], (
         "what no example moves differs or is equal"
     )
-    assert ranks.rank_sets(np.ones((1, 3)), seed=0) is None
-    assert ranks.rank_sets(np.ones((2, ranks.MOST_RANKED + 1)), seed=0) is None
+    assert ranks.rank_confidence_sets(np.ones((1, 3)), seed=0) is None
+    assert ranks.rank_confidence_sets(np.ones((2, ranks.MOST_RANKED + 1)), seed=0) is None
 
 
 @pytest.mark.parametrize(("n", "kind"), [(64, "normal"), (64, "skewed"), (64, "rare"), (256, "rare")])
@@ -222,7 +222,7 @@ def test_rank_sets_cover_all_heads_jointly(n: int, kind: str) -> None:
             "skewed": lambda random=random, means=means: means + 0.3 * (random.gamma(1.0, 1.0, (n, 6)) - 1),
             "rare": lambda random=random, means=means: (random.random((n, 6)) < means / 2) * 2.0,
         }
-        found = ranks.rank_sets(draws[kind](), seed=trial, repeats=200)
+        found = ranks.rank_confidence_sets(draws[kind](), seed=trial, repeats=200)
         assert found is not None
         truth = ranks.ranks(means)
         hits.append(((found.low <= truth) & (truth <= found.high)).all())
@@ -232,7 +232,7 @@ def test_rank_sets_cover_all_heads_jointly(n: int, kind: str) -> None:
 def test_units_have_the_mean_of_their_members() -> None:
     units = [(2, 3), (0, 1)]
     assert ranks.unit_means(np.array([0.0, 9.0, 3.0, 3.0]), units).tolist() == [3.0, 4.5]
-    assert ranks.to_heads(np.array([1.0, 2.0]), units).tolist() == [2, 2, 1, 1]
+    assert ranks.spread_to_heads(np.array([1.0, 2.0]), units).tolist() == [2, 2, 1, 1]
 
 
 def test_values_of_groups_have_the_mean_and_the_spread_of_the_score() -> None:

@@ -92,7 +92,7 @@ class Budget:
             return max(1, round(self.fraction * total))
         assert isinstance(self.keep, int)
         if self.keep > total:
-            raise _keep_error(self.keep, f"from 1 to {total}")
+            raise _invalid_keep_error(self.keep, f"from 1 to {total}")
         return self.keep
 
     def resized(self, keep: int | float | str) -> Budget:
@@ -124,14 +124,14 @@ def _parse_share(keep: Any) -> float | None:
         return None
     if isinstance(keep, Real) and not isinstance(keep, Integral) and 0 < float(keep) < 1:
         return float(keep)
-    raise _keep_error(keep, "from 1 on")
+    raise _invalid_keep_error(keep, "from 1 on")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _keep_error(keep: Any, numbers: str) -> PlanError:
+def _invalid_keep_error(keep: Any, numbers: str) -> PlanError:
     return PlanError(
         f"keep must be a whole number of heads {numbers}, or a share of them, a float above 0 and below 1 such as 0.25, or '25%'; got {keep!r}"
     )

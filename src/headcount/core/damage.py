@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import DataError, OptionError
 from headcount.core.heads import Head
-from headcount.core.stats.betting import betting_bound, betting_p, fewest_values
+from headcount.core.stats.betting import fewest_zeros_to_refute, p_value_of_mean_at_least, upper_bound_of_mean
 from headcount.core.stats.samples import error_probability
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.core.tolerance import TOLERANCE, Tolerance
@@ -57,7 +57,7 @@ class Damage:
         """The number of documents; None where the data name none."""
         return None if self.documents is None else len(np.unique(self.documents))
 
-    def clipped_means(self, tolerance: Tolerance) -> np.ndarray:
+    def clipped_damage(self, tolerance: Tolerance) -> np.ndarray:
         """Returns what the gamblers bet on, in the unit of the tolerance: the clipped damage of every example, or its mean over every document.
 
         Raises:
@@ -152,10 +152,10 @@ class HeadVerdicts:
         return {**asdict(self), "rows": rows, "clip": self.tolerance.clip}
 
 
-def enough_examples(n_heads: int, tolerance: Tolerance | None = None, level: float = LEVEL) -> int:
+def examples_needed_for_harmless_head(n_heads: int, tolerance: Tolerance | None = None, level: float = LEVEL) -> int:
     """Returns how many examples a head that changes none of them needs to be safe, whatever the other heads do."""
     size = tolerance or Tolerance.parse(TOLERANCE)
-    return fewest_values(size.size, size.clip, error_probability(level) / max(1, n_heads))
+    return fewest_zeros_to_refute(size.size, size.clip, error_probability(level) / max(1, n_heads))
 
 
 def judge_damage(
@@ -170,9 +170,9 @@ def judge_damage(
         OptionError: the tolerance is out of range, or in points where answers are not right or wrong.
     """
     size = Tolerance.parse(tolerance)
-    values = damage.clipped_means(size)
-    p, bounds = betting_p(values, size.size, size.clip), betting_bound(values, size.clip, level)
-    q, n_needed = benjamini_hochberg(p), fewest_values(size.size, size.clip, error_probability(level))
+    values = damage.clipped_damage(size)
+    p, bounds = p_value_of_mean_at_least(values, size.size, size.clip), upper_bound_of_mean(values, size.clip, level)
+    q, n_needed = benjamini_hochberg(p), fewest_zeros_to_refute(size.size, size.clip, error_probability(level))
     unit_name = "examples" if damage.documents is None else "documents"
     few_documents = FEWEST_DOCUMENTS if damage.documents is not None else 0
     least = max(n_needed, few_documents)
@@ -187,6 +187,6 @@ def judge_damage(
         n_examples=len(damage.losses),
         n_documents=damage.n_documents,
         n_needed=least,
-        n_enough=max(least, enough_examples(len(heads), size, level)),
+        n_enough=max(least, examples_needed_for_harmless_head(len(heads), size, level)),
         reason=reason,
     )

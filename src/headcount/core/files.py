@@ -28,7 +28,7 @@ class Problem(NamedTuple):
     text: str
 
 
-def before(operation: str, path: Path) -> None:
+def before_disk_change(operation: str, path: Path) -> None:
     """Called before every operation that changes the disk, so that fault tests can fail or crash there."""
 
 
@@ -73,7 +73,7 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def absolute_path(path: str | Path) -> str:
+def absolute_path_if_exists(path: str | Path) -> str:
     """Returns the absolute path of an existing file or folder; any other text unchanged."""
     try:
         return str(Path(path).absolute()) if Path(path).exists() else str(path)
@@ -81,12 +81,12 @@ def absolute_path(path: str | Path) -> str:
         return str(path)
 
 
-def opened_model_entry(name: str | Path) -> dict[str, str]:
+def model_path_entry(name: str | Path) -> dict[str, str]:
     """Returns the absolute path of a model folder under the key `model`; empty for hub ids and embedded models, which their name identifies."""
-    return {"model": absolute_path(name)} if absolute_path(name) != str(name) or Path(name).is_absolute() else {}
+    return {"model": absolute_path_if_exists(name)} if absolute_path_if_exists(name) != str(name) or Path(name).is_absolute() else {}
 
 
-def model_to_reopen(name: str, config: Mapping[str, object]) -> str:
+def model_path_or_name(name: str, config: Mapping[str, object]) -> str:
     """Returns where to open the model of a run again: the path in `config["opened"]`, else its name."""
     opening = config.get("opened")
     return opening.get("model", name) if isinstance(opening, Mapping) else name
@@ -141,18 +141,18 @@ def json_bytes(content: Any) -> bytes:
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Writes a file atomically: if anything fails, the old content stays; the new content survives a power failure."""
-    fresh = path.with_name(f".{shorten_name(path.name)}.{os.getpid()}{PARTIAL}")
+    fresh = path.with_name(f".{truncate_file_name(path.name)}.{os.getpid()}{PARTIAL}")
     try:
-        before("create", fresh)
+        before_disk_change("create", fresh)
         with fresh.open("wb") as file:
-            before("write", fresh)
+            before_disk_change("write", fresh)
             file.write(content)
             file.flush()
-            before("sync", fresh)
+            before_disk_change("sync", fresh)
             os.fsync(file.fileno())
-        before("rename", path)
+        before_disk_change("rename", path)
         fresh.replace(path)
-        before("sync", path.parent)
+        before_disk_change("sync", path.parent)
         sync_path(path.parent)
     except OSError as error:
         _remove_if_possible(fresh)
@@ -168,7 +168,7 @@ def _remove_if_possible(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def shorten_name(name: str) -> str:
+def truncate_file_name(name: str) -> str:
     """Returns the first 200 bytes of a name: file systems allow 255, and prefix and suffix are added."""
     return os.fsdecode(os.fsencode(name)[:200])
 
@@ -179,9 +179,9 @@ def make_folder(path: Path) -> None:
         if path.is_dir():
             return
         make_folder(path.parent)
-        before("mkdir", path)
+        before_disk_change("mkdir", path)
         path.mkdir(exist_ok=True)
-        before("sync", path.parent)
+        before_disk_change("sync", path.parent)
         sync_path(path.parent)
     except (OSError, ValueError) as error:
         raise error if isinstance(error, ArtifactError) else ArtifactError(describe_write_error(path, error)) from error
@@ -190,7 +190,7 @@ def make_folder(path: Path) -> None:
 def move(path: Path, target: Path) -> None:
     """Renames a file, replacing one of that name."""
     try:
-        before("rename", target)
+        before_disk_change("rename", target)
         path.replace(target)
     except OSError as error:
         raise ArtifactError(describe_write_error(target, error)) from error
@@ -199,7 +199,7 @@ def move(path: Path, target: Path) -> None:
 def remove(path: Path) -> None:
     """Removes a file, if it is there."""
     try:
-        before("remove", path)
+        before_disk_change("remove", path)
         path.unlink(missing_ok=True)
     except OSError as error:
         raise ArtifactError(f"{path} could not be removed: {error}") from error
@@ -208,7 +208,7 @@ def remove(path: Path) -> None:
 def remove_folder(path: Path) -> None:
     """Removes a folder with everything in it."""
     try:
-        before("remove", path)
+        before_disk_change("remove", path)
         shutil.rmtree(path)
     except OSError as error:
         raise ArtifactError(f"{path} could not be removed: {error}") from error
@@ -218,7 +218,7 @@ def append_line(path: Path, text: str) -> None:
     """Appends a line to a log that no program reads, so that a truncated last line does no harm."""
     line = (" ".join(text.splitlines()) + "\n").encode(errors="backslashreplace")
     try:
-        before("append", path)
+        before_disk_change("append", path)
         with path.open("ab") as file:
             file.write(line)
     except OSError as error:
@@ -259,7 +259,7 @@ def check_writable(target: Path) -> None:
         raise ArtifactError(f"{target} cannot be created: {above} is not writable for you; name another path")
 
 
-def hash_path(path: Path) -> str:
+def hash_file_or_folder(path: Path) -> str:
     """Returns the hash of a file, or of the names and contents of all files of a folder."""
     digest: Any = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:

@@ -31,7 +31,7 @@ def html_grid(names: Sequence[str], values: Sequence[Sequence[float]], caption: 
     finite = [value for row in values for value in row if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=1.0)
     rows = [
-        f"<tr><th>{escape_text(name)}</th>{''.join(_colour_cell(value, low, high) for value in row)}</tr>"
+        f"<tr><th>{escape_text(name)}</th>{''.join(_coloured_cell_html(value, low, high) for value in row)}</tr>"
         for name, row in zip(names, values, strict=True)
     ]
     width = max((len(row) for row in values), default=0)
@@ -39,7 +39,7 @@ def html_grid(names: Sequence[str], values: Sequence[Sequence[float]], caption: 
     return f"<table><caption>{escape_text(caption)}</caption>{head}<tbody>{''.join(rows)}</tbody></table>"
 
 
-def _colour_cell(value: float, low: float, high: float) -> str:
+def _coloured_cell_html(value: float, low: float, high: float) -> str:
     if not math.isfinite(value):
         return "<td></td>"
     fraction = 0.0 if high == low else (value - low) / (high - low)

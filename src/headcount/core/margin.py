@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from headcount.core.errors import OptionError
-from headcount.core.metric_range import point_of
+from headcount.core.metric_range import size_of_one_point
 
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(%|pt)\s*")
 
@@ -60,7 +60,7 @@ class Margin:
 
     def of_metric(self, metric: str, dense: float) -> float:
         """Returns the margin in units of a metric that has the value `dense` in the dense model."""
-        return self.size / 100 * abs(dense) if self.unit == "%" else self.size * point_of(metric)
+        return self.size / 100 * abs(dense) if self.unit == "%" else self.size * size_of_one_point(metric)
 
     def __str__(self) -> str:
         return f"{self.size:g}{self.unit}"

@@ -96,7 +96,7 @@ def option(
     return field(default=default, metadata={_DECLARATION: (help, Bounds(minimum, above, maximum, below))})
 
 
-def declarations(owner: type) -> dict[str, tuple[str, Bounds]]:
+def help_and_bounds_of_fields(owner: type) -> dict[str, tuple[str, Bounds]]:
     """Returns help text and range of the fields of a dataclass that are declared with `option`, by name."""
     return {item.name: item.metadata[_DECLARATION] for item in fields(owner) if _DECLARATION in item.metadata}
 
@@ -115,7 +115,7 @@ class Configurable:
 
     def __post_init__(self) -> None:
         for declared in options_of(type(self)):
-            object.__setattr__(self, declared.name, _check_value(declared, getattr(self, declared.name), self.name))
+            object.__setattr__(self, declared.name, _to_declared_type(declared, getattr(self, declared.name), self.name))
 
     def __str__(self) -> str:
         """Returns the text that makes the object: the options that differ from their defaults."""
@@ -276,23 +276,23 @@ def parse_value(declared: Option, text: str | Sequence[str], owner: str) -> Any:
     members = union_members(declared.type)
     if not isinstance(text, str):
         entry_type = next(get_args(member)[0] for member in members if get_origin(member) is tuple)
-        return tuple(_parse_plain(entry_type, entry) for entry in text)
+        return tuple(_parse_or_return_text(entry_type, entry) for entry in text)
     if type(None) in members and text == "none":
         return None
     for member in members:
         if get_origin(member) is tuple:
-            return tuple(_parse_plain(get_args(member)[0], word) for word in text.split("+") if word)
-        value = _parse_plain(member, text)
+            return tuple(_parse_or_return_text(get_args(member)[0], word) for word in text.split("+") if word)
+        value = _parse_or_return_text(member, text)
         if not isinstance(value, str) or member is str or get_origin(member) is Literal:
             return value
     raise OptionError(f"option {declared.name} of {owner} must be {declared.type_label}; got {text!r}")
 
 
-def _parse_plain(hint: Any, text: str) -> Any:
+def _parse_or_return_text(hint: Any, text: str) -> Any:
     """Reads one value; text that is none of that type comes back as it is."""
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     if len(members := union_members(hint)) > 1:
-        values = [_parse_plain(member, text) for member in members]
+        values = [_parse_or_return_text(member, text) for member in members]
         return next((value for value in values if not isinstance(value, str)), text)
     if hint is bool:
         return words.get(text.lower(), text)
@@ -304,7 +304,7 @@ def _parse_plain(hint: Any, text: str) -> Any:
     return text
 
 
-def _check_value(declared: Option, value: Any, owner: str) -> Any:
+def _to_declared_type(declared: Option, value: Any, owner: str) -> Any:
     """Returns the value in the declared type; raises OptionError or UnknownName where it does not fit."""
     members = union_members(declared.type)
     if value is None and type(None) in members:

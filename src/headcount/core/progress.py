@@ -26,7 +26,7 @@ def hide_inner_progress() -> Iterator[None]:
 
 
 @contextmanager
-def watch_work(progress: bool | Progress) -> Iterator[Callable[..., Progress | None]]:
+def show_progress_by_stage(progress: bool | Progress) -> Iterator[Callable[..., Progress | None]]:
     """Yields a function `begin(work)`, which names the work that begins now and returns the function to call with (done, total).
 
     With True that function draws a bar on a terminal or in a notebook; elsewhere, within a call that is watched already, and with False it is None.
@@ -45,8 +45,8 @@ def watch_work(progress: bool | Progress) -> Iterator[Callable[..., Progress | N
 
 @contextmanager
 def show_progress(progress: bool | Progress, work: str) -> Iterator[Progress | None]:
-    """Yields the function to call with the progress of one piece of work; None where nothing is shown (see `watch_work`)."""
-    with watch_work(progress) as begin:
+    """Yields the function to call with the progress of one piece of work; None where nothing is shown (see `show_progress_by_stage`)."""
+    with show_progress_by_stage(progress) as begin:
         yield begin(work)
 
 

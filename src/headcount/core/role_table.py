@@ -286,7 +286,7 @@ class RoleTable:
 
         p is hypergeometric, which keeps the numbers of heads with each role; it is one-sided and BH-corrected.
         """
-        return _count_colocations(self)
+        return _test_colocations(self)
 
     def share(self) -> dict[str, dict[str, float]]:
         """Returns the share of heads that have each role, by block address."""
@@ -374,7 +374,7 @@ class Colocation:
     q: float
 
 
-def _count_colocations(table: RoleTable) -> list[Colocation]:
+def _test_colocations(table: RoleTable) -> list[Colocation]:
     """Returns every pair of roles that some head has."""
     from scipy.stats import hypergeom
 

@@ -21,11 +21,11 @@ KINDS = (".csv", ".tsv", ".json", ".parquet")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
-Row = tuple[str, Mapping[str, Any]]
+LocatedRow = tuple[str, Mapping[str, Any]]
 """The location of a row for messages (`file, line 3`), and its values by column."""
 
 
-def read_table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
+def read_table(path: Path) -> tuple[tuple[str, ...], list[LocatedRow]]:
     """Returns the columns and the rows of a table; raises ArtifactError naming file and line."""
     kind = path.suffix.lower()
     if kind not in KINDS:
@@ -71,24 +71,24 @@ def check_table_hash(path: Path) -> None:
         )
 
 
-def _read_csv(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
+def _read_csv(path: Path) -> tuple[tuple[str, ...], Iterator[LocatedRow]]:
     separator = "," if path.suffix.lower() == ".csv" else "\t"
-    table = _read_cells(path, separator)
+    table = _read_numbered_lines(path, separator)
     _, first = next(table, (0, []))
     columns = tuple(name.strip() for name in first)
     duplicate = next((name for name in columns if columns.count(name) > 1), None)
     if duplicate is not None:
         raise ArtifactError(f"{path} has the column {duplicate!r:.40} twice; name every column once")
-    return columns, _rows_by_column(path, columns, table)
+    return columns, _name_cells(path, columns, table)
 
 
-def _read_cells(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+def _read_numbered_lines(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=separator, strict=True)
         yield from ((reader.line_num, cells) for cells in reader if cells)
 
 
-def _rows_by_column(path: Path, columns: tuple[str, ...], table: Iterable[tuple[int, list[str]]]) -> Iterator[Row]:
+def _name_cells(path: Path, columns: tuple[str, ...], table: Iterable[tuple[int, list[str]]]) -> Iterator[LocatedRow]:
     for number, cells in table:
         if len(cells) != len(columns):
             raise ArtifactError(
@@ -97,7 +97,7 @@ def _rows_by_column(path: Path, columns: tuple[str, ...], table: Iterable[tuple[
         yield f"{path}, line {number}", dict(zip(columns, (cell.strip() for cell in cells), strict=True))
 
 
-def _read_json(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
+def _read_json(path: Path) -> tuple[tuple[str, ...], Iterator[LocatedRow]]:
     content = read_json(path, unique=True)
     if isinstance(content, dict):
         content = [{"head": head, "score": score} for head, score in content.items()]
@@ -107,7 +107,7 @@ def _read_json(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
     return columns, ((f"{path}, row {number}", row) for number, row in enumerate(content))
 
 
-def _read_parquet(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
+def _read_parquet(path: Path) -> tuple[tuple[str, ...], Iterator[LocatedRow]]:
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
@@ -124,7 +124,7 @@ def _read_parquet(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
 _READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".parquet": _read_parquet}
 
 
-def parse_number(location: str, column: str, value: Any) -> float | None:
+def parse_optional_number(location: str, column: str, value: Any) -> float | None:
     """Returns a cell as a finite number; None for an empty one (NaN in parquet included)."""
     text = str(value).strip() if isinstance(value, str) else repr(value)
     if value is None or text == "" or (isinstance(value, float) and math.isnan(value)):

@@ -13,9 +13,9 @@ import numpy as np
 from headcount.core import html as notebook
 from headcount.core.damage import Damage, HeadVerdicts, judge_damage
 from headcount.core.errors import ArtifactError, HeadNameError, PlanError, unknown_name_error
-from headcount.core.heads import Head, HeadIndex, tie_order
+from headcount.core.heads import Head, HeadIndex, hashed_tie_ranks
 from headcount.core.normalisation import NORMALISATIONS, Scaling
-from headcount.core.score_tables import Row, parse_number, read_table
+from headcount.core.score_tables import LocatedRow, parse_optional_number, read_table
 from headcount.core.stats.means import mean_interval
 from headcount.core.stats.resampling import bootstrap
 from headcount.core.stats.samples import Samples
@@ -160,7 +160,7 @@ class Scores:
 
     def ties(self) -> tuple[int, ...]:
         """Returns for each head its rank among heads of equal score."""
-        return tie_order(self.heads, self.seed)
+        return hashed_tie_ranks(self.heads, self.seed)
 
     def unit_positions(self) -> tuple[tuple[int, ...], ...]:
         """Returns the units by the indices of their heads."""
@@ -222,7 +222,7 @@ class Scores:
         centre, scale = np.zeros_like(values), np.ones_like(values)
         if scaling == "none":
             return centre, scale
-        for positions in self._index_groups(scaling):
+        for positions in self._positions_scaled_together(scaling):
             part = values[..., positions]
             if scaling == "standard":
                 centre[..., positions] = part.mean(axis=-1, keepdims=True)
@@ -240,7 +240,7 @@ class Scores:
         centre, scale = self._centre_and_scale(means, self.normalise)
         values, total = (means - centre) / scale, weights.sum(0)
         shift = self.samples.residuals() / total  # [groups, heads]: how far a group moves each mean
-        for positions in self._index_groups(self.normalise):
+        for positions in self._positions_scaled_together(self.normalise):
             part, own = shift[:, positions], values[positions]
             along = (part @ own)[:, None] * own
             if self.normalise == "standard":
@@ -248,14 +248,14 @@ class Scores:
             shift[:, positions] = (part - along) / scale[positions]
         return Samples(values * weights + shift * total, weights, self.samples.n)
 
-    def _index_groups(self, scaling: Scaling) -> list[list[int]]:
+    def _positions_scaled_together(self, scaling: Scaling) -> list[list[int]]:
         """Returns the indices of the heads that are normalised together."""
         return [list(range(len(self.heads)))] if scaling == "global" else list(self.blocks().values())
 
     def intervals(self, level: float = 0.95) -> list[ScoreInterval | None]:
         """Returns the interval of every score by the t statistic with Hall's transform, which corrects for skewness, and the p-value of 0.
 
-        It is None where the score reads no data, and where the examples are too few or too skewed for it (`stats.means.is_too_thin`).
+        It is None where the score reads no data, and where the examples are too few or too skewed for it (`stats.means.is_too_few_or_skewed`).
         """
         samples = self.scaled_samples()
         if samples is None or samples.drop_empty_groups().n_groups < 2:
@@ -327,7 +327,7 @@ RUN_COLUMNS = frozenset({"method", "head", "stack", "layer", "index", "score", "
 """The columns of the tables that runs write; rank 1 is the head to keep first."""
 
 
-def _select_method(path: Path, columns: Sequence[str], rows: list[Row], only_method: str | None) -> tuple[str, list[Row]]:
+def _select_method(path: Path, columns: Sequence[str], rows: list[LocatedRow], only_method: str | None) -> tuple[str, list[LocatedRow]]:
     """Returns the name of the method and its rows."""
     if "method" not in columns:
         if only_method is not None:
@@ -342,7 +342,7 @@ def _select_method(path: Path, columns: Sequence[str], rows: list[Row], only_met
     return chosen, [(location, row) for location, row in rows if str(row.get("method")) == chosen]
 
 
-def _parse_heads(rows: list[Row]) -> tuple[Head, ...]:
+def _parse_heads(rows: list[LocatedRow]) -> tuple[Head, ...]:
     locations: dict[Head, str] = {}
     for location, row in rows:
         try:
@@ -355,17 +355,17 @@ def _parse_heads(rows: list[Row]) -> tuple[Head, ...]:
     return tuple(locations)
 
 
-def _parse_column(rows: list[Row], column: str) -> tuple[float, ...]:
-    values = [parse_number(location, column, row.get(column)) for location, row in rows]
+def _parse_column(rows: list[LocatedRow], column: str) -> tuple[float, ...]:
+    values = [parse_optional_number(location, column, row.get(column)) for location, row in rows]
     if None in values:
         location = rows[values.index(None)][0]
         raise ArtifactError(f"{location}: the {column} is missing; a ranking needs a finite number for every head")
     return tuple(value for value in values if value is not None)
 
 
-def _parse_stderr(rows: list[Row]) -> tuple[float, ...]:
+def _parse_stderr(rows: list[LocatedRow]) -> tuple[float, ...]:
     """Returns the standard errors; empty if the table has none."""
-    if all(parse_number(location, "stderr", row.get("stderr")) is None for location, row in rows):
+    if all(parse_optional_number(location, "stderr", row.get("stderr")) is None for location, row in rows):
         return ()
     errors = _parse_column(rows, "stderr")
     bad = next((i for i, value in enumerate(errors) if value < 0), None)
@@ -374,7 +374,7 @@ def _parse_stderr(rows: list[Row]) -> tuple[float, ...]:
     return errors
 
 
-def _parse_scaling(path: Path, rows: list[Row]) -> Scaling:
+def _parse_scaling(path: Path, rows: list[LocatedRow]) -> Scaling:
     """Returns the normalisation of a table's scores, by its column `normalise`."""
     names = {str(row.get("normalise") or "none") for _, row in rows} or {"none"}
     for scaling in SCALED:
@@ -385,7 +385,7 @@ def _parse_scaling(path: Path, rows: list[Row]) -> Scaling:
     )
 
 
-def _infer_higher_is_keep(path: Path, columns: Sequence[str], rows: list[Row], values: Sequence[float]) -> bool:
+def _infer_higher_is_keep(path: Path, columns: Sequence[str], rows: list[LocatedRow], values: Sequence[float]) -> bool:
     """Returns whether more means keep: by the ranks in a table that a run wrote, else True."""
     if not RUN_COLUMNS.issubset(columns):
         return True

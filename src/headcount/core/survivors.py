@@ -31,7 +31,9 @@ class HeadBlock(Protocol):
         ...
 
 
-def count_by(blocks: Iterable[HeadBlock], survivors: Iterable[frozenset[Hashable]], *, layers: bool = False) -> dict[str, float]:
+def mean_survivors_by_kind(
+    blocks: Iterable[HeadBlock], survivors: Iterable[frozenset[Hashable]], *, layers: bool = False
+) -> dict[str, float]:
     """Returns how many heads stay in each kind of attention, or in each layer of each kind, as the mean over sets of survivors."""
     sets = list(survivors)
     totals: dict[str, int] = {}

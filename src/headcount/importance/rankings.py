@@ -12,7 +12,7 @@ from headcount.core.errors import PlanError
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.core.stats.agreement import Agreement, Stability, agreement, stability
-from headcount.core.stats.ranks import rank_sets, ranks, to_heads, unit_means
+from headcount.core.stats.ranks import rank_confidence_sets, ranks, spread_to_heads, unit_means
 from headcount.core.stats.samples import Samples
 
 LEVEL = 0.95
@@ -77,12 +77,12 @@ def _rank_sets(scores: Scores, k: int, level: float, repeats: int, seed: int) ->
         return none, none, none
     options: Any = {"seed": seed, "repeats": repeats, "higher_is_keep": scores.higher_is_keep, "level": level}
     values = samples.group_values()
-    of_heads = rank_sets(values, **options)
+    of_heads = rank_confidence_sets(values, **options)
     if of_heads is None:
         return none, none, none
-    of_units = of_heads if len(units) == len(scores.heads) else rank_sets(unit_means(values, units), **options)
+    of_units = of_heads if len(units) == len(scores.heads) else rank_confidence_sets(unit_means(values, units), **options)
     assert of_units is not None
-    is_lowest = to_heads(of_units.low > len(units) - k, units).astype(bool)
+    is_lowest = spread_to_heads(of_units.low > len(units) - k, units).astype(bool)
     return of_heads.low.tolist(), of_heads.high.tolist(), is_lowest.tolist()
 
 

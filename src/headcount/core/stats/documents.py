@@ -22,7 +22,7 @@ def sum_by_document(parts: Array, documents: NDArray[np.int64]) -> Array:
     return sums
 
 
-def values_by_document(values: Array, documents: Documents) -> Array:
+def pseudovalues_by_document(values: Array, documents: Documents) -> Array:
     """Returns one value per document, whose mean is that over examples and whose spread is that of a ratio of sums over documents.
 
     A document of n_d examples gives v̄ + (Σ v − n_d v̄) / n̄. Without documents the values are returned as they are.

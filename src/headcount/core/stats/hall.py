@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import Array, finite
+from headcount.core.stats.samples import Array, to_finite_array
 
 
 def hall_transform(t: Array, n: Array, skewness: Array) -> Array:
@@ -40,7 +40,7 @@ class Skewness:
 
     def update(self, values: Array, has: Array) -> None:
         """Adds rows [n, columns], where `has` is set."""
-        rows, counted = finite(values, "values"), np.asarray(has, dtype=bool)
+        rows, counted = to_finite_array(values, "values"), np.asarray(has, dtype=bool)
         if rows.shape != counted.shape or rows.shape[1:] != self._first.shape:
             raise StatisticsError(f"values and has must be [n, {len(self._first)}], got {rows.shape} and {counted.shape}")
         new = np.isnan(self._first) & counted.any(0)

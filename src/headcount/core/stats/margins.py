@@ -30,7 +30,7 @@ def hypergeometric_chance(observed: int, n_heads: int, n_marked: int, n_group: i
     return Chance(n_marked * n_group / n_heads, float(drawn.ppf(0.025)), float(drawn.ppf(0.975)), min(1.0, p))
 
 
-def several_marks_chance(marks: np.ndarray, *, seed: int, repeats: int = 2000) -> tuple[int, Chance]:
+def count_heads_with_several_marks(marks: np.ndarray, *, seed: int, repeats: int = 2000) -> tuple[int, Chance]:
     """Returns how many heads bear two marks or more, and chance if every mark fell on as many heads at random. `marks` is [kinds, heads]."""
     random = make_generator(seed)
     observed = int((marks.sum(0) >= 2).sum())
@@ -40,7 +40,7 @@ def several_marks_chance(marks: np.ndarray, *, seed: int, repeats: int = 2000) -
     return observed, Chance(float(counts.mean()), float(low), float(high), float(min(1.0, 2 * min(tails))))
 
 
-def trend(positions: np.ndarray, values: np.ndarray, *, seed: int, repeats: int = 2000) -> tuple[float, float]:
+def rank_correlation(positions: np.ndarray, values: np.ndarray, *, seed: int, repeats: int = 2000) -> tuple[float, float]:
     """Returns the rank correlation of values with their positions, such as layers, and its two-sided p-value by permuting the values.
 
     Both are 0 and 1 where all positions or all values are equal.

@@ -54,21 +54,21 @@ class PairedCounts:
         spread, gap = self.stderr(difference), self.difference - difference
         return gap / spread if spread > 0 else float(np.sign(gap) * np.inf) if gap else 0.0
 
-    def p_above(self, difference: float) -> float:
+    def p_value_of_at_most(self, difference: float) -> float:
         """Returns the one-sided p-value of a true difference of `difference` or less; a small one says that it is above."""
         from scipy import special
 
         return float(special.ndtr(-self.statistic(difference)))
 
-    def p_below(self, difference: float) -> float:
+    def p_value_of_at_least(self, difference: float) -> float:
         """Returns the one-sided p-value of a true difference of `difference` or more."""
         from scipy import special
 
         return float(special.ndtr(self.statistic(difference)))
 
-    def p_equal(self) -> float:
+    def p_value_of_equal(self) -> float:
         """Returns the two-sided p-value of no difference, which is McNemar's without correction."""
-        return min(1.0, 2 * min(self.p_above(0.0), self.p_below(0.0))) if self.only_first + self.only_second else 1.0
+        return min(1.0, 2 * min(self.p_value_of_at_most(0.0), self.p_value_of_at_least(0.0))) if self.only_first + self.only_second else 1.0
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Returns the differences with |T| ≤ z. Without any discordant example the interval is ± z²/(n + z²), not a point."""
