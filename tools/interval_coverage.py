@@ -21,7 +21,7 @@ from scipy import special
 
 from headcount.core.certificate import bound_of_loss, bound_of_metric
 from headcount.core.damage import FEWEST_DOCUMENTS, Damage, judge_damage
-from headcount.core.evaluation import Evaluation, differences_from_dense, score_interval
+from headcount.core.evaluation import Evaluation, differences_of_loss_and_metric, score_interval
 from headcount.core.heads import Head
 from headcount.core.margin import Margin
 from headcount.core.stats.agreement import correlate, spearman
@@ -598,7 +598,7 @@ def metric_experiments(sizes: Sequence[int], draws: int) -> Iterator[Experiment]
     def of_difference(n: int) -> Rate:
         random, hits = make_generator(n), []
         for seed in range(draws):
-            change = differences_from_dense(*pair.draw(random, n), total, seed=seed)["metric"]
+            change = differences_of_loss_and_metric(*pair.draw(random, n), total, seed=seed)["metric"]
             hits.append(None if change.low is None or change.high is None else change.low <= truths[1] - truths[0] <= change.high)
         return Rate.of(hits)
 

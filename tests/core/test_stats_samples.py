@@ -132,22 +132,22 @@ def test_samples_cannot_be_changed() -> None:
 def test_bootstrap_is_deterministic_and_ignores_empty_groups() -> None:
     samples = planted(50, [0.0, 1.0, 2.0], 1.0)
     hollow = Samples(np.insert(samples.sums, 7, 0.0, axis=0), np.insert(samples.weights, 7, 0.0, axis=0))
-    first = resampling.bootstrap(samples, seed=3, repeats=100)
-    np.testing.assert_array_equal(first, resampling.bootstrap(samples, seed=3, repeats=100))
-    np.testing.assert_array_equal(first, resampling.bootstrap(hollow, seed=3, repeats=100))
-    assert not np.array_equal(first, resampling.bootstrap(samples, seed=4, repeats=100))
+    first = resampling.bootstrap_scores(samples, seed=3, repeats=100)
+    np.testing.assert_array_equal(first, resampling.bootstrap_scores(samples, seed=3, repeats=100))
+    np.testing.assert_array_equal(first, resampling.bootstrap_scores(hollow, seed=3, repeats=100))
+    assert not np.array_equal(first, resampling.bootstrap_scores(samples, seed=4, repeats=100))
 
 
 def test_bootstrap_in_chunks_equals_bootstrap_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = planted(40, np.arange(6.0), 1.0)
-    whole = resampling.bootstrap(samples, seed=1, repeats=300)
+    whole = resampling.bootstrap_scores(samples, seed=1, repeats=300)
     monkeypatch.setattr("headcount.core.stats.resampling._CELLS", 40 * 7)
-    np.testing.assert_allclose(resampling.bootstrap(samples, seed=1, repeats=300), whole, rtol=1e-12)
+    np.testing.assert_allclose(resampling.bootstrap_scores(samples, seed=1, repeats=300), whole, rtol=1e-12)
 
 
 def test_bootstrap_spread_is_the_standard_error() -> None:
     samples = planted(200, [0.0, 5.0], 2.0)
-    drawn = resampling.bootstrap(samples, seed=0, repeats=8000)
+    drawn = resampling.bootstrap_scores(samples, seed=0, repeats=8000)
     np.testing.assert_allclose(drawn.std(0), samples.stderr(), rtol=0.03)
     np.testing.assert_allclose(drawn.mean(0), samples.means(), atol=0.01)
 
@@ -156,10 +156,10 @@ def test_a_rare_head_gets_a_mean_in_every_resample() -> None:
     weights = np.ones((30, 2))
     weights[3:, 1] = 0.0
     samples = Samples.of(rng().normal(size=(30, 2)) * (weights > 0), weights)
-    assert np.isfinite(resampling.bootstrap(samples, seed=0, repeats=500)).all()
+    assert np.isfinite(resampling.bootstrap_scores(samples, seed=0, repeats=500)).all()
     weights[1:, 1] = 0.0
     with pytest.raises(StatisticsError, match="head 1 has data in 1 group"):
-        resampling.bootstrap(Samples.of(np.ones((30, 2)) * (weights > 0), weights), seed=0)
+        resampling.bootstrap_scores(Samples.of(np.ones((30, 2)) * (weights > 0), weights), seed=0)
 
 
 def ratio(means: np.ndarray) -> np.ndarray:
@@ -173,9 +173,9 @@ def test_pseudovalues_are_those_of_the_jackknife() -> None:
     np.testing.assert_allclose(found.means(), ratio(samples.means()))
     left = np.array([ratio(np.delete(samples.sums, g, axis=0).mean(0)) for g in range(80)])
     np.testing.assert_allclose(found.stderr(), np.sqrt(79 / 80 * ((left - left.mean(0)) ** 2).sum(0)), rtol=1e-10)
-    np.testing.assert_allclose(resampling.bootstrap(samples, seed=0, combine=ratio).std(0), found.stderr(), rtol=0.1)
+    np.testing.assert_allclose(resampling.bootstrap_scores(samples, seed=0, combine=ratio).std(0), found.stderr(), rtol=0.1)
     with pytest.raises(StatisticsError, match="one number per head"):
-        resampling.bootstrap(samples, seed=0)
+        resampling.bootstrap_scores(samples, seed=0)
     with pytest.raises(StatisticsError, match="combine must turn"):
         resampling.pseudovalues(samples, lambda means: means)
 
@@ -184,13 +184,13 @@ def test_pseudovalues_are_those_of_the_jackknife() -> None:
 
 
 def test_ranks_break_ties_like_scores() -> None:
-    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], ties=range(4)).tolist() == [3, 1, 2, 4]
-    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], ties=[3, 2, 1, 0]).tolist() == [3, 2, 1, 4]
-    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], higher_is_keep=False, ties=range(4)).tolist() == [2, 3, 4, 1]
+    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], tie_ranks=range(4)).tolist() == [3, 1, 2, 4]
+    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], tie_ranks=[3, 2, 1, 0]).tolist() == [3, 2, 1, 4]
+    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], higher_is_keep=False, tie_ranks=range(4)).tolist() == [2, 3, 4, 1]
     many = rng().integers(0, 2, size=500).astype(float)
     ties = rng().permutation(500)
     expected = sorted(range(500), key=lambda head: (-many[head], ties[head]))
-    assert np.argsort(ranks.ranks(many, ties=ties)).tolist() == expected
+    assert np.argsort(ranks.ranks(many, tie_ranks=ties)).tolist() == expected
     assert abs(np.corrcoef(ranks.ranks(np.ones(500)), np.arange(500))[0, 1]) < 0.2, "no order of positions unless it is named"
 
 

@@ -14,7 +14,7 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.core.errors import DataError
 from headcount.core.figure import BarFigure, HeatMap
-from headcount.core.stats.margins import count_heads_with_several_marks, hypergeometric_chance, rank_correlation
+from headcount.core.stats.chance import count_heads_with_several_marks, hypergeometric_chance, rank_correlation
 from headcount.models.tiny.build import tiny_model
 from headcount.studies._measure.roles_importance import draw_orders_within, permute_groups
 

@@ -12,9 +12,11 @@ from headcount.core.heads import Head
 from headcount.core.options import option
 
 PruningUnit = Literal["kv_group", "even"]
-SIZES = ("keep", "fraction", "parameters", "kv_bytes", "latency")
+SizeField = Literal["keep", "fraction", "parameters", "kv_bytes", "latency"]
+LimitField = Literal["parameters", "kv_bytes", "latency"]
+SIZES: tuple[SizeField, ...] = ("keep", "fraction", "parameters", "kv_bytes", "latency")
 """The fields of a budget that say how much stays; one of them is set at most."""
-LIMITS = ("parameters", "kv_bytes", "latency")
+LIMITS: tuple[LimitField, ...] = ("parameters", "kv_bytes", "latency")
 """The sizes that are no number of heads."""
 
 
@@ -69,14 +71,14 @@ class Budget:
             raise unknown_name_error("unit of a budget", str(self.unit), get_args(PruningUnit))
 
     @property
-    def size(self) -> tuple[str, float] | None:
+    def size(self) -> tuple[SizeField, float] | None:
         """The size that is given, as the name of its field and its value; None where a method decides."""
         return next(((name, getattr(self, name)) for name in SIZES if getattr(self, name) is not None), None)
 
     @property
-    def limit(self) -> tuple[str, float] | None:
+    def limit(self) -> tuple[LimitField, float] | None:
         """The limit of parameters, kv_bytes or latency; None where heads are counted."""
-        return self.size if self.size is not None and self.size[0] in LIMITS else None
+        return next(((name, getattr(self, name)) for name in LIMITS if getattr(self, name) is not None), None)
 
     def heads(self, total: int) -> int:
         """Returns how many heads of `total` stay.
@@ -131,7 +133,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _invalid_keep_error(keep: Any, numbers: str) -> PlanError:
+def _invalid_keep_error(keep: Any, permitted_numbers: str) -> PlanError:
     return PlanError(
-        f"keep must be a whole number of heads {numbers}, or a share of them, a float above 0 and below 1 such as 0.25, or '25%'; got {keep!r}"
+        f"keep must be a whole number of heads {permitted_numbers}, or a share of them, a float above 0 and below 1 such as 0.25, "
+        f"or '25%'; got {keep!r}"
     )

@@ -273,7 +273,7 @@ def bound_of_metric(
     low, high = test.one_sided_bounds(LEVEL)
     relative = test.relative_bound(LEVEL) if isinstance(test, BootstrapLoss) else high / dense.value if dense.value > 0 else None
     bound = QualityBound(dense.metric, dense.value, small.value, test.estimate, high, relative, low, test.procedure)
-    bound = replace(bound, reason=_why_undecidable(dense, test))
+    bound = replace(bound, reason=_reason_against_verdict(dense, test))
     if margin is None:
         return bound
     size = margin.of_metric(dense.metric, dense.value)
@@ -294,7 +294,7 @@ def bound_of_loss(dense: Evaluation, small: Evaluation, margin: Margin | None = 
     bound = QualityBound(
         "loss", dense.loss, small.loss, test.estimate, high, high / dense.loss if dense.loss > 0 else None, low, test.procedure, clip
     )
-    bound = replace(bound, reason=_why_undecidable(dense, test))
+    bound = replace(bound, reason=_reason_against_verdict(dense, test))
     if margin is None:
         return bound
     if margin.share is None:
@@ -311,26 +311,26 @@ def _bound_of_perplexity(test: BettingLoss, dense: Evaluation, small: Evaluation
     bound = QualityBound(
         dense.metric, dense.value, small.value, loss, dense.value * high, high, dense.value * low, test.procedure, TOKEN_CLIP
     )
-    bound = replace(bound, reason=_why_undecidable(dense, test))
+    bound = replace(bound, reason=_reason_against_verdict(dense, test))
     if margin is None:
         return bound
     size = margin.of_metric(dense.metric, dense.value)
     return _add_verdict(replace(bound, margin=str(margin), margin_size=size), test, log1p(size / dense.value), dense.n_examples)
 
 
-def _add_verdict(bound: QualityBound, test: QualityLoss, margin: float, n_examples: int) -> QualityBound:
+def _add_verdict(bound: QualityBound, test: QualityLoss, margin_of_test: float, n_examples: int) -> QualityBound:
     """Returns the bound with the verdict of a test at a margin in the units of the test.
 
     The number of examples that would decide is one of examples also where the test counts documents.
     """
-    p_certified, p_worse = test.p_value_of_at_least(margin), test.p_value_of_at_most(margin)
+    p_certified, p_worse = test.p_value_of_at_least(margin_of_test), test.p_value_of_at_most(margin_of_test)
     alpha, reason = 1 - LEVEL, bound.reason
-    if bound.clip is not None and margin >= bound.clip:
+    if bound.clip is not None and margin_of_test >= bound.clip:
         reason = f"the loss counts up to {bound.clip:g} nats only, and so large a margin says nothing"
     verdict: Verdict = "certified" if p_certified <= alpha else "worse" if p_worse <= alpha else "undecided"
     if reason:
         verdict = "undecided"
-    n_needed = test.examples_needed(margin) if verdict == "undecided" and not reason else None
+    n_needed = test.examples_needed(margin_of_test) if verdict == "undecided" and not reason else None
     n_needed = None if n_needed is None else ceil(n_needed * n_examples / test.n)
     return replace(bound, verdict=verdict, p=p_certified, n_needed=n_needed, reason=reason)
 
@@ -347,9 +347,9 @@ def _loss_of_log_perplexity(dense: Evaluation, small: Evaluation) -> BettingLoss
     return BettingLoss(_shuffle_by_data_hash(damage / tokens.mean(), dense.data), TOKEN_CLIP * float(tokens.max() / tokens.mean()))
 
 
-def _shuffle_by_data_hash(damage: np.ndarray, data: str) -> np.ndarray:
+def _shuffle_by_data_hash(damage: np.ndarray, data_hash: str) -> np.ndarray:
     """Returns damage in an order that the hash of the examples decides: gamblers win on a file that has its harmless examples first."""
-    return damage[make_generator(int.from_bytes(sha256(data.encode()).digest()[:8])).permutation(len(damage))]
+    return damage[make_generator(int.from_bytes(sha256(data_hash.encode()).digest()[:8])).permutation(len(damage))]
 
 
 def _document_means(damage: np.ndarray, documents: np.ndarray | None) -> np.ndarray:
@@ -360,7 +360,7 @@ def _document_means(damage: np.ndarray, documents: np.ndarray | None) -> np.ndar
     return np.bincount(numbers, damage) / np.bincount(numbers)
 
 
-def _why_undecidable(dense: Evaluation, test: QualityLoss) -> str:
+def _reason_against_verdict(dense: Evaluation, test: QualityLoss) -> str:
     """Returns why data like these give no verdict, whatever the numbers; empty where they may."""
     if dense.documents is not None and test.n < FEWEST_DOCUMENTS:
         return f"{test.n} documents are too few for a verdict, which needs {FEWEST_DOCUMENTS}"
@@ -392,17 +392,17 @@ def _check_relative_margin(dense: Evaluation, metric_of_sums: MetricOfSums, marg
         )
 
 
-def unconfirmed_statements(before: Certificate, now: Certificate) -> list[str]:
+def unconfirmed_statements(recorded: Certificate, repeated: Certificate) -> list[str]:
     """Returns what a certificate that was made again does not confirm, in words; nothing if it still holds.
 
     Bounds may move with rounding; they are not confirmed where they are more than a tenth higher, and a verdict where it is another one.
     """
     found = [
         f"the {which} model has other weights than when the certificate was made"
-        for which, old, new in (("smaller", before.small, now.small), ("dense", before.dense, now.dense))
+        for which, old, new in (("smaller", recorded.small, repeated.small), ("dense", recorded.dense, repeated.dense))
         if old != new
     ]
-    for old, new in zip(before.tasks, now.tasks, strict=True):
+    for old, new in zip(recorded.tasks, repeated.tasks, strict=True):
         name = old.task or "the data"
         if old.data != new.data:
             found.append(f"{name}: the examples are others ({old.n_examples} before, {new.n_examples} now)")

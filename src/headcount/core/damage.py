@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import DataError, OptionError
@@ -42,13 +43,17 @@ class Damage:
 
     @classmethod
     def in_hash_order(
-        cls, hashes: Sequence[bytes], losses: ArrayLike, answers: ArrayLike | None = None, documents: ArrayLike | None = None
+        cls,
+        hashes: Sequence[bytes],
+        loss_rises: ArrayLike,
+        answer_changes: ArrayLike | None = None,
+        documents: ArrayLike | None = None,
     ) -> Self:
         """Returns the damage of examples with these content hashes, in their order."""
         order = sorted(range(len(hashes)), key=lambda number: hashes[number])
         return cls(
-            np.asarray(losses, dtype=np.float32)[order],
-            None if answers is None else np.asarray(answers).astype(np.int8)[order],
+            np.asarray(loss_rises, dtype=np.float32)[order],
+            None if answer_changes is None else np.asarray(answer_changes).astype(np.int8)[order],
             None if documents is None else np.asarray(documents, dtype=np.int64)[order],
         )
 
@@ -57,7 +62,7 @@ class Damage:
         """The number of documents; None where the data name none."""
         return None if self.documents is None else len(np.unique(self.documents))
 
-    def clipped_damage(self, tolerance: Tolerance) -> np.ndarray:
+    def clipped_damage(self, tolerance: Tolerance) -> Float[np.ndarray, "examples_or_documents heads"]:
         """Returns what the gamblers bet on, in the unit of the tolerance: the clipped damage of every example, or its mean over every document.
 
         Raises:
@@ -137,7 +142,7 @@ class HeadVerdicts:
         return self.n_examples if self.n_documents is None else self.n_documents
 
     @property
-    def unit_name(self) -> str:
+    def unit_name(self) -> Literal["examples", "documents"]:
         """What was bet on: examples, or documents."""
         return "examples" if self.n_documents is None else "documents"
 

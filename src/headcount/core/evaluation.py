@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core.stats.documents import Documents, pseudovalues_by_document, sum_by_document
 from headcount.core.stats.means import FEWEST_NONZERO, MeanDifference, mean_interval
@@ -75,7 +76,7 @@ class PairedDifference:
     by: str
 
 
-def differences_from_dense(
+def differences_of_loss_and_metric(
     dense: Evaluation, pruned: Evaluation, metric_of_sums: MetricOfSums | None = None, *, seed: int = 0, level: float = 0.95
 ) -> dict[str, PairedDifference]:
     """Returns the paired differences of a model from the dense model on the same examples, or documents where the data name them.
@@ -122,7 +123,7 @@ def rise_of_loss(dense: Evaluation, pruned: Evaluation, *, level: float = 0.95) 
     return mean_interval(pseudovalues_by_document(pruned.losses - dense.losses, dense.documents), level=level)
 
 
-def parts_by_document(parts: np.ndarray, documents: Documents) -> np.ndarray:
+def parts_by_document(parts: Float[np.ndarray, "examples parts"], documents: Documents) -> Float[np.ndarray, "examples_or_documents parts"]:
     """Returns parts by document where the data name documents, else by example."""
     return parts if documents is None else sum_by_document(parts, documents)
 

@@ -156,12 +156,12 @@ class Figure:
         if values["kind"] not in KINDS:
             raise ValueError(f"no kind of figure '{values['kind']}'. Known: {', '.join(KINDS)}")
         cls = KINDS[values["kind"]]
-        return cls(**{field.name: cls._read(field.name, values[field.name]) for field in fields(cls) if field.name in values})
+        return cls(**{field.name: cls._parse_field(field.name, values[field.name]) for field in fields(cls) if field.name in values})
 
     @classmethod
-    def _read(cls, name: str, value: Any) -> Any:
-        if name in cls.parts:
-            return tuple(cls.parts[name](**{key: _to_tuples(entry) for key, entry in part.items()}) for part in value)
+    def _parse_field(cls, field_name: str, value: Any) -> Any:
+        if field_name in cls.parts:
+            return tuple(cls.parts[field_name](**{key: _to_tuples(entry) for key, entry in part.items()}) for part in value)
         return Axis.from_dict(value) if isinstance(value, dict) else _to_tuples(value)
 
     def _check_columns(self, label: str, length: int, *columns: Sequence[Any]) -> None:

@@ -81,22 +81,23 @@ def absolute_path_if_exists(path: str | Path) -> str:
         return str(path)
 
 
-def model_path_entry(name: str | Path) -> dict[str, str]:
+def model_path_entry(model: str | Path) -> dict[Literal["model"], str]:
     """Returns the absolute path of a model folder under the key `model`; empty for hub ids and embedded models, which their name identifies."""
-    return {"model": absolute_path_if_exists(name)} if absolute_path_if_exists(name) != str(name) or Path(name).is_absolute() else {}
+    return {"model": absolute_path_if_exists(model)} if absolute_path_if_exists(model) != str(model) or Path(model).is_absolute() else {}
 
 
-def model_path_or_name(name: str, config: Mapping[str, object]) -> str:
-    """Returns where to open the model of a run again: the path in `config["opened"]`, else its name."""
-    opening = config.get("opened")
-    return opening.get("model", name) if isinstance(opening, Mapping) else name
+def model_path_or_name(model_name: str, run_config: Mapping[str, object]) -> str:
+    """Returns where to open the model of a run again: the path in `run_config["opened"]`, else its name."""
+    opening = run_config.get("opened")
+    return opening.get("model", model_name) if isinstance(opening, Mapping) else model_name
 
 
-def read_json(path: Path, *, unique: bool = False, remedy: str = FOLDER) -> Any:
-    """Returns the content of a JSON file of bounded size; raises ArtifactError naming the file. `unique` refuses duplicate names."""
+def read_json(path: Path, *, unique_names: bool = False, remedy_if_missing: str = FOLDER) -> Any:
+    """Returns the content of a JSON file of bounded size; raises ArtifactError naming the file. `unique_names` refuses duplicate names."""
     try:
         return json.loads(
-            read_bounded(path, MAX_JSON, remedy).decode("utf-8-sig"), object_pairs_hook=fields_without_duplicates if unique else None
+            read_bounded(path, MAX_JSON, remedy_if_missing).decode("utf-8-sig"),
+            object_pairs_hook=fields_without_duplicates if unique_names else None,
         )
     except (ValueError, RecursionError) as error:
         if isinstance(error, ArtifactError):
@@ -104,11 +105,11 @@ def read_json(path: Path, *, unique: bool = False, remedy: str = FOLDER) -> Any:
         raise ArtifactError(f"{path} is no valid JSON: {error}; restore or rewrite it") from error
 
 
-def read_bounded(path: Path, max_bytes: int, remedy: str = FOLDER) -> bytes:
+def read_bounded(path: Path, max_bytes: int, remedy_if_missing: str = FOLDER) -> bytes:
     """Returns the bytes of a regular file of at most `max_bytes` bytes; raises ArtifactError naming the file, and the remedy if it is missing."""
     try:
         if not path.exists():
-            raise ArtifactError(f"{path} is missing; {remedy}")
+            raise ArtifactError(f"{path} is missing; {remedy_if_missing}")
         if not path.is_file():
             raise ArtifactError(f"{path} is no regular file; put the file itself there")
         size = path.stat().st_size
@@ -225,12 +226,12 @@ def append_line(path: Path, text: str) -> None:
         raise ArtifactError(describe_write_error(path, error, len(line))) from error
 
 
-def describe_write_error(path: Path, error: Exception, needed: int | None = None) -> str:
+def describe_write_error(path: Path, error: Exception, n_bytes_needed: int | None = None) -> str:
     """Returns the message for a file that could not be written, with the free space if the disk is full."""
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return f"{path} could not be written: {error}. The previous content is unharmed."
     above = next(folder for folder in path.absolute().parents if folder.exists())
-    size = "" if needed is None else f" {needed:,} bytes are needed,"
+    size = "" if n_bytes_needed is None else f" {n_bytes_needed:,} bytes are needed,"
     return (
         f"{path} could not be written: the disk is full:{size} {shutil.disk_usage(above).free:,} are free. "
         "The previous content is unharmed; make room and run the same command again."

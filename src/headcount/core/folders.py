@@ -44,10 +44,10 @@ def check_output_folder(target: Path, overwrite: bool, marker_file: str) -> None
 
 
 @contextmanager
-def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.json") -> Iterator[Path]:
+def new_folder(target: Path, *, overwrite: bool = False, marker_file: str = "heads.json") -> Iterator[Path]:
     """Yields a folder that is renamed to `target` when everything in it is written, and removed if anything fails."""
     target = target.resolve()
-    check_output_folder(target, overwrite, marker)
+    check_output_folder(target, overwrite, marker_file)
     if target in (Path.cwd(), *Path.cwd().parents):
         raise ArtifactError(f"{target} is the folder you are in, which cannot be replaced; name another one")
     fresh: Path | None = None

@@ -58,9 +58,9 @@ class Margin:
         """The share of the dense model's metric; None where the margin is in points."""
         return self.size / 100 if self.unit == "%" else None
 
-    def of_metric(self, metric: str, dense: float) -> float:
-        """Returns the margin in units of a metric that has the value `dense` in the dense model."""
-        return self.size / 100 * abs(dense) if self.unit == "%" else self.size * size_of_one_point(metric)
+    def of_metric(self, metric: str, dense_value: float) -> float:
+        """Returns the margin in units of a metric that has the value `dense_value` in the dense model."""
+        return self.size / 100 * abs(dense_value) if self.unit == "%" else self.size * size_of_one_point(metric)
 
     def __str__(self) -> str:
         return f"{self.size:g}{self.unit}"

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """The version of plan files."""
+WeightsHash = str
+"""The hash of the weights of a model; empty where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class ModelIdentity:
 
     model_type: str
     blocks: Mapping[str, int]
-    weights: str = ""
+    weights: WeightsHash = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Plan:
         """
         if not is_file(Path(path)):
             raise ArtifactError(f"{path} is no file; name a plan that Plan.write made, or list heads: L0H3,L2H1")
-        content = read_json(Path(path), unique=True)
+        content = read_json(Path(path), unique_names=True)
         _check_fields(path, content, required={"schema_version", "removed"}, optional={"protected", "model", "headcount", "seal"})
         if "seal" in content and content["seal"] != seal(content):
             raise ArtifactError(
@@ -94,7 +96,7 @@ class Plan:
             raise PlanError(f"{path}: {error}") from error
         return replace(plan, made_for=_parse_model_identity(path, content["model"]) if content.get("model") is not None else None)
 
-    def write(self, path: str | Path, heads: HeadIndex | None = None, *, weights: str = "") -> None:
+    def write(self, path: str | Path, heads: HeadIndex | None = None, *, weights: WeightsHash = "") -> None:
         """Writes the plan as sealed JSON, with the shape of the model it is for (`heads`) and the hash of its weights where these are given."""
         from headcount import __version__
 
@@ -108,7 +110,7 @@ class Plan:
             content["model"] |= {"weights": made_for.weights} if made_for.weights else {}
         write_json(Path(path), add_seal(content))
 
-    def check_model(self, heads: HeadIndex, weights: str = "") -> None:
+    def check_model(self, heads: HeadIndex, weights: WeightsHash = "") -> None:
         """Raises PlanError unless the model behind `heads`, with these `weights` where given, is one that the plan is for and has all its heads."""
         if self.made_for is not None:
             _check_same_model(self.made_for, _identify_model(heads, weights))
@@ -117,7 +119,7 @@ class Plan:
             if head not in present:
                 raise _missing_head_error(head, heads)
 
-    def check(self, heads: HeadIndex, weights: str = "") -> None:
+    def check(self, heads: HeadIndex, weights: WeightsHash = "") -> None:
         """Raises PlanError unless a cut of the model behind `heads`, with these `weights` where given, can carry this plan out."""
         self.check_model(heads, weights)
         removed = frozenset(self.removed)
@@ -145,7 +147,7 @@ class Plan:
         return notebook.html_table(("block", "heads that go"), rows, f"{len(self.removed)} heads go, {len(self.protected)} are protected")
 
 
-def _identify_model(heads: HeadIndex, weights: str) -> ModelIdentity:
+def _identify_model(heads: HeadIndex, weights: WeightsHash) -> ModelIdentity:
     return ModelIdentity(heads.model_type, {block.name: block.n_original for block in heads.blocks}, weights)
 
 
@@ -205,9 +207,9 @@ def _check_equal_group_sizes(block: AttentionBlock, removed: frozenset[Head]) ->
         )
 
 
-def _check_shared_kv_heads(members: tuple[AttentionBlock, ...], removed: frozenset[Head]) -> None:
+def _check_shared_kv_heads(sharing_blocks: tuple[AttentionBlock, ...], removed: frozenset[Head]) -> None:
     """Raises PlanError if blocks that share keys and values would need different KV heads."""
-    alive = {block.name: [any(head not in removed for head in group) for group in block.groups()] for block in members}
+    alive = {block.name: [any(head not in removed for head in group) for group in block.groups()] for block in sharing_blocks}
     needed = [name for name, groups in alive.items() if any(groups)]
     for name in needed[1:]:
         if alive[name] != alive[needed[0]]:
@@ -243,19 +245,19 @@ def rank_units_best_first(scores: Scores, unit: PruningUnit = "kv_group") -> lis
     )
 
 
-def _choose_kept_heads(scores: Scores, limits: Budget) -> set[Head]:
+def _choose_kept_heads(scores: Scores, budget: Budget) -> set[Head]:
     """Returns the heads that stay: the required ones, then the best units that fill the budget exactly."""
-    unknown = sorted(limits.protected.difference(scores.heads))
+    unknown = sorted(budget.protected.difference(scores.heads))
     if unknown:
         raise PlanError(
             f"protected head {unknown[0]} has no score; it is not part of this model, or already gone. Take it out of the protected ones"
         )
-    n_heads = limits.heads(len(scores.heads))
-    best = rank_units_best_first(scores, limits.unit)
-    stay = _required_heads(best, limits)
+    n_heads = budget.heads(len(scores.heads))
+    best = rank_units_best_first(scores, budget.unit)
+    stay = _required_heads(best, budget)
     if len(stay) > n_heads:
         raise PlanError(
-            f"a floor of {limits.floor} heads per block and {len(limits.protected)} protected heads need {len(stay)} heads, more than the "
+            f"a floor of {budget.floor} heads per block and {len(budget.protected)} protected heads need {len(stay)} heads, more than the "
             f"{n_heads} that may stay; raise keep, or lower the floor"
         )
     free = [unit for unit in best if not stay.issuperset(unit)]
@@ -290,17 +292,17 @@ def nearest_head_count(share: float, unit_sizes: Sequence[int]) -> int:
     return min(_reachable_suffix_sums(list(unit_sizes))[0] - {0}, key=lambda count: (abs(count - target), -count))
 
 
-def _required_heads(ranked_units: list[tuple[Head, ...]], limits: Budget) -> set[Head]:
+def _required_heads(ranked_units: list[tuple[Head, ...]], budget: Budget) -> set[Head]:
     """Returns the heads that stay whatever their score: protected units, and the best of every block up to the floor."""
-    stay = {head for unit in ranked_units if limits.protected.intersection(unit) for head in unit}
+    stay = {head for unit in ranked_units if budget.protected.intersection(unit) for head in unit}
     size = Counter((head.stack, head.layer) for unit in ranked_units for head in unit)
     for block, total in size.items():
-        if limits.floor > total:
-            raise PlanError(f"a floor of {limits.floor} heads cannot be met: a block of layer {block[1]} has only {total}; lower it")
+        if budget.floor > total:
+            raise PlanError(f"a floor of {budget.floor} heads cannot be met: a block of layer {block[1]} has only {total}; lower it")
     have = Counter((head.stack, head.layer) for head in stay)
     for unit in ranked_units:
         own = Counter((head.stack, head.layer) for head in unit)
-        if any(have[block] < limits.floor for block in own) and not stay.issuperset(unit):
+        if any(have[block] < budget.floor for block in own) and not stay.issuperset(unit):
             stay.update(unit)
             have += own
     return stay

@@ -133,15 +133,15 @@ class Registry:
         cls.name = name
         return cls
 
-    def _require_class(self, cls: object, name: str, source: str) -> type[Configurable]:
+    def _require_class(self, cls: object, name: str, import_path: str) -> type[Configurable]:
         """Returns `cls`; raises OptionError unless it is the class of a method."""
         if not isclass(cls) or not issubclass(cls, Configurable):
             raise OptionError(
-                f"{source}, registered as {self.singular} '{name}', names no class of that kind; write an entry point as package.module:Class, "
+                f"{import_path}, registered as {self.singular} '{name}', names no class of that kind; write an entry point as package.module:Class, "
                 "or leave one class with `info` in the module"
             )
         if not hasattr(cls, "info"):
-            raise OptionError(f"{source}, registered as {self.singular} '{name}', declares no info; see the base class of its kind")
+            raise OptionError(f"{import_path}, registered as {self.singular} '{name}', declares no info; see the base class of its kind")
         return cls
 
     def parse(self, text: str | Configurable, base: type[Kind]) -> Kind:

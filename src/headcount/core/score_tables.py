@@ -58,7 +58,7 @@ def check_table_hash(path: Path) -> None:
     listing = path.with_name(LISTING)
     if not is_file(listing):
         return
-    content = read_json(listing, remedy="copy the run folder again with all its files")
+    content = read_json(listing, remedy_if_missing="copy the run folder again with all its files")
     if not isinstance(content, dict) or "files" not in content or "seal" not in content:
         return  # another file of that name
     if content["seal"] != seal(content):
@@ -88,8 +88,8 @@ def _read_numbered_lines(path: Path, separator: str) -> Iterator[tuple[int, list
         yield from ((reader.line_num, cells) for cells in reader if cells)
 
 
-def _name_cells(path: Path, columns: tuple[str, ...], table: Iterable[tuple[int, list[str]]]) -> Iterator[LocatedRow]:
-    for number, cells in table:
+def _name_cells(path: Path, columns: tuple[str, ...], numbered_lines: Iterable[tuple[int, list[str]]]) -> Iterator[LocatedRow]:
+    for number, cells in numbered_lines:
         if len(cells) != len(columns):
             raise ArtifactError(
                 f"{path}, line {number} has {len(cells)} columns, but the first line has {len(columns)}; give every line the same"
@@ -98,7 +98,7 @@ def _name_cells(path: Path, columns: tuple[str, ...], table: Iterable[tuple[int,
 
 
 def _read_json(path: Path) -> tuple[tuple[str, ...], Iterator[LocatedRow]]:
-    content = read_json(path, unique=True)
+    content = read_json(path, unique_names=True)
     if isinstance(content, dict):
         content = [{"head": head, "score": score} for head, score in content.items()]
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):

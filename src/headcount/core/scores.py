@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core import html as notebook
 from headcount.core.damage import Damage, HeadVerdicts, judge_damage
@@ -17,7 +18,7 @@ from headcount.core.heads import Head, HeadIndex, hashed_tie_ranks
 from headcount.core.normalisation import NORMALISATIONS, Scaling
 from headcount.core.score_tables import LocatedRow, parse_optional_number, read_table
 from headcount.core.stats.means import mean_interval
-from headcount.core.stats.resampling import bootstrap
+from headcount.core.stats.resampling import bootstrap_scores
 from headcount.core.stats.samples import Samples
 from headcount.core.tolerance import TOLERANCE, Tolerance
 
@@ -174,7 +175,7 @@ class Scores:
             by_block.setdefault(str(head).rpartition("H")[0], []).append(i)
         return by_block
 
-    def grid(self) -> tuple[list[str], np.ndarray]:
+    def grid(self) -> tuple[list[str], Float[np.ndarray, "blocks heads"]]:
         """Returns block addresses and an array [blocks, heads] by original head number, NaN for removed heads."""
         blocks = self.blocks()
         width = max((head.index + 1 for head in self.heads), default=0)
@@ -291,11 +292,11 @@ class Scores:
             raise PlanError(f"these scores were taken on the {split} split, which rankings rest on; judge those of split='report'")
         return judge_damage(self.heads, self.damage, tolerance=tolerance, level=level, method=self.method)
 
-    def replicates(self, repeats: int = 2000, seed: int = 0) -> np.ndarray:
+    def replicates(self, repeats: int = 2000, seed: int = 0) -> Float[np.ndarray, "repeats heads"]:
         """Returns bootstrap scores [repeats, heads] with the same normalisation."""
         if self.samples is None:
             raise PlanError(f"{self.method} has no samples to resample: it reads no data, or comes from a file without them")
-        replicates = bootstrap(self.samples, repeats=repeats, seed=seed)
+        replicates = bootstrap_scores(self.samples, repeats=repeats, seed=seed)
         centre, scale = self._centre_and_scale(replicates, self.normalise)
         return (replicates - centre) / scale
 

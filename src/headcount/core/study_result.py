@@ -109,13 +109,13 @@ class FormattedTable(NamedTuple):
 
 
 def _format_cell(column: Column, record: Mapping[str, Cell]) -> str:
-    def text(name: str) -> str:
-        value = record[name]
+    def format_cell_of(column_name: str) -> str:
+        value = record[column_name]
         return "–" if value is None else str(value) if isinstance(value, str) else format(value, column.format)
 
     if column.interval is None or record[column.interval[0]] is None:
-        return text(column.name)
-    return f"{text(column.name)} ({text(column.interval[0])} … {text(column.interval[1])})"
+        return format_cell_of(column.name)
+    return f"{format_cell_of(column.name)} ({format_cell_of(column.interval[0])} … {format_cell_of(column.interval[1])})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +196,11 @@ ROUNDING, SMALLEST = 1e-12, 1e-15
 """Below this share of the largest of a number and the ends of its interval, or below this size, one of them is rounding and shown as 0."""
 
 
-def zero_rounding(cells: Sequence[Cell]) -> list[Cell]:
+def zero_rounding(value_and_ends: Sequence[Cell]) -> list[Cell]:
     """Returns a number and the ends of its interval, with 0 for what is rounding beside the largest of them, such as −5.6e-18."""
-    sizes = [abs(cell) for cell in cells if isinstance(cell, float)]
+    sizes = [abs(cell) for cell in value_and_ends if isinstance(cell, float)]
     limit = max(ROUNDING * max(sizes, default=0.0), SMALLEST)
-    return [0.0 if isinstance(cell, float) and abs(cell) < limit else cell for cell in cells]
+    return [0.0 if isinstance(cell, float) and abs(cell) < limit else cell for cell in value_and_ends]
 
 
 def format_interval(value: float, low: float | None, high: float | None, format_spec: str = "+.3g") -> str:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.core.stats.metric_parts import f1, matthews, pearson_correlation, perplexity, ratio, sacrebleu_score
+from headcount.core.stats.metric_parts import f1, matthews, pearson_correlation, perplexity, ratio, sacrebleu_score_of_sums
 from headcount.data.losses import token_losses
 from headcount.models.modules import Batch, shifts_labels
 from headcount.models.padding import IGNORED
@@ -105,7 +105,7 @@ def _sacrebleu_metric(name: str, scorer: Any, texts: Texts) -> Metric:
         generated, references = texts(model, batch)
         return torch.tensor(scorer._extract_corpus_statistics(generated, [references]), dtype=torch.float64)
 
-    return Metric(name, parts, sacrebleu_score(scorer), generates=True, chance=_zero_chance)
+    return Metric(name, parts, sacrebleu_score_of_sums(scorer), generates=True, chance=_zero_chance)
 
 
 def bleu(texts: Texts) -> Metric:

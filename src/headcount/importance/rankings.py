@@ -60,7 +60,7 @@ def rank_heads(scores: Scores, *, k: int | None = None, level: float = LEVEL, re
     """Returns every head with the intervals of its score and its rank, in flat order; `k` units count as the lowest, by default a quarter."""
     check_lowest(k, len(scores.all_units()))
     k = quarter_of_units(scores) if k is None else k
-    ranking = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, ties=scores.ties())
+    ranking = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, tie_ranks=scores.ties())
     stderr = scores.stderr or (None,) * len(scores.heads)
     ends = [(None, None) if interval is None else (interval.low, interval.high) for interval in scores.intervals(level)]
     first, last, is_lowest = _rank_sets(scores, k, level, repeats, seed)

@@ -11,7 +11,7 @@ from statistics import mean
 
 import numpy as np
 
-from headcount.core.evaluation import Evaluation, PairedDifference, differences_from_dense
+from headcount.core.evaluation import Evaluation, PairedDifference, differences_of_loss_and_metric
 from headcount.core.heads import Head
 from headcount.core.metric_range import score_interval_from_change
 from headcount.core.stats.corrected_rows import add_q_values
@@ -146,7 +146,7 @@ def compare_evaluations(first: Evaluation, second: Evaluation, task: Task, *, se
     `core.stats.seed_parts.change_of_metric` says by which test.
     """
     if task.metric is None or first.parts is None or second.parts is None:
-        return differences_from_dense(first, second, level=level)["loss"]
+        return differences_of_loss_and_metric(first, second, level=level)["loss"]
     return change_of_metric(first, second, task.metric.total, seed=seed, level=level)
 
 

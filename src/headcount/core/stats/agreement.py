@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.ranks import Overlap, are_among_k_extreme, overlap
-from headcount.core.stats.resampling import GroupSampler, bootstrap, bootstrap_sampler, resample_means_jointly
+from headcount.core.stats.resampling import GroupSampler, bootstrap_sampler, bootstrap_scores, resample_means_jointly
 from headcount.core.stats.samples import (
     Array,
     Estimate,
@@ -99,7 +100,7 @@ def _replicate_means(a: Samples, b: Samples, paired: bool, repeats: int, seed: i
 
 def _bootstrap_means(samples: Samples, repeats: int, seed: int) -> Array:
     """Returns replicates of the mean of every head, [repeats, heads]; of a single group, which cannot be resampled, the means themselves."""
-    return samples.means()[None] if samples.n_groups == 1 else bootstrap(samples, seed=seed, repeats=repeats)
+    return samples.means()[None] if samples.n_groups == 1 else bootstrap_scores(samples, seed=seed, repeats=repeats)
 
 
 def _to_correlatable_arrays(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
@@ -133,7 +134,7 @@ class Stability:
 
 def stability(
     samples: Samples,
-    sizes: Sequence[int],
+    subset_sizes: Sequence[int],
     n_lowest: int,
     *,
     seed: int,
@@ -148,7 +149,7 @@ def stability(
     """
     samples = require_one_number_per_head(samples).orient(higher_is_keep=higher_is_keep)
     return tuple(
-        _stability_at_size(samples, size, n_lowest, repeats, derive_seed(seed, number), level) for number, size in enumerate(sizes)
+        _stability_at_size(samples, size, n_lowest, repeats, derive_seed(seed, number), level) for number, size in enumerate(subset_sizes)
     )
 
 
@@ -161,16 +162,16 @@ def reliability(samples: Samples, *, seed: int, repeats: int = 200, level: float
     if samples.n_groups < 2:
         raise StatisticsError("split halves need 2 examples or more, got 1; score on more examples")
     half = samples.n_groups // 2
-    first, second = _means_of_disjoint_subsets(samples, half, repeats, seed, sets=2)
+    first, second = _means_of_disjoint_subsets(samples, half, repeats, seed, n_subsets=2)
     r = np.maximum(_spearman_or_zero(first, second), 0.0)
     c = samples.n_groups / half
     half_estimate = _mean_and_percentiles(r, level)
     return Estimate(*(c * x / (1 + (c - 1) * x) for x in (half_estimate.value, half_estimate.low, half_estimate.high)))
 
 
-def _stability_at_size(samples: Samples, size: int, n_lowest: int, repeats: int, seed: int, level: float) -> Stability:
-    require_count(size, "size", 1, samples.n)
-    groups = max(1, round(size / samples.n * samples.n_groups))
+def _stability_at_size(samples: Samples, n_examples: int, n_lowest: int, repeats: int, seed: int, level: float) -> Stability:
+    require_count(n_examples, "size", 1, samples.n)
+    groups = max(1, round(n_examples / samples.n * samples.n_groups))
     sets = 2 if 2 * groups <= samples.n_groups else 1
     first, *disjoint = _means_of_disjoint_subsets(samples, groups, repeats, seed, sets)
     pairs = [(first, samples.means()[None]), *((first, second) for second in disjoint)]
@@ -179,25 +180,30 @@ def _stability_at_size(samples: Samples, size: int, n_lowest: int, repeats: int,
         for a, b in pairs
         for values in (_spearman_or_zero(a, b), (are_among_k_extreme(a, n_lowest) & are_among_k_extreme(b, n_lowest)).sum(-1) / n_lowest)
     ]
-    return Stability(size, groups, *estimates, *[None] * (4 - len(estimates)))
+    return Stability(n_examples, groups, *estimates, *[None] * (4 - len(estimates)))
 
 
-def _means_of_disjoint_subsets(samples: Samples, groups: int, repeats: int, seed: int, sets: int) -> list[Array]:
+def _means_of_disjoint_subsets(
+    samples: Samples, groups_per_subset: int, repeats: int, seed: int, n_subsets: int
+) -> list[Float[np.ndarray, "repeats heads"]]:
     chunks = [
-        chunk for (chunk,) in resample_means_jointly([samples], _disjoint_subset_sampler(samples.n_groups, groups, sets, seed), repeats)
+        chunk
+        for (chunk,) in resample_means_jointly(
+            [samples], _disjoint_subset_sampler(samples.n_groups, groups_per_subset, n_subsets, seed), repeats
+        )
     ]
     means = np.concatenate(chunks)
-    return [means[:, number] for number in range(sets)]
+    return [means[:, number] for number in range(n_subsets)]
 
 
-def _disjoint_subset_sampler(n_groups: int, groups: int, sets: int, seed: int) -> GroupSampler:
+def _disjoint_subset_sampler(n_groups: int, groups_per_subset: int, n_subsets: int, seed: int) -> GroupSampler:
     rng = make_generator(seed)
 
-    def draw(rows: int) -> NDArray:
-        order = rng.permuted(np.broadcast_to(np.arange(n_groups), (rows, n_groups)), axis=1)
-        return (order[:, None, :] // groups == np.arange(sets)[:, None]).astype(np.float64)
+    def draw_group_counts(repeats: int) -> Float[np.ndarray, "repeats sets groups"]:
+        order = rng.permuted(np.broadcast_to(np.arange(n_groups), (repeats, n_groups)), axis=1)
+        return (order[:, None, :] // groups_per_subset == np.arange(n_subsets)[:, None]).astype(np.float64)
 
-    return draw
+    return draw_group_counts
 
 
 def _spearman_or_zero(a: Array, b: Array) -> Array:

@@ -38,9 +38,9 @@ class Skewness:
     def __init__(self, size: int) -> None:
         self._first, self._n, self._sums = np.full(size, np.nan), np.zeros(size), np.zeros((3, size))
 
-    def update(self, values: Array, has: Array) -> None:
-        """Adds rows [n, columns], where `has` is set."""
-        rows, counted = to_finite_array(values, "values"), np.asarray(has, dtype=bool)
+    def update(self, values: Array, is_counted: Array) -> None:
+        """Adds rows [n, columns], where `is_counted` is set."""
+        rows, counted = to_finite_array(values, "values"), np.asarray(is_counted, dtype=bool)
         if rows.shape != counted.shape or rows.shape[1:] != self._first.shape:
             raise StatisticsError(f"values and has must be [n, {len(self._first)}], got {rows.shape} and {counted.shape}")
         new = np.isnan(self._first) & counted.any(0)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 MetricOfSums = Callable[[np.ndarray], np.ndarray]
 
@@ -53,7 +54,7 @@ def pearson_correlation(sums: np.ndarray) -> np.ndarray:
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
-def sacrebleu_score(scorer: Any) -> MetricOfSums:
+def sacrebleu_score_of_sums(scorer: Any) -> MetricOfSums:
     """Returns the function that computes a corpus metric of sacrebleu from its sums."""
 
     def score_of_sums(sums: np.ndarray) -> np.ndarray:
@@ -78,15 +79,15 @@ def find_metric_of_sums(metric: str) -> MetricOfSums | None:
     if metric == "BLEU":
         from sacrebleu.metrics.bleu import BLEU
 
-        return sacrebleu_score(BLEU(force=True))
+        return sacrebleu_score_of_sums(BLEU(force=True))
     if metric == "chrF":
         from sacrebleu.metrics.chrf import CHRF
 
-        return sacrebleu_score(CHRF())
+        return sacrebleu_score_of_sums(CHRF())
     return _TOTALS.get(metric)
 
 
-def parts_if_all_wrong(metric: str, parts: np.ndarray) -> np.ndarray | None:
+def parts_if_all_wrong(metric: str, parts: Float[np.ndarray, "examples parts"]) -> Float[np.ndarray, "examples parts"] | None:
     """Returns the parts of each example [examples, parts] if the model had got it wrong; None for a metric whose parts are not known.
 
     A wrong class is the next one, a wrong text matches nothing of its reference, a wrong number lies as far on the other side of the mean.

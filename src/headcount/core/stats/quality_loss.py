@@ -236,9 +236,9 @@ class BootstrapLoss(QualityLoss):
         shares = self._resampled_losses(1.0, with_unseen=True) / dense
         return max(float(np.quantile(shares, level)), self.estimate / self._values[0])
 
-    def against_share_of_dense(self, share: float) -> RelativeLoss:
+    def against_share_of_dense(self, allowed_share: float) -> RelativeLoss:
         """Returns the test of losing at most a share of the dense model's metric, which is itself uncertain."""
-        return RelativeLoss(self, share)
+        return RelativeLoss(self, allowed_share)
 
     @cached_property
     def _resampled_metrics(self) -> _ModelMetrics:
@@ -253,14 +253,14 @@ class BootstrapLoss(QualityLoss):
         metrics = self._resampled_metrics
         return self._sign * (dense_share * metrics.dense - (metrics.with_unseen if with_unseen else metrics.small))
 
-    def _add_unseen_changes(self, small: Array, wrong: Array, changed: NDArray[np.bool_]) -> Array:
+    def _add_unseen_changes(self, small_parts: Array, wrong_parts: Array, is_changed: NDArray[np.bool_]) -> Array:
         """Returns the smaller model's parts with a few unchanged rows made wrong, those that cost most; any rows where all changed."""
-        candidates = np.flatnonzero(~changed) if not changed.all() else np.arange(self.n)
-        costs = self._sign * self._total(small.sum(0) - small[candidates] + wrong[candidates])
+        candidates = np.flatnonzero(~is_changed) if not is_changed.all() else np.arange(self.n)
+        costs = self._sign * self._total(small_parts.sum(0) - small_parts[candidates] + wrong_parts[candidates])
         number = UNSEEN_OF_FEW if self.n_changed < FEW_CHANGES else UNSEEN
         chosen = candidates[np.argsort(costs, kind="stable")[:number]]
-        with_unseen = small.copy()
-        with_unseen[chosen] = wrong[chosen]
+        with_unseen = small_parts.copy()
+        with_unseen[chosen] = wrong_parts[chosen]
         return with_unseen
 
 
@@ -311,5 +311,5 @@ def _one_sided_percentiles(losses: Array, with_unseen: Array, estimate: float, l
     return min(float(np.quantile(losses, 1 - level)), estimate), max(float(np.quantile(with_unseen, level)), estimate)
 
 
-def _bootstrap_p_value(extreme: NDArray[np.bool_]) -> float:
-    return float((1 + extreme.sum()) / (N_RESAMPLES + 1))
+def _bootstrap_p_value(is_extreme: NDArray[np.bool_]) -> float:
+    return float((1 + is_extreme.sum()) / (N_RESAMPLES + 1))

@@ -8,12 +8,13 @@ from math import comb
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Bool, Float, Shaped
 from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.means import SKEWNESS_SHARE
 from headcount.core.stats.resampling import bootstrap_sampler
-from headcount.core.stats.samples import Array, Intervals, error_probability, require_count, to_finite_array, to_matching_arrays
+from headcount.core.stats.samples import Intervals, error_probability, require_count, to_finite_array, to_matching_arrays
 
 End = Literal["lowest", "highest"]
 MOST_RANKED = 1500
@@ -33,13 +34,13 @@ class Overlap:
     p: float
 
 
-def ranks(values: ArrayLike, *, higher_is_keep: bool = True, ties: Sequence[int] | None = None) -> NDArray[np.int64]:
+def ranks(values: ArrayLike, *, higher_is_keep: bool = True, tie_ranks: Sequence[int] | None = None) -> NDArray[np.int64]:
     """Returns the rank of every head along the last axis, from 1, the head to keep first.
 
-    `ties` gives the rank of each head among equal ones, by default a fixed random order.
+    `tie_ranks` gives the rank of each head among equal ones, by default a fixed random order.
     """
     numbers = to_finite_array(values, "scores")
-    first = np.random.Generator(np.random.Philox(0)).permutation(numbers.shape[-1]) if ties is None else np.argsort(ties)
+    first = np.random.Generator(np.random.Philox(0)).permutation(numbers.shape[-1]) if tie_ranks is None else np.argsort(tie_ranks)
     order = first[np.argsort((-numbers if higher_is_keep else numbers)[..., first], axis=-1, kind="stable")]
     ranked = np.empty(order.shape, dtype=np.int64)
     np.put_along_axis(ranked, order, np.broadcast_to(np.arange(1, order.shape[-1] + 1), order.shape), axis=-1)
@@ -92,11 +93,13 @@ def rank_confidence_sets(
     return Intervals(1 + differs.sum(0), n_heads - differs.sum(1))
 
 
-def _are_pairs_too_skewed(residuals: Array, square: Array) -> NDArray[np.bool_]:
+def _are_pairs_too_skewed(
+    residuals: Float[np.ndarray, "groups heads"], pair_variances: Float[np.ndarray, "heads heads"]
+) -> Bool[np.ndarray, "heads heads"]:
     """Returns of which pairs of heads the differences [groups] are too skewed, from their variances [heads, heads]."""
     cube, mixed = (residuals**3).sum(0), (residuals**2).T @ residuals
     third = (np.subtract.outer(cube, cube) - 3 * mixed + 3 * mixed.T) / len(residuals)
-    return (square > 0) & (third**2 > square**3 * len(residuals) / SKEWNESS_SHARE)
+    return (pair_variances > 0) & (third**2 > pair_variances**3 * len(residuals) / SKEWNESS_SHARE)
 
 
 def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overlap:
@@ -110,9 +113,9 @@ def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overl
     return Overlap(k, n, shared, shared / k, k / n, ways / comb(n, k))
 
 
-def are_among_k_extreme(values: ArrayLike, k: int, end: End = "lowest", ties: Sequence[int] | None = None) -> NDArray[np.bool_]:
+def are_among_k_extreme(values: ArrayLike, k: int, end: End = "lowest", tie_ranks: Sequence[int] | None = None) -> NDArray[np.bool_]:
     """Returns which heads along the last axis are the lowest, or the highest, k; more means keep."""
-    ranked = ranks(values, ties=ties)
+    ranked = ranks(values, tie_ranks=tie_ranks)
     n = require_count(ranked.shape[-1], "heads", 1)
     require_count(k, "k", 1, n)
     if end not in ("lowest", "highest"):
@@ -120,14 +123,16 @@ def are_among_k_extreme(values: ArrayLike, k: int, end: End = "lowest", ties: Se
     return ranked > n - k if end == "lowest" else ranked <= k
 
 
-def unit_means(values: Array, groups: Sequence[tuple[int, ...]]) -> Array:
+def unit_means(values: Float[np.ndarray, "*rows heads"], positions_of_units: Sequence[tuple[int, ...]]) -> Float[np.ndarray, "*rows units"]:
     """Returns the mean over every unit's members, [..., units]."""
-    return np.stack([values[..., list(unit)].mean(-1) for unit in groups], axis=-1)
+    return np.stack([values[..., list(unit)].mean(-1) for unit in positions_of_units], axis=-1)
 
 
-def spread_to_heads(values: NDArray, groups: Sequence[tuple[int, ...]]) -> Array:
+def spread_to_heads(
+    unit_values: Shaped[np.ndarray, " units"], positions_of_units: Sequence[tuple[int, ...]]
+) -> Float[np.ndarray, " heads"]:
     """Returns for every head the number of its unit, [heads]."""
-    heads = np.empty(sum(map(len, groups)))
-    for value, unit in zip(values, groups, strict=True):
+    heads = np.empty(sum(map(len, positions_of_units)))
+    for value, unit in zip(unit_values, positions_of_units, strict=True):
         heads[list(unit)] = value
     return heads

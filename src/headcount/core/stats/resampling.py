@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.samples import Array, Samples, make_generator, require_count, require_one_number_per_head, to_finite_array
 
 CombineFeatures = Callable[[Array], Array]  # mean features [..., heads, features] -> [..., heads]
-GroupSampler = Callable[[int], NDArray]  # rows -> how often each set of each row takes each group, [rows, sets, groups]
+GroupSampler = Callable[[int], NDArray]  # repeats -> how often each set of each repeat takes each group, [repeats, sets, groups]
 
 _CELLS = 2**21  # numbers per array of a chunk: 16 MB
 _PATIENCE = 50
 _FEW_KINDS = 64  # up to so many different rows, their counts are drawn instead of rows
 
 
-def bootstrap(samples: Samples, *, seed: int, repeats: int = 2000, combine: CombineFeatures | None = None) -> Array:
+def bootstrap_scores(
+    samples: Samples, *, seed: int, repeats: int = 2000, combine: CombineFeatures | None = None
+) -> Float[np.ndarray, "repeats heads"]:
     """Returns means of `repeats` resamples of the groups with replacement, [repeats, heads]; `combine` turns features into scores.
 
     Empty groups are left out. A resample in which some head has no weight has no mean there and is drawn again.
@@ -31,18 +34,18 @@ def bootstrap(samples: Samples, *, seed: int, repeats: int = 2000, combine: Comb
     )
 
 
-def bootstrap_sampler(groups: int, seed: int) -> GroupSampler:
-    """Returns a function that draws as many groups as there are, with replacement, as one set per row."""
+def bootstrap_sampler(n_groups: int, seed: int) -> GroupSampler:
+    """Returns a function that draws as many groups as there are, with replacement, as one set per repeat."""
     rng = make_generator(seed)
 
-    def draw(rows: int) -> NDArray:
-        picks = rng.integers(0, groups, size=(rows, groups)) + np.arange(rows)[:, None] * groups
-        return np.bincount(picks.ravel(), minlength=rows * groups).reshape(rows, 1, groups)
+    def draw_group_counts(repeats: int) -> Int[np.ndarray, "repeats sets groups"]:
+        picks = rng.integers(0, n_groups, size=(repeats, n_groups)) + np.arange(repeats)[:, None] * n_groups
+        return np.bincount(picks.ravel(), minlength=repeats * n_groups).reshape(repeats, 1, n_groups)
 
-    return draw
+    return draw_group_counts
 
 
-def resample_sums(rows: Array, seed: int, repeats: int) -> Array:
+def resample_sums(rows: Float[np.ndarray, "rows parts"], seed: int, repeats: int) -> Float[np.ndarray, "repeats parts"]:
     """Returns the sums over `repeats` resamples of rows [rows, parts] with replacement, [repeats, parts].
 
     Of a few kinds of rows, such as pairs of answers, the counts are drawn (multinomial): the same distribution in less time.
@@ -55,8 +58,10 @@ def resample_sums(rows: Array, seed: int, repeats: int) -> Array:
     return np.concatenate([draw(min(step, repeats - start))[:, 0] @ rows for start in range(0, repeats, step)])
 
 
-def resample_means_jointly(parts: Sequence[Samples], draw: GroupSampler, repeats: int) -> Iterator[list[Array]]:
-    """Yields chunks of means [rows, sets, heads], one array for each of `parts`; all parts get the same draws. Chunks bound the memory."""
+def resample_means_jointly(
+    parts: Sequence[Samples], draw: GroupSampler, repeats: int
+) -> Iterator[list[Float[np.ndarray, "repeats sets heads"]]]:
+    """Yields chunks of means [repeats, sets, heads], one array for each of `parts`; all parts get the same draws. Chunks bound the memory."""
     require_count(repeats, "repeats", 1)
     flats = [part.features_as_heads() for part in parts]
     size = max(1, _CELLS // max(max(flat.n_groups, flat.n_heads) for flat in flats))
@@ -102,7 +107,7 @@ def _leave_one_group_out_scores(samples: Samples, combine: CombineFeatures | Non
     return _combine_features(samples, means.reshape(samples.sums.shape), combine)
 
 
-def _sums_of_other_groups(values: Array) -> Array:
+def _sums_of_other_groups(values: Float[np.ndarray, "groups columns"]) -> Float[np.ndarray, "groups columns"]:
     """Returns for each group the sum of all others: before it plus after it, since total minus one would cancel digits."""
     none = np.zeros((1, values.shape[1]))
     before = np.concatenate([none, values[:-1].cumsum(0)])

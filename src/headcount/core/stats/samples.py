@@ -162,10 +162,10 @@ def make_generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(number))
 
 
-def derive_seed(seed: int, number: int) -> int:
-    """Returns the seed of part `number` of a computation."""
+def derive_seed(seed: int, part_number: int) -> int:
+    """Returns the seed of part `part_number` of a computation."""
     make_generator(seed)
-    return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0])
+    return int(np.random.SeedSequence((seed, part_number)).generate_state(1, np.uint64)[0])
 
 
 def error_probability(level: float) -> float:

@@ -22,18 +22,20 @@ _EXACT = 16  # up to 2^16 sign patterns are listed, beyond that drawn
 _CELLS = 2**21
 
 
-def p_values_of_zero(values: ArrayLike, stderr: ArrayLike, freedom: float) -> Array:
-    """Returns the two-sided p-value of each value being 0: 2 T(−|value| / stderr), t with `freedom` degrees, normal if that is infinite.
+def p_values_of_zero(values: ArrayLike, stderr: ArrayLike, degrees_of_freedom: float) -> Array:
+    """Returns the two-sided p-value of each value being 0: 2 T(−|value| / stderr), t with so many degrees of freedom, normal if that is infinite.
 
     Where the standard error is 0, p is 1 for the value 0, else 0.
     """
     from scipy import special
 
     value, error = to_matching_arrays(values, stderr, ("values", "standard errors"))
-    if error.min() < 0 or not freedom > 0:
-        raise StatisticsError(f"standard errors must not be negative and freedom must be above 0, got {error.min()} and {freedom}")
+    if error.min() < 0 or not degrees_of_freedom > 0:
+        raise StatisticsError(
+            f"standard errors must not be negative and freedom must be above 0, got {error.min()} and {degrees_of_freedom}"
+        )
     spread = error > 0
-    p = 2 * special.stdtr(freedom, -np.abs(value) / np.where(spread, error, 1.0))
+    p = 2 * special.stdtr(degrees_of_freedom, -np.abs(value) / np.where(spread, error, 1.0))
     return np.where(spread, p, np.where(value == 0, 1.0, 0.0))
 
 
@@ -53,9 +55,9 @@ def bonferroni(p: ArrayLike) -> Array:
     return np.minimum(values * values.size, 1.0)
 
 
-def level_of_joint_intervals(number: int, level: float = 0.95) -> float:
+def level_of_joint_intervals(n_intervals: int, joint_level: float = 0.95) -> float:
     """Returns the confidence of each of so many intervals at which all hold together with this one (Bonferroni)."""
-    return 1 - (1 - level) / max(1, number)
+    return 1 - (1 - joint_level) / max(1, n_intervals)
 
 
 def adjust_p_values(p: ArrayLike, by: Adjust = "bh") -> Array:
@@ -99,8 +101,8 @@ def paired_bootstrap(
 ) -> Difference:
     """Compares a corpus metric of two models, with its percentile interval: examples are resampled, the same ones for both models.
 
-    Parts [examples, parts] are summed over examples and `metric_of_sums` turns sums [..., parts] into values [...]: n-gram counts into BLEU, (correct, 1)
-    into accuracy. p = 2 (1 + min(#{d* ≤ 0}, #{d* ≥ 0})) / (repeats + 1), at most 1.
+    Parts [examples, parts] are summed over examples and `metric_of_sums` turns sums [..., parts] into values [...]: n-gram counts into BLEU,
+    (correct, 1) into accuracy. p = 2 (1 + min(#{d* ≤ 0}, #{d* ≥ 0})) / (repeats + 1), at most 1.
     """
     a, b = to_matching_arrays(parts_a, parts_b, ("parts_a", "parts_b"))
     if a.ndim != 2 or len(a) < 2:
@@ -117,7 +119,7 @@ def paired_bootstrap(
     return Difference(float(observed[0]), float(low), float(high), min(1.0, 2 * (1 + least) / (repeats + 1)))
 
 
-def sign_flip(
+def sign_flip_p_value(
     differences: ArrayLike, *, seed: int, repeats: int = 9999, alternative: Literal["two-sided", "greater", "less"] = "two-sided"
 ) -> Array:
     """Returns the p-value of a mean difference of 0, by flipping the signs of per-example differences [examples] or [examples, heads].

@@ -42,12 +42,12 @@ class PairedCounts:
         """The second accuracy minus the first."""
         return (self.only_second - self.only_first) / self.n
 
-    def stderr(self, difference: float) -> float:
-        """Returns the standard error of the observed difference if the true one were `difference`."""
+    def stderr(self, true_difference: float) -> float:
+        """Returns the standard error of the observed difference if the true one were `true_difference`."""
         n, b, c = self.n, self.only_second, self.only_first
-        first, second, third = 2 * n, (2 * n - b + c) * difference - b - c, -c * difference * (1 - difference)
+        first, second, third = 2 * n, (2 * n - b + c) * true_difference - b - c, -c * true_difference * (1 - true_difference)
         q = (np.sqrt(max(0.0, second**2 - 4 * first * third)) - second) / (2 * first)
-        return float(np.sqrt(max(0.0, n * (2 * q + difference * (1 - difference)))) / n)
+        return float(np.sqrt(max(0.0, n * (2 * q + true_difference * (1 - true_difference)))) / n)
 
     def statistic(self, difference: float) -> float:
         """Returns T(difference)."""
@@ -76,11 +76,11 @@ class PairedCounts:
 
         z = float(special.ndtri(1 - error_probability(level) / 2))
 
-        def end(outside: float, sign: int) -> float:
+        def bisect_end(outside: float, sign: int) -> float:
             inside = self.difference
             for _ in range(_HALVINGS):
                 middle = (inside + outside) / 2
                 inside, outside = (middle, outside) if sign * self.statistic(middle) <= z else (inside, middle)
             return inside
 
-        return end(-1.0, 1), end(1.0, -1)
+        return bisect_end(-1.0, 1), bisect_end(1.0, -1)

@@ -52,13 +52,13 @@ class Totals:
         squares = (self._spreads + gaps).sum(0)
         return np.sqrt(squares * self._add_feature_axis(self._counts / (self._counts - 1.0))) / self._add_feature_axis(self._weights.sum(0))
 
-    def take(self, heads: NDArray[np.int64]) -> Totals:
+    def take(self, head_positions: NDArray[np.int64]) -> Totals:
         """Returns the totals of some heads."""
-        part = Totals(len(heads), *self.shape[1:])
+        part = Totals(len(head_positions), *self.shape[1:])
         part.n = self.n
         for name in ("_centers", "_spreads", "_squares", "_sums", "_weights"):
-            setattr(part, name, getattr(self, name)[:, heads])
-        part._counts = self._counts[heads]
+            setattr(part, name, getattr(self, name)[:, head_positions])
+        part._counts = self._counts[head_positions]
         return part
 
     def samples(self) -> Samples:

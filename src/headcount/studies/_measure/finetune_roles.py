@@ -14,8 +14,8 @@ from headcount.behaviour.spec import RoleSpec, parse_roles
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
+from headcount.core.stats.chance import rank_correlation
 from headcount.core.stats.corrected_rows import add_q_values
-from headcount.core.stats.margins import rank_correlation
 from headcount.core.stats.means import mean_interval
 from headcount.data.task import Task
 from headcount.studies._base import LoadedModel, StudyContext

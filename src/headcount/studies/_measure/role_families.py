@@ -10,8 +10,8 @@ import numpy as np
 
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleTable
+from headcount.core.stats.chance import Chance, count_heads_with_several_marks, hypergeometric_chance
 from headcount.core.stats.corrected_rows import add_q_values
-from headcount.core.stats.margins import Chance, count_heads_with_several_marks, hypergeometric_chance
 from headcount.studies._base import StudyContext
 from headcount.studies._measure.role_tables import Families, measure_further_tables, measure_table
 

@@ -169,7 +169,7 @@ def summarise_grid(grid: Grid, model: str, *, is_trained: bool, seed: int = 0) -
                 scores=point.scores,
                 change=grid.compare(point, replace(point, evaluation=dense), seed=seed),
                 against_random=None if control is None else grid.compare(point, control, seed=seed),
-                layers=mean_survivors_by_kind(grid.heads.blocks, point.survivors, layers=True),
+                layers=mean_survivors_by_kind(grid.heads.blocks, point.survivors, by_layer=True),
             )
         )
     for (first, kind, n_kept), (second, other_kind, n_other) in combinations(by_key, 2):
