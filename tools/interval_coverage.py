@@ -31,7 +31,7 @@ from headcount.core.stats.metric_parts import find_metric_of_sums
 from headcount.core.stats.ranks import rank_confidence_sets, ranks
 from headcount.core.stats.samples import Samples, make_generator
 from headcount.core.stats.seed_scores import SeedScores
-from headcount.core.stats.significance import level_of_joint_intervals
+from headcount.core.stats.significance import single_interval_level
 from headcount.core.stats.tango import PairedCounts
 from headcount.core.tolerance import Tolerance
 from headcount.runs.latency import Speedup
@@ -570,7 +570,7 @@ def real_values(model: str, task: str, method: str, limit: int = 256) -> np.ndar
     if scores.damage is not None:
         return np.asarray(scores.damage.losses, dtype=np.float64)
     assert scores.samples is not None
-    return scores.samples.group_values()
+    return scores.samples.group_pseudovalues()
 
 
 def real_experiments(sizes: Sequence[int], draws: int, scored: Sequence[tuple[str, str, str]] = SCORED) -> Iterator[Experiment]:
@@ -701,7 +701,7 @@ def curve_experiments(sizes: Sequence[int], draws: int) -> Iterator[Experiment]:
     shares = np.linspace(0.01, 0.17, 9)  # of the answers that turn wrong, by size; half as many turn right
 
     def of_accuracy(n: int) -> Rate:
-        random, half = make_generator(n), (1 - level_of_joint_intervals(len(shares))) / 2
+        random, half = make_generator(n), (1 - single_interval_level(len(shares))) / 2
         hits = []
         for change in random.random((draws, n)):  # the same examples at every size
             counts = [PairedCounts(n, int((change < share).sum()), int((change > 1 - share / 2).sum())) for share in shares]
@@ -714,7 +714,7 @@ def curve_experiments(sizes: Sequence[int], draws: int) -> Iterator[Experiment]:
         random, hits = make_generator(n), []
         for _ in range(draws):
             rise = (random.gamma(1.0, 1.0, (n, 1)) + random.normal(0, 0.5, (n, len(shares)))) * shares
-            found = [mean_interval(column, level=level_of_joint_intervals(len(shares))) for column in rise.T]
+            found = [mean_interval(column, level=single_interval_level(len(shares))) for column in rise.T]
             ends = [(each.low, each.high) for each in found]
             hits.append(all(low is None or high is None or low <= share <= high for (low, high), share in zip(ends, shares, strict=True)))
         return Rate.of(hits)

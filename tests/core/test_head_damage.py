@@ -36,7 +36,7 @@ def test_rare_harm_is_called_safe_in_at_most_5_percent(n: int) -> None:
 def test_a_head_without_damage_on_1500_examples_is_safe_among_harmful_ones() -> None:
     damage = np.column_stack([np.zeros(1500), rare_harm(1500, 31, 0) + 0.05])
     verdicts = judge_damage(heads(32), Damage(damage), tolerance=0.02, method="ablation")
-    assert verdicts.safe_heads == (Head("", 0, 0),) and verdicts.reason == "" and verdicts.n_missing == 0
+    assert verdicts.safe_heads == (Head("", 0, 0),) and verdicts.reason == "" and verdicts.n_missing_for_harmless_head == 0
     assert verdicts["L0H0"].bound < 0.0061 and verdicts["L0H0"].cost == 0
 
 
@@ -68,7 +68,7 @@ def test_too_few_examples_give_no_verdict_and_say_how_many_are_missing() -> None
     few = judge_damage(heads(4), Damage(np.zeros((fewest - 1, 4))), tolerance=0.02)
     assert few.reason == f"a verdict needs at least {fewest} examples; there are {fewest - 1}" and {row.safe for row in few.rows} == {None}
     assert all(0 < row.bound < 0.03 for row in few.rows), "the bound exists whatever the number of examples"
-    assert few.n_missing == examples_needed_for_harmless_head(4) - (fewest - 1)
+    assert few.n_missing_for_harmless_head == examples_needed_for_harmless_head(4) - (fewest - 1)
     enough = np.column_stack([np.zeros(examples_needed_for_harmless_head(4)), np.ones((examples_needed_for_harmless_head(4), 3))])
     assert judge_damage(heads(4), Damage(enough), tolerance=0.02).safe_heads == (Head("", 0, 0),)
     assert not judge_damage(heads(4), Damage(enough[1:]), tolerance=0.02).safe_heads, "one example fewer is not enough"
@@ -93,7 +93,7 @@ def test_documents_are_bet_on_as_means() -> None:
         documents = np.repeat(np.arange(600), 8)
         verdicts = judge_damage(heads(1), Damage(np.repeat(shared, 8, axis=0), None, documents), tolerance=0.02)
         wrong.append(bool(verdicts.rows[0].safe))
-        assert verdicts.n == verdicts.n_documents == 600 and verdicts.n_examples == 4800
+        assert verdicts.n_examples_or_documents == verdicts.n_documents == 600 and verdicts.n_examples == 4800
     assert np.mean(wrong) <= 0.05
     few = Damage(np.zeros((4000, 1)), None, np.arange(4000) % 29)
     assert "documents; there are 29" in judge_damage(heads(1), few, tolerance="1.9").reason

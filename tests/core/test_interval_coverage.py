@@ -36,7 +36,7 @@ def test_a_bound_that_is_too_narrow_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_harm_that_is_cut_off_too_early_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rare harm that counts for less than it is looks safe."""
-    monkeypatch.setattr(betting, "_clip", lambda values, clip: np.minimum(values, 0.25).reshape(len(values), -1))
+    monkeypatch.setattr(betting, "_clip_to_columns", lambda values, clip: np.minimum(values, 0.25).reshape(len(values), -1))
     assert not kept(run(coverage.betting_experiments((1024,), 300)))
 
 

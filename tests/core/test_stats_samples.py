@@ -197,10 +197,10 @@ def test_ranks_break_ties_like_scores() -> None:
 def test_rank_sets_find_heads_that_differ_and_leave_ties_open() -> None:
     means = np.array([3.0, 2.9, 0.0, 5.0, 0.0, 1.5])
     samples = planted(200, means, 0.5)
-    found = ranks.rank_confidence_sets(samples.group_values(), seed=0)
+    found = ranks.rank_confidence_sets(samples.group_pseudovalues(), seed=0)
     assert found is not None
     assert found.low.tolist() == [2, 2, 5, 1, 5, 4] and found.high.tolist() == [3, 3, 6, 1, 6, 4]
-    turned = ranks.rank_confidence_sets(-samples.group_values(), seed=0, higher_is_keep=False)
+    turned = ranks.rank_confidence_sets(-samples.group_pseudovalues(), seed=0, higher_is_keep=False)
     np.testing.assert_array_equal(turned, found)
     same = ranks.rank_confidence_sets(np.tile([1.0, 1.0, 0.0], (20, 1)), seed=0)
     assert same is not None and same.low.tolist() == [1, 1, 3] and same.high.tolist() == [2, 2, 3], (
@@ -238,7 +238,7 @@ def test_units_have_the_mean_of_their_members() -> None:
 def test_values_of_groups_have_the_mean_and_the_spread_of_the_score() -> None:
     weights = rng(1).integers(1, 5, (400, 1)).astype(float)
     samples = Samples.of(rng(2).gamma(1.0, 1.0, (400, 3)), weights)
-    values = samples.group_values()
+    values = samples.group_pseudovalues()
     np.testing.assert_allclose(values.mean(0), samples.means())
     np.testing.assert_allclose(values.std(0, ddof=1) / np.sqrt(len(values)), samples.stderr())
 

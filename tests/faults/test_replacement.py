@@ -123,7 +123,7 @@ def test_a_reader_between_the_renames_finishes_them(
         if operation == "rename" and path == target.resolve() and not target.exists():
             read.append(equal(weights_of(hc.load(target)), weights_of(new)))
 
-    monkeypatch.setattr(files, "before", look)
+    monkeypatch.setattr(files, "before_disk_change", look)
     hc.save(new, target, overwrite=True)
     assert read == [True]
     assert equal(weights_of(hc.load(target)), weights_of(new))

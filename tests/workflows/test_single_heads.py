@@ -87,7 +87,11 @@ def test_documents_are_named_by_the_task_and_kept() -> None:
     scores = hc.score(model, named, "ablation", split="report", limit=30)
     assert scores.damage is not None and scores.damage.n_documents == 6 and len(scores.damage.losses) == 30
     verdicts = scores.judge_heads()
-    assert verdicts.n == 6 and "documents; there are 6" in verdicts.reason and {row.safe for row in verdicts.rows} == {None}
+    assert (
+        verdicts.n_examples_or_documents == 6
+        and "documents; there are 6" in verdicts.reason
+        and {row.safe for row in verdicts.rows} == {None}
+    )
     assert evaluate(model, named, limit=9).documents is not None and evaluate(model, data).documents is None
     content, arrays = pack_scores(scores)
     back = unpack_scores(Artifact(ArtifactKey("damage", "ablation", {}), content, arrays))

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from headcount.core.errors import ArtifactError, DataError, OptionError
-from headcount.core.evaluation import Evaluation, is_right_or_wrong, score_interval
+from headcount.core.evaluation import Evaluation, examples_are_right_or_wrong, score_interval
 from headcount.core.margin import Margin
 from headcount.core.metric_range import size_of_one_point
 from headcount.core.stats.metric_parts import MetricOfSums, parts_if_all_wrong
@@ -221,7 +221,7 @@ def certify_task(
         else bound_of_loss(dense, small, margin)
     )
     flips: dict[str, tuple[int, ...]] = {}
-    if is_right_or_wrong(dense) and is_right_or_wrong(small) and dense.parts is not None and small.parts is not None:
+    if examples_are_right_or_wrong(dense) and examples_are_right_or_wrong(small) and dense.parts is not None and small.parts is not None:
         gap = small.parts[:, 0] - dense.parts[:, 0]
         flips = {name: tuple(np.flatnonzero(gap * sign > 0).tolist()) for name, sign in (("right_to_wrong", -1), ("wrong_to_right", 1))}
     n_documents = None if dense.documents is None else len(np.unique(dense.documents))
@@ -247,7 +247,7 @@ def loss_of_metric(dense: Evaluation, small: Evaluation, metric_of_sums: MetricO
     assert dense.parts is not None and small.parts is not None
     if dense.metric == "perplexity":
         return _loss_of_log_perplexity(dense, small)
-    if dense.documents is None and is_right_or_wrong(dense) and is_right_or_wrong(small):
+    if dense.documents is None and examples_are_right_or_wrong(dense) and examples_are_right_or_wrong(small):
         return TangoLoss(dense.parts[:, 0], small.parts[:, 0])
     metric = dense.metric
     is_known = parts_if_all_wrong(metric, small.parts[:1]) is not None
@@ -271,7 +271,7 @@ def bound_of_metric(
     if isinstance(test, BettingLoss):
         return _bound_of_perplexity(test, dense, small, margin)
     low, high = test.one_sided_bounds(LEVEL)
-    relative = test.relative_bound(LEVEL) if isinstance(test, BootstrapLoss) else high / dense.value if dense.value > 0 else None
+    relative = test.relative_upper_bound(LEVEL) if isinstance(test, BootstrapLoss) else high / dense.value if dense.value > 0 else None
     bound = QualityBound(dense.metric, dense.value, small.value, test.estimate, high, relative, low, test.procedure)
     bound = replace(bound, reason=_reason_against_verdict(dense, test))
     if margin is None:
@@ -347,12 +347,14 @@ def _loss_of_log_perplexity(dense: Evaluation, small: Evaluation) -> BettingLoss
     return BettingLoss(_shuffle_by_data_hash(damage / tokens.mean(), dense.data), TOKEN_CLIP * float(tokens.max() / tokens.mean()))
 
 
-def _shuffle_by_data_hash(damage: np.ndarray, data_hash: str) -> np.ndarray:
+def _shuffle_by_data_hash(
+    damage: Float[np.ndarray, " examples_or_documents"], data_hash: str
+) -> Float[np.ndarray, " examples_or_documents"]:
     """Returns damage in an order that the hash of the examples decides: gamblers win on a file that has its harmless examples first."""
     return damage[make_generator(int.from_bytes(sha256(data_hash.encode()).digest()[:8])).permutation(len(damage))]
 
 
-def _document_means(damage: np.ndarray, documents: np.ndarray | None) -> np.ndarray:
+def _document_means(damage: Float[np.ndarray, " examples"], documents: np.ndarray | None) -> Float[np.ndarray, " examples_or_documents"]:
     """Returns clipped damage, as one mean per document where the data name documents."""
     if documents is None:
         return damage

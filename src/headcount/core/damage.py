@@ -137,7 +137,7 @@ class HeadVerdicts:
         return tuple(row.head for row in self.rows if row.safe)
 
     @property
-    def n(self) -> int:
+    def n_examples_or_documents(self) -> int:
         """How many examples, or documents, were bet on."""
         return self.n_examples if self.n_documents is None else self.n_documents
 
@@ -147,9 +147,9 @@ class HeadVerdicts:
         return "examples" if self.n_documents is None else "documents"
 
     @property
-    def n_missing(self) -> int:
+    def n_missing_for_harmless_head(self) -> int:
         """How many examples or documents are missing for a head that changes nothing to be safe whatever the other heads do."""
-        return max(0, self.n_enough - self.n)
+        return max(0, self.n_enough - self.n_examples_or_documents)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the verdicts as plain data."""

@@ -95,7 +95,7 @@ def differences_of_loss_and_metric(
     differences = {"loss": PairedDifference(shift.difference, shift.low, shift.high, shift.p, "Hall's t")}
     if dense.parts is None or pruned.parts is None or metric_of_sums is None:
         return differences
-    if dense.documents is None and is_right_or_wrong(dense) and is_right_or_wrong(pruned):
+    if dense.documents is None and examples_are_right_or_wrong(dense) and examples_are_right_or_wrong(pruned):
         change = tango(dense.parts[:, 0], pruned.parts[:, 0], level=level)
         return {**differences, "metric": PairedDifference(change.difference, change.low, change.high, change.p, "Tango")}
     return {
@@ -105,13 +105,19 @@ def differences_of_loss_and_metric(
 
 
 def bootstrap_metric_difference(
-    dense: np.ndarray, pruned: np.ndarray, metric_of_sums: MetricOfSums, *, documents: Documents = None, seed: int = 0, level: float = 0.95
+    dense_parts: Float[np.ndarray, "examples parts"],
+    pruned_parts: Float[np.ndarray, "examples parts"],
+    metric_of_sums: MetricOfSums,
+    *,
+    documents: Documents = None,
+    seed: int = 0,
+    level: float = 0.95,
 ) -> PairedDifference:
     """Returns the difference of a metric of summed parts [examples, parts], by a paired bootstrap over examples, or over documents.
 
     Where fewer than `FEWEST_NONZERO` of these changed, there is no interval and no p-value: resampling cannot see what did not occur.
     """
-    before, after = (parts_by_document(parts, documents) for parts in (dense, pruned))
+    before, after = (parts_by_document(parts, documents) for parts in (dense_parts, pruned_parts))
     change, by = paired_bootstrap(before, after, metric_of_sums, seed=seed, level=level), "paired bootstrap"
     if (before != after).any(axis=1).sum() < FEWEST_NONZERO:
         return PairedDifference(change.difference, None, None, None, by)
@@ -147,7 +153,7 @@ def score_interval(evaluation: Evaluation, metric_of_sums: MetricOfSums | None) 
     return float(low), float(high)
 
 
-def is_right_or_wrong(evaluation: Evaluation) -> bool:
+def examples_are_right_or_wrong(evaluation: Evaluation) -> bool:
     """Whether every example is simply right or wrong, so that pairs of answers can be counted."""
     return (
         evaluation.metric == "accuracy"

@@ -41,7 +41,7 @@ class Axis:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Returns the axis that its plain data describe."""
-        return cls(**{name: _to_tuples(value) for name, value in values.items()})
+        return cls(**{name: _lists_to_tuples(value) for name, value in values.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Figure:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the figure as plain data; `kind` says which figure it is."""
-        return {"kind": self.kind, **_to_lists(asdict(self))}
+        return {"kind": self.kind, **_tuples_to_lists(asdict(self))}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Figure:
@@ -161,8 +161,8 @@ class Figure:
     @classmethod
     def _parse_field(cls, field_name: str, value: Any) -> Any:
         if field_name in cls.parts:
-            return tuple(cls.parts[field_name](**{key: _to_tuples(entry) for key, entry in part.items()}) for part in value)
-        return Axis.from_dict(value) if isinstance(value, dict) else _to_tuples(value)
+            return tuple(cls.parts[field_name](**{key: _lists_to_tuples(entry) for key, entry in part.items()}) for part in value)
+        return Axis.from_dict(value) if isinstance(value, dict) else _lists_to_tuples(value)
 
     def _check_columns(self, label: str, length: int, *columns: Sequence[Any]) -> None:
         """Raises ValueError unless all columns have so many entries, and all numbers are finite."""
@@ -296,11 +296,11 @@ class Histogram(Figure):
 KINDS: Mapping[str, type[Figure]] = {cls.kind: cls for cls in (LineFigure, BarFigure, HeatMap, ScatterFigure, Histogram)}
 
 
-def _to_tuples(value: Any) -> Any:
-    return tuple(_to_tuples(entry) for entry in value) if isinstance(value, list | tuple) else value
+def _lists_to_tuples(value: Any) -> Any:
+    return tuple(_lists_to_tuples(entry) for entry in value) if isinstance(value, list | tuple) else value
 
 
-def _to_lists(value: Any) -> Any:
+def _tuples_to_lists(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _to_lists(entry) for name, entry in value.items()}
-    return [_to_lists(entry) for entry in value] if isinstance(value, tuple | list) else value
+        return {name: _tuples_to_lists(entry) for name, entry in value.items()}
+    return [_tuples_to_lists(entry) for entry in value] if isinstance(value, tuple | list) else value

@@ -42,7 +42,7 @@ class Margin:
         match = _TEXT.fullmatch(margin) if isinstance(margin, str) else None
         if match is not None:
             return cls(float(match[1]), "%" if match[2] == "%" else "pt")
-        if isinstance(margin, bool) or not isinstance(margin, str | int | float) or not _is_number(margin):
+        if isinstance(margin, bool) or not isinstance(margin, str | int | float) or not _is_number_text(margin):
             raise OptionError(f"margin must be a share such as '1%' or points such as '0.5pt'; got {margin!r}")
         number = str(margin).strip()
         share = f"'{number}%' for that share of the dense model's metric"
@@ -66,7 +66,7 @@ class Margin:
         return f"{self.size:g}{self.unit}"
 
 
-def _is_number(text: object) -> bool:
+def _is_number_text(text: object) -> bool:
     try:
         float(str(text))
     except ValueError:

@@ -271,8 +271,8 @@ def union_members(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def parse_value(declared: Option, text: str | Sequence[str], owner: str) -> Any:
-    """Returns the value of an option of `owner` for its text, or for the texts of the entries of a list; making the object checks it."""
+def parse_value(declared: Option, text: str | Sequence[str], owner_name: str) -> Any:
+    """Returns the value of an option of `owner_name` for its text, or for the texts of the entries of a list; making the object checks it."""
     members = union_members(declared.type)
     if not isinstance(text, str):
         entry_type = next(get_args(member)[0] for member in members if get_origin(member) is tuple)
@@ -285,7 +285,7 @@ def parse_value(declared: Option, text: str | Sequence[str], owner: str) -> Any:
         value = _parse_or_return_text(member, text)
         if not isinstance(value, str) or member is str or get_origin(member) is Literal:
             return value
-    raise OptionError(f"option {declared.name} of {owner} must be {declared.type_label}; got {text!r}")
+    raise OptionError(f"option {declared.name} of {owner_name} must be {declared.type_label}; got {text!r}")
 
 
 def _parse_or_return_text(hint: Any, text: str) -> Any:
@@ -304,7 +304,7 @@ def _parse_or_return_text(hint: Any, text: str) -> Any:
     return text
 
 
-def _to_declared_type(declared: Option, value: Any, owner: str) -> Any:
+def _to_declared_type(declared: Option, value: Any, owner_name: str) -> Any:
     """Returns the value in the declared type; raises OptionError or UnknownName where it does not fit."""
     members = union_members(declared.type)
     if value is None and type(None) in members:
@@ -312,20 +312,20 @@ def _to_declared_type(declared: Option, value: Any, owner: str) -> Any:
     number: Any = value
     for member in members:
         if get_origin(member) is tuple and isinstance(value, tuple | list):
-            if all(_is_of_kind(get_args(member)[0], entry, declared.bounds) for entry in value):
+            if all(_is_of_type(get_args(member)[0], entry, declared.bounds) for entry in value):
                 return tuple(value)
         elif get_origin(member) is Literal and value in get_args(member):
             return value
-        elif get_origin(member) is None and _is_of_kind(member, value, declared.bounds):
+        elif get_origin(member) is None and _is_of_type(member, value, declared.bounds):
             return float(number) if member is float else value
     if declared.choices:
-        raise unknown_name_error(f"{declared.name} of {owner}", format_value(value), map(format_value, declared.choices))
-    raise OptionError(f"option {declared.name} of {owner} must be {declared.type_label}; got {value!r}")
+        raise unknown_name_error(f"{declared.name} of {owner_name}", format_value(value), map(format_value, declared.choices))
+    raise OptionError(f"option {declared.name} of {owner_name} must be {declared.type_label}; got {value!r}")
 
 
-def _is_of_kind(kind: type, value: Any, bounds: Bounds) -> bool:
+def _is_of_type(plain_type: type, value: Any, bounds: Bounds) -> bool:
     """Whether a value is of a plain type, numbers within their bounds. True is no number, and an int is a float."""
-    if kind not in (int, float):
-        return isinstance(value, kind)
-    is_number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+    if plain_type not in (int, float):
+        return isinstance(value, plain_type)
+    is_number = isinstance(value, int if plain_type is int else int | float) and not isinstance(value, bool)
     return is_number and math.isfinite(value) and bounds.contains(value)

@@ -210,7 +210,7 @@ class Scores:
         if self.normalise != "none" or scaling == "published":
             raise PlanError(f"these scores are {SCALED[self.normalise]} already; score again with normalise={scaling!r}")
         values = np.asarray(self.values)
-        centre, scale = self._centre_and_scale(values, scaling)
+        centre, scale = self._centres_and_divisors(values, scaling)
         stderr = tuple((np.asarray(self.stderr) / scale).tolist()) if self.stderr else ()
         rounding = {name: tuple((np.asarray(self.columns[name]) / scale).tolist()) for name in (ROUNDING,) if name in self.columns}
         columns = {**self.columns, **rounding}
@@ -218,7 +218,7 @@ class Scores:
         samples = scaled.scaled_samples() if stderr else None
         return scaled if samples is None else replace(scaled, stderr=tuple(samples.stderr().tolist()))
 
-    def _centre_and_scale(self, values: np.ndarray, scaling: Scaling) -> tuple[np.ndarray, np.ndarray]:
+    def _centres_and_divisors(self, values: np.ndarray, scaling: Scaling) -> tuple[np.ndarray, np.ndarray]:
         """Returns what is subtracted from `values` [..., heads] and what the difference is divided by: 1 where a block has norm or deviation 0."""
         centre, scale = np.zeros_like(values), np.ones_like(values)
         if scaling == "none":
@@ -238,7 +238,7 @@ class Scores:
         if self.samples is None or self.normalise == "none":
             return self.samples
         means, weights = self.samples.means(), self.samples.weights
-        centre, scale = self._centre_and_scale(means, self.normalise)
+        centre, scale = self._centres_and_divisors(means, self.normalise)
         values, total = (means - centre) / scale, weights.sum(0)
         shift = self.samples.residuals() / total  # [groups, heads]: how far a group moves each mean
         for positions in self._positions_scaled_together(self.normalise):
@@ -256,13 +256,13 @@ class Scores:
     def intervals(self, level: float = 0.95) -> list[ScoreInterval | None]:
         """Returns the interval of every score by the t statistic with Hall's transform, which corrects for skewness, and the p-value of 0.
 
-        It is None where the score reads no data, and where the examples are too few or too skewed for it (`stats.means.is_too_few_or_skewed`).
+        It is None where the score reads no data, and where the examples are too few or too skewed for it (`stats.means.are_too_few_or_skewed`).
         """
         samples = self.scaled_samples()
         if samples is None or samples.drop_empty_groups().n_groups < 2:
             return [None] * len(self.heads)
         is_plain = self.damage is not None and self.normalise == "none"
-        values = np.asarray(self.damage.losses, dtype=np.float64) if is_plain and self.damage is not None else samples.group_values()
+        values = np.asarray(self.damage.losses, dtype=np.float64) if is_plain and self.damage is not None else samples.group_pseudovalues()
         rows: list[ScoreInterval | None] = []
         for column in values.T:
             mean = mean_interval(column, level=level)
@@ -297,7 +297,7 @@ class Scores:
         if self.samples is None:
             raise PlanError(f"{self.method} has no samples to resample: it reads no data, or comes from a file without them")
         replicates = bootstrap_scores(self.samples, repeats=repeats, seed=seed)
-        centre, scale = self._centre_and_scale(replicates, self.normalise)
+        centre, scale = self._centres_and_divisors(replicates, self.normalise)
         return (replicates - centre) / scale
 
     def to_pandas(self) -> DataFrame:

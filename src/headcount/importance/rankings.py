@@ -76,7 +76,7 @@ def _rank_sets(scores: Scores, k: int, level: float, repeats: int, seed: int) ->
     if samples is None:
         return none, none, none
     options: Any = {"seed": seed, "repeats": repeats, "higher_is_keep": scores.higher_is_keep, "level": level}
-    values = samples.group_values()
+    values = samples.group_pseudovalues()
     of_heads = rank_confidence_sets(values, **options)
     if of_heads is None:
         return none, none, none

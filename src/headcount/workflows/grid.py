@@ -17,7 +17,7 @@ from headcount.core.metric_range import score_interval_from_change
 from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.stats.seed_parts import change_of_metric, stack_parts_of_seeds
 from headcount.core.stats.seed_scores import SeedScores
-from headcount.core.stats.significance import level_of_joint_intervals
+from headcount.core.stats.significance import single_interval_level
 from headcount.core.survivors import mean_survivors_by_kind
 from headcount.data.share_above_chance import Share
 from headcount.data.task import Task
@@ -252,7 +252,7 @@ def summarise_methods(
     for method in grid.methods:
         points = sorted((point for point in grid.points if point.method == method), key=lambda point: -point.n_kept)
         for point in points:
-            joint = compare_evaluations(grid.dense, point.evaluation, grid.task, level=level_of_joint_intervals(len(points)))
+            joint = compare_evaluations(grid.dense, point.evaluation, grid.task, level=single_interval_level(len(points)))
             n_kept = point.count_kept(grid.heads, attention_kinds)
             control = None if point.is_control else controls.get(n_kept)
             rows.append(

@@ -57,8 +57,8 @@ def format_verdicts(verdicts: HeadVerdicts) -> str:
     if verdicts.reason:
         return f"{text}no head is called safe: {verdicts.reason}"
     text += f"safe alone: at most {size}, corrected over heads; this says nothing about removing several"
-    if verdicts.n_missing:
-        text += f"; {verdicts.n_missing} {verdicts.unit_name} more would find every head that changes nothing"
+    if verdicts.n_missing_for_harmless_head:
+        text += f"; {verdicts.n_missing_for_harmless_head} {verdicts.unit_name} more would find every head that changes nothing"
     return text
 
 

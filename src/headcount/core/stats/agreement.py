@@ -76,7 +76,7 @@ def correlate(
         raise StatisticsError(f"no correlation {by!r}. Known: {', '.join(ways)}")
     a, b = require_one_number_per_head(a), require_one_number_per_head(b)
     value = float(ways[by](*to_matching_arrays(a.means(), b.means())))
-    replicates = ways[by](*_replicate_means(a, b, paired, repeats, seed))
+    replicates = ways[by](*_resampled_means_of_both(a, b, paired, repeats, seed))
     quantiles = [error_probability(level) / 2, 1 - error_probability(level) / 2]
     centred = value + replicates - np.median(replicates)
     least = min(int((centred <= 0).sum()), int((centred >= 0).sum()))
@@ -85,7 +85,7 @@ def correlate(
     return Correlated(value, low, high, min(1.0, 2 * (1 + least) / (len(replicates) + 1)), without_noise)
 
 
-def _replicate_means(a: Samples, b: Samples, paired: bool, repeats: int, seed: int) -> tuple[Array, Array]:
+def _resampled_means_of_both(a: Samples, b: Samples, paired: bool, repeats: int, seed: int) -> tuple[Array, Array]:
     if not paired:
         return _bootstrap_means(a, repeats, derive_seed(seed, 0)), _bootstrap_means(b, repeats, derive_seed(seed, 1))
     if a.n_groups != b.n_groups or a.n != b.n:

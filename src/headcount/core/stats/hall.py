@@ -42,7 +42,7 @@ class Skewness:
         """Adds rows [n, columns], where `is_counted` is set."""
         rows, counted = to_finite_array(values, "values"), np.asarray(is_counted, dtype=bool)
         if rows.shape != counted.shape or rows.shape[1:] != self._first.shape:
-            raise StatisticsError(f"values and has must be [n, {len(self._first)}], got {rows.shape} and {counted.shape}")
+            raise StatisticsError(f"values and is_counted must be [n, {len(self._first)}], got {rows.shape} and {counted.shape}")
         new = np.isnan(self._first) & counted.any(0)
         self._first[new] = rows[counted.argmax(0)[new], np.flatnonzero(new)]
         gap = np.where(counted, rows - self._first, 0.0)

@@ -35,7 +35,7 @@ class MeanDifference:
         return self.difference, self.low, self.high
 
 
-def is_too_few_or_skewed(values: Array) -> bool:
+def are_too_few_or_skewed(values: Array) -> bool:
     """Whether values are too few, or too skewed, for an interval of their mean that covers as often as it says."""
     skewness, n = _skewness(values), len(values)
     return n < FEWEST_VALUES or int((values != 0).sum()) < FEWEST_NONZERO or skewness**2 > n / SKEWNESS_SHARE
@@ -51,7 +51,7 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> MeanDifference:
     numbers = to_finite_array(values, "values")
     if numbers.ndim != 1 or len(numbers) < 2:
         raise StatisticsError(f"an interval needs a vector of 2 values or more, got shape {numbers.shape}")
-    if is_too_few_or_skewed(numbers):
+    if are_too_few_or_skewed(numbers):
         return MeanDifference(float(numbers.mean()), None, None, None)
     from scipy import special
 

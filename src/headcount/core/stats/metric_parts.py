@@ -11,32 +11,34 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+SumsOfParts = Float[np.ndarray, "*rows parts"]
+MetricValues = Float[np.ndarray, "*rows"]
 MetricOfSums = Callable[[np.ndarray], np.ndarray]
 
 
-def ratio(sums: np.ndarray) -> np.ndarray:
+def ratio(sums: SumsOfParts) -> MetricValues:
     """The first part over the second."""
     return sums[..., 0] / sums[..., 1]
 
 
-def perplexity(sums: np.ndarray) -> np.ndarray:
+def perplexity(sums: SumsOfParts) -> MetricValues:
     """The exponential of the mean loss of a token."""
     return np.exp(ratio(sums))
 
 
-def _confusion_matrix(sums: np.ndarray) -> np.ndarray:
+def _confusion_matrix(sums: SumsOfParts) -> Float[np.ndarray, "*rows true predicted"]:
     classes = round(sums.shape[-1] ** 0.5)
     return sums.reshape(*sums.shape[:-1], classes, classes)
 
 
-def f1(sums: np.ndarray) -> np.ndarray:
+def f1(sums: SumsOfParts) -> MetricValues:
     """F1 of class 1, of counts [true, predicted], flattened."""
     grid = _confusion_matrix(sums)
     hits, guessed, true = grid[..., 1, 1], grid[..., :, 1].sum(-1), grid[..., 1, :].sum(-1)
     return np.divide(2 * hits, guessed + true, out=np.zeros_like(hits), where=guessed + true > 0)
 
 
-def matthews(sums: np.ndarray) -> np.ndarray:
+def matthews(sums: SumsOfParts) -> MetricValues:
     """Matthews' correlation for any number of classes, of counts [true, predicted], flattened; 0 where it is not defined."""
     grid = _confusion_matrix(sums)
     number, hits = grid.sum((-1, -2)), np.trace(grid, axis1=-2, axis2=-1)
@@ -46,7 +48,7 @@ def matthews(sums: np.ndarray) -> np.ndarray:
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
-def pearson_correlation(sums: np.ndarray) -> np.ndarray:
+def pearson_correlation(sums: SumsOfParts) -> MetricValues:
     """Pearson's correlation, of 1, x, y, x², y² and xy; 0 where it is not defined."""
     n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
     below = np.sqrt(np.maximum(n * xx - x * x, 0) * np.maximum(n * yy - y * y, 0))
@@ -57,7 +59,7 @@ def pearson_correlation(sums: np.ndarray) -> np.ndarray:
 def sacrebleu_score_of_sums(scorer: Any) -> MetricOfSums:
     """Returns the function that computes a corpus metric of sacrebleu from its sums."""
 
-    def score_of_sums(sums: np.ndarray) -> np.ndarray:
+    def score_of_sums(sums: SumsOfParts) -> MetricValues:
         scores = [scorer._compute_score_from_stats(row.tolist()).score for row in sums.reshape(-1, sums.shape[-1])]
         return np.asarray(scores, dtype=np.float64).reshape(sums.shape[:-1])
 

@@ -213,11 +213,13 @@ class BootstrapLoss(QualityLoss):
 
     def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
         """Returns the percentiles of the difference, the upper one with unseen changes; the observed difference lies between them."""
-        return _one_sided_percentiles(self._resampled_losses(1.0), self._resampled_losses(1.0, with_unseen=True), self.estimate, level)
+        return _one_sided_percentiles(
+            self._resampled_losses(1.0), self._resampled_losses(1.0, with_unseen_changes=True), self.estimate, level
+        )
 
     def p_value_of_at_least(self, margin: float) -> float:
         """Returns the share of resamples, with unseen changes, in which the loss is `margin` or more."""
-        return _bootstrap_p_value(self._resampled_losses(1.0, with_unseen=True) >= margin)
+        return _bootstrap_p_value(self._resampled_losses(1.0, with_unseen_changes=True) >= margin)
 
     def p_value_of_at_most(self, margin: float) -> float:
         """Returns the share of resamples in which the loss is `margin` or less."""
@@ -226,14 +228,14 @@ class BootstrapLoss(QualityLoss):
     def stderr_if_loss_were(self, margin: float) -> float:
         """Returns the standard deviation of the difference over resamples, with unseen changes."""
         del margin
-        return float(self._resampled_losses(1.0, with_unseen=True).std(ddof=1))
+        return float(self._resampled_losses(1.0, with_unseen_changes=True).std(ddof=1))
 
-    def relative_bound(self, level: float = 0.95) -> float | None:
+    def relative_upper_bound(self, level: float = 0.95) -> float | None:
         """Returns the upper bound as a share of the dense model's metric; None where a resample has a dense metric of 0 or below."""
         dense = self._resampled_metrics.dense
         if dense.min() <= 0 or self._values[0] <= 0:
             return None
-        shares = self._resampled_losses(1.0, with_unseen=True) / dense
+        shares = self._resampled_losses(1.0, with_unseen_changes=True) / dense
         return max(float(np.quantile(shares, level)), self.estimate / self._values[0])
 
     def against_share_of_dense(self, allowed_share: float) -> RelativeLoss:
@@ -248,10 +250,10 @@ class BootstrapLoss(QualityLoss):
             *(to_finite_array(self._total(part), "totals of a resample") for part in np.split(sums, len(self._parts), axis=1))
         )
 
-    def _resampled_losses(self, dense_share: float, *, with_unseen: bool = False) -> Array:
+    def _resampled_losses(self, dense_share: float, *, with_unseen_changes: bool = False) -> Array:
         """Returns by how much the smaller model's metric is worse than a share of the dense model's, in every resample."""
         metrics = self._resampled_metrics
-        return self._sign * (dense_share * metrics.dense - (metrics.with_unseen if with_unseen else metrics.small))
+        return self._sign * (dense_share * metrics.dense - (metrics.with_unseen if with_unseen_changes else metrics.small))
 
     def _add_unseen_changes(self, small_parts: Array, wrong_parts: Array, is_changed: NDArray[np.bool_]) -> Array:
         """Returns the smaller model's parts with a few unchanged rows made wrong, those that cost most; any rows where all changed."""
@@ -303,12 +305,12 @@ class RelativeLoss(QualityLoss):
         return float(self._losses_with_unseen_changes().std(ddof=1))
 
     def _losses_with_unseen_changes(self) -> Array:
-        return self._loss._resampled_losses(self._dense_share, with_unseen=True)
+        return self._loss._resampled_losses(self._dense_share, with_unseen_changes=True)
 
 
-def _one_sided_percentiles(losses: Array, with_unseen: Array, estimate: float, level: float) -> tuple[float, float]:
+def _one_sided_percentiles(losses: Array, losses_with_unseen_changes: Array, estimate: float, level: float) -> tuple[float, float]:
     """Returns the one-sided percentiles, which the estimate lies between."""
-    return min(float(np.quantile(losses, 1 - level)), estimate), max(float(np.quantile(with_unseen, level)), estimate)
+    return min(float(np.quantile(losses, 1 - level)), estimate), max(float(np.quantile(losses_with_unseen_changes, level)), estimate)
 
 
 def _bootstrap_p_value(is_extreme: NDArray[np.bool_]) -> float:

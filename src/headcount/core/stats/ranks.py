@@ -48,13 +48,13 @@ def ranks(values: ArrayLike, *, higher_is_keep: bool = True, tie_ranks: Sequence
 
 
 def rank_confidence_sets(
-    values: ArrayLike, *, seed: int, repeats: int = 1000, higher_is_keep: bool = True, level: float = 0.95
+    values: Float[np.ndarray, "groups heads"], *, seed: int, repeats: int = 1000, higher_is_keep: bool = True, level: float = 0.95
 ) -> Intervals | None:
     """Returns a set of ranks of every head, such that all sets hold together with this confidence (Mogstad, Romano, Shaikh and Wilhelm 2024).
 
     Two heads differ where |difference| / standard error is above the quantile of the largest such ratio over all pairs (max-t over resamples, carried
     over to a t distribution). Heads that do not differ share their ranks. A pair whose difference is too skewed for an interval of its mean
-    (`means.is_too_few_or_skewed`) is not told apart.
+    (`means.are_too_few_or_skewed`) is not told apart.
 
     Args:
         values: One number per group of examples and head, [groups, heads], whose means are the scores.

@@ -108,7 +108,7 @@ class Samples:
         """Returns the residual of each group, s_g − μ w_g."""
         return self.sums - self.means() * _add_feature_axis(self.weights, self.sums)
 
-    def group_values(self) -> Array:
+    def group_pseudovalues(self) -> Array:
         """Returns one number per group and head whose means are the scores and whose spread is theirs, μ + (s_g − μ w_g) G / Σ w."""
         samples = require_one_number_per_head(self)
         return samples.means() + samples.residuals() * samples.n_groups / samples.weights.sum(0)

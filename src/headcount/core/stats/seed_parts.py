@@ -13,7 +13,7 @@ from math import lcm
 import numpy as np
 from jaxtyping import Float
 
-from headcount.core.evaluation import Evaluation, PairedDifference, bootstrap_metric_difference, is_right_or_wrong
+from headcount.core.evaluation import Evaluation, PairedDifference, bootstrap_metric_difference, examples_are_right_or_wrong
 from headcount.core.stats.metric_parts import MetricOfSums
 from headcount.core.stats.significance import tango
 
@@ -58,7 +58,7 @@ def change_of_metric(
     the metric of a resample is the mean over seeds of that of each.
     """
     assert first.parts is not None and second.parts is not None
-    if first.documents is None and is_right_or_wrong(first) and is_right_or_wrong(second):
+    if first.documents is None and examples_are_right_or_wrong(first) and examples_are_right_or_wrong(second):
         change = tango(first.parts[:, 0], second.parts[:, 0], level=level)
         return PairedDifference(change.difference, change.low, change.high, change.p, "Tango")
     (before, after), mean_metric_over_seeds = align_seed_counts((first.parts, second.parts), metric_of_sums)

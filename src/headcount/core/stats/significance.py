@@ -55,7 +55,7 @@ def bonferroni(p: ArrayLike) -> Array:
     return np.minimum(values * values.size, 1.0)
 
 
-def level_of_joint_intervals(n_intervals: int, joint_level: float = 0.95) -> float:
+def single_interval_level(n_intervals: int, joint_level: float = 0.95) -> float:
     """Returns the confidence of each of so many intervals at which all hold together with this one (Bonferroni)."""
     return 1 - (1 - joint_level) / max(1, n_intervals)
 
@@ -148,9 +148,9 @@ def sign_flip_p_value(
     return np.asarray(extreme / total if exact else (1 + extreme) / (total + 1))
 
 
-def _resampled_differences(counts: Array, a: Array, b: Array, metric_of_sums: Callable[[Array], Array]) -> Array:
+def _resampled_differences(counts: Array, parts_a: Array, parts_b: Array, metric_of_sums: Callable[[Array], Array]) -> Array:
     differences = to_finite_array(
-        metric_of_sums(counts @ b) - metric_of_sums(counts @ a),
+        metric_of_sums(counts @ parts_b) - metric_of_sums(counts @ parts_a),
         "totals of a resample",
         "metric_of_sums must give a number for any choice of examples",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headcount.core.errors import StatisticsError
-from headcount.core.evaluation import Evaluation, is_right_or_wrong
+from headcount.core.evaluation import Evaluation, examples_are_right_or_wrong
 from headcount.core.scores import SCALED, Scores
 from headcount.core.stats.agreement import correlate, spearman
 from headcount.core.stats.means import mean_interval
@@ -125,7 +125,7 @@ def _compare_outcomes(a: Evaluation | None, b: Evaluation | None) -> contract.Ou
     """Compares the dense models on the same examples: by Tango's test if answers are right or wrong, else by the mean difference of the losses."""
     if a is None or b is None or a.data != b.data or a.metric != b.metric or len(a.losses) != len(b.losses) or len(a.losses) < 2:
         return None
-    if is_right_or_wrong(a) and is_right_or_wrong(b):
+    if examples_are_right_or_wrong(a) and examples_are_right_or_wrong(b):
         assert a.parts is not None and b.parts is not None and a.value is not None and b.value is not None
         right_a, right_b = a.parts[:, 0] > 0, b.parts[:, 0] > 0
         return {

@@ -162,7 +162,7 @@ def collect_verdicts(run: Run, heads: list[str]) -> contract.Verdicts | None:
         "n_examples": verdicts.n_examples,
         "n_documents": verdicts.n_documents,
         "n_needed": verdicts.n_needed,
-        "n_missing": verdicts.n_missing,
+        "n_missing": verdicts.n_missing_for_harmless_head,
         "reason": verdicts.reason,
         "cost": cost,
         "bound": bound,
