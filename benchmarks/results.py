@@ -24,7 +24,7 @@ from findings import Places, mrpc, sst2
 from language import unpack_model
 from peers.sidebyside import table
 
-from headcount.core.metric_range import point_of
+from headcount.core.metric_range import size_of_one_point
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS, PAGE = Path(__file__).with_suffix(".json"), ROOT / "docs" / "results.md"
@@ -305,7 +305,7 @@ class Scale:
     @classmethod
     def of(cls, metric: str) -> Scale:
         """Returns the scale of a metric: points where one is a hundredth, else its own unit."""
-        point = point_of(metric)
+        point = size_of_one_point(metric)
         return cls("points" if point < 1 else metric, point, 2 if metric == "perplexity" else 1)
 
     def value(self, value: float) -> str:

@@ -21,17 +21,17 @@ from scipy import special
 
 from headcount.core.certificate import bound_of_loss, bound_of_metric
 from headcount.core.damage import FEWEST_DOCUMENTS, Damage, judge_damage
-from headcount.core.evaluation import Evaluation, compare_with, interval
+from headcount.core.evaluation import Evaluation, differences_of_loss_and_metric, score_interval
 from headcount.core.heads import Head
 from headcount.core.margin import Margin
 from headcount.core.stats.agreement import correlate, spearman
-from headcount.core.stats.betting import betting_p
+from headcount.core.stats.betting import p_value_of_mean_at_least
 from headcount.core.stats.means import mean_interval
-from headcount.core.stats.metric_parts import total_of
-from headcount.core.stats.ranks import rank_sets, ranks
+from headcount.core.stats.metric_parts import find_metric_of_sums
+from headcount.core.stats.ranks import rank_confidence_sets, ranks
 from headcount.core.stats.samples import Samples, make_generator
 from headcount.core.stats.seed_scores import SeedScores
-from headcount.core.stats.significance import joint_level
+from headcount.core.stats.significance import single_interval_level
 from headcount.core.stats.tango import PairedCounts
 from headcount.core.tolerance import Tolerance
 from headcount.runs.latency import Speedup
@@ -190,9 +190,9 @@ def betting_experiments(sizes: Sequence[int], draws: int) -> Iterator[Experiment
         hits: list[bool] = []
         for seed in range(0, draws, 500):  # bounds the memory
             damage = draw(make_generator(n + seed), n, min(500, draws - seed))
-            values = damage.clipped_means(tolerance)
+            values = damage.clipped_damage(tolerance)
             few = damage.documents is not None and len(values) < FEWEST_DOCUMENTS
-            hits += ((betting_p(values, tolerance.size, tolerance.clip) <= ALPHA) & (not few)).tolist()
+            hits += ((p_value_of_mean_at_least(values, tolerance.size, tolerance.clip) <= ALPHA) & (not few)).tolist()
         return Rate.of(hits)
 
     for draw, tolerance in DAMAGES.items():
@@ -239,7 +239,7 @@ def evaluation_of(
 ) -> Evaluation:
     """Returns the evaluation of a model whose metric is made of these parts, on examples with this hash."""
     n = len(parts if parts is not None else losses if losses is not None else ())
-    total = total_of(metric)
+    total = find_metric_of_sums(metric)
     value = None if parts is None or total is None else float(total(parts.sum(0)))
     losses = np.zeros(n) if losses is None else losses
     return Evaluation("", "report", n, losses, metric, metric != "perplexity", value, parts, data, documents)
@@ -267,7 +267,7 @@ def certificate_experiments(sizes: Sequence[int], draws: int) -> Iterator[Experi
         return Rate.of(hits)
 
     def certify_perplexity(n: int) -> Rate:
-        random, hits, total = make_generator(n), [], total_of("perplexity")
+        random, hits, total = make_generator(n), [], find_metric_of_sums("perplexity")
         assert total is not None
         for _ in range(draws):
             tokens, rise = unequal_windows(random, n)
@@ -292,7 +292,7 @@ def tango_error(n: int, margin: float, discordance: float) -> float:
             continue
         # p falls with the number of gains, so the certified numbers are those from the fewest on
         fewest = bisect_left(
-            range(number + 1), True, key=lambda gains, of=number: PairedCounts(n, of - gains, gains).p_above(-margin) <= ALPHA
+            range(number + 1), True, key=lambda gains, of=number: PairedCounts(n, of - gains, gains).p_value_of_at_most(-margin) <= ALPHA
         )
         most_lost = number - fewest
         probability += weight * float(special.bdtr(most_lost, number, share) if most_lost >= 0 else 0.0)
@@ -356,7 +356,7 @@ class Classifier:
 
     def harm_rate(self) -> float:
         """Returns the share of right answers of that class that turn wrong."""
-        total = total_of(self.metric)
+        total = find_metric_of_sums(self.metric)
         assert total is not None
 
         def excess(rate: float) -> float:
@@ -430,7 +430,7 @@ def bleu_parts(matches: np.ndarray) -> np.ndarray:
 @cache
 def _translation_rate(is_rare: bool) -> float:
     """Returns the rate of harm that costs 2 points of BLEU."""
-    total = total_of("BLEU")
+    total = find_metric_of_sums("BLEU")
     assert total is not None
     orders = np.arange(1, 5)
 
@@ -461,7 +461,7 @@ def pair_experiments(pairs: Sequence[Pair], sizes: Sequence[int], draws: int) ->
         random, hits = make_generator(n), []
         for seed in range(draws):
             dense, small = pair.draw(random, n)
-            total = total_of(dense.metric)
+            total = find_metric_of_sums(dense.metric)
             assert total is not None
             hits.append(bound_of_metric(dense, small, total, Margin.parse(pair.margin), seed=seed).verdict == "certified")
         return Rate.of(hits)
@@ -478,10 +478,10 @@ def power_experiments(draws: int) -> Iterator[Experiment]:
         random, n = make_generator(1), 2000
         changed = random.binomial(n, 0.02, draws)
         lost = random.binomial(changed, 0.5)
-        return Rate.of([PairedCounts(n, int(a), int(b - a)).p_above(-0.01) <= ALPHA for a, b in zip(lost, changed, strict=True)])
+        return Rate.of([PairedCounts(n, int(a), int(b - a)).p_value_of_at_most(-0.01) <= ALPHA for a, b in zip(lost, changed, strict=True)])
 
     def bootstrap() -> Rate:
-        random, hits, total = make_generator(3), [], total_of("F1")
+        random, hits, total = make_generator(3), [], find_metric_of_sums("F1")
         assert total is not None
         for seed in range(draws // 4):
             true, change = (random.random(2000) < 0.3).astype(int), random.random(2000)
@@ -500,7 +500,7 @@ def power_experiments(draws: int) -> Iterator[Experiment]:
 
     def normal_damage() -> Rate:
         values = make_generator(2).normal(0.0, 0.05, (1500, draws))
-        return Rate(float((betting_p(values, NATS.size, NATS.clip) <= ALPHA).mean()))
+        return Rate(float((p_value_of_mean_at_least(values, NATS.size, NATS.clip) <= ALPHA).mean()))
 
     yield Experiment("power", "Tango", "2 % of the answers change, no true difference, margin of 1 point", 2000, draws, "≥ 0.7", tango)
     yield Experiment(
@@ -570,7 +570,7 @@ def real_values(model: str, task: str, method: str, limit: int = 256) -> np.ndar
     if scores.damage is not None:
         return np.asarray(scores.damage.losses, dtype=np.float64)
     assert scores.samples is not None
-    return scores.samples.group_values()
+    return scores.samples.group_pseudovalues()
 
 
 def real_experiments(sizes: Sequence[int], draws: int, scored: Sequence[tuple[str, str, str]] = SCORED) -> Iterator[Experiment]:
@@ -591,21 +591,21 @@ def real_experiments(sizes: Sequence[int], draws: int, scored: Sequence[tuple[st
 def metric_experiments(sizes: Sequence[int], draws: int) -> Iterator[Experiment]:
     """Yields how often the intervals of metrics, and of differences of two models, cover the truth."""
     pair = Classifier("F1", 0.08, 1, "5pt", churn=0.01)
-    cells, total = pair.cells(pair.harm_rate()), total_of("F1")
+    cells, total = pair.cells(pair.harm_rate()), find_metric_of_sums("F1")
     assert total is not None
     truths = [float(total(cells.sum(axis).ravel())) for axis in (2, 1)]
 
     def of_difference(n: int) -> Rate:
         random, hits = make_generator(n), []
         for seed in range(draws):
-            change = compare_with(*pair.draw(random, n), total, seed=seed)["metric"]
+            change = differences_of_loss_and_metric(*pair.draw(random, n), total, seed=seed)["metric"]
             hits.append(None if change.low is None or change.high is None else change.low <= truths[1] - truths[0] <= change.high)
         return Rate.of(hits)
 
     def of_value(n: int) -> Rate:
         random, hits = make_generator(n), []
         for _ in range(draws):
-            low, high = interval(pair.draw(random, n)[0], total)
+            low, high = score_interval(pair.draw(random, n)[0], total)
             hits.append(None if low is None or high is None else low <= truths[0] <= high)
         return Rate.of(hits)
 
@@ -614,7 +614,7 @@ def metric_experiments(sizes: Sequence[int], draws: int) -> Iterator[Experiment]
         changed = random.binomial(n, discordance, 10 * draws)
         lost = random.binomial(changed, 0.5)
         counts = [PairedCounts(n, int(a), int(b - a)) for a, b in zip(lost, changed, strict=True)]
-        return Rate.of([count.p_above(0.0) > ALPHA / 2 and count.p_below(0.0) > ALPHA / 2 for count in counts])
+        return Rate.of([count.p_value_of_at_most(0.0) > ALPHA / 2 and count.p_value_of_at_least(0.0) > ALPHA / 2 for count in counts])
 
     for n in sizes:
         yield Experiment("intervals", "difference, paired bootstrap", pair.describe(), n, draws, "≥ 0.93", partial(of_difference, n))
@@ -685,7 +685,7 @@ def rank_experiments(sizes: Sequence[int], draws: int, number: int = 16) -> Iter
         means = spacing * np.arange(number)
         truth, random, hits = ranks(means), make_generator(n), []
         for seed in range(draws):
-            found = rank_sets(draw(random, n, means), seed=seed, repeats=200)
+            found = rank_confidence_sets(draw(random, n, means), seed=seed, repeats=200)
             hits.append(found is not None and bool(((found.low <= truth) & (truth <= found.high)).all()))
         return Rate.of(hits)
 
@@ -701,18 +701,20 @@ def curve_experiments(sizes: Sequence[int], draws: int) -> Iterator[Experiment]:
     shares = np.linspace(0.01, 0.17, 9)  # of the answers that turn wrong, by size; half as many turn right
 
     def of_accuracy(n: int) -> Rate:
-        random, half = make_generator(n), (1 - joint_level(len(shares))) / 2
+        random, half = make_generator(n), (1 - single_interval_level(len(shares))) / 2
         hits = []
         for change in random.random((draws, n)):  # the same examples at every size
             counts = [PairedCounts(n, int((change < share).sum()), int((change > 1 - share / 2).sum())) for share in shares]
-            hits.append(all(min(c.p_above(-s / 2), c.p_below(-s / 2)) > half for c, s in zip(counts, shares, strict=True)))
+            hits.append(
+                all(min(c.p_value_of_at_most(-s / 2), c.p_value_of_at_least(-s / 2)) > half for c, s in zip(counts, shares, strict=True))
+            )
         return Rate.of(hits)
 
     def of_losses(n: int) -> Rate:
         random, hits = make_generator(n), []
         for _ in range(draws):
             rise = (random.gamma(1.0, 1.0, (n, 1)) + random.normal(0, 0.5, (n, len(shares)))) * shares
-            found = [mean_interval(column, level=joint_level(len(shares))) for column in rise.T]
+            found = [mean_interval(column, level=single_interval_level(len(shares))) for column in rise.T]
             ends = [(each.low, each.high) for each in found]
             hits.append(all(low is None or high is None or low <= share <= high for (low, high), share in zip(ends, shares, strict=True)))
         return Rate.of(hits)

@@ -7,7 +7,7 @@ import pytest
 from drawn import rng
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.betting import betting_bound, betting_p
+from headcount.core.stats.betting import p_value_of_mean_at_least, upper_bound_of_mean
 
 CLIP, TOLERANCE = 2.0, 0.02
 
@@ -16,30 +16,34 @@ CLIP, TOLERANCE = 2.0, 0.02
 @pytest.mark.parametrize(("rate", "harm"), [(0.01, 2.0), (0.05, 0.4), (0.5, 0.04)])
 def test_a_mean_at_the_tolerance_is_rarely_refuted(n: int, rate: float, harm: float) -> None:
     damage = (rng(n).random((n, 400)) < rate) * harm
-    assert (betting_p(damage, TOLERANCE, CLIP) <= 0.05).mean() <= 0.05
+    assert (p_value_of_mean_at_least(damage, TOLERANCE, CLIP) <= 0.05).mean() <= 0.05
 
 
 def test_bound_and_p_value_are_of_one_test() -> None:
     damage = rng(1).normal(0.0, 0.05, size=(600, 8))
-    bounds = betting_bound(damage, CLIP)
+    bounds = upper_bound_of_mean(damage, CLIP)
     for column, bound in enumerate(bounds):
-        assert betting_p(damage[:, column], bound + 1e-6, CLIP)[0] <= 0.05 < betting_p(damage[:, column], bound - 1e-6, CLIP)[0]
+        assert (
+            p_value_of_mean_at_least(damage[:, column], bound + 1e-6, CLIP)[0]
+            <= 0.05
+            < p_value_of_mean_at_least(damage[:, column], bound - 1e-6, CLIP)[0]
+        )
 
 
 def test_no_damage_at_all_is_refuted_by_a_few_hundred_examples() -> None:
-    assert betting_p(np.zeros(298), TOLERANCE, CLIP)[0] > 0.05  # 298.07 = ln .05 / ln(1 − .01), with the largest bet alone
-    assert betting_p(np.zeros(480), TOLERANCE, CLIP)[0] <= 0.05
+    assert p_value_of_mean_at_least(np.zeros(298), TOLERANCE, CLIP)[0] > 0.05  # 298.07 = ln .05 / ln(1 − .01), with the largest bet alone
+    assert p_value_of_mean_at_least(np.zeros(480), TOLERANCE, CLIP)[0] <= 0.05
 
 
 def test_damage_beyond_the_clip_counts_as_the_clip() -> None:
     damage = np.zeros(800)
     damage[::100] = 50.0
-    assert betting_bound(damage, CLIP)[0] == betting_bound(np.minimum(damage, CLIP), CLIP)[0] > 0.02
+    assert upper_bound_of_mean(damage, CLIP)[0] == upper_bound_of_mean(np.minimum(damage, CLIP), CLIP)[0] > 0.02
 
 
 def test_bounds_move_with_the_order_of_examples_but_stay_above_the_mean() -> None:
     damage = rng(3).normal(0.01, 0.2, size=500)
-    bounds = [betting_bound(order, CLIP)[0] for order in (damage, damage[::-1])]
+    bounds = [upper_bound_of_mean(order, CLIP)[0] for order in (damage, damage[::-1])]
     assert all(bound > damage.mean() for bound in bounds)
 
 
@@ -48,4 +52,4 @@ def test_bounds_move_with_the_order_of_examples_but_stay_above_the_mean() -> Non
 )
 def test_what_cannot_be_tested_is_an_error(arguments: tuple[np.ndarray, float, float]) -> None:
     with pytest.raises(StatisticsError):
-        betting_p(*arguments)
+        p_value_of_mean_at_least(*arguments)

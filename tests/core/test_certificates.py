@@ -13,7 +13,7 @@ from headcount.core.certificate import Certificate, certify_task, join_verdicts
 from headcount.core.errors import ArtifactError, DataError, OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
-from headcount.core.stats.metric_parts import f1, perplexity, ratio, total_of
+from headcount.core.stats.metric_parts import f1, find_metric_of_sums, perplexity, ratio
 from headcount.runs.report.certificates import describe_clip, describe_smallest_margin, describe_verdict, headline
 
 ONE_POINT = Margin.parse("1pt")
@@ -135,7 +135,7 @@ def test_margins_that_do_not_fit_are_refused() -> None:
     random = rng(2).integers(0, 2, (2, 400))
     chance = replace(confusions(*random), metric="Matthews correlation")
     with pytest.raises(OptionError, match="may be 0"):
-        certify_task(chance, chance, total_of("Matthews correlation"), Margin.parse("1%"))
+        certify_task(chance, chance, find_metric_of_sums("Matthews correlation"), Margin.parse("1%"))
 
 
 def test_different_examples_and_metrics_without_parts_are_refused() -> None:

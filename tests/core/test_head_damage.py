@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from drawn import rng
 
-from headcount.core.damage import Damage, enough_examples, judge_damage
+from headcount.core.damage import Damage, examples_needed_for_harmless_head, judge_damage
 from headcount.core.errors import DataError, OptionError
 from headcount.core.heads import Head
-from headcount.core.stats.betting import betting_p, fewest_values
+from headcount.core.stats.betting import fewest_zeros_to_refute, p_value_of_mean_at_least
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.core.tolerance import Tolerance
 
@@ -25,7 +25,7 @@ def rare_harm(n: int, number: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("n", [64, 256, 1024])
 def test_rare_harm_is_called_safe_in_at_most_5_percent(n: int) -> None:
-    p = betting_p(rare_harm(n, 600, n), 0.02, 2.0)
+    p = p_value_of_mean_at_least(rare_harm(n, 600, n), 0.02, 2.0)
     assert (p <= 0.05).mean() <= 0.05
     families = [benjamini_hochberg(part).min() <= 0.05 for part in p.reshape(60, 10)]
     assert np.mean(families) <= 0.1, "of ten heads that all do harm, one that is called safe is an error of the whole family"
@@ -36,14 +36,14 @@ def test_rare_harm_is_called_safe_in_at_most_5_percent(n: int) -> None:
 def test_a_head_without_damage_on_1500_examples_is_safe_among_harmful_ones() -> None:
     damage = np.column_stack([np.zeros(1500), rare_harm(1500, 31, 0) + 0.05])
     verdicts = judge_damage(heads(32), Damage(damage), tolerance=0.02, method="ablation")
-    assert verdicts.safe_heads == (Head("", 0, 0),) and verdicts.reason == "" and verdicts.n_missing == 0
+    assert verdicts.safe_heads == (Head("", 0, 0),) and verdicts.reason == "" and verdicts.n_missing_for_harmless_head == 0
     assert verdicts["L0H0"].bound < 0.0061 and verdicts["L0H0"].cost == 0
 
 
 def test_verdict_bound_and_correction_come_from_one_bet() -> None:
     damage = rng(1).normal(0.0, 0.1, (900, 8)) + np.linspace(0, 0.04, 8)
     verdicts = judge_damage(heads(8), Damage(damage), tolerance=0.02)
-    p = betting_p(damage, 0.02, 2.0)
+    p = p_value_of_mean_at_least(damage, 0.02, 2.0)
     np.testing.assert_allclose([row.p for row in verdicts.rows], p)
     np.testing.assert_allclose([row.q for row in verdicts.rows], benjamini_hochberg(p))
     for row in verdicts.rows:
@@ -58,14 +58,18 @@ def test_damage_beyond_the_clip_counts_as_the_clip() -> None:
 
 
 def test_too_few_examples_give_no_verdict_and_say_how_many_are_missing() -> None:
-    fewest = fewest_values(0.02, 2.0, 0.05)
-    assert betting_p(np.zeros((fewest, 1)), 0.02, 2.0)[0] <= 0.05 < betting_p(np.zeros((fewest - 1, 1)), 0.02, 2.0)[0]
+    fewest = fewest_zeros_to_refute(0.02, 2.0, 0.05)
+    assert (
+        p_value_of_mean_at_least(np.zeros((fewest, 1)), 0.02, 2.0)[0]
+        <= 0.05
+        < p_value_of_mean_at_least(np.zeros((fewest - 1, 1)), 0.02, 2.0)[0]
+    )
     assert np.log(0.05) / np.log(1 - 0.02 / 2) < fewest < 500
     few = judge_damage(heads(4), Damage(np.zeros((fewest - 1, 4))), tolerance=0.02)
     assert few.reason == f"a verdict needs at least {fewest} examples; there are {fewest - 1}" and {row.safe for row in few.rows} == {None}
     assert all(0 < row.bound < 0.03 for row in few.rows), "the bound exists whatever the number of examples"
-    assert few.n_missing == enough_examples(4) - (fewest - 1)
-    enough = np.column_stack([np.zeros(enough_examples(4)), np.ones((enough_examples(4), 3))])
+    assert few.n_missing_for_harmless_head == examples_needed_for_harmless_head(4) - (fewest - 1)
+    enough = np.column_stack([np.zeros(examples_needed_for_harmless_head(4)), np.ones((examples_needed_for_harmless_head(4), 3))])
     assert judge_damage(heads(4), Damage(enough), tolerance=0.02).safe_heads == (Head("", 0, 0),)
     assert not judge_damage(heads(4), Damage(enough[1:]), tolerance=0.02).safe_heads, "one example fewer is not enough"
 
@@ -89,12 +93,12 @@ def test_documents_are_bet_on_as_means() -> None:
         documents = np.repeat(np.arange(600), 8)
         verdicts = judge_damage(heads(1), Damage(np.repeat(shared, 8, axis=0), None, documents), tolerance=0.02)
         wrong.append(bool(verdicts.rows[0].safe))
-        assert verdicts.n == verdicts.n_documents == 600 and verdicts.n_examples == 4800
+        assert verdicts.n_examples_or_documents == verdicts.n_documents == 600 and verdicts.n_examples == 4800
     assert np.mean(wrong) <= 0.05
     few = Damage(np.zeros((4000, 1)), None, np.arange(4000) % 29)
     assert "documents; there are 29" in judge_damage(heads(1), few, tolerance="1.9").reason
     assert judge_damage(heads(1), few, tolerance="1.9").rows[0].safe is None
-    mean = Damage(np.array([[3.0], [1.0], [0.5]]), None, np.array([7, 7, 2])).clipped_means(Tolerance(0.02))
+    mean = Damage(np.array([[3.0], [1.0], [0.5]]), None, np.array([7, 7, 2])).clipped_damage(Tolerance(0.02))
     assert mean.tolist() == [[1.5], [0.5]], "each example is clipped before its document's mean, in the order of the first examples"
 
 

@@ -12,7 +12,7 @@ import pytest
 from headcount.core.certificate import bound_of_metric
 from headcount.core.margin import Margin
 from headcount.core.stats import betting, quality_loss
-from headcount.core.stats.metric_parts import total_of
+from headcount.core.stats.metric_parts import find_metric_of_sums
 
 
 def run(experiments: Iterable[coverage.Experiment]) -> list[coverage.Row]:
@@ -36,7 +36,7 @@ def test_a_bound_that_is_too_narrow_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_harm_that_is_cut_off_too_early_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rare harm that counts for less than it is looks safe."""
-    monkeypatch.setattr(betting, "_clip", lambda values, clip: np.minimum(values, 0.25).reshape(len(values), -1))
+    monkeypatch.setattr(betting, "_clip_to_columns", lambda values, clip: np.minimum(values, 0.25).reshape(len(values), -1))
     assert not kept(run(coverage.betting_experiments((1024,), 300)))
 
 
@@ -55,7 +55,7 @@ def test_the_fewest_gains_that_tango_certifies_are_those_of_a_full_search() -> N
     rate = 0.0
     for number in range(n + 1):
         for gains in range(number + 1):
-            if coverage.PairedCounts(n, number - gains, gains).p_above(-margin) <= coverage.ALPHA:
+            if coverage.PairedCounts(n, number - gains, gains).p_value_of_at_most(-margin) <= coverage.ALPHA:
                 lost = (share + margin) / 2 / share
                 ways = coverage.special.binom(n, number) * coverage.special.binom(number, gains)
                 rate += ways * share**number * (1 - share) ** (n - number) * lost ** (number - gains) * (1 - lost) ** gains
@@ -82,7 +82,7 @@ def test_without_unseen_changes_the_bootstrap_errs_more_often(monkeypatch: pytes
 
 def test_unseen_changes_raise_the_upper_bound_alone() -> None:
     dense, small = coverage.Documents().draw(np.random.default_rng(0), 512)
-    total = total_of("accuracy")
+    total = find_metric_of_sums("accuracy")
     assert total is not None
     bound = bound_of_metric(dense, small, total, Margin.parse("5pt"))
     quiet = bound_of_metric(dense, dense, total, Margin.parse("5pt"))

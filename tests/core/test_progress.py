@@ -15,7 +15,7 @@ from toys import shared, task
 import headcount as hc
 from headcount.core import progress as progress_module
 from headcount.core.errors import OptionError
-from headcount.core.progress import hide_inner_progress, show_progress, watch_work
+from headcount.core.progress import hide_inner_progress, show_progress, show_progress_by_stage
 
 CALLS: dict[str, Callable[..., Any]] = {
     "score": lambda progress, _out: hc.score(shared("encoder"), task("encoder", 8), progress=progress),
@@ -80,7 +80,7 @@ def test_only_the_outermost_call_shows_a_bar(terminal: Terminal) -> None:
         assert outer is not None and inner is None
     with hide_inner_progress(), show_progress(True, "inner") as inner:
         assert inner is None
-    with watch_work(True) as begin:
+    with show_progress_by_stage(True) as begin:
         for work in ("first", "second"):
             advance = begin(work)
             assert advance is not None

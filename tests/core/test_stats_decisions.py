@@ -21,14 +21,14 @@ def test_corrections(p: np.ndarray) -> None:
     np.testing.assert_allclose(significance.benjamini_hochberg(p), oracle.false_discovery_control(p), rtol=1e-12)
     assert (p <= significance.benjamini_hochberg(p) + 1e-15).all()
     assert (significance.benjamini_hochberg(p) <= significance.bonferroni(p) + 1e-15).all()
-    np.testing.assert_array_equal(significance.adjust(p, "none"), p)
+    np.testing.assert_array_equal(significance.adjust_p_values(p, "none"), p)
 
 
 def test_corrections_refuse() -> None:
     with pytest.raises(StatisticsError, match=r"\[0, 1\]"):
         significance.bonferroni([1.2])
     with pytest.raises(StatisticsError, match="Known: bh"):
-        significance.adjust([0.1], "holm")  # type: ignore[arg-type]
+        significance.adjust_p_values([0.1], "holm")  # type: ignore[arg-type]
 
 
 # Hall's transform

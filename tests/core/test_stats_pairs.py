@@ -82,33 +82,35 @@ def test_the_t_interval_is_scipys() -> None:
 
 def test_away_from_zero_is_scipys_and_knows_values_without_spread() -> None:
     values, errors = rng().normal(size=20), rng(1).random(20) + 0.1
-    np.testing.assert_allclose(significance.away_from_zero(values, errors, 12), 2 * oracle.t.sf(np.abs(values / errors), 12), rtol=1e-12)
-    np.testing.assert_allclose(significance.away_from_zero(values, errors, np.inf), 2 * oracle.norm.sf(np.abs(values / errors)), rtol=1e-12)
-    assert significance.away_from_zero([0.0, 1e-9, -3.0, 0.0], [0.0, 0.0, 0.0, 1.0], 5).tolist() == [1.0, 0.0, 0.0, 1.0]
+    np.testing.assert_allclose(significance.p_values_of_zero(values, errors, 12), 2 * oracle.t.sf(np.abs(values / errors), 12), rtol=1e-12)
+    np.testing.assert_allclose(
+        significance.p_values_of_zero(values, errors, np.inf), 2 * oracle.norm.sf(np.abs(values / errors)), rtol=1e-12
+    )
+    assert significance.p_values_of_zero([0.0, 1e-9, -3.0, 0.0], [0.0, 0.0, 0.0, 1.0], 5).tolist() == [1.0, 0.0, 0.0, 1.0]
     drawn = rng(2).normal(size=(4000, 6))
-    p = significance.away_from_zero(drawn.mean(1), drawn.std(1, ddof=1) / np.sqrt(6), 5)
+    p = significance.p_values_of_zero(drawn.mean(1), drawn.std(1, ddof=1) / np.sqrt(6), 5)
     assert abs((p < 0.05).mean() - 0.05) < 0.01
     for bad in (([1.0], [-1.0], 5), ([1.0], [1.0], 0), ([1.0], [1.0, 2.0], 5), ([1.0], [np.nan], 5)):
         with pytest.raises(StatisticsError):
-            significance.away_from_zero(*bad)
+            significance.p_values_of_zero(*bad)
 
 
 @pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
 def test_sign_flip_is_exact_for_few_examples(alternative: str) -> None:
     values = rng(4).normal(0.3, 1, size=(10, 3))
-    found = significance.sign_flip(values, seed=0, alternative=alternative)  # type: ignore[arg-type]
+    found = significance.sign_flip_p_value(values, seed=0, alternative=alternative)  # type: ignore[arg-type]
     known = oracle.permutation_test(
         (values,), lambda x, axis: x.mean(axis), permutation_type="samples", n_resamples=np.inf, alternative=alternative, axis=0
     )
     np.testing.assert_allclose(found, known.pvalue, rtol=1e-12)
-    assert significance.sign_flip(values[:, 0], seed=0, alternative=alternative) == found[0]  # type: ignore[arg-type]
+    assert significance.sign_flip_p_value(values[:, 0], seed=0, alternative=alternative) == found[0]  # type: ignore[arg-type]
 
 
 def test_sign_flip_error_rate_and_power() -> None:
-    null = significance.sign_flip(rng(0).laplace(size=(60, 2000)), seed=0, repeats=999)
+    null = significance.sign_flip_p_value(rng(0).laplace(size=(60, 2000)), seed=0, repeats=999)
     assert 0.035 <= (null <= 0.05).mean() <= 0.065
-    assert significance.sign_flip(rng(0).normal(1, 1, size=60), seed=0) == 1e-4
-    drawn = significance.sign_flip(rng(1).normal(0.2, 1, size=60), seed=0)
+    assert significance.sign_flip_p_value(rng(0).normal(1, 1, size=60), seed=0) == 1e-4
+    drawn = significance.sign_flip_p_value(rng(1).normal(0.2, 1, size=60), seed=0)
     assert drawn == pytest.approx(t_interval(rng(1).normal(0.2, 1, size=60)).p, abs=0.02)
 
 
@@ -203,13 +205,13 @@ def test_agreement_of_a_cheap_score() -> None:
 @pytest.mark.parametrize("level", [0.0, 1.0, 1.5])
 def test_a_level_lies_between_0_and_1(level: float) -> None:
     with pytest.raises(StatisticsError, match="between 0 and 1"):
-        ranks.rank_sets(np.zeros((3, 2)), seed=0, level=level)
+        ranks.rank_confidence_sets(np.zeros((3, 2)), seed=0, level=level)
 
 
 @pytest.mark.parametrize("seed", [-1, 0.5, "a"])
 def test_a_seed_is_a_whole_number(seed: object) -> None:
     with pytest.raises(StatisticsError, match="seed must be"):
-        resampling.bootstrap(planted(5, [0.0, 1.0], 1.0), seed=seed)  # type: ignore[arg-type]
+        resampling.bootstrap_scores(planted(5, [0.0, 1.0], 1.0), seed=seed)  # type: ignore[arg-type]
 
 
 def test_importing_needs_neither_torch_nor_scipy() -> None:

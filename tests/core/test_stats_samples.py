@@ -132,22 +132,22 @@ def test_samples_cannot_be_changed() -> None:
 def test_bootstrap_is_deterministic_and_ignores_empty_groups() -> None:
     samples = planted(50, [0.0, 1.0, 2.0], 1.0)
     hollow = Samples(np.insert(samples.sums, 7, 0.0, axis=0), np.insert(samples.weights, 7, 0.0, axis=0))
-    first = resampling.bootstrap(samples, seed=3, repeats=100)
-    np.testing.assert_array_equal(first, resampling.bootstrap(samples, seed=3, repeats=100))
-    np.testing.assert_array_equal(first, resampling.bootstrap(hollow, seed=3, repeats=100))
-    assert not np.array_equal(first, resampling.bootstrap(samples, seed=4, repeats=100))
+    first = resampling.bootstrap_scores(samples, seed=3, repeats=100)
+    np.testing.assert_array_equal(first, resampling.bootstrap_scores(samples, seed=3, repeats=100))
+    np.testing.assert_array_equal(first, resampling.bootstrap_scores(hollow, seed=3, repeats=100))
+    assert not np.array_equal(first, resampling.bootstrap_scores(samples, seed=4, repeats=100))
 
 
 def test_bootstrap_in_chunks_equals_bootstrap_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = planted(40, np.arange(6.0), 1.0)
-    whole = resampling.bootstrap(samples, seed=1, repeats=300)
+    whole = resampling.bootstrap_scores(samples, seed=1, repeats=300)
     monkeypatch.setattr("headcount.core.stats.resampling._CELLS", 40 * 7)
-    np.testing.assert_allclose(resampling.bootstrap(samples, seed=1, repeats=300), whole, rtol=1e-12)
+    np.testing.assert_allclose(resampling.bootstrap_scores(samples, seed=1, repeats=300), whole, rtol=1e-12)
 
 
 def test_bootstrap_spread_is_the_standard_error() -> None:
     samples = planted(200, [0.0, 5.0], 2.0)
-    drawn = resampling.bootstrap(samples, seed=0, repeats=8000)
+    drawn = resampling.bootstrap_scores(samples, seed=0, repeats=8000)
     np.testing.assert_allclose(drawn.std(0), samples.stderr(), rtol=0.03)
     np.testing.assert_allclose(drawn.mean(0), samples.means(), atol=0.01)
 
@@ -156,10 +156,10 @@ def test_a_rare_head_gets_a_mean_in_every_resample() -> None:
     weights = np.ones((30, 2))
     weights[3:, 1] = 0.0
     samples = Samples.of(rng().normal(size=(30, 2)) * (weights > 0), weights)
-    assert np.isfinite(resampling.bootstrap(samples, seed=0, repeats=500)).all()
+    assert np.isfinite(resampling.bootstrap_scores(samples, seed=0, repeats=500)).all()
     weights[1:, 1] = 0.0
     with pytest.raises(StatisticsError, match="head 1 has data in 1 group"):
-        resampling.bootstrap(Samples.of(np.ones((30, 2)) * (weights > 0), weights), seed=0)
+        resampling.bootstrap_scores(Samples.of(np.ones((30, 2)) * (weights > 0), weights), seed=0)
 
 
 def ratio(means: np.ndarray) -> np.ndarray:
@@ -173,9 +173,9 @@ def test_pseudovalues_are_those_of_the_jackknife() -> None:
     np.testing.assert_allclose(found.means(), ratio(samples.means()))
     left = np.array([ratio(np.delete(samples.sums, g, axis=0).mean(0)) for g in range(80)])
     np.testing.assert_allclose(found.stderr(), np.sqrt(79 / 80 * ((left - left.mean(0)) ** 2).sum(0)), rtol=1e-10)
-    np.testing.assert_allclose(resampling.bootstrap(samples, seed=0, combine=ratio).std(0), found.stderr(), rtol=0.1)
+    np.testing.assert_allclose(resampling.bootstrap_scores(samples, seed=0, combine=ratio).std(0), found.stderr(), rtol=0.1)
     with pytest.raises(StatisticsError, match="one number per head"):
-        resampling.bootstrap(samples, seed=0)
+        resampling.bootstrap_scores(samples, seed=0)
     with pytest.raises(StatisticsError, match="combine must turn"):
         resampling.pseudovalues(samples, lambda means: means)
 
@@ -184,30 +184,30 @@ def test_pseudovalues_are_those_of_the_jackknife() -> None:
 
 
 def test_ranks_break_ties_like_scores() -> None:
-    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], ties=range(4)).tolist() == [3, 1, 2, 4]
-    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], ties=[3, 2, 1, 0]).tolist() == [3, 2, 1, 4]
-    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], higher_is_keep=False, ties=range(4)).tolist() == [2, 3, 4, 1]
+    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], tie_ranks=range(4)).tolist() == [3, 1, 2, 4]
+    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], tie_ranks=[3, 2, 1, 0]).tolist() == [3, 2, 1, 4]
+    assert ranks.ranks([1.0, 3.0, 3.0, 0.0], higher_is_keep=False, tie_ranks=range(4)).tolist() == [2, 3, 4, 1]
     many = rng().integers(0, 2, size=500).astype(float)
     ties = rng().permutation(500)
     expected = sorted(range(500), key=lambda head: (-many[head], ties[head]))
-    assert np.argsort(ranks.ranks(many, ties=ties)).tolist() == expected
+    assert np.argsort(ranks.ranks(many, tie_ranks=ties)).tolist() == expected
     assert abs(np.corrcoef(ranks.ranks(np.ones(500)), np.arange(500))[0, 1]) < 0.2, "no order of positions unless it is named"
 
 
 def test_rank_sets_find_heads_that_differ_and_leave_ties_open() -> None:
     means = np.array([3.0, 2.9, 0.0, 5.0, 0.0, 1.5])
     samples = planted(200, means, 0.5)
-    found = ranks.rank_sets(samples.group_values(), seed=0)
+    found = ranks.rank_confidence_sets(samples.group_pseudovalues(), seed=0)
     assert found is not None
     assert found.low.tolist() == [2, 2, 5, 1, 5, 4] and found.high.tolist() == [3, 3, 6, 1, 6, 4]
-    turned = ranks.rank_sets(-samples.group_values(), seed=0, higher_is_keep=False)
+    turned = ranks.rank_confidence_sets(-samples.group_pseudovalues(), seed=0, higher_is_keep=False)
     np.testing.assert_array_equal(turned, found)
-    same = ranks.rank_sets(np.tile([1.0, 1.0, 0.0], (20, 1)), seed=0)
+    same = ranks.rank_confidence_sets(np.tile([1.0, 1.0, 0.0], (20, 1)), seed=0)
     assert same is not None and same.low.tolist() == [1, 1, 3] and same.high.tolist() == [2, 2, 3], (
         "what no example moves differs or is equal"
     )
-    assert ranks.rank_sets(np.ones((1, 3)), seed=0) is None
-    assert ranks.rank_sets(np.ones((2, ranks.MOST_RANKED + 1)), seed=0) is None
+    assert ranks.rank_confidence_sets(np.ones((1, 3)), seed=0) is None
+    assert ranks.rank_confidence_sets(np.ones((2, ranks.MOST_RANKED + 1)), seed=0) is None
 
 
 @pytest.mark.parametrize(("n", "kind"), [(64, "normal"), (64, "skewed"), (64, "rare"), (256, "rare")])
@@ -222,7 +222,7 @@ def test_rank_sets_cover_all_heads_jointly(n: int, kind: str) -> None:
             "skewed": lambda random=random, means=means: means + 0.3 * (random.gamma(1.0, 1.0, (n, 6)) - 1),
             "rare": lambda random=random, means=means: (random.random((n, 6)) < means / 2) * 2.0,
         }
-        found = ranks.rank_sets(draws[kind](), seed=trial, repeats=200)
+        found = ranks.rank_confidence_sets(draws[kind](), seed=trial, repeats=200)
         assert found is not None
         truth = ranks.ranks(means)
         hits.append(((found.low <= truth) & (truth <= found.high)).all())
@@ -232,13 +232,13 @@ def test_rank_sets_cover_all_heads_jointly(n: int, kind: str) -> None:
 def test_units_have_the_mean_of_their_members() -> None:
     units = [(2, 3), (0, 1)]
     assert ranks.unit_means(np.array([0.0, 9.0, 3.0, 3.0]), units).tolist() == [3.0, 4.5]
-    assert ranks.to_heads(np.array([1.0, 2.0]), units).tolist() == [2, 2, 1, 1]
+    assert ranks.spread_to_heads(np.array([1.0, 2.0]), units).tolist() == [2, 2, 1, 1]
 
 
 def test_values_of_groups_have_the_mean_and_the_spread_of_the_score() -> None:
     weights = rng(1).integers(1, 5, (400, 1)).astype(float)
     samples = Samples.of(rng(2).gamma(1.0, 1.0, (400, 3)), weights)
-    values = samples.group_values()
+    values = samples.group_pseudovalues()
     np.testing.assert_allclose(values.mean(0), samples.means())
     np.testing.assert_allclose(values.std(0, ddof=1) / np.sqrt(len(values)), samples.stderr())
 

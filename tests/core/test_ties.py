@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headcount.core.heads import Head, tie_order
+from headcount.core.heads import Head, hashed_tie_ranks
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.core.stats.samples import Samples
@@ -28,7 +28,7 @@ def test_the_order_follows_seed_and_address_alone() -> None:
     assert backwards.ranking() == EQUAL.ranking()
     fewer = Scores(HEADS[::2], EQUAL.values[::2])
     assert fewer.ranking() == [head for head in EQUAL.ranking() if head in fewer.heads]
-    assert sorted(tie_order(HEADS)) == list(range(144))
+    assert sorted(hashed_tie_ranks(HEADS)) == list(range(144))
 
 
 def test_every_ranking_breaks_ties_alike() -> None:

@@ -116,7 +116,7 @@ def start(what: Callable[[], Any], hook: Callable[[str, Path], None] | None = No
         os.close(reads)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if hook is not None:
-            files.before = hook
+            files.before_disk_change = hook
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             code, told = _done(what)

@@ -52,7 +52,7 @@ def replace_model(model: nn.Module, target: Path, number: int | None) -> int:
         if counted == number:
             grid.crash("", path)
 
-    files.before = count
+    files.before_disk_change = count
     watch(target.parent, count)
     hc.save(model, target, overwrite=True)
     return counted
@@ -123,7 +123,7 @@ def test_a_reader_between_the_renames_finishes_them(
         if operation == "rename" and path == target.resolve() and not target.exists():
             read.append(equal(weights_of(hc.load(target)), weights_of(new)))
 
-    monkeypatch.setattr(files, "before", look)
+    monkeypatch.setattr(files, "before_disk_change", look)
     hc.save(new, target, overwrite=True)
     assert read == [True]
     assert equal(weights_of(hc.load(target)), weights_of(new))
@@ -131,7 +131,7 @@ def test_a_reader_between_the_renames_finishes_them(
 
 
 def test_a_folder_that_its_user_removed_does_not_come_back(shm: Path) -> None:
-    complete, _ = folders._temporary_names((shm / "model").resolve())
+    complete, _ = folders._temporary_paths_of_new_and_old((shm / "model").resolve())
     complete.mkdir()
     folders.finish_replacement(shm / "model")
     assert not (shm / "model").exists()

@@ -61,7 +61,7 @@ class Command:
             step("block", Path())
             return measure(*given)
 
-        files.before, stream._measure_within_memory = step, measured
+        files.before_disk_change, stream._measure_within_memory = step, measured
 
     def _send(self, kind: str) -> None:
         (self.shm / "sent").write_text(str(time.monotonic()))
@@ -77,7 +77,7 @@ class Command:
 
         def counted() -> int:
             measure = stream._measure_within_memory
-            files.before = lambda *_: seen.append("")
+            files.before_disk_change = lambda *_: seen.append("")
             stream._measure_within_memory = lambda *given: (seen.append(""), measure(*given))[1]
             assert main([*self.line(self.shm / "counted"), "--quiet"]) == 0
             return len(seen)

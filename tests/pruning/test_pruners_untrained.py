@@ -15,7 +15,7 @@ from toys import build, configured, examples, own_labels, shared, task, unbiased
 
 import headcount as hc
 from headcount.core.errors import HeadcountError, PlanError
-from headcount.core.heads import tie_order
+from headcount.core.heads import hashed_tie_ranks
 from headcount.data.evaluate import evaluate
 from headcount.data.metrics import PERPLEXITY
 from headcount.data.share_above_chance import chance_of
@@ -128,7 +128,7 @@ def test_ties_fall_by_a_hash_of_the_address() -> None:
     heads = list(hc.HeadMap.of(model))
     for method in ("rank", "surgeon rivals=no rounds=1", "fisher"):
         assert len(kept(model, chosen(model, method, 5, task("encoder", N)))) == 5
-    first = sorted(zip(tie_order(heads), map(str, heads), strict=True))[:5]
+    first = sorted(zip(hashed_tie_ranks(heads), map(str, heads), strict=True))[:5]
     assert kept(model, chosen(model, "rank", 5, task("encoder", N))) == {name for _, name in first}
 
 

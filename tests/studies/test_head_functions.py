@@ -14,7 +14,7 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.core.errors import DataError
 from headcount.core.figure import BarFigure, HeatMap
-from headcount.core.stats.margins import hypergeometric_chance, several_marks_chance, trend
+from headcount.core.stats.chance import count_heads_with_several_marks, hypergeometric_chance, rank_correlation
 from headcount.models.tiny.build import tiny_model
 from headcount.studies._measure.roles_importance import draw_orders_within, permute_groups
 
@@ -85,18 +85,18 @@ def test_counts_against_chance() -> None:
     assert hypergeometric_chance(2, 32, 8, 8).p == 1
     apart = np.zeros((2, 32), dtype=bool)
     apart[0, :16] = apart[1, 16:] = True
-    number, chance = several_marks_chance(apart, seed=0)
+    number, chance = count_heads_with_several_marks(apart, seed=0)
     assert number == 0 and chance.p < 0.01 and chance.expected == pytest.approx(8, abs=0.2) and chance.low < 8 < chance.high
 
 
 def test_a_trend_over_layers() -> None:
     layers = np.repeat(np.arange(4), 8)
     rng = np.random.default_rng(0)
-    rho, p = trend(layers, layers + 0.1 * rng.normal(size=32), seed=0)
+    rho, p = rank_correlation(layers, layers + 0.1 * rng.normal(size=32), seed=0)
     assert rho == pytest.approx(stats.spearmanr(layers, layers + 0.0).statistic, abs=0.1) and p < 0.001
-    p_values = [trend(layers, rng.normal(size=32), seed=seed, repeats=199)[1] for seed in range(200)]
+    p_values = [rank_correlation(layers, rng.normal(size=32), seed=seed, repeats=199)[1] for seed in range(200)]
     assert 0.01 <= np.mean(np.array(p_values) <= 0.05) <= 0.1, "a trend by chance in one of twenty"
-    assert trend(layers, np.ones(32), seed=0) == (0.0, 1.0)
+    assert rank_correlation(layers, np.ones(32), seed=0) == (0.0, 1.0)
 
 
 def test_permutations_within_layers_say_nothing_of_a_role_that_fills_layers() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.figure import LineFigure
-from headcount.core.metric_range import range_of_metric, shift_interval
+from headcount.core.metric_range import range_of_metric, score_interval_from_change
 from headcount.core.stats.seed_scores import SeedScores
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PEARSON, PERPLEXITY, TOKEN_ACCURACY
 from headcount.studies.pruning_curve import _difference_figure, _score_by_share_removed_figure
@@ -34,7 +34,7 @@ def evaluation(metric: str, value: float) -> Evaluation:
     ],
 )
 def test_an_interval_ends_where_the_metric_does(metric: str, dense: float, expected: tuple[float, float]) -> None:
-    assert shift_interval(evaluation(metric, dense), CHANGE) == pytest.approx(expected)
+    assert score_interval_from_change(evaluation(metric, dense), CHANGE) == pytest.approx(expected)
 
 
 def test_an_interval_over_seeds_ends_there_too() -> None:
@@ -64,7 +64,7 @@ def test_the_curve_shows_scores_in_range_and_the_difference_shows_what_is_tested
         joint=CHANGE,
         against_random=None,
         kept_by_kind={},
-        band=shift_interval(evaluation("accuracy", 0.99), CHANGE),
+        band=score_interval_from_change(evaluation("accuracy", 0.99), CHANGE),
         dense=0.99,
     )
     curve, difference = _score_by_share_removed_figure([row], "accuracy", n=100), _difference_figure([row], "accuracy", n=100)

@@ -87,7 +87,11 @@ def test_documents_are_named_by_the_task_and_kept() -> None:
     scores = hc.score(model, named, "ablation", split="report", limit=30)
     assert scores.damage is not None and scores.damage.n_documents == 6 and len(scores.damage.losses) == 30
     verdicts = scores.judge_heads()
-    assert verdicts.n == 6 and "documents; there are 6" in verdicts.reason and {row.safe for row in verdicts.rows} == {None}
+    assert (
+        verdicts.n_examples_or_documents == 6
+        and "documents; there are 6" in verdicts.reason
+        and {row.safe for row in verdicts.rows} == {None}
+    )
     assert evaluate(model, named, limit=9).documents is not None and evaluate(model, data).documents is None
     content, arrays = pack_scores(scores)
     back = unpack_scores(Artifact(ArtifactKey("damage", "ablation", {}), content, arrays))
@@ -147,10 +151,10 @@ def test_a_bound_holds_as_it_is_written() -> None:
 
 def test_the_demo_marks_heads_of_its_entailment_model_safe() -> None:
     from headcount.app.jobs.demo import JUDGED, SIZES
-    from headcount.core.damage import enough_examples
+    from headcount.core.damage import examples_needed_for_harmless_head
 
     model = hc.load("demo/entailment")
-    assert JUDGED["entailment"] is None and SIZES["entailment"][0] >= enough_examples(32), (
+    assert JUDGED["entailment"] is None and SIZES["entailment"][0] >= examples_needed_for_harmless_head(32), (
         "the demo reads as many examples as verdicts need"
     )
     data = hc.open_task(f"demo/entailment(size={SIZES['entailment'][0]})", model, hc.load_tokenizer("demo/entailment"))

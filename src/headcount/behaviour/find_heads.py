@@ -25,9 +25,9 @@ from headcount.behaviour.measure import check_finite
 from headcount.behaviour.views import corpus_examples, view_name
 from headcount.core.errors import DataError, UnsupportedModel
 from headcount.core.head_list import ALIGNMENT, HeadList, SetScore
-from headcount.core.heads import AttentionBlock, Head, tie_order
+from headcount.core.heads import AttentionBlock, Head, hashed_tie_ranks
 from headcount.core.progress import Progress
-from headcount.core.stats.betting import betting_bound
+from headcount.core.stats.betting import upper_bound_of_mean
 from headcount.data.checks import check_batch, check_finite_weights
 from headcount.data.stream import Reading, stream
 from headcount.data.task import CollatedExamples
@@ -113,7 +113,7 @@ class HeadSearch:
         choosing, testing = self.halves.choosing, self.halves.testing
         advance = _Advance(progress, self.n_readings)
         alone = self._score_sets([(head,) for head in self.heads], choosing, advance)[..., 0].mean(0)
-        order = tie_order(self.heads, self.seed)
+        order = hashed_tie_ranks(self.heads, self.seed)
         ranking = sorted(range(len(self.heads)), key=lambda i: (-alone[i], order[i]))
         ranked = [self.heads[i] for i in ranking]
         sets = [tuple(ranked[:size]) for size in range(1, min(len(ranked), MOST_HEADS) + 1)]
@@ -235,5 +235,7 @@ class _SetScorer:
 def _set_score(heads: Sequence[Head], scores: Float[np.ndarray, " example"]) -> SetScore:
     """Returns the mean score of a set over examples; both ends of its interval are bounds by betting, which hold for any scores in [0, 1]."""
     tail = (1 + LEVEL) / 2
-    low, high = (sign * float(betting_bound(sign * (2 * scores - 1), 1.0, tail)[0]) for sign in (-1, 1))  # of 2 · score − 1, in [−1, 1]
+    low, high = (
+        sign * float(upper_bound_of_mean(sign * (2 * scores - 1), 1.0, tail)[0]) for sign in (-1, 1)
+    )  # of 2 · score − 1, in [−1, 1]
     return SetScore(n_heads=len(heads), score=float(scores.mean()), low=(1 + low) / 2, high=(1 + high) / 2)

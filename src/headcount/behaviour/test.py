@@ -13,7 +13,7 @@ from headcount.core.definition import TAU
 from headcount.core.heads import Head
 from headcount.core.role_table import MARGIN, POSITIONAL_ACCURACY, RoleScore
 from headcount.core.stats.hall import Skewness, inverse_hall_transform
-from headcount.core.stats.significance import sign_flip
+from headcount.core.stats.significance import sign_flip_p_value
 from headcount.core.stats.totals import Totals
 
 
@@ -83,7 +83,7 @@ def run_bias_test(totals: RoleTotals, tau: float, *, level: float, seed: int) ->
     samples, bias, stderr = part.samples(), part.mean(), part.stderr()
     n, skewness = totals.sentences[columns], totals.skewness.value()[columns]
     quantile = special.stdtrit(n - 1, (1 + level) / 2)
-    flipped = sign_flip(samples.sums - tau * samples.weights, seed=seed, repeats=999, alternative="greater")
+    flipped = sign_flip_p_value(samples.sums - tau * samples.weights, seed=seed, repeats=999, alternative="greater")
     p, p_t = bias_p_values(bias, stderr, n, skewness, tau)
     half = np.where(stderr > 0, 0.5, 1.0)
     low = np.minimum(bias - stderr * inverse_hall_transform(quantile, n, skewness), bias * ((1 - level) / 2 / half) ** (1 / n))

@@ -40,50 +40,50 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
         OutOfMemory: memory ran out, in whatever words a library says so.
     """
     parameters = signature(function)
-    owner = function.__qualname__.removesuffix(".__init__")
+    owner_name = function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)
     def _check_and_call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             bound = parameters.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{owner}() {error}") from None
+            raise TypeError(f"{owner_name}() {error}") from None
         hints = _hints_of(function)
         for name, value in bound.arguments.items():
             if name in hints:
-                _check_argument(Option(name, hints[name], None, "", Bounds(minimum=MINIMUM.get(name)), False), value, owner)
-        with typed_memory_errors(owner):
+                _check_argument(Option(name, hints[name], None, "", Bounds(minimum=MINIMUM.get(name)), False), value, owner_name)
+        with typed_memory_errors(owner_name):
             return function(*args, **kwargs)
 
     return _check_and_call
 
 
-def _check_argument(argument: Option, value: object, owner: str) -> None:
+def _check_argument(argument: Option, value: object, owner_name: str) -> None:
     """Raises OptionError or UnknownName unless a value fits the annotation of an argument."""
-    if _fits(argument.type, value, argument.bounds):
+    if _fits_type_and_bounds(argument.type, value, argument.bounds):
         return
     if argument.choices and isinstance(value, str):
-        raise unknown_name_error(f"{argument.name} of {owner}", value, map(format_value, argument.choices))
+        raise unknown_name_error(f"{argument.name} of {owner_name}", value, map(format_value, argument.choices))
     text = repr(value)
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
     members = union_members(argument.type)
     remedies = [REMEDIES[name] for member in members if (name := getattr(member, "__name__", "")) in REMEDIES]
-    if isinstance(value, str) and any(_is_list(member) for member in members):
+    if isinstance(value, str) and any(_is_list_type(member) for member in members):
         remedies.append(f"write [{value!r}]")
-    raise OptionError("; ".join([f"option {argument.name} of {owner} must be {argument.type_label}", f"got {text}", *remedies[:1]]))
+    raise OptionError("; ".join([f"option {argument.name} of {owner_name} must be {argument.type_label}", f"got {text}", *remedies[:1]]))
 
 
-def _is_list(hint: Any) -> bool:
+def _is_list_type(hint: Any) -> bool:
     """Whether an annotation is a list, a sequence or an iterable of something."""
     origin = get_origin(hint)
     return isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping)
 
 
-def _fits(hint: Any, value: Any, bounds: Bounds) -> bool:
+def _fits_type_and_bounds(hint: Any, value: Any, bounds: Bounds) -> bool:
     """Whether a value is of an annotated type. True is no number, an int is a float, and a text is no list of texts."""
     members, origin, arguments = union_members(hint), get_origin(hint), get_args(hint)
     if len(members) > 1:
-        return any(_fits(member, value, bounds) for member in members)
+        return any(_fits_type_and_bounds(member, value, bounds) for member in members)
     if hint is Any or hint is object:
         return True
     if origin is Literal:
@@ -96,9 +96,11 @@ def _fits(hint: Any, value: Any, bounds: Bounds) -> bool:
         return callable(value)
     if origin is not None and issubclass(origin, Mapping):
         key_type, entry_type = arguments
-        return isinstance(value, Mapping) and all(_fits(key_type, key, bounds) and _fits(entry_type, value[key], bounds) for key in value)
-    if _is_list(hint):
+        return isinstance(value, Mapping) and all(
+            _fits_type_and_bounds(key_type, key, bounds) and _fits_type_and_bounds(entry_type, value[key], bounds) for key in value
+        )
+    if _is_list_type(hint):
         is_list = (hasattr(value, "__iter__") or hasattr(value, "__getitem__")) and not isinstance(value, str | bytes | Mapping)
         entries = value if isinstance(value, list | tuple | set | frozenset) else ()
-        return is_list and all(_fits(arguments[0], entry, bounds) for entry in entries)
+        return is_list and all(_fits_type_and_bounds(arguments[0], entry, bounds) for entry in entries)
     return isinstance(value, origin or hint)

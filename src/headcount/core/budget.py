@@ -12,9 +12,11 @@ from headcount.core.heads import Head
 from headcount.core.options import option
 
 PruningUnit = Literal["kv_group", "even"]
-SIZES = ("keep", "fraction", "parameters", "kv_bytes", "latency")
+SizeField = Literal["keep", "fraction", "parameters", "kv_bytes", "latency"]
+LimitField = Literal["parameters", "kv_bytes", "latency"]
+SIZES: tuple[SizeField, ...] = ("keep", "fraction", "parameters", "kv_bytes", "latency")
 """The fields of a budget that say how much stays; one of them is set at most."""
-LIMITS = ("parameters", "kv_bytes", "latency")
+LIMITS: tuple[LimitField, ...] = ("parameters", "kv_bytes", "latency")
 """The sizes that are no number of heads."""
 
 
@@ -69,14 +71,14 @@ class Budget:
             raise unknown_name_error("unit of a budget", str(self.unit), get_args(PruningUnit))
 
     @property
-    def size(self) -> tuple[str, float] | None:
+    def size(self) -> tuple[SizeField, float] | None:
         """The size that is given, as the name of its field and its value; None where a method decides."""
         return next(((name, getattr(self, name)) for name in SIZES if getattr(self, name) is not None), None)
 
     @property
-    def limit(self) -> tuple[str, float] | None:
+    def limit(self) -> tuple[LimitField, float] | None:
         """The limit of parameters, kv_bytes or latency; None where heads are counted."""
-        return self.size if self.size is not None and self.size[0] in LIMITS else None
+        return next(((name, getattr(self, name)) for name in LIMITS if getattr(self, name) is not None), None)
 
     def heads(self, total: int) -> int:
         """Returns how many heads of `total` stay.
@@ -92,7 +94,7 @@ class Budget:
             return max(1, round(self.fraction * total))
         assert isinstance(self.keep, int)
         if self.keep > total:
-            raise _keep_error(self.keep, f"from 1 to {total}")
+            raise _invalid_keep_error(self.keep, f"from 1 to {total}")
         return self.keep
 
     def resized(self, keep: int | float | str) -> Budget:
@@ -124,14 +126,15 @@ def _parse_share(keep: Any) -> float | None:
         return None
     if isinstance(keep, Real) and not isinstance(keep, Integral) and 0 < float(keep) < 1:
         return float(keep)
-    raise _keep_error(keep, "from 1 on")
+    raise _invalid_keep_error(keep, "from 1 on")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _keep_error(keep: Any, numbers: str) -> PlanError:
+def _invalid_keep_error(keep: Any, permitted_numbers: str) -> PlanError:
     return PlanError(
-        f"keep must be a whole number of heads {numbers}, or a share of them, a float above 0 and below 1 such as 0.25, or '25%'; got {keep!r}"
+        f"keep must be a whole number of heads {permitted_numbers}, or a share of them, a float above 0 and below 1 such as 0.25, "
+        f"or '25%'; got {keep!r}"
     )

@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Float
 
 from headcount.core.errors import ArtifactError, DataError, OptionError
-from headcount.core.evaluation import Evaluation, interval, is_right_or_wrong
+from headcount.core.evaluation import Evaluation, examples_are_right_or_wrong, score_interval
 from headcount.core.margin import Margin
-from headcount.core.metric_range import point_of
-from headcount.core.stats.metric_parts import Total, worsen_parts
+from headcount.core.metric_range import size_of_one_point
+from headcount.core.stats.metric_parts import MetricOfSums, parts_if_all_wrong
 from headcount.core.stats.quality_loss import BettingLoss, BootstrapLoss, QualityLoss, TangoLoss
 from headcount.core.stats.samples import make_generator
 
@@ -70,9 +70,9 @@ class QualityBound:
     reason: str = ""
 
     @property
-    def point(self) -> float:
+    def size_of_one_point(self) -> float:
         """One point of what is measured."""
-        return point_of(self.quantity)
+        return size_of_one_point(self.quantity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def join_verdicts(verdicts: Sequence[Verdict]) -> Verdict | None:
 def certify_task(
     dense: Evaluation,
     small: Evaluation,
-    total: Total | None,
+    metric_of_sums: MetricOfSums | None,
     margin: Margin | None = None,
     *,
     loss_margin: Margin | None = None,
@@ -197,7 +197,7 @@ def certify_task(
     Args:
         dense: The evaluation of the dense model.
         small: The evaluation of the smaller model.
-        total: Turns summed parts into the metric (`Metric.total`); None for a task without a metric.
+        metric_of_sums: Turns summed parts into the metric (`Metric.total`); None for a task without a metric.
         margin: How much worse it may be; None gives the bound alone.
         loss_margin: How much larger the loss may be, as a share of the dense model's; None leaves the loss out of the verdict.
         seed: Seeds the resampling.
@@ -207,7 +207,7 @@ def certify_task(
         OptionError: the margin does not fit what is measured.
     """
     check_comparable(dense, small)
-    if dense.value is not None and (total is None or dense.parts is None or small.parts is None):
+    if dense.value is not None and (metric_of_sums is None or dense.parts is None or small.parts is None):
         raise DataError(
             f"{dense.metric} is not known example by example, so that no bound can be given; use a metric with parts (`Metric.parts`)"
         )
@@ -216,10 +216,12 @@ def certify_task(
         raise OptionError(f"loss_margin must be a share of the dense model's loss, such as '1%'; got {loss_margin}")
     by_loss = bound_of_loss(dense, small, loss_margin) if has_metric else None
     quality = (
-        bound_of_metric(dense, small, total, margin, seed=seed) if has_metric and total is not None else bound_of_loss(dense, small, margin)
+        bound_of_metric(dense, small, metric_of_sums, margin, seed=seed)
+        if has_metric and metric_of_sums is not None
+        else bound_of_loss(dense, small, margin)
     )
     flips: dict[str, tuple[int, ...]] = {}
-    if is_right_or_wrong(dense) and is_right_or_wrong(small) and dense.parts is not None and small.parts is not None:
+    if examples_are_right_or_wrong(dense) and examples_are_right_or_wrong(small) and dense.parts is not None and small.parts is not None:
         gap = small.parts[:, 0] - dense.parts[:, 0]
         flips = {name: tuple(np.flatnonzero(gap * sign > 0).tolist()) for name, sign in (("right_to_wrong", -1), ("wrong_to_right", 1))}
     n_documents = None if dense.documents is None else len(np.unique(dense.documents))
@@ -240,63 +242,65 @@ def check_comparable(dense: Evaluation, small: Evaluation) -> None:
         raise DataError("a bound needs 2 examples or more, got 1; read more of the report split")
 
 
-def loss_of_metric(dense: Evaluation, small: Evaluation, total: Total, *, seed: int = 0) -> QualityLoss:
+def loss_of_metric(dense: Evaluation, small: Evaluation, metric_of_sums: MetricOfSums, *, seed: int = 0) -> QualityLoss:
     """Returns the test of how much a metric loses: Tango for right and wrong, betting for perplexity, else by resampling."""
     assert dense.parts is not None and small.parts is not None
     if dense.metric == "perplexity":
-        return _perplexity_loss(dense, small)
-    if dense.documents is None and is_right_or_wrong(dense) and is_right_or_wrong(small):
+        return _loss_of_log_perplexity(dense, small)
+    if dense.documents is None and examples_are_right_or_wrong(dense) and examples_are_right_or_wrong(small):
         return TangoLoss(dense.parts[:, 0], small.parts[:, 0])
     metric = dense.metric
-    is_known = worsen_parts(metric, small.parts[:1]) is not None
+    is_known = parts_if_all_wrong(metric, small.parts[:1]) is not None
     return BootstrapLoss(
         dense.parts,
         small.parts,
-        total,
+        metric_of_sums,
         higher_is_better=dense.higher_is_better,
-        worsen=(lambda parts: np.asarray(worsen_parts(metric, parts))) if is_known else None,
+        worsen=(lambda parts: np.asarray(parts_if_all_wrong(metric, parts))) if is_known else None,
         documents=dense.documents,
         seed=seed,
     )
 
 
-def bound_of_metric(dense: Evaluation, small: Evaluation, total: Total, margin: Margin | None = None, *, seed: int = 0) -> QualityBound:
+def bound_of_metric(
+    dense: Evaluation, small: Evaluation, metric_of_sums: MetricOfSums, margin: Margin | None = None, *, seed: int = 0
+) -> QualityBound:
     """Returns the bound of the metric, and the verdict against the margin if there is one."""
     assert dense.value is not None and small.value is not None
-    test = loss_of_metric(dense, small, total, seed=seed)
+    test = loss_of_metric(dense, small, metric_of_sums, seed=seed)
     if isinstance(test, BettingLoss):
         return _bound_of_perplexity(test, dense, small, margin)
     low, high = test.one_sided_bounds(LEVEL)
-    relative = test.relative_bound(LEVEL) if isinstance(test, BootstrapLoss) else high / dense.value if dense.value > 0 else None
+    relative = test.relative_upper_bound(LEVEL) if isinstance(test, BootstrapLoss) else high / dense.value if dense.value > 0 else None
     bound = QualityBound(dense.metric, dense.value, small.value, test.estimate, high, relative, low, test.procedure)
-    bound = replace(bound, reason=_why_undecidable(dense, test))
+    bound = replace(bound, reason=_reason_against_verdict(dense, test))
     if margin is None:
         return bound
     size = margin.of_metric(dense.metric, dense.value)
     with_margin = replace(bound, margin=str(margin), margin_size=size)
     if margin.share is not None:
-        _check_relative(dense, total, margin)
+        _check_relative_margin(dense, metric_of_sums, margin)
         if isinstance(test, BootstrapLoss):
-            return _judge(with_margin, test.relative(margin.share), 0.0, dense.n_examples)
-    return _judge(with_margin, test, size, dense.n_examples)
+            return _add_verdict(with_margin, test.against_share_of_dense(margin.share), 0.0, dense.n_examples)
+    return _add_verdict(with_margin, test, size, dense.n_examples)
 
 
 def bound_of_loss(dense: Evaluation, small: Evaluation, margin: Margin | None = None) -> QualityBound:
     """Returns the bound of the mean loss, the damage of each example clipped, and the verdict against the margin if there is one."""
     clip = TOKEN_CLIP if dense.metric == "perplexity" else CLIP
-    damage = _mean_over_documents(np.clip(small.losses - dense.losses, -clip, clip), dense.documents)
-    test = BettingLoss(_shuffle(damage, dense.data), clip)
+    damage = _document_means(np.clip(small.losses - dense.losses, -clip, clip), dense.documents)
+    test = BettingLoss(_shuffle_by_data_hash(damage, dense.data), clip)
     low, high = test.one_sided_bounds(LEVEL)
     bound = QualityBound(
         "loss", dense.loss, small.loss, test.estimate, high, high / dense.loss if dense.loss > 0 else None, low, test.procedure, clip
     )
-    bound = replace(bound, reason=_why_undecidable(dense, test))
+    bound = replace(bound, reason=_reason_against_verdict(dense, test))
     if margin is None:
         return bound
     if margin.share is None:
         raise OptionError(f"a loss has no points; give its margin as a share of the dense model's loss, such as '1%'; got {margin}")
     size = margin.of_metric("loss", dense.loss)
-    return _judge(replace(bound, margin=str(margin), margin_size=size), test, size, dense.n_examples)
+    return _add_verdict(replace(bound, margin=str(margin), margin_size=size), test, size, dense.n_examples)
 
 
 def _bound_of_perplexity(test: BettingLoss, dense: Evaluation, small: Evaluation, margin: Margin | None) -> QualityBound:
@@ -307,31 +311,31 @@ def _bound_of_perplexity(test: BettingLoss, dense: Evaluation, small: Evaluation
     bound = QualityBound(
         dense.metric, dense.value, small.value, loss, dense.value * high, high, dense.value * low, test.procedure, TOKEN_CLIP
     )
-    bound = replace(bound, reason=_why_undecidable(dense, test))
+    bound = replace(bound, reason=_reason_against_verdict(dense, test))
     if margin is None:
         return bound
     size = margin.of_metric(dense.metric, dense.value)
-    return _judge(replace(bound, margin=str(margin), margin_size=size), test, log1p(size / dense.value), dense.n_examples)
+    return _add_verdict(replace(bound, margin=str(margin), margin_size=size), test, log1p(size / dense.value), dense.n_examples)
 
 
-def _judge(bound: QualityBound, test: QualityLoss, margin: float, n_examples: int) -> QualityBound:
+def _add_verdict(bound: QualityBound, test: QualityLoss, margin_of_test: float, n_examples: int) -> QualityBound:
     """Returns the bound with the verdict of a test at a margin in the units of the test.
 
     The number of examples that would decide is one of examples also where the test counts documents.
     """
-    p_certified, p_worse = test.p_value_of_at_least(margin), test.p_value_of_at_most(margin)
+    p_certified, p_worse = test.p_value_of_at_least(margin_of_test), test.p_value_of_at_most(margin_of_test)
     alpha, reason = 1 - LEVEL, bound.reason
-    if bound.clip is not None and margin >= bound.clip:
+    if bound.clip is not None and margin_of_test >= bound.clip:
         reason = f"the loss counts up to {bound.clip:g} nats only, and so large a margin says nothing"
     verdict: Verdict = "certified" if p_certified <= alpha else "worse" if p_worse <= alpha else "undecided"
     if reason:
         verdict = "undecided"
-    n_needed = test.examples_needed(margin) if verdict == "undecided" and not reason else None
+    n_needed = test.examples_needed(margin_of_test) if verdict == "undecided" and not reason else None
     n_needed = None if n_needed is None else ceil(n_needed * n_examples / test.n)
     return replace(bound, verdict=verdict, p=p_certified, n_needed=n_needed, reason=reason)
 
 
-def _perplexity_loss(dense: Evaluation, small: Evaluation) -> BettingLoss:
+def _loss_of_log_perplexity(dense: Evaluation, small: Evaluation) -> BettingLoss:
     """Returns the test of the mean loss per token: each window's clipped rise, weighted by its tokens."""
     assert dense.parts is not None and small.parts is not None
     windows: LossesAndTokens = dense.parts
@@ -340,15 +344,17 @@ def _perplexity_loss(dense: Evaluation, small: Evaluation) -> BettingLoss:
     if dense.documents is not None:
         _, numbers = np.unique(dense.documents, return_inverse=True)
         damage, tokens = np.bincount(numbers, damage), np.bincount(numbers, tokens)
-    return BettingLoss(_shuffle(damage / tokens.mean(), dense.data), TOKEN_CLIP * float(tokens.max() / tokens.mean()))
+    return BettingLoss(_shuffle_by_data_hash(damage / tokens.mean(), dense.data), TOKEN_CLIP * float(tokens.max() / tokens.mean()))
 
 
-def _shuffle(damage: np.ndarray, data: str) -> np.ndarray:
+def _shuffle_by_data_hash(
+    damage: Float[np.ndarray, " examples_or_documents"], data_hash: str
+) -> Float[np.ndarray, " examples_or_documents"]:
     """Returns damage in an order that the hash of the examples decides: gamblers win on a file that has its harmless examples first."""
-    return damage[make_generator(int.from_bytes(sha256(data.encode()).digest()[:8])).permutation(len(damage))]
+    return damage[make_generator(int.from_bytes(sha256(data_hash.encode()).digest()[:8])).permutation(len(damage))]
 
 
-def _mean_over_documents(damage: np.ndarray, documents: np.ndarray | None) -> np.ndarray:
+def _document_means(damage: Float[np.ndarray, " examples"], documents: np.ndarray | None) -> Float[np.ndarray, " examples_or_documents"]:
     """Returns clipped damage, as one mean per document where the data name documents."""
     if documents is None:
         return damage
@@ -356,7 +362,7 @@ def _mean_over_documents(damage: np.ndarray, documents: np.ndarray | None) -> np
     return np.bincount(numbers, damage) / np.bincount(numbers)
 
 
-def _why_undecidable(dense: Evaluation, test: QualityLoss) -> str:
+def _reason_against_verdict(dense: Evaluation, test: QualityLoss) -> str:
     """Returns why data like these give no verdict, whatever the numbers; empty where they may."""
     if dense.documents is not None and test.n < FEWEST_DOCUMENTS:
         return f"{test.n} documents are too few for a verdict, which needs {FEWEST_DOCUMENTS}"
@@ -364,13 +370,13 @@ def _why_undecidable(dense: Evaluation, test: QualityLoss) -> str:
         return ""
     if dense.n_examples < FEWEST_RESAMPLED:
         return f"{dense.n_examples} examples are too few for a verdict on {dense.metric}, which needs {FEWEST_RESAMPLED}"
-    rarest = _rarest_class(dense)
+    rarest = _n_examples_of_rarest_class(dense)
     if rarest is not None and rarest < FEWEST_OF_CLASS:
         return f"the rarest class has {rarest} examples, too few for a verdict on {dense.metric}, which needs {FEWEST_OF_CLASS}"
     return ""
 
 
-def _rarest_class(dense: Evaluation) -> int | None:
+def _n_examples_of_rarest_class(dense: Evaluation) -> int | None:
     """Returns how many examples the rarest class has; None where the metric does not count classes."""
     if dense.metric not in ("F1", "Matthews correlation") or dense.parts is None:
         return None
@@ -378,9 +384,9 @@ def _rarest_class(dense: Evaluation) -> int | None:
     return int(dense.parts.sum(0).reshape(n_classes, n_classes).sum(1).min())
 
 
-def _check_relative(dense: Evaluation, total: Total, margin: Margin) -> None:
+def _check_relative_margin(dense: Evaluation, metric_of_sums: MetricOfSums, margin: Margin) -> None:
     """Raises OptionError where a share of the dense model's metric says nothing, because it may be 0."""
-    low, high = interval(dense, total)
+    low, high = score_interval(dense, metric_of_sums)
     if low is not None and high is not None and low <= 0 <= high:
         raise OptionError(
             f"a margin of {margin} is a share of the dense model's {dense.metric}, which may be 0 (95 % {low:.3g} to {high:.3g}); "
@@ -388,17 +394,17 @@ def _check_relative(dense: Evaluation, total: Total, margin: Margin) -> None:
         )
 
 
-def disagreements(before: Certificate, now: Certificate) -> list[str]:
+def unconfirmed_statements(recorded: Certificate, repeated: Certificate) -> list[str]:
     """Returns what a certificate that was made again does not confirm, in words; nothing if it still holds.
 
     Bounds may move with rounding; they are not confirmed where they are more than a tenth higher, and a verdict where it is another one.
     """
     found = [
         f"the {which} model has other weights than when the certificate was made"
-        for which, old, new in (("smaller", before.small, now.small), ("dense", before.dense, now.dense))
+        for which, old, new in (("smaller", recorded.small, repeated.small), ("dense", recorded.dense, repeated.dense))
         if old != new
     ]
-    for old, new in zip(before.tasks, now.tasks, strict=True):
+    for old, new in zip(recorded.tasks, repeated.tasks, strict=True):
         name = old.task or "the data"
         if old.data != new.data:
             found.append(f"{name}: the examples are others ({old.n_examples} before, {new.n_examples} now)")

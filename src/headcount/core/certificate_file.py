@@ -25,7 +25,7 @@ def read_certificate(path: Path) -> Certificate:
     """
     if not path.is_file():
         raise ArtifactError(f"there is no certificate {path}; make one with headcount certify")
-    content = read_json(path, unique=True)
+    content = read_json(path, unique_names=True)
     if not isinstance(content, dict) or content.get("seal") != seal(content):
         raise ArtifactError(f"{path} is damaged or was edited: its content does not match its seal; make it again with headcount certify")
     if content.get("schema_version") != SCHEMA:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import DataError, OptionError
 from headcount.core.heads import Head
-from headcount.core.stats.betting import betting_bound, betting_p, fewest_values
+from headcount.core.stats.betting import fewest_zeros_to_refute, p_value_of_mean_at_least, upper_bound_of_mean
 from headcount.core.stats.samples import error_probability
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.core.tolerance import TOLERANCE, Tolerance
@@ -42,13 +43,17 @@ class Damage:
 
     @classmethod
     def in_hash_order(
-        cls, hashes: Sequence[bytes], losses: ArrayLike, answers: ArrayLike | None = None, documents: ArrayLike | None = None
+        cls,
+        hashes: Sequence[bytes],
+        loss_rises: ArrayLike,
+        answer_changes: ArrayLike | None = None,
+        documents: ArrayLike | None = None,
     ) -> Self:
         """Returns the damage of examples with these content hashes, in their order."""
         order = sorted(range(len(hashes)), key=lambda number: hashes[number])
         return cls(
-            np.asarray(losses, dtype=np.float32)[order],
-            None if answers is None else np.asarray(answers).astype(np.int8)[order],
+            np.asarray(loss_rises, dtype=np.float32)[order],
+            None if answer_changes is None else np.asarray(answer_changes).astype(np.int8)[order],
             None if documents is None else np.asarray(documents, dtype=np.int64)[order],
         )
 
@@ -57,7 +62,7 @@ class Damage:
         """The number of documents; None where the data name none."""
         return None if self.documents is None else len(np.unique(self.documents))
 
-    def clipped_means(self, tolerance: Tolerance) -> np.ndarray:
+    def clipped_damage(self, tolerance: Tolerance) -> Float[np.ndarray, "examples_or_documents heads"]:
         """Returns what the gamblers bet on, in the unit of the tolerance: the clipped damage of every example, or its mean over every document.
 
         Raises:
@@ -132,19 +137,19 @@ class HeadVerdicts:
         return tuple(row.head for row in self.rows if row.safe)
 
     @property
-    def n(self) -> int:
+    def n_examples_or_documents(self) -> int:
         """How many examples, or documents, were bet on."""
         return self.n_examples if self.n_documents is None else self.n_documents
 
     @property
-    def unit_name(self) -> str:
+    def unit_name(self) -> Literal["examples", "documents"]:
         """What was bet on: examples, or documents."""
         return "examples" if self.n_documents is None else "documents"
 
     @property
-    def n_missing(self) -> int:
+    def n_missing_for_harmless_head(self) -> int:
         """How many examples or documents are missing for a head that changes nothing to be safe whatever the other heads do."""
-        return max(0, self.n_enough - self.n)
+        return max(0, self.n_enough - self.n_examples_or_documents)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the verdicts as plain data."""
@@ -152,10 +157,10 @@ class HeadVerdicts:
         return {**asdict(self), "rows": rows, "clip": self.tolerance.clip}
 
 
-def enough_examples(n_heads: int, tolerance: Tolerance | None = None, level: float = LEVEL) -> int:
+def examples_needed_for_harmless_head(n_heads: int, tolerance: Tolerance | None = None, level: float = LEVEL) -> int:
     """Returns how many examples a head that changes none of them needs to be safe, whatever the other heads do."""
     size = tolerance or Tolerance.parse(TOLERANCE)
-    return fewest_values(size.size, size.clip, error_probability(level) / max(1, n_heads))
+    return fewest_zeros_to_refute(size.size, size.clip, error_probability(level) / max(1, n_heads))
 
 
 def judge_damage(
@@ -170,9 +175,9 @@ def judge_damage(
         OptionError: the tolerance is out of range, or in points where answers are not right or wrong.
     """
     size = Tolerance.parse(tolerance)
-    values = damage.clipped_means(size)
-    p, bounds = betting_p(values, size.size, size.clip), betting_bound(values, size.clip, level)
-    q, n_needed = benjamini_hochberg(p), fewest_values(size.size, size.clip, error_probability(level))
+    values = damage.clipped_damage(size)
+    p, bounds = p_value_of_mean_at_least(values, size.size, size.clip), upper_bound_of_mean(values, size.clip, level)
+    q, n_needed = benjamini_hochberg(p), fewest_zeros_to_refute(size.size, size.clip, error_probability(level))
     unit_name = "examples" if damage.documents is None else "documents"
     few_documents = FEWEST_DOCUMENTS if damage.documents is not None else 0
     least = max(n_needed, few_documents)
@@ -187,6 +192,6 @@ def judge_damage(
         n_examples=len(damage.losses),
         n_documents=damage.n_documents,
         n_needed=least,
-        n_enough=max(least, enough_examples(len(heads), size, level)),
+        n_enough=max(least, examples_needed_for_harmless_head(len(heads), size, level)),
         reason=reason,
     )

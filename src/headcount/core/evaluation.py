@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from math import sqrt
 
 import numpy as np
+from jaxtyping import Float
 
-from headcount.core.stats.documents import Documents, sum_by_document, values_by_document
+from headcount.core.stats.documents import Documents, pseudovalues_by_document, sum_by_document
 from headcount.core.stats.means import FEWEST_NONZERO, MeanDifference, mean_interval
-from headcount.core.stats.metric_parts import Total
+from headcount.core.stats.metric_parts import MetricOfSums
 from headcount.core.stats.resampling import resample_sums
 from headcount.core.stats.significance import paired_bootstrap, tango
 
@@ -75,15 +76,15 @@ class PairedDifference:
     by: str
 
 
-def compare_with(
-    dense: Evaluation, pruned: Evaluation, total: Total | None = None, *, seed: int = 0, level: float = 0.95
+def differences_of_loss_and_metric(
+    dense: Evaluation, pruned: Evaluation, metric_of_sums: MetricOfSums | None = None, *, seed: int = 0, level: float = 0.95
 ) -> dict[str, PairedDifference]:
     """Returns the paired differences of a model from the dense model on the same examples, or documents where the data name them.
 
     Args:
         dense: The evaluation of the dense model.
         pruned: The evaluation of the other model.
-        total: Turns summed parts into the metric (`Metric.total`); None compares losses only.
+        metric_of_sums: Turns summed parts into the metric (`Metric.total`); None compares losses only.
         seed: Seeds the bootstrap.
         level: The confidence of the intervals.
 
@@ -92,23 +93,32 @@ def compare_with(
     """
     shift = rise_of_loss(dense, pruned, level=level)
     differences = {"loss": PairedDifference(shift.difference, shift.low, shift.high, shift.p, "Hall's t")}
-    if dense.parts is None or pruned.parts is None or total is None:
+    if dense.parts is None or pruned.parts is None or metric_of_sums is None:
         return differences
-    if dense.documents is None and is_right_or_wrong(dense) and is_right_or_wrong(pruned):
+    if dense.documents is None and examples_are_right_or_wrong(dense) and examples_are_right_or_wrong(pruned):
         change = tango(dense.parts[:, 0], pruned.parts[:, 0], level=level)
         return {**differences, "metric": PairedDifference(change.difference, change.low, change.high, change.p, "Tango")}
-    return {**differences, "metric": compare_parts(dense.parts, pruned.parts, total, documents=dense.documents, seed=seed, level=level)}
+    return {
+        **differences,
+        "metric": bootstrap_metric_difference(dense.parts, pruned.parts, metric_of_sums, documents=dense.documents, seed=seed, level=level),
+    }
 
 
-def compare_parts(
-    dense: np.ndarray, pruned: np.ndarray, total: Total, *, documents: Documents = None, seed: int = 0, level: float = 0.95
+def bootstrap_metric_difference(
+    dense_parts: Float[np.ndarray, "examples parts"],
+    pruned_parts: Float[np.ndarray, "examples parts"],
+    metric_of_sums: MetricOfSums,
+    *,
+    documents: Documents = None,
+    seed: int = 0,
+    level: float = 0.95,
 ) -> PairedDifference:
     """Returns the difference of a metric of summed parts [examples, parts], by a paired bootstrap over examples, or over documents.
 
     Where fewer than `FEWEST_NONZERO` of these changed, there is no interval and no p-value: resampling cannot see what did not occur.
     """
-    before, after = (count_documents(parts, documents) for parts in (dense, pruned))
-    change, by = paired_bootstrap(before, after, total, seed=seed, level=level), "paired bootstrap"
+    before, after = (parts_by_document(parts, documents) for parts in (dense_parts, pruned_parts))
+    change, by = paired_bootstrap(before, after, metric_of_sums, seed=seed, level=level), "paired bootstrap"
     if (before != after).any(axis=1).sum() < FEWEST_NONZERO:
         return PairedDifference(change.difference, None, None, None, by)
     return PairedDifference(change.difference, change.low, change.high, change.p, by)
@@ -116,34 +126,34 @@ def compare_parts(
 
 def rise_of_loss(dense: Evaluation, pruned: Evaluation, *, level: float = 0.95) -> MeanDifference:
     """Returns the change of the mean loss on the same examples, by the t statistic with Hall's transform over examples, or over documents."""
-    return mean_interval(values_by_document(pruned.losses - dense.losses, dense.documents), level=level)
+    return mean_interval(pseudovalues_by_document(pruned.losses - dense.losses, dense.documents), level=level)
 
 
-def count_documents(parts: np.ndarray, documents: Documents) -> np.ndarray:
+def parts_by_document(parts: Float[np.ndarray, "examples parts"], documents: Documents) -> Float[np.ndarray, "examples_or_documents parts"]:
     """Returns parts by document where the data name documents, else by example."""
     return parts if documents is None else sum_by_document(parts, documents)
 
 
-def interval(evaluation: Evaluation, total: Total | None) -> tuple[float | None, float | None]:
+def score_interval(evaluation: Evaluation, metric_of_sums: MetricOfSums | None) -> tuple[float | None, float | None]:
     """Returns the 95 % interval of the metric by bootstrap over examples, or documents, or that of the mean loss; None where undefined."""
     if evaluation.value is None:
         if evaluation.n_examples < 2:
             return None, None
-        shift = mean_interval(values_by_document(evaluation.losses, evaluation.documents))
+        shift = mean_interval(pseudovalues_by_document(evaluation.losses, evaluation.documents))
         return shift.low, shift.high
-    if total is None or evaluation.parts is None:
+    if metric_of_sums is None or evaluation.parts is None:
         return None, None
-    parts = count_documents(evaluation.parts, evaluation.documents)
+    parts = parts_by_document(evaluation.parts, evaluation.documents)
     if len(parts) < 2:
         return None, None
-    resampled = total(resample_sums(parts, 0, N_RESAMPLES))
+    resampled = metric_of_sums(resample_sums(parts, 0, N_RESAMPLES))
     if not np.isfinite(resampled).all():
         return None, None
     low, high = np.quantile(resampled, [0.025, 0.975])
     return float(low), float(high)
 
 
-def is_right_or_wrong(evaluation: Evaluation) -> bool:
+def examples_are_right_or_wrong(evaluation: Evaluation) -> bool:
     """Whether every example is simply right or wrong, so that pairs of answers can be counted."""
     return (
         evaluation.metric == "accuracy"

@@ -41,7 +41,7 @@ class Axis:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Returns the axis that its plain data describe."""
-        return cls(**{name: _to_tuples(value) for name, value in values.items()})
+        return cls(**{name: _lists_to_tuples(value) for name, value in values.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Line:
     is_control: bool = False
     start: tuple[float, float] | tuple[()] = ()
 
-    def join_start(self) -> Line:
+    def with_start_as_point(self) -> Line:
         """Returns the line with its start as a point of its own, which has no interval."""
         if not self.start:
             return self
@@ -140,15 +140,15 @@ class Figure:
     @property
     def has_values(self) -> bool:
         """Whether there is a value to draw."""
-        return any(value is not None for value in self._mark_values())
+        return any(value is not None for value in self._drawn_values())
 
-    def _mark_values(self) -> Iterator[float | None]:
+    def _drawn_values(self) -> Iterator[float | None]:
         """Yields what is drawn: the value of every mark, None where it is not defined."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the figure as plain data; `kind` says which figure it is."""
-        return {"kind": self.kind, **_to_lists(asdict(self))}
+        return {"kind": self.kind, **_tuples_to_lists(asdict(self))}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Figure:
@@ -156,15 +156,15 @@ class Figure:
         if values["kind"] not in KINDS:
             raise ValueError(f"no kind of figure '{values['kind']}'. Known: {', '.join(KINDS)}")
         cls = KINDS[values["kind"]]
-        return cls(**{field.name: cls._read(field.name, values[field.name]) for field in fields(cls) if field.name in values})
+        return cls(**{field.name: cls._parse_field(field.name, values[field.name]) for field in fields(cls) if field.name in values})
 
     @classmethod
-    def _read(cls, name: str, value: Any) -> Any:
-        if name in cls.parts:
-            return tuple(cls.parts[name](**{key: _to_tuples(entry) for key, entry in part.items()}) for part in value)
-        return Axis.from_dict(value) if isinstance(value, dict) else _to_tuples(value)
+    def _parse_field(cls, field_name: str, value: Any) -> Any:
+        if field_name in cls.parts:
+            return tuple(cls.parts[field_name](**{key: _lists_to_tuples(entry) for key, entry in part.items()}) for part in value)
+        return Axis.from_dict(value) if isinstance(value, dict) else _lists_to_tuples(value)
 
-    def _check_lengths(self, label: str, length: int, *columns: Sequence[Any]) -> None:
+    def _check_columns(self, label: str, length: int, *columns: Sequence[Any]) -> None:
         """Raises ValueError unless all columns have so many entries, and all numbers are finite."""
         if any(len(column) != length for column in columns):
             raise ValueError(f"'{label}' of figure '{self.name}' has columns of different length: {length}, {[*map(len, columns)]}")
@@ -173,7 +173,7 @@ class Figure:
 
     def _check_interval(self, label: str, length: int, low: Values, high: Values) -> None:
         if low or high:
-            self._check_lengths(label, length, low, high)
+            self._check_columns(label, length, low, high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +186,12 @@ class LineFigure(Figure):
     lines: tuple[Line, ...]
     references: tuple[Reference, ...] = ()
 
-    def _mark_values(self) -> Iterator[float | None]:
+    def _drawn_values(self) -> Iterator[float | None]:
         return (y for line in self.lines for y in line.y)
 
     def __post_init__(self) -> None:
         for line in self.lines:
-            self._check_lengths(line.label, len(line.x), line.x, line.y)
+            self._check_columns(line.label, len(line.x), line.x, line.y)
             self._check_interval(line.label, len(line.x), line.low, line.high)
 
 
@@ -207,12 +207,12 @@ class BarFigure(Figure):
     is_stacked: bool = False
     is_horizontal: bool = False
 
-    def _mark_values(self) -> Iterator[float | None]:
+    def _drawn_values(self) -> Iterator[float | None]:
         return (value for series in self.bars for value in series.values)
 
     def __post_init__(self) -> None:
         for series in self.bars:
-            self._check_lengths(series.label, len(self.categories), series.values)
+            self._check_columns(series.label, len(self.categories), series.values)
             self._check_interval(series.label, len(self.categories), series.low, series.high)
 
 
@@ -242,17 +242,17 @@ class HeatMap(Figure):
     is_diverging: bool = False
     missing_label: str = "not defined"
 
-    def _mark_values(self) -> Iterator[float | None]:
+    def _drawn_values(self) -> Iterator[float | None]:
         return (value for row in self.values for value in row)
 
     def __post_init__(self) -> None:
-        self._check_lengths("values", len(self.rows), self.values)
+        self._check_columns("values", len(self.rows), self.values)
         for row, values in zip(self.rows, self.values, strict=True):
-            self._check_lengths(row, len(self.columns), values)
+            self._check_columns(row, len(self.columns), values)
         if self.marks:
-            self._check_lengths("marks", len(self.rows), self.marks)
+            self._check_columns("marks", len(self.rows), self.marks)
             for row, marks in zip(self.rows, self.marks, strict=True):
-                self._check_lengths(row, len(self.columns), marks)
+                self._check_columns(row, len(self.columns), marks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,12 +264,12 @@ class ScatterFigure(Figure):
 
     groups: tuple[Points, ...]
 
-    def _mark_values(self) -> Iterator[float | None]:
+    def _drawn_values(self) -> Iterator[float | None]:
         return (y for group in self.groups for y in group.y)
 
     def __post_init__(self) -> None:
         for group in self.groups:
-            self._check_lengths(group.label, len(group.x), group.x, group.y, *([group.names] if group.names else []))
+            self._check_columns(group.label, len(group.x), group.x, group.y, *([group.names] if group.names else []))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,25 +282,25 @@ class Histogram(Figure):
     edges: tuple[float, ...]
     groups: tuple[Counts, ...]
 
-    def _mark_values(self) -> Iterator[float | None]:
+    def _drawn_values(self) -> Iterator[float | None]:
         return (number or None for group in self.groups for number in group.counts)
 
     def __post_init__(self) -> None:
-        self._check_lengths("edges", len(self.edges), self.edges)
+        self._check_columns("edges", len(self.edges), self.edges)
         if any(high <= low for low, high in zip(self.edges, self.edges[1:], strict=False)):
             raise ValueError(f"the edges of histogram '{self.name}' must rise")
         for group in self.groups:
-            self._check_lengths(group.label, len(self.edges) - 1, group.counts)
+            self._check_columns(group.label, len(self.edges) - 1, group.counts)
 
 
 KINDS: Mapping[str, type[Figure]] = {cls.kind: cls for cls in (LineFigure, BarFigure, HeatMap, ScatterFigure, Histogram)}
 
 
-def _to_tuples(value: Any) -> Any:
-    return tuple(_to_tuples(entry) for entry in value) if isinstance(value, list | tuple) else value
+def _lists_to_tuples(value: Any) -> Any:
+    return tuple(_lists_to_tuples(entry) for entry in value) if isinstance(value, list | tuple) else value
 
 
-def _to_lists(value: Any) -> Any:
+def _tuples_to_lists(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _to_lists(entry) for name, entry in value.items()}
-    return [_to_lists(entry) for entry in value] if isinstance(value, tuple | list) else value
+        return {name: _tuples_to_lists(entry) for name, entry in value.items()}
+    return [_tuples_to_lists(entry) for entry in value] if isinstance(value, tuple | list) else value

@@ -28,7 +28,7 @@ class Problem(NamedTuple):
     text: str
 
 
-def before(operation: str, path: Path) -> None:
+def before_disk_change(operation: str, path: Path) -> None:
     """Called before every operation that changes the disk, so that fault tests can fail or crash there."""
 
 
@@ -73,7 +73,7 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def absolute_path(path: str | Path) -> str:
+def absolute_path_if_exists(path: str | Path) -> str:
     """Returns the absolute path of an existing file or folder; any other text unchanged."""
     try:
         return str(Path(path).absolute()) if Path(path).exists() else str(path)
@@ -81,22 +81,23 @@ def absolute_path(path: str | Path) -> str:
         return str(path)
 
 
-def opened_model_entry(name: str | Path) -> dict[str, str]:
+def model_path_entry(model: str | Path) -> dict[Literal["model"], str]:
     """Returns the absolute path of a model folder under the key `model`; empty for hub ids and embedded models, which their name identifies."""
-    return {"model": absolute_path(name)} if absolute_path(name) != str(name) or Path(name).is_absolute() else {}
+    return {"model": absolute_path_if_exists(model)} if absolute_path_if_exists(model) != str(model) or Path(model).is_absolute() else {}
 
 
-def model_to_reopen(name: str, config: Mapping[str, object]) -> str:
-    """Returns where to open the model of a run again: the path in `config["opened"]`, else its name."""
-    opening = config.get("opened")
-    return opening.get("model", name) if isinstance(opening, Mapping) else name
+def model_path_or_name(model_name: str, run_config: Mapping[str, object]) -> str:
+    """Returns where to open the model of a run again: the path in `run_config["opened"]`, else its name."""
+    opening = run_config.get("opened")
+    return opening.get("model", model_name) if isinstance(opening, Mapping) else model_name
 
 
-def read_json(path: Path, *, unique: bool = False, remedy: str = FOLDER) -> Any:
-    """Returns the content of a JSON file of bounded size; raises ArtifactError naming the file. `unique` refuses duplicate names."""
+def read_json(path: Path, *, unique_names: bool = False, remedy_if_missing: str = FOLDER) -> Any:
+    """Returns the content of a JSON file of bounded size; raises ArtifactError naming the file. `unique_names` refuses duplicate names."""
     try:
         return json.loads(
-            read_bounded(path, MAX_JSON, remedy).decode("utf-8-sig"), object_pairs_hook=fields_without_duplicates if unique else None
+            read_bounded(path, MAX_JSON, remedy_if_missing).decode("utf-8-sig"),
+            object_pairs_hook=fields_without_duplicates if unique_names else None,
         )
     except (ValueError, RecursionError) as error:
         if isinstance(error, ArtifactError):
@@ -104,11 +105,11 @@ def read_json(path: Path, *, unique: bool = False, remedy: str = FOLDER) -> Any:
         raise ArtifactError(f"{path} is no valid JSON: {error}; restore or rewrite it") from error
 
 
-def read_bounded(path: Path, max_bytes: int, remedy: str = FOLDER) -> bytes:
+def read_bounded(path: Path, max_bytes: int, remedy_if_missing: str = FOLDER) -> bytes:
     """Returns the bytes of a regular file of at most `max_bytes` bytes; raises ArtifactError naming the file, and the remedy if it is missing."""
     try:
         if not path.exists():
-            raise ArtifactError(f"{path} is missing; {remedy}")
+            raise ArtifactError(f"{path} is missing; {remedy_if_missing}")
         if not path.is_file():
             raise ArtifactError(f"{path} is no regular file; put the file itself there")
         size = path.stat().st_size
@@ -141,18 +142,18 @@ def json_bytes(content: Any) -> bytes:
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Writes a file atomically: if anything fails, the old content stays; the new content survives a power failure."""
-    fresh = path.with_name(f".{shorten_name(path.name)}.{os.getpid()}{PARTIAL}")
+    fresh = path.with_name(f".{truncate_file_name(path.name)}.{os.getpid()}{PARTIAL}")
     try:
-        before("create", fresh)
+        before_disk_change("create", fresh)
         with fresh.open("wb") as file:
-            before("write", fresh)
+            before_disk_change("write", fresh)
             file.write(content)
             file.flush()
-            before("sync", fresh)
+            before_disk_change("sync", fresh)
             os.fsync(file.fileno())
-        before("rename", path)
+        before_disk_change("rename", path)
         fresh.replace(path)
-        before("sync", path.parent)
+        before_disk_change("sync", path.parent)
         sync_path(path.parent)
     except OSError as error:
         _remove_if_possible(fresh)
@@ -168,7 +169,7 @@ def _remove_if_possible(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def shorten_name(name: str) -> str:
+def truncate_file_name(name: str) -> str:
     """Returns the first 200 bytes of a name: file systems allow 255, and prefix and suffix are added."""
     return os.fsdecode(os.fsencode(name)[:200])
 
@@ -179,9 +180,9 @@ def make_folder(path: Path) -> None:
         if path.is_dir():
             return
         make_folder(path.parent)
-        before("mkdir", path)
+        before_disk_change("mkdir", path)
         path.mkdir(exist_ok=True)
-        before("sync", path.parent)
+        before_disk_change("sync", path.parent)
         sync_path(path.parent)
     except (OSError, ValueError) as error:
         raise error if isinstance(error, ArtifactError) else ArtifactError(describe_write_error(path, error)) from error
@@ -190,7 +191,7 @@ def make_folder(path: Path) -> None:
 def move(path: Path, target: Path) -> None:
     """Renames a file, replacing one of that name."""
     try:
-        before("rename", target)
+        before_disk_change("rename", target)
         path.replace(target)
     except OSError as error:
         raise ArtifactError(describe_write_error(target, error)) from error
@@ -199,7 +200,7 @@ def move(path: Path, target: Path) -> None:
 def remove(path: Path) -> None:
     """Removes a file, if it is there."""
     try:
-        before("remove", path)
+        before_disk_change("remove", path)
         path.unlink(missing_ok=True)
     except OSError as error:
         raise ArtifactError(f"{path} could not be removed: {error}") from error
@@ -208,7 +209,7 @@ def remove(path: Path) -> None:
 def remove_folder(path: Path) -> None:
     """Removes a folder with everything in it."""
     try:
-        before("remove", path)
+        before_disk_change("remove", path)
         shutil.rmtree(path)
     except OSError as error:
         raise ArtifactError(f"{path} could not be removed: {error}") from error
@@ -218,19 +219,19 @@ def append_line(path: Path, text: str) -> None:
     """Appends a line to a log that no program reads, so that a truncated last line does no harm."""
     line = (" ".join(text.splitlines()) + "\n").encode(errors="backslashreplace")
     try:
-        before("append", path)
+        before_disk_change("append", path)
         with path.open("ab") as file:
             file.write(line)
     except OSError as error:
         raise ArtifactError(describe_write_error(path, error, len(line))) from error
 
 
-def describe_write_error(path: Path, error: Exception, needed: int | None = None) -> str:
+def describe_write_error(path: Path, error: Exception, n_bytes_needed: int | None = None) -> str:
     """Returns the message for a file that could not be written, with the free space if the disk is full."""
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return f"{path} could not be written: {error}. The previous content is unharmed."
     above = next(folder for folder in path.absolute().parents if folder.exists())
-    size = "" if needed is None else f" {needed:,} bytes are needed,"
+    size = "" if n_bytes_needed is None else f" {n_bytes_needed:,} bytes are needed,"
     return (
         f"{path} could not be written: the disk is full:{size} {shutil.disk_usage(above).free:,} are free. "
         "The previous content is unharmed; make room and run the same command again."
@@ -259,7 +260,7 @@ def check_writable(target: Path) -> None:
         raise ArtifactError(f"{target} cannot be created: {above} is not writable for you; name another path")
 
 
-def hash_path(path: Path) -> str:
+def hash_file_or_folder(path: Path) -> str:
     """Returns the hash of a file, or of the names and contents of all files of a folder."""
     digest: Any = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from headcount.core import files
 from headcount.core.errors import ArtifactError
-from headcount.core.files import PARTIAL, check_writable, describe_write_error, is_file, shorten_name, sync_path
+from headcount.core.files import PARTIAL, check_writable, describe_write_error, is_file, sync_path, truncate_file_name
 
 
-def sync_folder(folder: Path) -> None:
+def set_permissions_and_sync(folder: Path) -> None:
     """Flushes everything in a folder to the disk, with the permissions of the user's umask."""
     mask = os.umask(0)
     os.umask(mask)
@@ -44,20 +44,20 @@ def check_output_folder(target: Path, overwrite: bool, marker_file: str) -> None
 
 
 @contextmanager
-def new_folder(target: Path, *, overwrite: bool = False, marker: str = "heads.json") -> Iterator[Path]:
+def new_folder(target: Path, *, overwrite: bool = False, marker_file: str = "heads.json") -> Iterator[Path]:
     """Yields a folder that is renamed to `target` when everything in it is written, and removed if anything fails."""
     target = target.resolve()
-    check_output_folder(target, overwrite, marker)
+    check_output_folder(target, overwrite, marker_file)
     if target in (Path.cwd(), *Path.cwd().parents):
         raise ArtifactError(f"{target} is the folder you are in, which cannot be replaced; name another one")
     fresh: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        files.before("mkdir", target)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{shorten_name(target.name)}.", suffix=PARTIAL, dir=target.parent))
+        files.before_disk_change("mkdir", target)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{truncate_file_name(target.name)}.", suffix=PARTIAL, dir=target.parent))
         yield fresh
-        files.before("sync", fresh)
-        sync_folder(fresh)
+        files.before_disk_change("sync", fresh)
+        set_permissions_and_sync(fresh)
         _replace_folder(fresh, target)
     except OSError as error:
         raise ArtifactError(describe_write_error(target, error)) from error
@@ -72,15 +72,15 @@ def _replace_folder(fresh: Path, target: Path) -> None:
     After an exchange `fresh` is the old folder, which the caller removes.
     """
     if not target.exists() or not any(target.iterdir()):
-        files.before("rename", target)
+        files.before_disk_change("rename", target)
         fresh.rename(target)
     else:
-        files.before("exchange", target)
+        files.before_disk_change("exchange", target)
         if not _swap_names(fresh, target):
             _replace_in_steps(fresh, target)
-    files.before("sync", target.parent)
+    files.before_disk_change("sync", target.parent)
     sync_path(target.parent)
-    files.before("remove", fresh)
+    files.before_disk_change("remove", fresh)
 
 
 UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM)
@@ -105,23 +105,23 @@ def _swap_names(first: Path, second: Path) -> bool:
     return not code
 
 
-def _temporary_names(target: Path) -> tuple[Path, Path]:
+def _temporary_paths_of_new_and_old(target: Path) -> tuple[Path, Path]:
     """Returns the temporary names of the complete new folder and of the old one during a replacement in steps."""
-    name = f".{shorten_name(target.name)}.{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:8]}"
+    name = f".{truncate_file_name(target.name)}.{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:8]}"
     return target.with_name(f"{name}.complete"), target.with_name(f"{name}.replaced")
 
 
 def _replace_in_steps(fresh: Path, target: Path) -> None:
     """Replaces a folder by several renames; `finish_replacement` completes them if the process is killed in between."""
-    complete, replaced = _temporary_names(target)
+    complete, replaced = _temporary_paths_of_new_and_old(target)
     for leftover in (complete, replaced):  # of a process that died
         shutil.rmtree(leftover, ignore_errors=True)
-    files.before("rename", complete)
+    files.before_disk_change("rename", complete)
     fresh.rename(complete)
     try:
-        files.before("rename", replaced)
+        files.before_disk_change("rename", replaced)
         target.rename(replaced)
-        files.before("rename", target)
+        files.before_disk_change("rename", target)
         complete.rename(target)
     except BaseException as error:
         if isinstance(error, FileNotFoundError) and target.is_dir() and not complete.exists():
@@ -131,7 +131,7 @@ def _replace_in_steps(fresh: Path, target: Path) -> None:
                 replaced.rename(target)
             shutil.rmtree(complete, ignore_errors=True)
             raise
-    files.before("remove", replaced)
+    files.before_disk_change("remove", replaced)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -139,7 +139,7 @@ def finish_replacement(target: Path) -> None:
     """Completes the replacement of a folder that a killed process left unfinished; else does nothing."""
     try:
         target = target.resolve()
-        complete, replaced = _temporary_names(target)
+        complete, replaced = _temporary_paths_of_new_and_old(target)
         is_interrupted = not target.exists() and complete.is_dir() and replaced.is_dir()
     except (OSError, ValueError, RuntimeError):  # an impossible path: opening it raises the error
         return

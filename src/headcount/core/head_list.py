@@ -114,7 +114,7 @@ class HeadList:
         Raises:
             ArtifactError: the file is missing, damaged or of another version.
         """
-        content = read_json(Path(path), remedy="make one with headcount find")
+        content = read_json(Path(path), remedy_if_missing="make one with headcount find")
         version = content.get("schema_version") if isinstance(content, dict) else None
         if version != SCHEMA:
             raise ArtifactError(

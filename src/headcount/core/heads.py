@@ -50,7 +50,7 @@ class Head:
         return cls(match["stack"] or "", int(match["layer"]), int(match["index"]))
 
 
-def tie_order(heads: Sequence[Head], seed: int = 0) -> tuple[int, ...]:
+def hashed_tie_ranks(heads: Sequence[Head], seed: int = 0) -> tuple[int, ...]:
     """Returns for each head its rank among heads of equal score: by a hash of seed and address, never by position."""
     hashes = [blake2b(f"{seed} {head}".encode(), digest_size=16).digest() for head in heads]
     rank = {digest: number for number, digest in enumerate(sorted(hashes))}
@@ -201,7 +201,7 @@ class AttentionBlock:
                 "sees only the first. Use what works by gates: mask(how='zero' or 'uniform'), the importance ablation, cut."
             )
 
-    def dependents(self) -> tuple[str, ...]:
+    def dependent_tensors_and_arguments(self) -> tuple[str, ...]:
         """Returns the names of further tensors and arguments that depend on the number of heads."""
         tensors = (s.tensor.removeprefix(f"{self.path}.") for s in self.slices if s.extra)
         return (*tensors, *(twin.path.removeprefix(f"{self.path}.") for twin in self.twins), *(a.name for a in self.arguments))

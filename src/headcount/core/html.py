@@ -26,20 +26,20 @@ def html_table(columns: Sequence[str], rows: Sequence[Sequence[object]], caption
     return f"<table><caption>{escape_text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}{more}</tbody></table>"
 
 
-def html_grid(names: Sequence[str], values: Sequence[Sequence[float]], caption: str = "") -> str:
+def html_grid(row_names: Sequence[str], values: Sequence[Sequence[float]], caption: str = "") -> str:
     """Returns an HTML table of numbers as coloured cells on one scale; NaN is an empty cell."""
     finite = [value for row in values for value in row if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=1.0)
     rows = [
-        f"<tr><th>{escape_text(name)}</th>{''.join(_colour_cell(value, low, high) for value in row)}</tr>"
-        for name, row in zip(names, values, strict=True)
+        f"<tr><th>{escape_text(name)}</th>{''.join(_coloured_cell_html(value, low, high) for value in row)}</tr>"
+        for name, row in zip(row_names, values, strict=True)
     ]
     width = max((len(row) for row in values), default=0)
     head = f"<thead><tr><th></th>{''.join(f'<th>{number}</th>' for number in range(width))}</tr></thead>"
     return f"<table><caption>{escape_text(caption)}</caption>{head}<tbody>{''.join(rows)}</tbody></table>"
 
 
-def _colour_cell(value: float, low: float, high: float) -> str:
+def _coloured_cell_html(value: float, low: float, high: float) -> str:
     if not math.isfinite(value):
         return "<td></td>"
     fraction = 0.0 if high == low else (value - low) / (high - low)

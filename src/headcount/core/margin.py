@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from headcount.core.errors import OptionError
-from headcount.core.metric_range import point_of
+from headcount.core.metric_range import size_of_one_point
 
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(%|pt)\s*")
 
@@ -42,7 +42,7 @@ class Margin:
         match = _TEXT.fullmatch(margin) if isinstance(margin, str) else None
         if match is not None:
             return cls(float(match[1]), "%" if match[2] == "%" else "pt")
-        if isinstance(margin, bool) or not isinstance(margin, str | int | float) or not _is_number(margin):
+        if isinstance(margin, bool) or not isinstance(margin, str | int | float) or not _is_number_text(margin):
             raise OptionError(f"margin must be a share such as '1%' or points such as '0.5pt'; got {margin!r}")
         number = str(margin).strip()
         share = f"'{number}%' for that share of the dense model's metric"
@@ -58,15 +58,15 @@ class Margin:
         """The share of the dense model's metric; None where the margin is in points."""
         return self.size / 100 if self.unit == "%" else None
 
-    def of_metric(self, metric: str, dense: float) -> float:
-        """Returns the margin in units of a metric that has the value `dense` in the dense model."""
-        return self.size / 100 * abs(dense) if self.unit == "%" else self.size * point_of(metric)
+    def of_metric(self, metric: str, dense_value: float) -> float:
+        """Returns the margin in units of a metric that has the value `dense_value` in the dense model."""
+        return self.size / 100 * abs(dense_value) if self.unit == "%" else self.size * size_of_one_point(metric)
 
     def __str__(self) -> str:
         return f"{self.size:g}{self.unit}"
 
 
-def _is_number(text: object) -> bool:
+def _is_number_text(text: object) -> bool:
     try:
         float(str(text))
     except ValueError:

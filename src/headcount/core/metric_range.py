@@ -21,13 +21,13 @@ def range_of_metric(metric: str) -> tuple[float, float]:
     return _RANGES.get(metric, (-inf, inf))
 
 
-def point_of(metric: str) -> float:
+def size_of_one_point(metric: str) -> float:
     """Returns one point of a metric: a hundredth of accuracy, F1 and correlations, one of BLEU, chrF, perplexity and unknown metrics."""
     lowest, highest = range_of_metric(metric)
     return 0.01 if max(abs(lowest), abs(highest)) == 1 else 1.0
 
 
-def shift_interval(dense: Evaluation, change: PairedDifference) -> tuple[float | None, float | None]:
+def score_interval_from_change(dense: Evaluation, change: PairedDifference) -> tuple[float | None, float | None]:
     """Returns the score of the dense model plus the interval of the change from it, as far as the metric can have such values."""
     if change.low is None or change.high is None:
         return None, None

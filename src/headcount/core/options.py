@@ -96,7 +96,7 @@ def option(
     return field(default=default, metadata={_DECLARATION: (help, Bounds(minimum, above, maximum, below))})
 
 
-def declarations(owner: type) -> dict[str, tuple[str, Bounds]]:
+def help_and_bounds_of_fields(owner: type) -> dict[str, tuple[str, Bounds]]:
     """Returns help text and range of the fields of a dataclass that are declared with `option`, by name."""
     return {item.name: item.metadata[_DECLARATION] for item in fields(owner) if _DECLARATION in item.metadata}
 
@@ -115,7 +115,7 @@ class Configurable:
 
     def __post_init__(self) -> None:
         for declared in options_of(type(self)):
-            object.__setattr__(self, declared.name, _check_value(declared, getattr(self, declared.name), self.name))
+            object.__setattr__(self, declared.name, _to_declared_type(declared, getattr(self, declared.name), self.name))
 
     def __str__(self) -> str:
         """Returns the text that makes the object: the options that differ from their defaults."""
@@ -271,28 +271,28 @@ def union_members(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def parse_value(declared: Option, text: str | Sequence[str], owner: str) -> Any:
-    """Returns the value of an option of `owner` for its text, or for the texts of the entries of a list; making the object checks it."""
+def parse_value(declared: Option, text: str | Sequence[str], owner_name: str) -> Any:
+    """Returns the value of an option of `owner_name` for its text, or for the texts of the entries of a list; making the object checks it."""
     members = union_members(declared.type)
     if not isinstance(text, str):
         entry_type = next(get_args(member)[0] for member in members if get_origin(member) is tuple)
-        return tuple(_parse_plain(entry_type, entry) for entry in text)
+        return tuple(_parse_or_return_text(entry_type, entry) for entry in text)
     if type(None) in members and text == "none":
         return None
     for member in members:
         if get_origin(member) is tuple:
-            return tuple(_parse_plain(get_args(member)[0], word) for word in text.split("+") if word)
-        value = _parse_plain(member, text)
+            return tuple(_parse_or_return_text(get_args(member)[0], word) for word in text.split("+") if word)
+        value = _parse_or_return_text(member, text)
         if not isinstance(value, str) or member is str or get_origin(member) is Literal:
             return value
-    raise OptionError(f"option {declared.name} of {owner} must be {declared.type_label}; got {text!r}")
+    raise OptionError(f"option {declared.name} of {owner_name} must be {declared.type_label}; got {text!r}")
 
 
-def _parse_plain(hint: Any, text: str) -> Any:
+def _parse_or_return_text(hint: Any, text: str) -> Any:
     """Reads one value; text that is none of that type comes back as it is."""
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     if len(members := union_members(hint)) > 1:
-        values = [_parse_plain(member, text) for member in members]
+        values = [_parse_or_return_text(member, text) for member in members]
         return next((value for value in values if not isinstance(value, str)), text)
     if hint is bool:
         return words.get(text.lower(), text)
@@ -304,7 +304,7 @@ def _parse_plain(hint: Any, text: str) -> Any:
     return text
 
 
-def _check_value(declared: Option, value: Any, owner: str) -> Any:
+def _to_declared_type(declared: Option, value: Any, owner_name: str) -> Any:
     """Returns the value in the declared type; raises OptionError or UnknownName where it does not fit."""
     members = union_members(declared.type)
     if value is None and type(None) in members:
@@ -312,20 +312,20 @@ def _check_value(declared: Option, value: Any, owner: str) -> Any:
     number: Any = value
     for member in members:
         if get_origin(member) is tuple and isinstance(value, tuple | list):
-            if all(_is_of_kind(get_args(member)[0], entry, declared.bounds) for entry in value):
+            if all(_is_of_type(get_args(member)[0], entry, declared.bounds) for entry in value):
                 return tuple(value)
         elif get_origin(member) is Literal and value in get_args(member):
             return value
-        elif get_origin(member) is None and _is_of_kind(member, value, declared.bounds):
+        elif get_origin(member) is None and _is_of_type(member, value, declared.bounds):
             return float(number) if member is float else value
     if declared.choices:
-        raise unknown_name_error(f"{declared.name} of {owner}", format_value(value), map(format_value, declared.choices))
-    raise OptionError(f"option {declared.name} of {owner} must be {declared.type_label}; got {value!r}")
+        raise unknown_name_error(f"{declared.name} of {owner_name}", format_value(value), map(format_value, declared.choices))
+    raise OptionError(f"option {declared.name} of {owner_name} must be {declared.type_label}; got {value!r}")
 
 
-def _is_of_kind(kind: type, value: Any, bounds: Bounds) -> bool:
+def _is_of_type(plain_type: type, value: Any, bounds: Bounds) -> bool:
     """Whether a value is of a plain type, numbers within their bounds. True is no number, and an int is a float."""
-    if kind not in (int, float):
-        return isinstance(value, kind)
-    is_number = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+    if plain_type not in (int, float):
+        return isinstance(value, plain_type)
+    is_number = isinstance(value, int if plain_type is int else int | float) and not isinstance(value, bool)
     return is_number and math.isfinite(value) and bounds.contains(value)

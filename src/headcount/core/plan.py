@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 """The version of plan files."""
+WeightsHash = str
+"""The hash of the weights of a model; empty where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class MadeFor:
+class ModelIdentity:
     """The model that a plan is for: its type, how many heads each block had before any cut, and the hash of its weights where that is known."""
 
     model_type: str
     blocks: Mapping[str, int]
-    weights: str = ""
+    weights: WeightsHash = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Plan:
 
     removed: tuple[Head, ...]
     protected: frozenset[Head] = field(default_factory=frozenset)
-    made_for: MadeFor | None = field(default=None, compare=False)
+    made_for: ModelIdentity | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name, heads, kind in (("removed", self.removed, tuple), ("protected", self.protected, frozenset)):
@@ -75,7 +77,7 @@ class Plan:
         """
         if not is_file(Path(path)):
             raise ArtifactError(f"{path} is no file; name a plan that Plan.write made, or list heads: L0H3,L2H1")
-        content = read_json(Path(path), unique=True)
+        content = read_json(Path(path), unique_names=True)
         _check_fields(path, content, required={"schema_version", "removed"}, optional={"protected", "model", "headcount", "seal"})
         if "seal" in content and content["seal"] != seal(content):
             raise ArtifactError(
@@ -92,9 +94,9 @@ class Plan:
             plan = cls.removing(content["removed"], protected=content.get("protected", ()))
         except HeadcountError as error:
             raise PlanError(f"{path}: {error}") from error
-        return replace(plan, made_for=_parse_made_for(path, content["model"]) if content.get("model") is not None else None)
+        return replace(plan, made_for=_parse_model_identity(path, content["model"]) if content.get("model") is not None else None)
 
-    def write(self, path: str | Path, heads: HeadIndex | None = None, *, weights: str = "") -> None:
+    def write(self, path: str | Path, heads: HeadIndex | None = None, *, weights: WeightsHash = "") -> None:
         """Writes the plan as sealed JSON, with the shape of the model it is for (`heads`) and the hash of its weights where these are given."""
         from headcount import __version__
 
@@ -102,22 +104,22 @@ class Plan:
         content: dict[str, Any] = {"schema_version": SCHEMA, "headcount": __version__, "removed": [str(head) for head in self.removed]}
         if self.protected:
             content["protected"] = [str(head) for head in sorted(self.protected)]
-        made_for = self.made_for if heads is None else _made_for_model(heads, weights)
+        made_for = self.made_for if heads is None else _identify_model(heads, weights)
         if made_for is not None:
             content["model"] = {"model_type": made_for.model_type, "blocks": dict(made_for.blocks)}
             content["model"] |= {"weights": made_for.weights} if made_for.weights else {}
         write_json(Path(path), add_seal(content))
 
-    def check_model(self, heads: HeadIndex, weights: str = "") -> None:
+    def check_model(self, heads: HeadIndex, weights: WeightsHash = "") -> None:
         """Raises PlanError unless the model behind `heads`, with these `weights` where given, is one that the plan is for and has all its heads."""
         if self.made_for is not None:
-            _check_made_for(self.made_for, _made_for_model(heads, weights))
+            _check_same_model(self.made_for, _identify_model(heads, weights))
         present = frozenset(heads.heads)
         for head in self.removed:
             if head not in present:
                 raise _missing_head_error(head, heads)
 
-    def check(self, heads: HeadIndex, weights: str = "") -> None:
+    def check(self, heads: HeadIndex, weights: WeightsHash = "") -> None:
         """Raises PlanError unless a cut of the model behind `heads`, with these `weights` where given, can carry this plan out."""
         self.check_model(heads, weights)
         removed = frozenset(self.removed)
@@ -126,10 +128,10 @@ class Plan:
             if removed_here and not block.can_cut:
                 raise PlanError(f"{removed_here[0]} can be gated but not cut: {block.gate_only}. Evaluate this plan with gates.")
             if removed_here:
-                _check_groups(block, removed)
+                _check_equal_group_sizes(block, removed)
         for members in heads.sharing():
             if len(members) > 1:
-                _check_shared(members, removed)
+                _check_shared_kv_heads(members, removed)
 
     def kept_positions(self, block: AttentionBlock) -> tuple[int, ...]:
         """Returns the positions within the block of the heads that stay."""
@@ -145,11 +147,11 @@ class Plan:
         return notebook.html_table(("block", "heads that go"), rows, f"{len(self.removed)} heads go, {len(self.protected)} are protected")
 
 
-def _made_for_model(heads: HeadIndex, weights: str) -> MadeFor:
-    return MadeFor(heads.model_type, {block.name: block.n_original for block in heads.blocks}, weights)
+def _identify_model(heads: HeadIndex, weights: WeightsHash) -> ModelIdentity:
+    return ModelIdentity(heads.model_type, {block.name: block.n_original for block in heads.blocks}, weights)
 
 
-def _check_made_for(planned: MadeFor, actual: MadeFor) -> None:
+def _check_same_model(planned: ModelIdentity, actual: ModelIdentity) -> None:
     """Raises PlanError unless the model that a plan is for and the actual one have the same type, blocks and, if known, weights."""
     if planned.model_type != actual.model_type:
         raise PlanError(
@@ -177,13 +179,13 @@ def _check_fields(path: str | Path, content: Any, *, required: set[str], optiona
         raise ArtifactError(f"{path} {wrong[0]}; a plan has {', '.join(sorted(required))}, and may have {', '.join(sorted(optional))}")
 
 
-def _parse_made_for(path: str | Path, content: Any) -> MadeFor:
+def _parse_model_identity(path: str | Path, content: Any) -> ModelIdentity:
     _check_fields(path, content, required={"model_type", "blocks"}, optional={"weights"})
     blocks, weights = content["blocks"], content.get("weights", "")
     are_counts = isinstance(blocks, dict) and all(type(count) is int and count >= 0 for count in blocks.values())
     if not are_counts or not isinstance(content["model_type"], str) or not isinstance(weights, str):
         raise ArtifactError(f'{path}: model must be {{"model_type": …, "blocks": {{"L0": 12, …}}, "weights": …}}, got {content!r:.120}')
-    return MadeFor(content["model_type"], blocks, weights)
+    return ModelIdentity(content["model_type"], blocks, weights)
 
 
 def _missing_head_error(head: Head, heads: HeadIndex) -> PlanError:
@@ -193,7 +195,7 @@ def _missing_head_error(head: Head, heads: HeadIndex) -> PlanError:
     return PlanError(f"this model has no head {head}. It has {heads.describe()}.")
 
 
-def _check_groups(block: AttentionBlock, removed: frozenset[Head]) -> None:
+def _check_equal_group_sizes(block: AttentionBlock, removed: frozenset[Head]) -> None:
     """Raises PlanError if the KV groups of a block would keep different numbers of query heads."""
     n_kept = [sum(head not in removed for head in group) for group in block.groups()]
     uneven = sorted({count for count in n_kept if count})
@@ -205,9 +207,9 @@ def _check_groups(block: AttentionBlock, removed: frozenset[Head]) -> None:
         )
 
 
-def _check_shared(members: tuple[AttentionBlock, ...], removed: frozenset[Head]) -> None:
+def _check_shared_kv_heads(sharing_blocks: tuple[AttentionBlock, ...], removed: frozenset[Head]) -> None:
     """Raises PlanError if blocks that share keys and values would need different KV heads."""
-    alive = {block.name: [any(head not in removed for head in group) for group in block.groups()] for block in members}
+    alive = {block.name: [any(head not in removed for head in group) for group in block.groups()] for block in sharing_blocks}
     needed = [name for name, groups in alive.items() if any(groups)]
     for name in needed[1:]:
         if alive[name] != alive[needed[0]]:
@@ -234,7 +236,7 @@ def _pruning_units(scores: Scores, unit: PruningUnit) -> list[tuple[Head, ...]]:
     return [tuple(heads) for units in together for heads in units]
 
 
-def rank_units(scores: Scores, unit: PruningUnit = "kv_group") -> list[tuple[Head, ...]]:
+def rank_units_best_first(scores: Scores, unit: PruningUnit = "kv_group") -> list[tuple[Head, ...]]:
     """Returns the units from the one to keep first to the one to remove first: by mean score, ties by the first of their heads in the tie order."""
     tie, worth = dict(zip(scores.heads, scores.ties(), strict=True)), scores.keep_values()
     return sorted(
@@ -243,23 +245,23 @@ def rank_units(scores: Scores, unit: PruningUnit = "kv_group") -> list[tuple[Hea
     )
 
 
-def _choose_kept_heads(scores: Scores, limits: Budget) -> set[Head]:
+def _choose_kept_heads(scores: Scores, budget: Budget) -> set[Head]:
     """Returns the heads that stay: the required ones, then the best units that fill the budget exactly."""
-    unknown = sorted(limits.protected.difference(scores.heads))
+    unknown = sorted(budget.protected.difference(scores.heads))
     if unknown:
         raise PlanError(
             f"protected head {unknown[0]} has no score; it is not part of this model, or already gone. Take it out of the protected ones"
         )
-    n_heads = limits.heads(len(scores.heads))
-    best = rank_units(scores, limits.unit)
-    stay = _required_heads(best, limits)
+    n_heads = budget.heads(len(scores.heads))
+    best = rank_units_best_first(scores, budget.unit)
+    stay = _required_heads(best, budget)
     if len(stay) > n_heads:
         raise PlanError(
-            f"a floor of {limits.floor} heads per block and {len(limits.protected)} protected heads need {len(stay)} heads, more than the "
+            f"a floor of {budget.floor} heads per block and {len(budget.protected)} protected heads need {len(stay)} heads, more than the "
             f"{n_heads} that may stay; raise keep, or lower the floor"
         )
     free = [unit for unit in best if not stay.issuperset(unit)]
-    counts = _reachable_sums([len(unit) for unit in free])
+    counts = _reachable_suffix_sums([len(unit) for unit in free])
     missing = n_heads - len(stay)
     if missing not in counts[0]:
         sizes = "/".join(str(size) for size in sorted({len(unit) for unit in best}))
@@ -276,7 +278,7 @@ def _choose_kept_heads(scores: Scores, limits: Budget) -> set[Head]:
     return stay
 
 
-def _reachable_sums(sizes: list[int]) -> list[set[int]]:
+def _reachable_suffix_sums(sizes: list[int]) -> list[set[int]]:
     """Returns for every position in a list of sizes the sums that some of the sizes from there on can make."""
     sums = [{0}]
     for size in reversed(sizes):
@@ -284,23 +286,23 @@ def _reachable_sums(sizes: list[int]) -> list[set[int]]:
     return sums[::-1]
 
 
-def nearest_sum_of_units(share: float, unit_sizes: Sequence[int]) -> int:
+def nearest_head_count(share: float, unit_sizes: Sequence[int]) -> int:
     """Returns the number of heads nearest to a share of all of them that whole units make, at least one unit; of two equally near, the larger."""
     target = Budget(keep=share).heads(sum(unit_sizes))
-    return min(_reachable_sums(list(unit_sizes))[0] - {0}, key=lambda count: (abs(count - target), -count))
+    return min(_reachable_suffix_sums(list(unit_sizes))[0] - {0}, key=lambda count: (abs(count - target), -count))
 
 
-def _required_heads(ranked_units: list[tuple[Head, ...]], limits: Budget) -> set[Head]:
+def _required_heads(ranked_units: list[tuple[Head, ...]], budget: Budget) -> set[Head]:
     """Returns the heads that stay whatever their score: protected units, and the best of every block up to the floor."""
-    stay = {head for unit in ranked_units if limits.protected.intersection(unit) for head in unit}
+    stay = {head for unit in ranked_units if budget.protected.intersection(unit) for head in unit}
     size = Counter((head.stack, head.layer) for unit in ranked_units for head in unit)
     for block, total in size.items():
-        if limits.floor > total:
-            raise PlanError(f"a floor of {limits.floor} heads cannot be met: a block of layer {block[1]} has only {total}; lower it")
+        if budget.floor > total:
+            raise PlanError(f"a floor of {budget.floor} heads cannot be met: a block of layer {block[1]} has only {total}; lower it")
     have = Counter((head.stack, head.layer) for head in stay)
     for unit in ranked_units:
         own = Counter((head.stack, head.layer) for head in unit)
-        if any(have[block] < limits.floor for block in own) and not stay.issuperset(unit):
+        if any(have[block] < budget.floor for block in own) and not stay.issuperset(unit):
             stay.update(unit)
             have += own
     return stay

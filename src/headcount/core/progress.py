@@ -8,9 +8,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
+from typing import Protocol
 
 Progress = Callable[[int, int | None], None]
 """Called with the number of finished pieces of work, and of all pieces where that is known."""
+
+
+class BeginStage(Protocol):
+    """Names the work that begins now; returns the function to call with its progress, None where nothing is shown."""
+
+    def __call__(self, work: str, unit: str = "examples") -> Progress | None:
+        """`unit` is what is counted."""
+        ...
+
+
 _IS_WATCHED = ContextVar("_IS_WATCHED", default=False)
 """Whether a caller shows the progress already, so that calls within it show none of their own."""
 
@@ -26,7 +37,7 @@ def hide_inner_progress() -> Iterator[None]:
 
 
 @contextmanager
-def watch_work(progress: bool | Progress) -> Iterator[Callable[..., Progress | None]]:
+def show_progress_by_stage(progress: bool | Progress) -> Iterator[BeginStage]:
     """Yields a function `begin(work)`, which names the work that begins now and returns the function to call with (done, total).
 
     With True that function draws a bar on a terminal or in a notebook; elsewhere, within a call that is watched already, and with False it is None.
@@ -45,8 +56,8 @@ def watch_work(progress: bool | Progress) -> Iterator[Callable[..., Progress | N
 
 @contextmanager
 def show_progress(progress: bool | Progress, work: str) -> Iterator[Progress | None]:
-    """Yields the function to call with the progress of one piece of work; None where nothing is shown (see `watch_work`)."""
-    with watch_work(progress) as begin:
+    """Yields the function to call with the progress of one piece of work; None where nothing is shown (see `show_progress_by_stage`)."""
+    with show_progress_by_stage(progress) as begin:
         yield begin(work)
 
 
@@ -84,12 +95,12 @@ def notebook_bar(work: str) -> Iterator[Progress]:
     """Draws a bar as the output of a notebook's cell, and removes it at the end."""
     from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
 
-    def draw(done: int, total: int | None) -> HTML:
-        value = f" value='{done}' max='{total}'" if total else ""
-        return HTML(f"{html.escape(work)} <progress{value}></progress> {done} of {total or '?'}")
+    def draw_bar(n_finished: int, total: int | None) -> HTML:
+        value = f" value='{n_finished}' max='{total}'" if total else ""
+        return HTML(f"{html.escape(work)} <progress{value}></progress> {n_finished} of {total or '?'}")
 
-    output = display(draw(0, None), display_id=True)
+    output = display(draw_bar(0, None), display_id=True)
     try:
-        yield lambda done, total: output.update(draw(done, total))
+        yield lambda done, total: output.update(draw_bar(done, total))
     finally:
         output.update(HTML(""))

@@ -48,7 +48,7 @@ class Registry:
     def _entry_points(self) -> EntryPoints:
         return entry_points(group=f"headcount.{self.kind}")
 
-    def _sources(self) -> dict[str, str]:
+    def _import_paths(self) -> dict[str, str]:
         """Returns where every name comes from: `module` or `module:Class`."""
         spec = _find_module(self.package)
         folders = list(spec.submodule_search_locations or []) if spec else []
@@ -63,8 +63,8 @@ class Registry:
             sources[point.name] = point.value
         return sources | {name: f"{cls.__module__}:{cls.__qualname__}" for name, cls in self._registered.items()}
 
-    def _source(self, name: str) -> str:
-        sources = self._sources()
+    def _import_path(self, name: str) -> str:
+        sources = self._import_paths()
         if name not in sources:
             groups = ", ".join(point.group for point in entry_points(name=name) if point.group.startswith("headcount."))
             hint = f". An installed package registers '{name}' in {groups}; the entry points of this kind are in headcount.{self.kind}"
@@ -75,7 +75,7 @@ class Registry:
         """Registers a class under a name in this process, as an entry point does for good."""
 
         def decorate(cls: type[Kind]) -> type[Kind]:
-            if name in (sources := self._sources()):
+            if name in (sources := self._import_paths()):
                 raise DuplicateName(f"{self.singular} '{name}' is registered already, by {sources[name]}; choose another name")
             self._require_class(cls, name, f"{cls.__module__}:{cls.__qualname__}")
             cls.name = name
@@ -86,11 +86,11 @@ class Registry:
 
     def names(self) -> list[str]:
         """Returns every registered name, sorted, without importing what it names."""
-        return sorted(self._sources())
+        return sorted(self._import_paths())
 
     def documentation(self, name: str) -> str:
         """Returns the docstring of a thing, read from its file without importing it; empty where it has none or the file cannot be read."""
-        source = self._source(name)
+        source = self._import_path(name)
         if name in self._registered:
             return getdoc(self._registered[name]) or ""
         module, _, class_name = source.partition(":")
@@ -116,7 +116,7 @@ class Registry:
             PluginError: the module of an entry point cannot be imported.
             OptionError: what the name stands for is no class of a method.
         """
-        source = self._source(name)
+        source = self._import_path(name)
         if name in self._registered:
             return self._registered[name]
         module_name, _, class_name = source.partition(":")
@@ -129,19 +129,19 @@ class Registry:
                 f"{source}, registered as {self.singular} '{name}' by an installed package, cannot be imported: {error}. "
                 "Correct its entry point or install what it needs, or uninstall the package."
             ) from error
-        cls = self._require_class(getattr(module, class_name, None) if class_name else _only_declared_class(module), name, source)
+        cls = self._require_class(getattr(module, class_name, None) if class_name else _only_class_with_info(module), name, source)
         cls.name = name
         return cls
 
-    def _require_class(self, cls: object, name: str, source: str) -> type[Configurable]:
+    def _require_class(self, cls: object, name: str, import_path: str) -> type[Configurable]:
         """Returns `cls`; raises OptionError unless it is the class of a method."""
         if not isclass(cls) or not issubclass(cls, Configurable):
             raise OptionError(
-                f"{source}, registered as {self.singular} '{name}', names no class of that kind; write an entry point as package.module:Class, "
+                f"{import_path}, registered as {self.singular} '{name}', names no class of that kind; write an entry point as package.module:Class, "
                 "or leave one class with `info` in the module"
             )
         if not hasattr(cls, "info"):
-            raise OptionError(f"{source}, registered as {self.singular} '{name}', declares no info; see the base class of its kind")
+            raise OptionError(f"{import_path}, registered as {self.singular} '{name}', declares no info; see the base class of its kind")
         return cls
 
     def parse(self, text: str | Configurable, base: type[Kind]) -> Kind:
@@ -168,7 +168,7 @@ def _declares_info(node: ast.ClassDef) -> bool:
     return any(isinstance(target, ast.Name) and target.id == "info" for target in targets)
 
 
-def _only_declared_class(module: ModuleType) -> type | None:
+def _only_class_with_info(module: ModuleType) -> type | None:
     """Returns the class of a module that declares `info`; None unless there is exactly one."""
     own = [value for value in vars(module).values() if isclass(value) and value.__module__ == module.__name__ and "info" in vars(value)]
     return own[0] if len(own) == 1 else None

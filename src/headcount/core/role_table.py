@@ -262,11 +262,11 @@ class RoleTable:
         """Returns roles of different kinds: without those whose sieve lies in that of another of these roles; of identical ones the first stays."""
         nested = set(self.nested)
 
-        def is_left_out(number: int, role: str) -> bool:
+        def lies_in_another(position: int, role: str) -> bool:
             wider = [(other, place) for place, other in enumerate(roles) if other != role and (role, other) in nested]
-            return any((other, role) not in nested or place < number for other, place in wider)
+            return any((other, role) not in nested or place < position for other, place in wider)
 
-        return [role for number, role in enumerate(roles) if not is_left_out(number, role)]
+        return [role for number, role in enumerate(roles) if not lies_in_another(number, role)]
 
     def multifunctional(self) -> list[Head]:
         """Returns the heads with roles of two kinds or more."""
@@ -286,7 +286,7 @@ class RoleTable:
 
         p is hypergeometric, which keeps the numbers of heads with each role; it is one-sided and BH-corrected.
         """
-        return _count_colocations(self)
+        return _test_colocations(self)
 
     def share(self) -> dict[str, dict[str, float]]:
         """Returns the share of heads that have each role, by block address."""
@@ -374,7 +374,7 @@ class Colocation:
     q: float
 
 
-def _count_colocations(table: RoleTable) -> list[Colocation]:
+def _test_colocations(table: RoleTable) -> list[Colocation]:
     """Returns every pair of roles that some head has."""
     from scipy.stats import hypergeom
 

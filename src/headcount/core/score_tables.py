@@ -21,11 +21,11 @@ KINDS = (".csv", ".tsv", ".json", ".parquet")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
-Row = tuple[str, Mapping[str, Any]]
+LocatedRow = tuple[str, Mapping[str, Any]]
 """The location of a row for messages (`file, line 3`), and its values by column."""
 
 
-def read_table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
+def read_table(path: Path) -> tuple[tuple[str, ...], list[LocatedRow]]:
     """Returns the columns and the rows of a table; raises ArtifactError naming file and line."""
     kind = path.suffix.lower()
     if kind not in KINDS:
@@ -58,7 +58,7 @@ def check_table_hash(path: Path) -> None:
     listing = path.with_name(LISTING)
     if not is_file(listing):
         return
-    content = read_json(listing, remedy="copy the run folder again with all its files")
+    content = read_json(listing, remedy_if_missing="copy the run folder again with all its files")
     if not isinstance(content, dict) or "files" not in content or "seal" not in content:
         return  # another file of that name
     if content["seal"] != seal(content):
@@ -71,25 +71,25 @@ def check_table_hash(path: Path) -> None:
         )
 
 
-def _read_csv(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
+def _read_csv(path: Path) -> tuple[tuple[str, ...], Iterator[LocatedRow]]:
     separator = "," if path.suffix.lower() == ".csv" else "\t"
-    table = _read_cells(path, separator)
+    table = _read_numbered_lines(path, separator)
     _, first = next(table, (0, []))
     columns = tuple(name.strip() for name in first)
     duplicate = next((name for name in columns if columns.count(name) > 1), None)
     if duplicate is not None:
         raise ArtifactError(f"{path} has the column {duplicate!r:.40} twice; name every column once")
-    return columns, _rows_by_column(path, columns, table)
+    return columns, _name_cells(path, columns, table)
 
 
-def _read_cells(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+def _read_numbered_lines(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=separator, strict=True)
         yield from ((reader.line_num, cells) for cells in reader if cells)
 
 
-def _rows_by_column(path: Path, columns: tuple[str, ...], table: Iterable[tuple[int, list[str]]]) -> Iterator[Row]:
-    for number, cells in table:
+def _name_cells(path: Path, columns: tuple[str, ...], numbered_lines: Iterable[tuple[int, list[str]]]) -> Iterator[LocatedRow]:
+    for number, cells in numbered_lines:
         if len(cells) != len(columns):
             raise ArtifactError(
                 f"{path}, line {number} has {len(cells)} columns, but the first line has {len(columns)}; give every line the same"
@@ -97,8 +97,8 @@ def _rows_by_column(path: Path, columns: tuple[str, ...], table: Iterable[tuple[
         yield f"{path}, line {number}", dict(zip(columns, (cell.strip() for cell in cells), strict=True))
 
 
-def _read_json(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
-    content = read_json(path, unique=True)
+def _read_json(path: Path) -> tuple[tuple[str, ...], Iterator[LocatedRow]]:
+    content = read_json(path, unique_names=True)
     if isinstance(content, dict):
         content = [{"head": head, "score": score} for head, score in content.items()]
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
@@ -107,7 +107,7 @@ def _read_json(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
     return columns, ((f"{path}, row {number}", row) for number, row in enumerate(content))
 
 
-def _read_parquet(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
+def _read_parquet(path: Path) -> tuple[tuple[str, ...], Iterator[LocatedRow]]:
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
@@ -124,7 +124,7 @@ def _read_parquet(path: Path) -> tuple[tuple[str, ...], Iterator[Row]]:
 _READERS = {".csv": _read_csv, ".tsv": _read_csv, ".json": _read_json, ".parquet": _read_parquet}
 
 
-def parse_number(location: str, column: str, value: Any) -> float | None:
+def parse_optional_number(location: str, column: str, value: Any) -> float | None:
     """Returns a cell as a finite number; None for an empty one (NaN in parquet included)."""
     text = str(value).strip() if isinstance(value, str) else repr(value)
     if value is None or text == "" or (isinstance(value, float) and math.isnan(value)):

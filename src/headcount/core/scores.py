@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core import html as notebook
 from headcount.core.damage import Damage, HeadVerdicts, judge_damage
 from headcount.core.errors import ArtifactError, HeadNameError, PlanError, unknown_name_error
-from headcount.core.heads import Head, HeadIndex, tie_order
+from headcount.core.heads import Head, HeadIndex, hashed_tie_ranks
 from headcount.core.normalisation import NORMALISATIONS, Scaling
-from headcount.core.score_tables import Row, parse_number, read_table
+from headcount.core.score_tables import LocatedRow, parse_optional_number, read_table
 from headcount.core.stats.means import mean_interval
-from headcount.core.stats.resampling import bootstrap
+from headcount.core.stats.resampling import bootstrap_scores
 from headcount.core.stats.samples import Samples
 from headcount.core.tolerance import TOLERANCE, Tolerance
 
@@ -160,7 +161,7 @@ class Scores:
 
     def ties(self) -> tuple[int, ...]:
         """Returns for each head its rank among heads of equal score."""
-        return tie_order(self.heads, self.seed)
+        return hashed_tie_ranks(self.heads, self.seed)
 
     def unit_positions(self) -> tuple[tuple[int, ...], ...]:
         """Returns the units by the indices of their heads."""
@@ -174,7 +175,7 @@ class Scores:
             by_block.setdefault(str(head).rpartition("H")[0], []).append(i)
         return by_block
 
-    def grid(self) -> tuple[list[str], np.ndarray]:
+    def grid(self) -> tuple[list[str], Float[np.ndarray, "blocks heads"]]:
         """Returns block addresses and an array [blocks, heads] by original head number, NaN for removed heads."""
         blocks = self.blocks()
         width = max((head.index + 1 for head in self.heads), default=0)
@@ -209,7 +210,7 @@ class Scores:
         if self.normalise != "none" or scaling == "published":
             raise PlanError(f"these scores are {SCALED[self.normalise]} already; score again with normalise={scaling!r}")
         values = np.asarray(self.values)
-        centre, scale = self._centre_and_scale(values, scaling)
+        centre, scale = self._centres_and_divisors(values, scaling)
         stderr = tuple((np.asarray(self.stderr) / scale).tolist()) if self.stderr else ()
         rounding = {name: tuple((np.asarray(self.columns[name]) / scale).tolist()) for name in (ROUNDING,) if name in self.columns}
         columns = {**self.columns, **rounding}
@@ -217,12 +218,12 @@ class Scores:
         samples = scaled.scaled_samples() if stderr else None
         return scaled if samples is None else replace(scaled, stderr=tuple(samples.stderr().tolist()))
 
-    def _centre_and_scale(self, values: np.ndarray, scaling: Scaling) -> tuple[np.ndarray, np.ndarray]:
+    def _centres_and_divisors(self, values: np.ndarray, scaling: Scaling) -> tuple[np.ndarray, np.ndarray]:
         """Returns what is subtracted from `values` [..., heads] and what the difference is divided by: 1 where a block has norm or deviation 0."""
         centre, scale = np.zeros_like(values), np.ones_like(values)
         if scaling == "none":
             return centre, scale
-        for positions in self._index_groups(scaling):
+        for positions in self._positions_scaled_together(scaling):
             part = values[..., positions]
             if scaling == "standard":
                 centre[..., positions] = part.mean(axis=-1, keepdims=True)
@@ -237,10 +238,10 @@ class Scores:
         if self.samples is None or self.normalise == "none":
             return self.samples
         means, weights = self.samples.means(), self.samples.weights
-        centre, scale = self._centre_and_scale(means, self.normalise)
+        centre, scale = self._centres_and_divisors(means, self.normalise)
         values, total = (means - centre) / scale, weights.sum(0)
         shift = self.samples.residuals() / total  # [groups, heads]: how far a group moves each mean
-        for positions in self._index_groups(self.normalise):
+        for positions in self._positions_scaled_together(self.normalise):
             part, own = shift[:, positions], values[positions]
             along = (part @ own)[:, None] * own
             if self.normalise == "standard":
@@ -248,20 +249,20 @@ class Scores:
             shift[:, positions] = (part - along) / scale[positions]
         return Samples(values * weights + shift * total, weights, self.samples.n)
 
-    def _index_groups(self, scaling: Scaling) -> list[list[int]]:
+    def _positions_scaled_together(self, scaling: Scaling) -> list[list[int]]:
         """Returns the indices of the heads that are normalised together."""
         return [list(range(len(self.heads)))] if scaling == "global" else list(self.blocks().values())
 
     def intervals(self, level: float = 0.95) -> list[ScoreInterval | None]:
         """Returns the interval of every score by the t statistic with Hall's transform, which corrects for skewness, and the p-value of 0.
 
-        It is None where the score reads no data, and where the examples are too few or too skewed for it (`stats.means.is_too_thin`).
+        It is None where the score reads no data, and where the examples are too few or too skewed for it (`stats.means.are_too_few_or_skewed`).
         """
         samples = self.scaled_samples()
         if samples is None or samples.drop_empty_groups().n_groups < 2:
             return [None] * len(self.heads)
         is_plain = self.damage is not None and self.normalise == "none"
-        values = np.asarray(self.damage.losses, dtype=np.float64) if is_plain and self.damage is not None else samples.group_values()
+        values = np.asarray(self.damage.losses, dtype=np.float64) if is_plain and self.damage is not None else samples.group_pseudovalues()
         rows: list[ScoreInterval | None] = []
         for column in values.T:
             mean = mean_interval(column, level=level)
@@ -291,12 +292,12 @@ class Scores:
             raise PlanError(f"these scores were taken on the {split} split, which rankings rest on; judge those of split='report'")
         return judge_damage(self.heads, self.damage, tolerance=tolerance, level=level, method=self.method)
 
-    def replicates(self, repeats: int = 2000, seed: int = 0) -> np.ndarray:
+    def replicates(self, repeats: int = 2000, seed: int = 0) -> Float[np.ndarray, "repeats heads"]:
         """Returns bootstrap scores [repeats, heads] with the same normalisation."""
         if self.samples is None:
             raise PlanError(f"{self.method} has no samples to resample: it reads no data, or comes from a file without them")
-        replicates = bootstrap(self.samples, repeats=repeats, seed=seed)
-        centre, scale = self._centre_and_scale(replicates, self.normalise)
+        replicates = bootstrap_scores(self.samples, repeats=repeats, seed=seed)
+        centre, scale = self._centres_and_divisors(replicates, self.normalise)
         return (replicates - centre) / scale
 
     def to_pandas(self) -> DataFrame:
@@ -327,7 +328,7 @@ RUN_COLUMNS = frozenset({"method", "head", "stack", "layer", "index", "score", "
 """The columns of the tables that runs write; rank 1 is the head to keep first."""
 
 
-def _select_method(path: Path, columns: Sequence[str], rows: list[Row], only_method: str | None) -> tuple[str, list[Row]]:
+def _select_method(path: Path, columns: Sequence[str], rows: list[LocatedRow], only_method: str | None) -> tuple[str, list[LocatedRow]]:
     """Returns the name of the method and its rows."""
     if "method" not in columns:
         if only_method is not None:
@@ -342,7 +343,7 @@ def _select_method(path: Path, columns: Sequence[str], rows: list[Row], only_met
     return chosen, [(location, row) for location, row in rows if str(row.get("method")) == chosen]
 
 
-def _parse_heads(rows: list[Row]) -> tuple[Head, ...]:
+def _parse_heads(rows: list[LocatedRow]) -> tuple[Head, ...]:
     locations: dict[Head, str] = {}
     for location, row in rows:
         try:
@@ -355,17 +356,17 @@ def _parse_heads(rows: list[Row]) -> tuple[Head, ...]:
     return tuple(locations)
 
 
-def _parse_column(rows: list[Row], column: str) -> tuple[float, ...]:
-    values = [parse_number(location, column, row.get(column)) for location, row in rows]
+def _parse_column(rows: list[LocatedRow], column: str) -> tuple[float, ...]:
+    values = [parse_optional_number(location, column, row.get(column)) for location, row in rows]
     if None in values:
         location = rows[values.index(None)][0]
         raise ArtifactError(f"{location}: the {column} is missing; a ranking needs a finite number for every head")
     return tuple(value for value in values if value is not None)
 
 
-def _parse_stderr(rows: list[Row]) -> tuple[float, ...]:
+def _parse_stderr(rows: list[LocatedRow]) -> tuple[float, ...]:
     """Returns the standard errors; empty if the table has none."""
-    if all(parse_number(location, "stderr", row.get("stderr")) is None for location, row in rows):
+    if all(parse_optional_number(location, "stderr", row.get("stderr")) is None for location, row in rows):
         return ()
     errors = _parse_column(rows, "stderr")
     bad = next((i for i, value in enumerate(errors) if value < 0), None)
@@ -374,7 +375,7 @@ def _parse_stderr(rows: list[Row]) -> tuple[float, ...]:
     return errors
 
 
-def _parse_scaling(path: Path, rows: list[Row]) -> Scaling:
+def _parse_scaling(path: Path, rows: list[LocatedRow]) -> Scaling:
     """Returns the normalisation of a table's scores, by its column `normalise`."""
     names = {str(row.get("normalise") or "none") for _, row in rows} or {"none"}
     for scaling in SCALED:
@@ -385,7 +386,7 @@ def _parse_scaling(path: Path, rows: list[Row]) -> Scaling:
     )
 
 
-def _infer_higher_is_keep(path: Path, columns: Sequence[str], rows: list[Row], values: Sequence[float]) -> bool:
+def _infer_higher_is_keep(path: Path, columns: Sequence[str], rows: list[LocatedRow], values: Sequence[float]) -> bool:
     """Returns whether more means keep: by the ranks in a table that a run wrote, else True."""
     if not RUN_COLUMNS.issubset(columns):
         return True

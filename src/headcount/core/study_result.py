@@ -73,7 +73,7 @@ class Table:
         ]
         return cls(values["name"], tuple(columns), tuple(tuple(row) for row in values["rows"]), values["title"], values["is_printed"])
 
-    def list_shown_rows(self) -> list[list[Cell]]:
+    def rows_with_rounding_errors_zeroed(self) -> list[list[Cell]]:
         """Returns the rows as readers see them: numbers with an interval, and its ends, are 0 where they are rounding alone."""
         position_of = {column.name: position for position, column in enumerate(self.columns)}
         rows = [list(row) for row in self.rows]
@@ -81,7 +81,7 @@ class Table:
             if column.interval is not None:
                 positions = [position_of[name] for name in (column.name, *column.interval)]
                 for row in rows:
-                    for position, cell in zip(positions, clear_rounding([row[position] for position in positions]), strict=True):
+                    for position, cell in zip(positions, zero_rounding_errors([row[position] for position in positions]), strict=True):
                         row[position] = cell
         return rows
 
@@ -90,7 +90,7 @@ class Table:
         ends = {name for column in self.columns for name in column.interval or ()}
         columns = [column for column in self.columns if column.name not in ends]
         names = [column.name for column in self.columns]
-        records = [dict(zip(names, row, strict=True)) for row in self.list_shown_rows()]
+        records = [dict(zip(names, row, strict=True)) for row in self.rows_with_rounding_errors_zeroed()]
         return FormattedTable(
             headings=[f"{column.name} ({column.unit})" if column.unit else column.name for column in columns],
             rows=[[_format_cell(column, record) for column in columns] for record in records],
@@ -109,13 +109,13 @@ class FormattedTable(NamedTuple):
 
 
 def _format_cell(column: Column, record: Mapping[str, Cell]) -> str:
-    def text(name: str) -> str:
-        value = record[name]
+    def format_cell_of(column_name: str) -> str:
+        value = record[column_name]
         return "–" if value is None else str(value) if isinstance(value, str) else format(value, column.format)
 
     if column.interval is None or record[column.interval[0]] is None:
-        return text(column.name)
-    return f"{text(column.name)} ({text(column.interval[0])} … {text(column.interval[1])})"
+        return format_cell_of(column.name)
+    return f"{format_cell_of(column.name)} ({format_cell_of(column.interval[0])} … {format_cell_of(column.interval[1])})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +196,14 @@ ROUNDING, SMALLEST = 1e-12, 1e-15
 """Below this share of the largest of a number and the ends of its interval, or below this size, one of them is rounding and shown as 0."""
 
 
-def clear_rounding(cells: Sequence[Cell]) -> list[Cell]:
+def zero_rounding_errors(value_and_ends: Sequence[Cell]) -> list[Cell]:
     """Returns a number and the ends of its interval, with 0 for what is rounding beside the largest of them, such as −5.6e-18."""
-    sizes = [abs(cell) for cell in cells if isinstance(cell, float)]
+    sizes = [abs(cell) for cell in value_and_ends if isinstance(cell, float)]
     limit = max(ROUNDING * max(sizes, default=0.0), SMALLEST)
-    return [0.0 if isinstance(cell, float) and abs(cell) < limit else cell for cell in cells]
+    return [0.0 if isinstance(cell, float) and abs(cell) < limit else cell for cell in value_and_ends]
 
 
 def format_interval(value: float, low: float | None, high: float | None, format_spec: str = "+.3g") -> str:
     """Returns a number with its interval as text, such as `+0.12 (+0.05 … +0.19)`; without an interval, the number alone."""
-    number, *ends = [None if cell is None else format(cell, format_spec) for cell in clear_rounding([value, low, high])]
+    number, *ends = [None if cell is None else format(cell, format_spec) for cell in zero_rounding_errors([value, low, high])]
     return f"{number}" if None in ends else f"{number} ({' … '.join(map(str, ends))})"

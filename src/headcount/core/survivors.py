@@ -31,12 +31,14 @@ class HeadBlock(Protocol):
         ...
 
 
-def count_by(blocks: Iterable[HeadBlock], survivors: Iterable[frozenset[Hashable]], *, layers: bool = False) -> dict[str, float]:
+def mean_survivors_by_kind(
+    blocks: Iterable[HeadBlock], survivor_sets: Iterable[frozenset[Hashable]], *, by_layer: bool = False
+) -> dict[str, float]:
     """Returns how many heads stay in each kind of attention, or in each layer of each kind, as the mean over sets of survivors."""
-    sets = list(survivors)
+    sets = list(survivor_sets)
     totals: dict[str, int] = {}
     for block in blocks:
-        name = f"{block.kind} {block.layer}" if layers else block.kind
+        name = f"{block.kind} {block.layer}" if by_layer else block.kind
         totals[name] = totals.get(name, 0) + sum(len(heads.intersection(block.heads)) for heads in sets)
     return {name: total / len(sets) for name, total in totals.items()}
 

@@ -42,7 +42,7 @@ def read_tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
             raise ArtifactError(f"{path} declares {len(tensors)} tensors; at most {MAX_TENSORS} are read. Split the model into shards")
         shapes = {name: tuple(int(n) for n in entry["shape"]) for name, entry in tensors.items()}
         ranges = sorted((int(entry["data_offsets"][0]), int(entry["data_offsets"][1]), name) for name, entry in tensors.items())
-        end = _end_of_tensors(path, ranges)
+        end = _end_of_gapless_ranges(path, ranges)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as error:
         if isinstance(error, ArtifactError):
             raise
@@ -58,7 +58,7 @@ def read_tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _end_of_tensors(path: Path, ranges: list[tuple[int, int, str]]) -> int:
+def _end_of_gapless_ranges(path: Path, ranges: list[tuple[int, int, str]]) -> int:
     """Returns the byte after the last tensor; raises ArtifactError unless tensors follow each other without a gap."""
     last = 0
     for begin, end, name in ranges:

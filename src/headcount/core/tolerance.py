@@ -53,9 +53,9 @@ class Tolerance:
         """The most that one example counts."""
         return LOSS_CLIP if self.unit == "nats" else ANSWER_CLIP
 
-    def format_size(self, size: float) -> str:
+    def format_damage(self, damage: float) -> str:
         """Returns a damage in the unit of the tolerance, such as "0.02 nats" or "0.5 points"."""
-        return f"{size:.2g} nats" if self.unit == "nats" else f"{100 * size:.2g} points"
+        return f"{damage:.2g} nats" if self.unit == "nats" else f"{100 * damage:.2g} points"
 
     def __str__(self) -> str:
-        return self.format_size(self.size)
+        return self.format_damage(self.size)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headcount.core.stats.metric_parts import f1, matthews, moments, of_scorer, perplexity, ratio
+from headcount.core.stats.metric_parts import f1, matthews, pearson_correlation, perplexity, ratio, sacrebleu_score_of_sums
 from headcount.data.losses import token_losses
 from headcount.models.modules import Batch, shifts_labels
 from headcount.models.padding import IGNORED
@@ -105,7 +105,7 @@ def _sacrebleu_metric(name: str, scorer: Any, texts: Texts) -> Metric:
         generated, references = texts(model, batch)
         return torch.tensor(scorer._extract_corpus_statistics(generated, [references]), dtype=torch.float64)
 
-    return Metric(name, parts, of_scorer(scorer), generates=True, chance=_zero_chance)
+    return Metric(name, parts, sacrebleu_score_of_sums(scorer), generates=True, chance=_zero_chance)
 
 
 def bleu(texts: Texts) -> Metric:
@@ -127,7 +127,7 @@ TOKEN_ACCURACY = Metric("token accuracy", _count_correct_and_all_tokens, ratio, 
 PERPLEXITY = Metric("perplexity", _sum_losses_and_count_tokens, perplexity, higher_is_better=False, chance=perplexity_of_labels)
 F1 = Metric("F1", _confusion_cells, f1, chance=f1_of_labels)
 MATTHEWS = Metric("Matthews correlation", _confusion_cells, matthews, chance=_zero_chance)
-PEARSON = Metric("Pearson correlation", _moments_of_prediction_and_label, moments, chance=_zero_chance)
+PEARSON = Metric("Pearson correlation", _moments_of_prediction_and_label, pearson_correlation, chance=_zero_chance)
 
 BY_NAME: Mapping[str, Metric] = {"accuracy": ACCURACY, "f1": F1, "matthews": MATTHEWS, "pearson": PEARSON}
 """The metrics of classification and regression, as options name them."""

@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from headcount.core.evaluation import Evaluation
-from headcount.core.stats.seed_parts import match_seeds
+from headcount.core.stats.seed_parts import align_seed_counts
 from headcount.core.stats.significance import Difference, paired_bootstrap
 from headcount.data.chunks import batches
 from headcount.data.metrics import IGNORED
@@ -67,7 +67,7 @@ def why_share_is_undefined(dense: Evaluation, task: Task, chance: float | None, 
     """Returns why the dense model has no score above chance to keep a share of; empty where it is above chance in each of 2,000 resamples."""
     if chance is None or task.metric is None or dense.parts is None:
         return f"chance is not known for {dense.metric or 'a task without a metric'}"
-    (parts,), total = match_seeds((dense.parts,), task.metric.total)
+    (parts,), total = align_seed_counts((dense.parts,), task.metric.total)
     floor, flag = metric_on_additive_scale(task, chance), np.ones((len(parts), 1))
     against_chance = paired_bootstrap(
         np.hstack([parts, 0 * flag]),
@@ -91,7 +91,7 @@ def share_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float 
     reason = why_share_is_undefined(dense, task, chance, seed=seed)
     if reason or chance is None or task.metric is None or dense.parts is None or pruned.parts is None:
         return Share(chance, None, reason or "the pruned model was not measured by the metric of the task")
-    (before, after), total = match_seeds((dense.parts, pruned.parts), task.metric.total)
+    (before, after), total = align_seed_counts((dense.parts, pruned.parts), task.metric.total)
     floor, width = metric_on_additive_scale(task, chance), before.shape[1]
 
     def share(sums: np.ndarray) -> np.ndarray:
@@ -116,7 +116,7 @@ def relative_gap(
     """
     assert task.metric is not None
     of_all = [evaluation.parts for pair in (second, first) for evaluation in pair if evaluation.parts is not None]
-    parts, total = match_seeds(of_all, task.metric.total)
+    parts, total = align_seed_counts(of_all, task.metric.total)
     floor = metric_on_additive_scale(task, chance)
 
     def lost_share(sums: np.ndarray) -> np.ndarray:

@@ -66,6 +66,6 @@ class Race:
         sums = np.stack([samples.sums[:, list(unit)].mean(1) for unit in self.units], 1)
         weights = np.stack([samples.weights[:, unit[0]] for unit in self.units], 1)
         by_unit = Samples(sums, weights)
-        groups = by_unit.count_groups_of_heads()
+        groups = by_unit.count_groups_per_head()
         error = (1 - self.level) * 6 / (pi * self.looks) ** 2 / len(self.units)
         return by_unit.means(), special.stdtrit(groups - 1, 1 - error / 2) * by_unit.stderr()

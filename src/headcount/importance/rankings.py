@@ -12,7 +12,7 @@ from headcount.core.errors import PlanError
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.core.stats.agreement import Agreement, Stability, agreement, stability
-from headcount.core.stats.ranks import rank_sets, ranks, to_heads, unit_means
+from headcount.core.stats.ranks import rank_confidence_sets, ranks, spread_to_heads, unit_means
 from headcount.core.stats.samples import Samples
 
 LEVEL = 0.95
@@ -60,7 +60,7 @@ def rank_heads(scores: Scores, *, k: int | None = None, level: float = LEVEL, re
     """Returns every head with the intervals of its score and its rank, in flat order; `k` units count as the lowest, by default a quarter."""
     check_lowest(k, len(scores.all_units()))
     k = quarter_of_units(scores) if k is None else k
-    ranking = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, ties=scores.ties())
+    ranking = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, tie_ranks=scores.ties())
     stderr = scores.stderr or (None,) * len(scores.heads)
     ends = [(None, None) if interval is None else (interval.low, interval.high) for interval in scores.intervals(level)]
     first, last, is_lowest = _rank_sets(scores, k, level, repeats, seed)
@@ -76,13 +76,13 @@ def _rank_sets(scores: Scores, k: int, level: float, repeats: int, seed: int) ->
     if samples is None:
         return none, none, none
     options: Any = {"seed": seed, "repeats": repeats, "higher_is_keep": scores.higher_is_keep, "level": level}
-    values = samples.group_values()
-    of_heads = rank_sets(values, **options)
+    values = samples.group_pseudovalues()
+    of_heads = rank_confidence_sets(values, **options)
     if of_heads is None:
         return none, none, none
-    of_units = of_heads if len(units) == len(scores.heads) else rank_sets(unit_means(values, units), **options)
+    of_units = of_heads if len(units) == len(scores.heads) else rank_confidence_sets(unit_means(values, units), **options)
     assert of_units is not None
-    is_lowest = to_heads(of_units.low > len(units) - k, units).astype(bool)
+    is_lowest = spread_to_heads(of_units.low > len(units) - k, units).astype(bool)
     return of_heads.low.tolist(), of_heads.high.tolist(), is_lowest.tolist()
 
 

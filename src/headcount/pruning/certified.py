@@ -10,7 +10,7 @@ from torch import nn
 from headcount.core.certificate import TaskCertificate, certify_task
 from headcount.core.errors import DataError, NotCertified, PlanError
 from headcount.core.margin import Margin
-from headcount.core.plan import nearest_sum_of_units
+from headcount.core.plan import nearest_head_count
 from headcount.core.progress import Progress
 from headcount.core.sizes import certify_sizes
 from headcount.data.evaluate import evaluate
@@ -35,7 +35,7 @@ def list_sizes(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> list[int]:
     blocks = {block.name for block in heads.blocks if not spec.kinds or block.kind in spec.kinds}
     units = [len(unit) for unit in heads.units() if heads.block_of(unit[0]).name in blocks]
     spec.budget_for(heads)
-    counts = sorted({nearest_sum_of_units(share, units) for share in SHARES} - {sum(units)}, reverse=True)
+    counts = sorted({nearest_head_count(share, units) for share in SHARES} - {sum(units)}, reverse=True)
     sizes: list[int] = []
     for n_kept in counts:
         try:

@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from headcount.core.errors import PlanError
-from headcount.core.heads import Head, tie_order
+from headcount.core.heads import Head, hashed_tie_ranks
 from headcount.importance.base import Importance
 from headcount.importance.score import score
 from headcount.pruning.base import PruneContext
@@ -83,7 +83,7 @@ def starting_values(context: PruneContext, importance: str, limit: int, spread: 
 def unit_tie_order(units: tuple[tuple[Head, ...], ...], seed: int) -> tuple[int, ...]:
     """Returns for each unit its position in the order in which units of equal value are ranked."""
     heads = [head for unit in units for head in unit]
-    position = dict(zip(heads, tie_order(heads, seed), strict=True))
+    position = dict(zip(heads, hashed_tie_ranks(heads, seed), strict=True))
     return tuple(min(position[head] for head in unit) for unit in units)
 
 

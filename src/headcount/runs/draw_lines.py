@@ -40,7 +40,7 @@ def has_bars(figure: LineFigure) -> bool:
 def draw_lines(panel: Any, figure: LineFigure, palette: Sequence[str]) -> list[End]:
     """Draws all lines and references, and returns their ends for the labels beside them; none where a legend is needed."""
     ends, shifts, n_shown, n_controls = [], _shifts(figure), 0, 0
-    for line, shift in zip((line.join_start() for line in figure.lines), shifts, strict=True):
+    for line, shift in zip((line.with_start_as_point() for line in figure.lines), shifts, strict=True):
         number = n_controls if line.is_control else n_shown
         colour = CONTROL if line.is_control else palette[number % len(palette)]
         x, y, low, high = np.array(line.x, dtype=float), to_array(line.y), to_array(line.low), to_array(line.high)
@@ -111,7 +111,7 @@ def spread_labels(targets: Sequence[float], heights: Sequence[float], low: float
 
 
 def _positions(figure: LineFigure) -> list[float]:
-    lines = [line.join_start() for line in figure.lines]
+    lines = [line.with_start_as_point() for line in figure.lines]
     return sorted({x for line in lines for x, y in zip(line.x, line.y, strict=True) if y is not None})
 
 

@@ -85,7 +85,7 @@ def legend_labels(figure: Figure) -> list[str]:
 
 def labels_ends(figure: LineFigure) -> bool:
     """Whether every line ends at the same x, not where all begin, and all labels have room beside the ends, so that no legend is needed."""
-    joined = [line.join_start() for line in figure.lines]
+    joined = [line.with_start_as_point() for line in figure.lines]
     ends = {max((x for x, y in zip(line.x, line.y, strict=True) if y is not None), default=None) for line in joined}
     labels = [*(line.label for line in figure.lines), *(reference.label for reference in figure.references)]
     lines = [wrap_text(label, BESIDE_LETTERS) for label in labels]

@@ -59,7 +59,7 @@ class RunLock:
 
     def _open_lock_file(self) -> int:
         try:
-            files.before("lock", self.folder / LOCK)
+            files.before_disk_change("lock", self.folder / LOCK)
             return os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise ArtifactError(f"{self.folder} cannot be worked in: {error}") from error
@@ -112,7 +112,7 @@ class RunLock:
         try:
             if not self.joined:
                 with suppress(OSError):  # a file that stays behind only names the last owner
-                    files.before("remove", self.folder / OWNER)
+                    files.before_disk_change("remove", self.folder / OWNER)
                     (self.folder / OWNER).unlink(missing_ok=True)
                     if remove_empty:
                         self._remove_empty()
@@ -122,7 +122,7 @@ class RunLock:
     def _remove_empty(self) -> None:
         with self.exclude_workers() as is_alone:
             if is_alone and all(path.name == LOCK for path in self.folder.iterdir()):
-                files.before("remove", self.folder)
+                files.before_disk_change("remove", self.folder)
                 (self.folder / LOCK).unlink(missing_ok=True)
                 self.folder.rmdir()
 

@@ -36,7 +36,7 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
 def _read_sealed(path: Path) -> dict[str, Any]:
     """Returns the content of a file whose seal is right; files of schema 1 had no seal."""
     try:
-        content = read_json(path, remedy="copy the run folder again with all its files, or run its command again")
+        content = read_json(path, remedy_if_missing="copy the run folder again with all its files, or run its command again")
     except ArtifactError as error:
         if not path.is_file():
             raise

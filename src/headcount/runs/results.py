@@ -13,7 +13,7 @@ from headcount.core.certificate import TaskCertificate, certify_task
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
 from headcount.core.sizes import SizeTest, certify_sizes, smallest_certified
-from headcount.core.stats.metric_parts import Total
+from headcount.core.stats.metric_parts import MetricOfSums
 from headcount.core.survivors import HeadBlock, Survivors
 from headcount.core.training_log import FEW_STEPS
 from headcount.runs.artifacts import Artifact
@@ -203,7 +203,7 @@ class PrunedRow:
 
 
 def compare_pruned(
-    dense: Evaluation, artifacts: Sequence[Artifact], total: Total | None, blocks: Sequence[HeadBlock], margin: Margin | None = None
+    dense: Evaluation, artifacts: Sequence[Artifact], total: MetricOfSums | None, blocks: Sequence[HeadBlock], margin: Margin | None = None
 ) -> list[PrunedRow]:
     """Returns one row per pruned model, with its bound against the dense model; `total` makes the metric of its parts.
 
@@ -233,7 +233,7 @@ def compare_pruned(
     return rows
 
 
-def certify_pruned(dense: Evaluation, small: Evaluation, total: Total | None, margin: Margin | None = None) -> TaskCertificate:
+def certify_pruned(dense: Evaluation, small: Evaluation, total: MetricOfSums | None, margin: Margin | None = None) -> TaskCertificate:
     """Returns the certificate of a pruned model, by the loss where its metric is not known example by example."""
     if total is not None and dense.parts is not None and small.parts is not None:
         return certify_task(dense, small, total, margin)

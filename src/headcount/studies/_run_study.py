@@ -15,8 +15,8 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.core.arguments import check_arguments
 from headcount.core.errors import OptionError
-from headcount.core.files import hash_path, model_to_reopen, opened_model_entry
-from headcount.core.progress import Progress, watch_work
+from headcount.core.files import hash_file_or_folder, model_path_entry, model_path_or_name
+from headcount.core.progress import Progress, show_progress_by_stage
 from headcount.core.study_result import StudyResult
 from headcount.data.draw import limit_splits
 from headcount.data.open_task import default_task, open_task, read_classes
@@ -76,7 +76,7 @@ def study(
     _check_inputs(chosen, {"model": model, "task": data, "text": text, "run folder": out})
     if model is None and "comparison" in chosen.info.needs and out is not None:
         record = Run.open(out).record()
-        model = model_to_reopen(record.model.name, record.config)
+        model = model_path_or_name(record.model.name, record.config)
     sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
     arguments = {"text": text, "out": out, "seed": seed, "limit": limit, "batch_size": batch_size, "new_head": new_head}
     call = format_call("study", [str(chosen), name_of_model(model), sources.task_name], arguments)
@@ -103,7 +103,7 @@ def open_context(
         raise OptionError("new_head reads the classes of a named task and loads a named model; name both")
     name = name_of_model(model)
     opened = LoadedModel(name, model) if isinstance(model, nn.Module) else name or None
-    with watch_work(progress) as begin, ExitStack() as stack:
+    with show_progress_by_stage(progress) as begin, ExitStack() as stack:
         run = None if out is None else stack.enter_context(Run.lead(Path(out)))
         yield StudyContext(
             sources,
@@ -234,10 +234,10 @@ class PythonSources:
     def text_fingerprint(self) -> str:
         """The hash of a file, or of the texts themselves."""
         if isinstance(self.text, str | Path) and Path(self.text).exists():
-            return hash_path(Path(self.text))
+            return hash_file_or_folder(Path(self.text))
         return "" if self.text is None else hashlib.sha256(repr(self.text).encode()).hexdigest()
 
     def opening_record(self, name: str) -> dict[str, Any]:
         """Returns where the model of that name and the task are opened again."""
         task = {"task": self.task_name} if isinstance(self.data, str) else {}
-        return {**task, **opened_model_entry(name)}
+        return {**task, **model_path_entry(name)}

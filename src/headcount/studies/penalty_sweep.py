@@ -6,7 +6,7 @@ from math import log10
 from typing import TYPE_CHECKING, Literal
 
 from headcount.core.figure import Axis, Line, LineFigure, Reference
-from headcount.core.metric_range import shift_interval
+from headcount.core.metric_range import score_interval_from_change
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
@@ -108,7 +108,7 @@ def _pair_table(sweep: Sweep, metric: str) -> Table:
     cells = tuple(
         (
             *(row.penalty, row.n_kept, row.method),
-            *(row.score, *shift_interval(sweep.dense, row.against_dense)),
+            *(row.score, *score_interval_from_change(sweep.dense, row.against_dense)),
             *(row.score_of_penalty, *_score_ends(rows_of[row.penalty], sweep)),
             *(*difference_cells(row.change), row.p, row.q),
         )
@@ -155,7 +155,7 @@ def _exact_figure(sweep: Sweep, metric: str, exact: str) -> LineFigure:
     rows = sorted(sweep.exact, key=lambda row: row.n_kept)
     rows_of = {row.penalty: row for row in sweep.rows}
     x = tuple(float(row.n_kept) for row in rows)
-    ends = [shift_interval(sweep.dense, row.against_dense) for row in rows]
+    ends = [score_interval_from_change(sweep.dense, row.against_dense) for row in rows]
     ends_of_penalty = [_score_ends(rows_of[row.penalty], sweep) for row in rows]
     return LineFigure(
         name="exact",
@@ -178,7 +178,7 @@ def _line_with_ends(label: str, x: tuple[float, ...], y: Sequence[float | None],
 
 def _score_ends(row: PenaltyRow, sweep: Sweep) -> tuple[float | None, float | None]:
     """Returns the score of the dense model plus the interval of the change; None where λ left no model."""
-    return (None, None) if row.change is None else shift_interval(sweep.dense, row.change)
+    return (None, None) if row.change is None else score_interval_from_change(sweep.dense, row.change)
 
 
 def _summary_sentence(sweep: Sweep, metric: str) -> str:

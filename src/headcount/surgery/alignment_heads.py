@@ -68,7 +68,7 @@ def write_alignment_heads(model: nn.Module, folder: str | Path) -> Path:
         write_atomic(target / FILE, _with_list(inner, target))
         return target / FILE
     manifest.check_files(target, listing)
-    with new_folder(target, overwrite=True, marker=manifest.NAME) as fresh:
+    with new_folder(target, overwrite=True, marker_file=manifest.NAME) as fresh:
         shutil.copytree(target, fresh, ignore=shutil.ignore_patterns(FILE, manifest.NAME), dirs_exist_ok=True)
         write_atomic(fresh / FILE, _with_list(inner, target))
         listing.named_heads = original_fields(inner, HeadMap.of(inner))

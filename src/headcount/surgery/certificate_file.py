@@ -33,7 +33,7 @@ def attach_certificate(folder: Path, certificate: Certificate) -> Path:
     card = folder / "README.md"
     before, _, after = (card.read_text(encoding="utf-8") if card.is_file() else "").partition(NEXT_HEADING)
     text = before.partition(HEADING)[0] + "\n".join([*card_table(certificate), NEXT_HEADING]) + after
-    with new_folder(folder, overwrite=True, marker=manifest.NAME) as fresh:
+    with new_folder(folder, overwrite=True, marker_file=manifest.NAME) as fresh:
         for path in sorted(folder.iterdir()):
             if path.name not in (NAME, "README.md", manifest.NAME):
                 _link(path, fresh / path.name)

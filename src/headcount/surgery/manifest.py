@@ -103,7 +103,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     path = folder / NAME
     if not path.exists():
         return None
-    content = read_json(path, unique=True)
+    content = read_json(path, unique_names=True)
     _check_version(path, content)
     try:
         manifest = Manifest.model_validate({name: value for name, value in content.items() if name != "seal"})

@@ -98,7 +98,7 @@ def save(  # noqa: PLR0913 - two arguments, the rest by name
     _check_recorded(model, HeadMap.of(model))
     target = Path(folder)
     with (
-        new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh,
+        new_folder(target, overwrite=overwrite, marker_file=manifest.NAME) as fresh,
         preserve(model),
     ):  # transformers writes into configurations
         state_keys = write_weights(model, fresh, max_shard_size)

@@ -8,7 +8,7 @@ from typing import Any
 from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.margin import Margin
-from headcount.core.options import declarations, option
+from headcount.core.options import help_and_bounds_of_fields, option
 from headcount.pruning.recipe import Recipe
 from headcount.runs.latency import MIN_ROUNDS
 
@@ -80,7 +80,7 @@ class AnalysisSpec:
             value = getattr(self, field.name)
             if isinstance(value, list):
                 object.__setattr__(self, field.name, tuple(value))
-        for name, (_, bounds) in declarations(AnalysisSpec).items():
+        for name, (_, bounds) in help_and_bounds_of_fields(AnalysisSpec).items():
             value = getattr(self, name)
             is_default = name in ("training_seeds", "judged", "reported") and value is None
             if bounds.minimum is None or is_default:

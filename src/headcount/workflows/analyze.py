@@ -18,12 +18,12 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.profiles.profile import ProfileSpec
 from headcount.behaviour.spec import RoleSpec
 from headcount.core.arguments import check_arguments
-from headcount.core.damage import HeadVerdicts, enough_examples
+from headcount.core.damage import HeadVerdicts, examples_needed_for_harmless_head
 from headcount.core.errors import HeadcountError, UnsupportedModel
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
-from headcount.core.plan import Plan, nearest_sum_of_units
-from headcount.core.progress import Progress, watch_work
+from headcount.core.plan import Plan, nearest_head_count
+from headcount.core.progress import Progress, show_progress_by_stage
 from headcount.core.scores import Scores
 from headcount.core.survivors import Survivors
 from headcount.data.chunks import chunks
@@ -187,7 +187,7 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
     inputs = open_inputs(model, data, tokenizer, seed=seed, limit=None, batch_size=batch_size)
     corpus, why_no_corpus = corpus_for(inputs.model, inputs.task, inputs.tokenizer, text=text)
     command = _format_call(inputs.name, inputs.task.name, out, text, spec)
-    with watch_work(progress) as begin, Run.lead(Path(out), command=command) as run_folder:
+    with show_progress_by_stage(progress) as begin, Run.lead(Path(out), command=command) as run_folder:
         job = AnalysisJob(
             inputs.name,
             inputs.model,
@@ -280,7 +280,7 @@ def plan_requests(spec: AnalysisSpec, heads: HeadMap) -> list[PruneSpec]:
     """Returns the request of every pruned model."""
     if spec.keep is None:
         unit_sizes = [len(unit) for unit in heads.units()]
-        keeps: list[Any] = sorted({nearest_sum_of_units(share, unit_sizes) for share in DEFAULT_SHARES})
+        keeps: list[Any] = sorted({nearest_head_count(share, unit_sizes) for share in DEFAULT_SHARES})
     else:
         keeps = sorted({PruneSpec.of("random", keep).resolve_share(heads).limits.heads(len(heads)) for keep in spec.keep})
     template = PruneSpec.of("random", 1, recipe=spec.recipe)
@@ -332,7 +332,7 @@ def _summarise_scores(job: AnalysisJob, scores: Mapping[str, Scores]) -> Step:
 
 def _judge_heads(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> HeadVerdicts | None:
     """Returns the verdicts on single heads by the first ablation among the scores, on as many report examples as they need; None without one."""
-    limit = job.spec.judged or enough_examples(len(heads))
+    limit = job.spec.judged or examples_needed_for_harmless_head(len(heads))
     settings = ScoreSettings(limit=limit, seed=job.spec.seed)
     by_method = judge_into(run_folder, job.model, job.task, job.spec.by, settings, progress=job.progress("removing single heads"))
     return next(iter(by_method.values()), None)

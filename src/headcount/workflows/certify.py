@@ -14,7 +14,7 @@ from headcount.core.certificate import Certificate, certify_task
 from headcount.core.errors import DataError, OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
-from headcount.core.progress import Progress, watch_work
+from headcount.core.progress import Progress, show_progress_by_stage
 from headcount.data.evaluate import evaluate
 from headcount.data.task import Task
 from headcount.data.task_builder import TaskBuilder
@@ -108,7 +108,7 @@ def certify(  # noqa: PLR0913 - three arguments, the rest by name
     inputs += [open_inputs(whole, task, inputs[0].tokenizer, seed=seed, limit=limit, batch_size=None) for task in named[1:]]
     smaller: Any = load(local_folder(small)).eval() if isinstance(small, str | Path) else unwrap(small)
     names = (str(small) if isinstance(small, str | Path) else type(smaller).__name__, inputs[0].name)
-    with watch_work(progress) as begin:
+    with show_progress_by_stage(progress) as begin:
         return certify_models(
             smaller, whole, [opened.task for opened in inputs], request, names=names, watch=lambda work: begin(work, "examples")
         )

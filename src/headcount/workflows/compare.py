@@ -20,7 +20,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head, HeadIndex
 from headcount.core.margin import Margin
 from headcount.core.plan import Plan
-from headcount.core.progress import Progress, watch_work
+from headcount.core.progress import Progress, show_progress_by_stage
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.models.provenance import machine_of, model_record
@@ -240,7 +240,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     command = (
         f"headcount.compare({inputs.name!r}, {inputs.task.name!r}, out={str(out)!r}, methods={names}, keep={list(keep)}, seeds={seeds})"
     )
-    with watch_work(progress) as begin, Run.lead(Path(out), command=command) as run:
+    with show_progress_by_stage(progress) as begin, Run.lead(Path(out), command=command) as run:
         config = {"methods": ",".join(names), "keep": keeps, "seeds": seeds, "template": template.to_dict()}
         config |= {"margin": None if parsed_margin is None else str(parsed_margin), **inputs.opening}
         record = model_record(inputs.model, inputs.name)

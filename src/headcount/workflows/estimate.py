@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from headcount.core.damage import enough_examples
+from headcount.core.damage import examples_needed_for_harmless_head
 from headcount.data.draw import draw_examples
 from headcount.data.evaluate import evaluate
 from headcount.data.task import Task
@@ -59,5 +59,5 @@ def estimate_analysis(model: nn.Module, task: Task, heads: HeadMap, spec: Analys
         len(heads) / 2 if is_ablation else 3 for is_ablation in measured
     )  # an ablation runs the layers above its head
     if any(measured):
-        n_examples += len(heads) / 2 * min(len(task.report), spec.judged or enough_examples(len(heads)))
+        n_examples += len(heads) / 2 * min(len(task.report), spec.judged or examples_needed_for_harmless_head(len(heads)))
     return n_examples * seconds_per_example(model, task) + estimate_pruning(model, task, heads, specs, limit=spec.reported)

@@ -11,14 +11,14 @@ from statistics import mean
 
 import numpy as np
 
-from headcount.core.evaluation import Evaluation, PairedDifference, compare_with
+from headcount.core.evaluation import Evaluation, PairedDifference, differences_of_loss_and_metric
 from headcount.core.heads import Head
-from headcount.core.metric_range import shift_interval
-from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.stats.seed_parts import change_of_metric, stack_seeds
+from headcount.core.metric_range import score_interval_from_change
+from headcount.core.stats.corrected_rows import add_q_values
+from headcount.core.stats.seed_parts import change_of_metric, stack_parts_of_seeds
 from headcount.core.stats.seed_scores import SeedScores
-from headcount.core.stats.significance import joint_level
-from headcount.core.survivors import count_by
+from headcount.core.stats.significance import single_interval_level
+from headcount.core.survivors import mean_survivors_by_kind
 from headcount.data.share_above_chance import Share
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
@@ -70,7 +70,7 @@ class GridPoint:
 
     def count_kept(self, heads: HeadMap, attention_kinds: Sequence[str]) -> int:
         """Returns how many heads of some kinds of attention (of all, if none are named) stay."""
-        counts = count_by(heads.blocks, self.survivors)
+        counts = mean_survivors_by_kind(heads.blocks, self.survivors)
         return round(sum(number for kind, number in counts.items() if not attention_kinds or kind in attention_kinds))
 
 
@@ -133,7 +133,7 @@ def average_evaluations(evaluations: Sequence[Evaluation], task: Task) -> Evalua
     if len(evaluations) == 1:
         return first
     losses = np.mean([evaluation.losses for evaluation in evaluations], axis=0)
-    parts = None if task.metric is None else stack_seeds(evaluations)
+    parts = None if task.metric is None else stack_parts_of_seeds(evaluations)
     if parts is None:
         return replace(first, losses=losses)
     value = mean(evaluation.score for evaluation in evaluations)
@@ -146,7 +146,7 @@ def compare_evaluations(first: Evaluation, second: Evaluation, task: Task, *, se
     `core.stats.seed_parts.change_of_metric` says by which test.
     """
     if task.metric is None or first.parts is None or second.parts is None:
-        return compare_with(first, second, level=level)["loss"]
+        return differences_of_loss_and_metric(first, second, level=level)["loss"]
     return change_of_metric(first, second, task.metric.total, seed=seed, level=level)
 
 
@@ -252,7 +252,7 @@ def summarise_methods(
     for method in grid.methods:
         points = sorted((point for point in grid.points if point.method == method), key=lambda point: -point.n_kept)
         for point in points:
-            joint = compare_evaluations(grid.dense, point.evaluation, grid.task, level=joint_level(len(points)))
+            joint = compare_evaluations(grid.dense, point.evaluation, grid.task, level=single_interval_level(len(points)))
             n_kept = point.count_kept(grid.heads, attention_kinds)
             control = None if point.is_control else controls.get(n_kept)
             rows.append(
@@ -268,13 +268,13 @@ def summarise_methods(
                     point.change,
                     joint,
                     None if control is None else grid.compare(point, control, seed=seed),
-                    count_by(grid.heads.blocks, point.survivors),
-                    shift_interval(grid.dense, joint),
+                    mean_survivors_by_kind(grid.heads.blocks, point.survivors),
+                    score_interval_from_change(grid.dense, joint),
                     grid.dense.score,
                     share=None if measure_share is None else measure_share(point.evaluation),
                 )
             )
-    return correct_rows(rows)
+    return add_q_values(rows)
 
 
 def compare_methods(grid: Grid, attention_kinds: Sequence[str] = (), *, seed: int = 0) -> list[MethodDifference]:
@@ -288,7 +288,7 @@ def compare_methods(grid: Grid, attention_kinds: Sequence[str] = (), *, seed: in
         for n_kept in sorted(by_size, reverse=True)
         for first, second in combinations(by_size[n_kept], 2)
     ]
-    return correct_rows(rows)
+    return add_q_values(rows)
 
 
 def list_differences(

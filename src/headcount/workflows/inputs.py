@@ -11,7 +11,7 @@ from torch import nn
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import SENTENCES, Parser, read_corpus
 from headcount.core.errors import DataError, UnsupportedModel
-from headcount.core.files import opened_model_entry
+from headcount.core.files import model_path_entry
 from headcount.data.draw import limit_splits
 from headcount.data.open_task import open_task
 from headcount.data.readers.processor import tokenizer_or_image_processor
@@ -51,7 +51,7 @@ def open_inputs(
 
 def _opening_record(model: Any, data: Any) -> dict[str, Any]:
     """Returns how model and task are opened again; a task that was made in Python cannot be."""
-    model_path = opened_model_entry(model) if isinstance(model, str | Path) else {}
+    model_path = model_path_entry(model) if isinstance(model, str | Path) else {}
     if isinstance(data, Task):
         return {"opened": {**model_path, "own_task": True}} if model_path else {}
     return {"opened": {**({"task": data} if data else {}), **model_path}}

@@ -16,12 +16,12 @@ from headcount.core.budget import Budget
 from headcount.core.certificate import Certificate, TaskCertificate, certify_task
 from headcount.core.errors import ArtifactError, HeadcountError
 from headcount.core.evaluation import Evaluation
-from headcount.core.files import model_to_reopen
+from headcount.core.files import model_path_or_name
 from headcount.core.heads import Head
 from headcount.core.margin import Margin
 from headcount.core.plan import Plan
 from headcount.core.sizes import SizeTest, certify_sizes
-from headcount.core.stats.metric_parts import Total
+from headcount.core.stats.metric_parts import MetricOfSums
 from headcount.data.evaluate import evaluate, fingerprint_of
 from headcount.data.stream import Progress
 from headcount.data.task import Task, task_key
@@ -104,7 +104,7 @@ class Pruning:
         return cost(self.model, heads=self.heads)
 
     @property
-    def total(self) -> Total | None:
+    def total(self) -> MetricOfSums | None:
         """What turns summed parts of the metric into the metric; None for a task without one."""
         return self.task.metric.total if self.task.metric else None
 
@@ -293,7 +293,7 @@ class Pruning:
         """
         folder, record = self.model_folder(artifact.key), self.run.record()
         opening = {name: value for name, value in (record.config.get("opened") or {}).items() if name != "model"}
-        dense_name = model_to_reopen(record.model.name, record.config)
+        dense_name = model_path_or_name(record.model.name, record.config)
         run_certificate = Certificate(
             small=weight_hash(load(folder)),
             dense=self.base_key["weights"],

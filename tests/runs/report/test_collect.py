@@ -17,7 +17,7 @@ from headcount.core.damage import Damage
 from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
 from headcount.core.scores import ScoreInterval, Scores
-from headcount.core.stats.metric_parts import total_of
+from headcount.core.stats.metric_parts import find_metric_of_sums
 from headcount.core.stats.samples import Samples
 from headcount.core.stats.significance import benjamini_hochberg, tango
 from headcount.runs.artifacts import ArtifactKey
@@ -172,11 +172,11 @@ def test_totals_by_name_are_those_of_the_metrics() -> None:
     from headcount.data import metrics
 
     for metric in (*metrics.BY_NAME.values(), metrics.TOKEN_ACCURACY, metrics.PERPLEXITY):
-        assert total_of(metric.name) is metric.total
+        assert find_metric_of_sums(metric.name) is metric.total
     sums = np.random.default_rng(0).integers(1, 9, (3, 10)).astype(float)
     sums[:, 0] = sums[:, 1] = 20
-    assert np.allclose(total_of("BLEU")(sums), metrics.bleu(lambda *_: ([], [])).total(sums))  # pyright: ignore[reportOptionalCall]
-    assert total_of("somebody's own") is None
+    assert np.allclose(find_metric_of_sums("BLEU")(sums), metrics.bleu(lambda *_: ([], [])).total(sums))  # pyright: ignore[reportOptionalCall]
+    assert find_metric_of_sums("somebody's own") is None
 
 
 def test_few_examples_damage_and_failures_are_told(tmp_path: Path) -> None:

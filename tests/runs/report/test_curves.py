@@ -16,7 +16,7 @@ from kit import MADE, heads_of, make_run, request
 from headcount.core.budget import Budget
 from headcount.core.certificate import Certificate, certify_task
 from headcount.core.certificate_file import write_certificate
-from headcount.core.evaluation import Evaluation, interval
+from headcount.core.evaluation import Evaluation, score_interval
 from headcount.core.margin import Margin
 from headcount.core.stats.metric_parts import ratio
 from headcount.core.survivors import Survivors
@@ -247,7 +247,7 @@ def test_the_interval_of_a_metric_holds_the_truth_nineteen_times_in_twenty() -> 
     rng, held = np.random.default_rng(0), 0
     for _ in range(200):
         parts = np.stack([(rng.random(150) < 0.8).astype(float), np.ones(150)], -1)
-        low, high = interval(Evaluation("t", "report", 150, np.zeros(150), "accuracy", True, float(parts[:, 0].mean()), parts), ratio)
+        low, high = score_interval(Evaluation("t", "report", 150, np.zeros(150), "accuracy", True, float(parts[:, 0].mean()), parts), ratio)
         assert low is not None and high is not None
         held += low <= 0.8 <= high
     assert 180 <= held <= 199

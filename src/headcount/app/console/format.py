@@ -43,7 +43,7 @@ def format_training(models: int, fewest: int, most: int, shortest: int, seconds:
 def format_head_bound(verdicts: HeadVerdicts, row: HeadVerdict) -> str:
     """Returns the most that removing one head alone costs on average, rounded up to two digits."""
     step = 10.0 ** (floor(log10(row.bound)) - 1) if row.bound > 0 else 1e-4
-    return verdicts.tolerance.format_size(ceil(row.bound / step - 1e-6) * step)
+    return verdicts.tolerance.format_damage(ceil(row.bound / step - 1e-6) * step)
 
 
 def format_verdicts(verdicts: HeadVerdicts) -> str:
@@ -52,13 +52,13 @@ def format_verdicts(verdicts: HeadVerdicts) -> str:
     documents = "" if verdicts.n_documents is None else f" from {verdicts.n_documents} documents"
     text = (
         f"costs at most: each head removed alone, {verdicts.n_examples} report examples{documents}, {verdicts.level:.0%}, counting up to "
-        f"{size.format_size(size.clip)} per example; "
+        f"{size.format_damage(size.clip)} per example; "
     )
     if verdicts.reason:
         return f"{text}no head is called safe: {verdicts.reason}"
     text += f"safe alone: at most {size}, corrected over heads; this says nothing about removing several"
-    if verdicts.n_missing:
-        text += f"; {verdicts.n_missing} {verdicts.unit_name} more would find every head that changes nothing"
+    if verdicts.n_missing_for_harmless_head:
+        text += f"; {verdicts.n_missing_for_harmless_head} {verdicts.unit_name} more would find every head that changes nothing"
     return text
 
 

@@ -23,7 +23,7 @@ from headcount.app.console.options import (
     Workers,
 )
 from headcount.core.errors import DataError
-from headcount.core.files import absolute_path, opened_model_entry
+from headcount.core.files import absolute_path_if_exists, model_path_entry
 
 TaskName = Annotated[
     str | None,
@@ -158,10 +158,10 @@ class TaskOptions(NamedTuple):
         """Returns the options that open model and task again, as plain data, without those that have no value."""
         names = ("task", "train", "eval", *(name for name in self._fields if name.endswith("_column")), "task_option", "max_length")
         options = {name: getattr(self, name) for name in (*names, "truncate", "limit", "auto", "dtype", "seed")}
-        options |= {name: [absolute_path(path) for path in options[name]] for name in ("train", "eval") if options[name]}
+        options |= {name: [absolute_path_if_exists(path) for path in options[name]] for name in ("train", "eval") if options[name]}
         options = {name: value for name, value in options.items() if value not in (None, False, [])}
         texts = {name: [str(item) for item in value] for name, value in options.items() if isinstance(value, list | tuple)}
-        return {**options, **texts, **opened_model_entry(self.model)}
+        return {**options, **texts, **model_path_entry(self.model)}
 
 
 class RunOptions(NamedTuple):

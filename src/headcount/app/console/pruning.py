@@ -17,7 +17,7 @@ from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
 from headcount.core.heads import Head
 from headcount.core.margin import Margin
-from headcount.core.options import declarations
+from headcount.core.options import help_and_bounds_of_fields
 from headcount.core.plan import Plan
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
@@ -51,7 +51,7 @@ MILLISECONDS = "milliseconds of a pass over 8 rows of 128 tokens, or as many as 
 
 def annotate_declared_option(owner: type, name: str) -> Any:
     """Returns the annotation of the command-line option that sets a declared field: its flag, help and range come from the declaration."""
-    text, bounds = declarations(owner)[name]
+    text, bounds = help_and_bounds_of_fields(owner)[name]
     flag = f"--{name.replace('_', '-')}"
     kind = TYPES.get(name, str | None if _default_on_command_line(owner, name) is None else str)
     limits: dict[str, Any] = {} if kind in (str, str | None, bool | None) else {"min": bounds.minimum, "max": bounds.maximum}

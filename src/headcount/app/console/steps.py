@@ -56,7 +56,7 @@ def _format_single_heads(numbers: Numbers) -> str:
     tolerance, safe = Tolerance(**numbers["tolerance"]), numbers["safe"]
     n = numbers["n_examples"] if numbers["n_documents"] is None else numbers["n_documents"]
     unit_name = "examples" if numbers["n_documents"] is None else "documents"
-    text = f"{numbers['method']} of single heads on {n} report {unit_name}, up to {tolerance.format_size(tolerance.clip)} per example: "
+    text = f"{numbers['method']} of single heads on {n} report {unit_name}, up to {tolerance.format_damage(tolerance.clip)} per example: "
     if numbers["reason"]:
         return f"{text}no head is called safe; {numbers['reason']}"
     listed = f"{', '.join(safe[:SHOWN_SAFE])}{' …' if len(safe) > SHOWN_SAFE else ''}"

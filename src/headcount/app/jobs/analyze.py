@@ -10,7 +10,7 @@ from headcount.app.console.inputs import TaskOptions
 from headcount.app.console.models import note_duration, note_power, open_named_task, open_task_model
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
-from headcount.core.files import absolute_path
+from headcount.core.files import absolute_path_if_exists
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.runs.store import Run
 from headcount.workflows.analysis_spec import AnalysisSpec
@@ -39,7 +39,7 @@ def analyze_model(
     corpus, why_no_corpus = open_named_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
     if corpus is None:
         session.write_note(f"roles are left out: {why_no_corpus}")
-    texts = {"text": absolute_path(text) if text else None, "embedded": embedded}
+    texts = {"text": absolute_path_if_exists(text) if text else None, "embedded": embedded}
     job = AnalysisJob(
         data.model,
         model,

@@ -10,7 +10,7 @@ from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.models import open_model
 from headcount.app.console.session import Session
 from headcount.core.errors import ArtifactError
-from headcount.core.files import model_to_reopen
+from headcount.core.files import model_path_or_name
 from headcount.runs.report.commands import prune_command
 from headcount.runs.report.plain import format_speed
 from headcount.runs.results import PRUNED
@@ -57,7 +57,7 @@ def _models_of_run(target: str, loading: ModelOptions) -> dict[str, tuple[str, M
             f"{run.folder} holds the results of {len(pruned)} pruned models and the weights of none, so there is nothing to measure "
             f"beside the dense model; make and keep one of them first, such as: {command} --out {run.folder}"
         )
-    dense = {f"{target}: whole": (model_to_reopen(record.model.name, record.config), loading.fill_from_record(record.config))}
+    dense = {f"{target}: whole": (model_path_or_name(record.model.name, record.config), loading.fill_from_record(record.config))}
     return dense | {path.name: (str(path), loading) for path in run.models()}
 
 

@@ -13,10 +13,10 @@ import typer
 from headcount.app.console.inputs import ModelOptions, TaskOptions
 from headcount.app.console.models import open_model, open_named_task
 from headcount.app.console.session import Session
-from headcount.core.certificate import Certificate, disagreements
+from headcount.core.certificate import Certificate, unconfirmed_statements
 from headcount.core.certificate_file import read_certificate, write_certificate
 from headcount.core.errors import ArtifactError, DataError
-from headcount.core.files import absolute_path, model_to_reopen
+from headcount.core.files import absolute_path_if_exists, model_path_or_name
 from headcount.core.margin import Margin
 from headcount.data.task import Task
 from headcount.runs.report.certificates import describe_certificate
@@ -66,7 +66,7 @@ def certify_model(
         certificate = certify_models(small, dense, tasks, request, names=(data.model, against), watch=lambda work: advance)
     opening = {
         **data.opening_record(),
-        "against": absolute_path(against) if Path(against).exists() else against,
+        "against": absolute_path_if_exists(against) if Path(against).exists() else against,
         "other_tasks": list(other_tasks),
     }
     certificate = replace(certificate, opening={name: value for name, value in opening.items() if name not in ("model", "path")})
@@ -105,7 +105,7 @@ def _read_run(run: Run, data: TaskOptions) -> tuple[Path, TaskOptions, str, Mode
     if opening.get("own_task") and data.task is None:
         raise DataError("the task of this run was made in Python; use hc.certify with the task, or name one with --task")
     data = _fill(data, {"task": record.task or None, **opening})
-    return models[0], data, model_to_reopen(record.model.name, record.config), data.model_options.fill_from_record(record.config)
+    return models[0], data, model_path_or_name(record.model.name, record.config), data.model_options.fill_from_record(record.config)
 
 
 def _show(session: Session, certificate: Certificate, tasks: Sequence[Task]) -> None:
@@ -136,7 +136,7 @@ def _read_texts(task: Task, positions: Sequence[int]) -> dict[int, str]:
 
 
 def _report_check(session: Session, recorded: Certificate, now: Certificate) -> int:
-    problems = disagreements(recorded, now)
+    problems = unconfirmed_statements(recorded, now)
     for problem in problems:
         session.write_line(f"Not confirmed: {problem}.")
     if not problems:

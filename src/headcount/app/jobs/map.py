@@ -34,7 +34,17 @@ def _format_block_row(block: AttentionBlock) -> tuple[object, ...]:
     module, projections = _module_paths(block)
     counts = (block.n_heads, block.n_original, block.n_kv_heads, block.head_dim)
     gate, cut = ("yes" if possible else "no" for possible in (block.n_heads > 0, block.can_cut and block.n_heads > 0))
-    return (block.name, block.kind, *counts, block.layout, module, projections, ", ".join(block.dependents()), gate, cut)
+    return (
+        block.name,
+        block.kind,
+        *counts,
+        block.layout,
+        module,
+        projections,
+        ", ".join(block.dependent_tensors_and_arguments()),
+        gate,
+        cut,
+    )
 
 
 def _gate_only_reasons(heads: HeadMap) -> list[tuple[str, str]]:
@@ -63,7 +73,7 @@ def _describe_block(block: AttentionBlock) -> dict[str, Any]:
         **{name: getattr(block, name) for name in names},
         "heads": [str(head) for head in block.heads],
         **{projection.role: projection.path for projection in (block.q, block.k, block.v, block.o)},
-        "per_head": list(block.dependents()),
+        "per_head": list(block.dependent_tensors_and_arguments()),
         "can_gate": block.n_heads > 0,
     }
 

@@ -16,7 +16,7 @@ from headcount.app.console.inputs import ModelOptions, TaskOptions
 from headcount.app.console.models import check_new_head, open_model, open_named_task, read_task_classes
 from headcount.app.console.session import Session
 from headcount.behaviour.base import Corpus
-from headcount.core.files import hash_path, model_to_reopen
+from headcount.core.files import hash_file_or_folder, model_path_or_name
 from headcount.core.study_result import Table
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Task
@@ -35,7 +35,7 @@ def model_and_task_options(request: Request) -> TaskOptions:
         return TaskOptions("", seed=request.seed)
     record = Run.open(request.comparison).record()
     loading = ModelOptions(device=request.device, dtype=request.dtype).fill_from_record(record.config)
-    name = model_to_reopen(record.model.name, record.config)
+    name = model_path_or_name(record.model.name, record.config)
     return TaskOptions(name, task=request.task, limit=request.limit, seed=request.seed, **loading._asdict())
 
 
@@ -145,7 +145,7 @@ class ConsoleSources:
     @property
     def text_fingerprint(self) -> str:
         """The hash of the text file, or the name of the embedded text."""
-        return hash_path(self.request.text) if self.request.text is not None else self.request.embedded or ""
+        return hash_file_or_folder(self.request.text) if self.request.text is not None else self.request.embedded or ""
 
     def opening_record(self, name: str) -> dict[str, Any]:
         """Returns what it takes to open the model of that name and the task again."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from headcount.core.errors import ArtifactError, DataError, HeadcountError
 from headcount.core.evaluation import Evaluation
-from headcount.core.files import model_to_reopen
+from headcount.core.files import model_path_or_name
 from headcount.data.open_task import default_task, open_task
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task_builder import TaskBuilder
@@ -26,7 +26,7 @@ class ServedRun:
         self.record = run.record()
         self.heads = [head for block in run.heads().blocks for head in block.heads]
         self.opening: Mapping[str, Any] | None = self.record.config.get("opened")
-        self.folder, self.why_not = _find_local_model(model_to_reopen(self.record.model.name, self.record.config))
+        self.folder, self.why_not = _find_local_model(model_path_or_name(self.record.model.name, self.record.config))
         self._model: Any = None
         self._task: Any = None
         self._tokenizer: Any = None

@@ -11,7 +11,7 @@ from headcount.core.definition import TAU, Definition, DefinitionInfo
 from headcount.core.errors import ArtifactError
 from headcount.core.options import option
 from headcount.core.role_table import ALPHA, MIN_SENTENCES, RoleScore, RoleTable
-from headcount.core.stats.significance import adjust
+from headcount.core.stats.significance import adjust_p_values
 
 BLOCK = "block"
 BLOCK_SHARE = 0.5
@@ -74,7 +74,7 @@ class Pande2021(Definition):
         can_be_label = np.array([not note for note in notes], dtype=bool)
         q = np.ones_like(p)
         if can_be_label.any():
-            q[can_be_label] = adjust((p_t if self.is_published else p)[can_be_label], self.correct)
+            q[can_be_label] = adjust_p_values((p_t if self.is_published else p)[can_be_label], self.correct)
         deviation = stderr * np.sqrt(n)
         effect = np.divide(bias - tau, deviation, out=np.zeros_like(bias), where=deviation > 0)
         has_role = can_be_label & (q <= self.alpha) & (bias > tau)

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.ranks import Overlap, ends, overlap
-from headcount.core.stats.resampling import Draw, bootstrap, draw_with_replacement, replicate
+from headcount.core.stats.ranks import Overlap, are_among_k_extreme, overlap
+from headcount.core.stats.resampling import GroupSampler, bootstrap_sampler, bootstrap_scores, resample_means_jointly
 from headcount.core.stats.samples import (
     Array,
     Estimate,
     Samples,
-    check_count,
     derive_seed,
     error_probability,
     make_generator,
+    require_count,
     require_one_number_per_head,
     to_matching_arrays,
 )
@@ -44,7 +45,7 @@ class Correlated:
 
 def pearson(a: ArrayLike, b: ArrayLike) -> Array:
     """Returns Pearson's correlation along the last axis."""
-    first, second = _check_pair(a, b)
+    first, second = _to_correlatable_arrays(a, b)
     first, second = first - first.mean(-1, keepdims=True), second - second.mean(-1, keepdims=True)
     scale = np.sqrt((first**2).sum(-1)) * np.sqrt((second**2).sum(-1))
     return np.clip((first * second).sum(-1) / scale, -1.0, 1.0)
@@ -54,7 +55,7 @@ def spearman(a: ArrayLike, b: ArrayLike) -> Array:
     """Returns Spearman's rank correlation along the last axis, ties at their mean rank."""
     from scipy import stats
 
-    first, second = _check_pair(a, b)
+    first, second = _to_correlatable_arrays(a, b)
     return pearson(stats.rankdata(first, axis=-1), stats.rankdata(second, axis=-1))
 
 
@@ -75,7 +76,7 @@ def correlate(
         raise StatisticsError(f"no correlation {by!r}. Known: {', '.join(ways)}")
     a, b = require_one_number_per_head(a), require_one_number_per_head(b)
     value = float(ways[by](*to_matching_arrays(a.means(), b.means())))
-    replicates = ways[by](*_replicate_means(a, b, paired, repeats, seed))
+    replicates = ways[by](*_resampled_means_of_both(a, b, paired, repeats, seed))
     quantiles = [error_probability(level) / 2, 1 - error_probability(level) / 2]
     centred = value + replicates - np.median(replicates)
     least = min(int((centred <= 0).sum()), int((centred >= 0).sum()))
@@ -84,25 +85,25 @@ def correlate(
     return Correlated(value, low, high, min(1.0, 2 * (1 + least) / (len(replicates) + 1)), without_noise)
 
 
-def _replicate_means(a: Samples, b: Samples, paired: bool, repeats: int, seed: int) -> tuple[Array, Array]:
+def _resampled_means_of_both(a: Samples, b: Samples, paired: bool, repeats: int, seed: int) -> tuple[Array, Array]:
     if not paired:
         return _bootstrap_means(a, repeats, derive_seed(seed, 0)), _bootstrap_means(b, repeats, derive_seed(seed, 1))
     if a.n_groups != b.n_groups or a.n != b.n:
         raise StatisticsError(
             f"paired scores must come from the same examples, got {a.n} in {a.n_groups} groups and {b.n} in {b.n_groups}; else pass paired=False"
         )
-    a.count_groups_of_heads()
-    b.count_groups_of_heads()
-    chunks = list(replicate([a, b], draw_with_replacement(a.n_groups, seed), repeats))
+    a.count_groups_per_head()
+    b.count_groups_per_head()
+    chunks = list(resample_means_jointly([a, b], bootstrap_sampler(a.n_groups, seed), repeats))
     return np.concatenate([chunk[0][:, 0] for chunk in chunks]), np.concatenate([chunk[1][:, 0] for chunk in chunks])
 
 
 def _bootstrap_means(samples: Samples, repeats: int, seed: int) -> Array:
     """Returns replicates of the mean of every head, [repeats, heads]; of a single group, which cannot be resampled, the means themselves."""
-    return samples.means()[None] if samples.n_groups == 1 else bootstrap(samples, seed=seed, repeats=repeats)
+    return samples.means()[None] if samples.n_groups == 1 else bootstrap_scores(samples, seed=seed, repeats=repeats)
 
 
-def _check_pair(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
+def _to_correlatable_arrays(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.ndim == 0 or second.ndim == 0 or first.shape[-1] != second.shape[-1] or first.shape[-1] < 2:
         raise StatisticsError(f"a correlation needs the same 2 heads or more in both, got shapes {first.shape} and {second.shape}")
@@ -133,7 +134,7 @@ class Stability:
 
 def stability(
     samples: Samples,
-    sizes: Sequence[int],
+    subset_sizes: Sequence[int],
     n_lowest: int,
     *,
     seed: int,
@@ -148,7 +149,7 @@ def stability(
     """
     samples = require_one_number_per_head(samples).orient(higher_is_keep=higher_is_keep)
     return tuple(
-        _stability_at_size(samples, size, n_lowest, repeats, derive_seed(seed, number), level) for number, size in enumerate(sizes)
+        _stability_at_size(samples, size, n_lowest, repeats, derive_seed(seed, number), level) for number, size in enumerate(subset_sizes)
     )
 
 
@@ -161,44 +162,51 @@ def reliability(samples: Samples, *, seed: int, repeats: int = 200, level: float
     if samples.n_groups < 2:
         raise StatisticsError("split halves need 2 examples or more, got 1; score on more examples")
     half = samples.n_groups // 2
-    first, second = _mean_of_subsets(samples, half, repeats, seed, sets=2)
-    r = np.maximum(_spearman(first, second), 0.0)
+    first, second = _means_of_disjoint_subsets(samples, half, repeats, seed, n_subsets=2)
+    r = np.maximum(_spearman_or_zero(first, second), 0.0)
     c = samples.n_groups / half
-    half_estimate = _to_estimate(r, level)
+    half_estimate = _mean_and_percentiles(r, level)
     return Estimate(*(c * x / (1 + (c - 1) * x) for x in (half_estimate.value, half_estimate.low, half_estimate.high)))
 
 
-def _stability_at_size(samples: Samples, size: int, n_lowest: int, repeats: int, seed: int, level: float) -> Stability:
-    check_count(size, "size", 1, samples.n)
-    groups = max(1, round(size / samples.n * samples.n_groups))
+def _stability_at_size(samples: Samples, n_examples: int, n_lowest: int, repeats: int, seed: int, level: float) -> Stability:
+    require_count(n_examples, "size", 1, samples.n)
+    groups = max(1, round(n_examples / samples.n * samples.n_groups))
     sets = 2 if 2 * groups <= samples.n_groups else 1
-    first, *disjoint = _mean_of_subsets(samples, groups, repeats, seed, sets)
+    first, *disjoint = _means_of_disjoint_subsets(samples, groups, repeats, seed, sets)
     pairs = [(first, samples.means()[None]), *((first, second) for second in disjoint)]
     estimates = [
-        _to_estimate(values, level)
+        _mean_and_percentiles(values, level)
         for a, b in pairs
-        for values in (_spearman(a, b), (ends(a, n_lowest) & ends(b, n_lowest)).sum(-1) / n_lowest)
+        for values in (_spearman_or_zero(a, b), (are_among_k_extreme(a, n_lowest) & are_among_k_extreme(b, n_lowest)).sum(-1) / n_lowest)
     ]
-    return Stability(size, groups, *estimates, *[None] * (4 - len(estimates)))
+    return Stability(n_examples, groups, *estimates, *[None] * (4 - len(estimates)))
 
 
-def _mean_of_subsets(samples: Samples, groups: int, repeats: int, seed: int, sets: int) -> list[Array]:
-    chunks = [chunk for (chunk,) in replicate([samples], _draw_disjoint(samples.n_groups, groups, sets, seed), repeats)]
+def _means_of_disjoint_subsets(
+    samples: Samples, groups_per_subset: int, repeats: int, seed: int, n_subsets: int
+) -> list[Float[np.ndarray, "repeats heads"]]:
+    chunks = [
+        chunk
+        for (chunk,) in resample_means_jointly(
+            [samples], _disjoint_subset_sampler(samples.n_groups, groups_per_subset, n_subsets, seed), repeats
+        )
+    ]
     means = np.concatenate(chunks)
-    return [means[:, number] for number in range(sets)]
+    return [means[:, number] for number in range(n_subsets)]
 
 
-def _draw_disjoint(n_groups: int, groups: int, sets: int, seed: int) -> Draw:
+def _disjoint_subset_sampler(n_groups: int, groups_per_subset: int, n_subsets: int, seed: int) -> GroupSampler:
     rng = make_generator(seed)
 
-    def draw(rows: int) -> NDArray:
-        order = rng.permuted(np.broadcast_to(np.arange(n_groups), (rows, n_groups)), axis=1)
-        return (order[:, None, :] // groups == np.arange(sets)[:, None]).astype(np.float64)
+    def draw_group_counts(repeats: int) -> Float[np.ndarray, "repeats sets groups"]:
+        order = rng.permuted(np.broadcast_to(np.arange(n_groups), (repeats, n_groups)), axis=1)
+        return (order[:, None, :] // groups_per_subset == np.arange(n_subsets)[:, None]).astype(np.float64)
 
-    return draw
+    return draw_group_counts
 
 
-def _spearman(a: Array, b: Array) -> Array:
+def _spearman_or_zero(a: Array, b: Array) -> Array:
     """Returns Spearman's correlation row by row, 0 where all heads tie: such a subset ranks nothing."""
     a, b = np.broadcast_arrays(a, b)
     ranked = (a != a[:, :1]).any(-1) & (b != b[:, :1]).any(-1)
@@ -208,7 +216,7 @@ def _spearman(a: Array, b: Array) -> Array:
     return correlations
 
 
-def _to_estimate(values: Array, level: float) -> Estimate:
+def _mean_and_percentiles(values: Array, level: float) -> Estimate:
     low, high = np.quantile(values, [error_probability(level) / 2, 1 - error_probability(level) / 2])
     return Estimate(float(values.mean()), float(low), float(high))
 

@@ -8,10 +8,11 @@ mean over ten gamblers with constant bets of 5 % to 95 % of the largest that can
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import Array, error_probability, finite
+from headcount.core.stats.samples import error_probability, to_finite_array
 
 BETS = np.linspace(0.05, 0.95, 10)
 """The bets, as shares of the largest."""
@@ -19,7 +20,7 @@ _HALVINGS = 26
 _CELLS = 2**21
 
 
-def betting_p(values: ArrayLike, mean: float, clip: float) -> Array:
+def p_value_of_mean_at_least(values: ArrayLike, mean: float, clip: float) -> Float[np.ndarray, " columns"]:
     """Returns for every column the p-value of its mean being `mean` or more: 1 / the largest wealth, at most 1.
 
     Args:
@@ -27,21 +28,21 @@ def betting_p(values: ArrayLike, mean: float, clip: float) -> Array:
         mean: The mean of the null hypothesis, above −clip and below clip.
         clip: What a value can be at most; larger ones count as that.
     """
-    clipped = _clip(values, clip)
+    clipped = _clip_to_columns(values, clip)
     if not -clip < mean < clip:
         raise StatisticsError(f"the mean must lie between −{clip:g} and {clip:g}, where the values are, got {mean:g}")
     return np.minimum(1.0, np.exp(-_largest_log_wealth(clipped, np.full(clipped.shape[1], float(mean)), clip)))
 
 
-def betting_bound(values: ArrayLike, clip: float, level: float = 0.95) -> Array:
+def upper_bound_of_mean(values: ArrayLike, clip: float, level: float = 0.95) -> Float[np.ndarray, " columns"]:
     """Returns the upper confidence bound of every column's mean: the smallest mean that the wealth refutes, `clip` where none is refuted.
 
     Args:
-        values: As for `betting_p`.
+        values: As for `p_value_of_mean_at_least`.
         clip: What a value can be at most; larger ones count as that. The bound is that of the mean of clipped values.
         level: The confidence.
     """
-    clipped, goal = _clip(values, clip), -np.log(error_probability(level))
+    clipped, goal = _clip_to_columns(values, clip), -np.log(error_probability(level))
     low, high = clipped.mean(0), np.full(clipped.shape[1], float(clip))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -50,12 +51,12 @@ def betting_bound(values: ArrayLike, clip: float, level: float = 0.95) -> Array:
     return high
 
 
-def fewest_values(mean: float, clip: float, p: float) -> int:
+def fewest_zeros_to_refute(mean: float, clip: float, p: float) -> int:
     """Returns how many values, all 0, the gamblers need to refute a mean at this p-value: with fewer, nothing can be refuted so surely.
 
     Args:
         mean: The mean of the null hypothesis, above 0 and below clip.
-        clip: As for `betting_p`.
+        clip: As for `p_value_of_mean_at_least`.
         p: The p-value to reach.
     """
     if not 0 < mean < clip or not 0 < p < 1:
@@ -68,14 +69,16 @@ def fewest_values(mean: float, clip: float, p: float) -> int:
     return high
 
 
-def _clip(values: ArrayLike, clip: float) -> Array:
-    numbers = finite(values, "values")
+def _clip_to_columns(values: ArrayLike, clip: float) -> Float[np.ndarray, "examples columns"]:
+    numbers = to_finite_array(values, "values")
     if numbers.ndim not in (1, 2) or not clip > 0:
         raise StatisticsError(f"values must be [examples] or [examples, columns] and clip above 0, got {numbers.shape} and {clip:g}")
     return np.clip(numbers.reshape(len(numbers), -1), -clip, clip)
 
 
-def _largest_log_wealth(clipped: Array, mean: Array, clip: float) -> Array:
+def _largest_log_wealth(
+    clipped: Float[np.ndarray, "examples columns"], mean: Float[np.ndarray, " columns"], clip: float
+) -> Float[np.ndarray, " columns"]:
     """Returns the logarithm of the largest wealth that each column ever reached against its mean."""
     largest = np.zeros(clipped.shape[1])
     wealth = np.zeros((len(BETS), clipped.shape[1]))

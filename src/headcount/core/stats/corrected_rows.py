@@ -26,7 +26,7 @@ class TestedRow(Protocol):
 Row = TypeVar("Row", bound=TestedRow)
 
 
-def correct_rows(rows: Sequence[Row]) -> list[Row]:
+def add_q_values(rows: Sequence[Row]) -> list[Row]:
     """Returns the rows with q, their p-value corrected over the rows that have one (Benjamini–Hochberg); None for rows without."""
     p_values = [row.p for row in rows if row.p is not None]
     corrected = iter(benjamini_hochberg(p_values) if p_values else ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import NDArray
 
 from headcount.core.errors import StatisticsError
@@ -12,7 +13,7 @@ Documents = NDArray[np.int64] | None
 """The document of each example, by number; None where the data name none."""
 
 
-def sum_by_document(parts: Array, documents: NDArray[np.int64]) -> Array:
+def sum_by_document(parts: Float[np.ndarray, "examples parts"], documents: NDArray[np.int64]) -> Float[np.ndarray, "documents parts"]:
     """Returns the sums of parts [examples, parts] over every document."""
     if len(documents) != len(parts):
         raise StatisticsError(f"documents must name one for each of {len(parts)} examples, got {len(documents)}")
@@ -22,7 +23,7 @@ def sum_by_document(parts: Array, documents: NDArray[np.int64]) -> Array:
     return sums
 
 
-def values_by_document(values: Array, documents: Documents) -> Array:
+def pseudovalues_by_document(values: Array, documents: Documents) -> Array:
     """Returns one value per document, whose mean is that over examples and whose spread is that of a ratio of sums over documents.
 
     A document of n_d examples gives v̄ + (Σ v − n_d v̄) / n̄. Without documents the values are returned as they are.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.samples import Array, finite
+from headcount.core.stats.samples import Array, to_finite_array
 
 
 def hall_transform(t: Array, n: Array, skewness: Array) -> Array:
@@ -38,11 +38,11 @@ class Skewness:
     def __init__(self, size: int) -> None:
         self._first, self._n, self._sums = np.full(size, np.nan), np.zeros(size), np.zeros((3, size))
 
-    def update(self, values: Array, has: Array) -> None:
-        """Adds rows [n, columns], where `has` is set."""
-        rows, counted = finite(values, "values"), np.asarray(has, dtype=bool)
+    def update(self, values: Array, is_counted: Array) -> None:
+        """Adds rows [n, columns], where `is_counted` is set."""
+        rows, counted = to_finite_array(values, "values"), np.asarray(is_counted, dtype=bool)
         if rows.shape != counted.shape or rows.shape[1:] != self._first.shape:
-            raise StatisticsError(f"values and has must be [n, {len(self._first)}], got {rows.shape} and {counted.shape}")
+            raise StatisticsError(f"values and is_counted must be [n, {len(self._first)}], got {rows.shape} and {counted.shape}")
         new = np.isnan(self._first) & counted.any(0)
         self._first[new] = rows[counted.argmax(0)[new], np.flatnonzero(new)]
         gap = np.where(counted, rows - self._first, 0.0)

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
 from headcount.core.stats.hall import hall_transform, inverse_hall_transform
-from headcount.core.stats.samples import Array, error_probability, finite
-from headcount.core.stats.significance import Difference, away_from_zero
+from headcount.core.stats.samples import Array, error_probability, to_finite_array
+from headcount.core.stats.significance import Difference, p_values_of_zero
 
 FEWEST_VALUES = 200
 """With fewer values, a mean has no interval: of scores with heavy tails it would cover .75 to .92 of the cases, and nothing visible says which."""
@@ -35,7 +35,7 @@ class MeanDifference:
         return self.difference, self.low, self.high
 
 
-def is_too_thin(values: Array) -> bool:
+def are_too_few_or_skewed(values: Array) -> bool:
     """Whether values are too few, or too skewed, for an interval of their mean that covers as often as it says."""
     skewness, n = _skewness(values), len(values)
     return n < FEWEST_VALUES or int((values != 0).sum()) < FEWEST_NONZERO or skewness**2 > n / SKEWNESS_SHARE
@@ -48,10 +48,10 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> MeanDifference:
         values: One number per example, such as the difference of two losses.
         level: The confidence.
     """
-    numbers = finite(values, "values")
+    numbers = to_finite_array(values, "values")
     if numbers.ndim != 1 or len(numbers) < 2:
         raise StatisticsError(f"an interval needs a vector of 2 values or more, got shape {numbers.shape}")
-    if is_too_thin(numbers):
+    if are_too_few_or_skewed(numbers):
         return MeanDifference(float(numbers.mean()), None, None, None)
     from scipy import special
 
@@ -69,12 +69,12 @@ def t_interval(values: ArrayLike, *, level: float = 0.95) -> Difference:
     """Returns the mean of a few similar values (log-ratios of rounds, heads of a layer) with its t interval and two-sided p-value of 0."""
     from scipy import special
 
-    numbers = finite(values, "values")
+    numbers = to_finite_array(values, "values")
     if numbers.ndim != 1 or len(numbers) < 2:
         raise StatisticsError(f"an interval needs a vector of 2 values or more, got shape {numbers.shape}")
     n, mean, stderr = len(numbers), float(numbers.mean()), float(numbers.std(ddof=1) / np.sqrt(len(numbers)))
     reach = float(special.stdtrit(n - 1, 1 - error_probability(level) / 2)) * stderr
-    return Difference(mean, mean - reach, mean + reach, float(away_from_zero([mean], [stderr], n - 1)[0]))
+    return Difference(mean, mean - reach, mean + reach, float(p_values_of_zero([mean], [stderr], n - 1)[0]))
 
 
 def _skewness(values: Array) -> float:

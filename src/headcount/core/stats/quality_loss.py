@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.betting import betting_bound, betting_p
+from headcount.core.stats.betting import p_value_of_mean_at_least, upper_bound_of_mean
 from headcount.core.stats.documents import sum_by_document
-from headcount.core.stats.metric_parts import Total
+from headcount.core.stats.metric_parts import MetricOfSums
 from headcount.core.stats.resampling import resample_sums
-from headcount.core.stats.samples import Array, finite, to_matching_arrays
+from headcount.core.stats.samples import Array, to_finite_array, to_matching_arrays
 from headcount.core.stats.tango import PairedCounts
 
 POWER_QUANTILES = 1.645 + 0.84
@@ -68,7 +68,7 @@ class QualityLoss(ABC):
         """Returns the p-value of the loss being `margin` or less: a small one shows that the smaller model is worse than that."""
 
     @abstractmethod
-    def stderr_at(self, margin: float) -> float:
+    def stderr_if_loss_were(self, margin: float) -> float:
         """Returns the standard error of the estimate if the loss were `margin`."""
 
     def excess(self, margin: float) -> float:
@@ -80,7 +80,7 @@ class QualityLoss(ABC):
         room = -self.excess(margin)
         if room <= 0:
             return None
-        return int(np.ceil(self.n * (POWER_QUANTILES * self.stderr_at(margin) / room) ** 2))
+        return int(np.ceil(self.n * (POWER_QUANTILES * self.stderr_if_loss_were(margin) / room) ** 2))
 
 
 class TangoLoss(QualityLoss):
@@ -105,13 +105,13 @@ class TangoLoss(QualityLoss):
 
     def p_value_of_at_least(self, margin: float) -> float:
         """Returns the one-sided p-value of Tango's statistic at the margin."""
-        return self._counts.p_above(-margin)
+        return self._counts.p_value_of_at_most(-margin)
 
     def p_value_of_at_most(self, margin: float) -> float:
         """Returns the p-value of the other side."""
-        return self._counts.p_below(-margin)
+        return self._counts.p_value_of_at_least(-margin)
 
-    def stderr_at(self, margin: float) -> float:
+    def stderr_if_loss_were(self, margin: float) -> float:
         """Returns the standard error under the margin, as the statistic has it."""
         return self._counts.stderr(-margin)
 
@@ -123,7 +123,7 @@ class BettingLoss(QualityLoss):
 
     def __init__(self, damage: ArrayLike, clip: float) -> None:
         """Takes the rise of the loss of every example, in an order that does not depend on it, and the largest rise that counts."""
-        values = finite(damage, "damage")
+        values = to_finite_array(damage, "damage")
         if values.ndim != 1 or len(values) < 2:
             raise StatisticsError(f"damage must be a vector of 2 examples or more, got shape {values.shape}")
         self.n, self.clip, self._damage = len(values), clip, np.clip(values, -clip, clip)
@@ -135,17 +135,19 @@ class BettingLoss(QualityLoss):
 
     def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
         """Returns both bounds of the mean of the clipped damage."""
-        return -float(betting_bound(-self._damage, self.clip, level)[0]), float(betting_bound(self._damage, self.clip, level)[0])
+        return -float(upper_bound_of_mean(-self._damage, self.clip, level)[0]), float(
+            upper_bound_of_mean(self._damage, self.clip, level)[0]
+        )
 
     def p_value_of_at_least(self, margin: float) -> float:
         """Returns 1 / the largest wealth of gamblers who bet that the mean is below the margin; 1 for a margin beyond the clip."""
-        return float(betting_p(self._damage, margin, self.clip)[0]) if margin < self.clip else 1.0
+        return float(p_value_of_mean_at_least(self._damage, margin, self.clip)[0]) if margin < self.clip else 1.0
 
     def p_value_of_at_most(self, margin: float) -> float:
         """Returns the same for gamblers who bet that it is above."""
-        return float(betting_p(-self._damage, -margin, self.clip)[0]) if margin < self.clip else 1.0
+        return float(p_value_of_mean_at_least(-self._damage, -margin, self.clip)[0]) if margin < self.clip else 1.0
 
-    def stderr_at(self, margin: float) -> float:
+    def stderr_if_loss_were(self, margin: float) -> float:
         """Returns the standard error of the mean."""
         del margin
         return float(self._damage.std(ddof=1) / np.sqrt(self.n))
@@ -171,7 +173,7 @@ class BootstrapLoss(QualityLoss):
         self,
         dense_parts: ArrayLike,
         small_parts: ArrayLike,
-        total: Total,
+        metric_of_sums: MetricOfSums,
         *,
         higher_is_better: bool = True,
         worsen: Worsen | None = None,
@@ -183,7 +185,7 @@ class BootstrapLoss(QualityLoss):
         Args:
             dense_parts: What each example adds to the dense model's metric, [examples, parts].
             small_parts: The same for the smaller model.
-            total: Turns summed parts [..., parts] into the metric [...].
+            metric_of_sums: Turns summed parts [..., parts] into the metric [...].
             higher_is_better: Whether a higher value of the metric is better.
             worsen: Turns parts into those of a model that got each example wrong; by default the parts of the worst example stand in.
             documents: The document of each example, by number; documents are resampled then.
@@ -192,17 +194,17 @@ class BootstrapLoss(QualityLoss):
         dense, small = to_matching_arrays(dense_parts, small_parts, ("dense_parts", "small_parts"))
         if dense.ndim != 2 or len(dense) < 2:
             raise StatisticsError(f"parts must be [examples, parts] with 2 examples or more, got {dense.shape}")
-        self._total, self._sign = total, 1.0 if higher_is_better else -1.0
-        self._values = float(total(dense.sum(0))), float(total(small.sum(0)))
+        self._total, self._sign = metric_of_sums, 1.0 if higher_is_better else -1.0
+        self._values = float(metric_of_sums(dense.sum(0))), float(metric_of_sums(small.sum(0)))
         # without a rule for wrong examples, the one that lowers the metric most stands in
-        lowest = int(np.argmin(self._sign * total(small.sum(0) + small)))
+        lowest = int(np.argmin(self._sign * metric_of_sums(small.sum(0) + small)))
         wrong = np.broadcast_to(small[lowest], small.shape) if worsen is None else worsen(small)
         changed = (dense != small).any(axis=1)
         if documents is not None:
             changed = sum_by_document(changed[:, None].astype(float), documents)[:, 0] > 0
             dense, small, wrong = (sum_by_document(parts, documents) for parts in (dense, small, wrong))
         self.n, self.n_changed = len(dense), int(changed.sum())
-        self._parts, self._seed = (dense, small, self._count_unseen_changes(small, wrong, changed)), seed
+        self._parts, self._seed = (dense, small, self._add_unseen_changes(small, wrong, changed)), seed
 
     @property
     def estimate(self) -> float:
@@ -211,52 +213,56 @@ class BootstrapLoss(QualityLoss):
 
     def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
         """Returns the percentiles of the difference, the upper one with unseen changes; the observed difference lies between them."""
-        return _ends(self._losses(1.0), self._losses(1.0, with_unseen=True), self.estimate, level)
+        return _one_sided_percentiles(
+            self._resampled_losses(1.0), self._resampled_losses(1.0, with_unseen_changes=True), self.estimate, level
+        )
 
     def p_value_of_at_least(self, margin: float) -> float:
         """Returns the share of resamples, with unseen changes, in which the loss is `margin` or more."""
-        return _share(self._losses(1.0, with_unseen=True) >= margin)
+        return _bootstrap_p_value(self._resampled_losses(1.0, with_unseen_changes=True) >= margin)
 
     def p_value_of_at_most(self, margin: float) -> float:
         """Returns the share of resamples in which the loss is `margin` or less."""
-        return _share(self._losses(1.0) <= margin)
+        return _bootstrap_p_value(self._resampled_losses(1.0) <= margin)
 
-    def stderr_at(self, margin: float) -> float:
+    def stderr_if_loss_were(self, margin: float) -> float:
         """Returns the standard deviation of the difference over resamples, with unseen changes."""
         del margin
-        return float(self._losses(1.0, with_unseen=True).std(ddof=1))
+        return float(self._resampled_losses(1.0, with_unseen_changes=True).std(ddof=1))
 
-    def relative_bound(self, level: float = 0.95) -> float | None:
+    def relative_upper_bound(self, level: float = 0.95) -> float | None:
         """Returns the upper bound as a share of the dense model's metric; None where a resample has a dense metric of 0 or below."""
         dense = self._resampled_metrics.dense
         if dense.min() <= 0 or self._values[0] <= 0:
             return None
-        shares = self._losses(1.0, with_unseen=True) / dense
+        shares = self._resampled_losses(1.0, with_unseen_changes=True) / dense
         return max(float(np.quantile(shares, level)), self.estimate / self._values[0])
 
-    def relative(self, share: float) -> RelativeLoss:
+    def against_share_of_dense(self, allowed_share: float) -> RelativeLoss:
         """Returns the test of losing at most a share of the dense model's metric, which is itself uncertain."""
-        return RelativeLoss(self, share)
+        return RelativeLoss(self, allowed_share)
 
     @cached_property
     def _resampled_metrics(self) -> _ModelMetrics:
         """The metric of the models in every resample."""
         sums = resample_sums(np.concatenate(self._parts, axis=1), self._seed, N_RESAMPLES)
-        return _ModelMetrics(*(finite(self._total(part), "totals of a resample") for part in np.split(sums, len(self._parts), axis=1)))
+        return _ModelMetrics(
+            *(to_finite_array(self._total(part), "totals of a resample") for part in np.split(sums, len(self._parts), axis=1))
+        )
 
-    def _losses(self, dense_share: float, *, with_unseen: bool = False) -> Array:
+    def _resampled_losses(self, dense_share: float, *, with_unseen_changes: bool = False) -> Array:
         """Returns by how much the smaller model's metric is worse than a share of the dense model's, in every resample."""
         metrics = self._resampled_metrics
-        return self._sign * (dense_share * metrics.dense - (metrics.with_unseen if with_unseen else metrics.small))
+        return self._sign * (dense_share * metrics.dense - (metrics.with_unseen if with_unseen_changes else metrics.small))
 
-    def _count_unseen_changes(self, small: Array, wrong: Array, changed: NDArray[np.bool_]) -> Array:
+    def _add_unseen_changes(self, small_parts: Array, wrong_parts: Array, is_changed: NDArray[np.bool_]) -> Array:
         """Returns the smaller model's parts with a few unchanged rows made wrong, those that cost most; any rows where all changed."""
-        candidates = np.flatnonzero(~changed) if not changed.all() else np.arange(self.n)
-        costs = self._sign * self._total(small.sum(0) - small[candidates] + wrong[candidates])
+        candidates = np.flatnonzero(~is_changed) if not is_changed.all() else np.arange(self.n)
+        costs = self._sign * self._total(small_parts.sum(0) - small_parts[candidates] + wrong_parts[candidates])
         number = UNSEEN_OF_FEW if self.n_changed < FEW_CHANGES else UNSEEN
         chosen = candidates[np.argsort(costs, kind="stable")[:number]]
-        with_unseen = small.copy()
-        with_unseen[chosen] = wrong[chosen]
+        with_unseen = small_parts.copy()
+        with_unseen[chosen] = wrong_parts[chosen]
         return with_unseen
 
 
@@ -281,29 +287,31 @@ class RelativeLoss(QualityLoss):
 
     def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
         """Returns the percentiles of the loss beyond the share, the upper one with unseen changes."""
-        return _ends(self._loss._losses(self._dense_share), self._with_unseen(), self.estimate, level)
+        return _one_sided_percentiles(
+            self._loss._resampled_losses(self._dense_share), self._losses_with_unseen_changes(), self.estimate, level
+        )
 
     def p_value_of_at_least(self, margin: float = 0.0) -> float:
         """Returns the share of resamples, with unseen changes, in which more is lost."""
-        return _share(self._with_unseen() >= margin)
+        return _bootstrap_p_value(self._losses_with_unseen_changes() >= margin)
 
     def p_value_of_at_most(self, margin: float = 0.0) -> float:
         """Returns the share of resamples in which less is lost."""
-        return _share(self._loss._losses(self._dense_share) <= margin)
+        return _bootstrap_p_value(self._loss._resampled_losses(self._dense_share) <= margin)
 
-    def stderr_at(self, margin: float = 0.0) -> float:
+    def stderr_if_loss_were(self, margin: float = 0.0) -> float:
         """Returns the standard deviation over resamples, with unseen changes."""
         del margin
-        return float(self._with_unseen().std(ddof=1))
+        return float(self._losses_with_unseen_changes().std(ddof=1))
 
-    def _with_unseen(self) -> Array:
-        return self._loss._losses(self._dense_share, with_unseen=True)
+    def _losses_with_unseen_changes(self) -> Array:
+        return self._loss._resampled_losses(self._dense_share, with_unseen_changes=True)
 
 
-def _ends(losses: Array, with_unseen: Array, estimate: float, level: float) -> tuple[float, float]:
+def _one_sided_percentiles(losses: Array, losses_with_unseen_changes: Array, estimate: float, level: float) -> tuple[float, float]:
     """Returns the one-sided percentiles, which the estimate lies between."""
-    return min(float(np.quantile(losses, 1 - level)), estimate), max(float(np.quantile(with_unseen, level)), estimate)
+    return min(float(np.quantile(losses, 1 - level)), estimate), max(float(np.quantile(losses_with_unseen_changes, level)), estimate)
 
 
-def _share(extreme: NDArray[np.bool_]) -> float:
-    return float((1 + extreme.sum()) / (N_RESAMPLES + 1))
+def _bootstrap_p_value(is_extreme: NDArray[np.bool_]) -> float:
+    return float((1 + is_extreme.sum()) / (N_RESAMPLES + 1))

@@ -44,26 +44,26 @@ class Samples:
     n: int = 0
 
     def __post_init__(self) -> None:
-        sums, weights = finite(self.sums, "sums"), finite(self.weights, "weights")
+        sums, weights = to_finite_array(self.sums, "sums"), to_finite_array(self.weights, "weights")
         _check_shapes(sums, weights)
         _check_weights(sums, weights)
         groups = int((weights > 0).any(axis=1).sum())
         n = self.n or groups
         if n < groups:
             raise StatisticsError(f"{groups} groups cannot hold {n} examples; give n of at least {groups}, or leave it out")
-        for name, value in (("sums", _read_only(sums)), ("weights", _read_only(weights)), ("n", n)):
+        for name, value in (("sums", _read_only_view(sums)), ("weights", _read_only_view(weights)), ("n", n)):
             object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, values: ArrayLike, weights: ArrayLike | None = None) -> Samples:
         """Returns the samples of per-example values [examples, heads], weights 1 unless given; example i goes to group i mod 256."""
-        values = finite(values, "values")
-        shares = np.ones((len(values), 1)) if weights is None else finite(weights, "weights")
+        values = to_finite_array(values, "values")
+        shares = np.ones((len(values), 1)) if weights is None else to_finite_array(weights, "weights")
         _check_shapes(values, shares)
         sums, totals = (np.zeros((min(len(values), GROUPS), *part.shape[1:])) for part in (values, shares))
         for start in range(0, len(values), GROUPS):
             part = values[start : start + GROUPS], shares[start : start + GROUPS]
-            sums[: len(part[0])] += part[0] * _over_features(part[1], part[0])
+            sums[: len(part[0])] += part[0] * _add_feature_axis(part[1], part[0])
             totals[: len(part[0])] += part[1]
         return cls(sums, totals, int((shares > 0).any(axis=1).sum()))
 
@@ -79,7 +79,7 @@ class Samples:
 
     def means(self) -> Array:
         """Returns every head's score Σ sums / Σ weights, [heads] or [heads, features]."""
-        return self.sums.sum(0) / _over_features(self.weights.sum(0), self.sums[0])
+        return self.sums.sum(0) / _add_feature_axis(self.weights.sum(0), self.sums[0])
 
     def orient(self, *, higher_is_keep: bool) -> Samples:
         """Returns the samples with the sign that makes more mean keep."""
@@ -90,7 +90,7 @@ class Samples:
         full = (self.weights > 0).any(axis=1)
         return self if full.all() else Samples(self.sums[full], self.weights[full], self.n)
 
-    def flat(self) -> Samples:
+    def features_as_heads(self) -> Samples:
         """Returns the samples with features as further heads, [groups, heads · features]."""
         if self.sums.ndim == 2:
             return self
@@ -99,21 +99,21 @@ class Samples:
 
     def stderr(self) -> Array:
         """Returns the standard error of every mean over groups: √(G/(G−1) Σ (s_g − μ w_g)²) / Σ w."""
-        counts = self.count_groups_of_heads()
-        total = _over_features(self.weights.sum(0), self.sums[0])
+        counts = self.count_groups_per_head()
+        total = _add_feature_axis(self.weights.sum(0), self.sums[0])
         squares = (self.residuals() ** 2).sum(0)
-        return np.sqrt(squares * _over_features(counts / (counts - 1.0), self.sums[0])) / total
+        return np.sqrt(squares * _add_feature_axis(counts / (counts - 1.0), self.sums[0])) / total
 
     def residuals(self) -> Array:
         """Returns the residual of each group, s_g − μ w_g."""
-        return self.sums - self.means() * _over_features(self.weights, self.sums)
+        return self.sums - self.means() * _add_feature_axis(self.weights, self.sums)
 
-    def group_values(self) -> Array:
+    def group_pseudovalues(self) -> Array:
         """Returns one number per group and head whose means are the scores and whose spread is theirs, μ + (s_g − μ w_g) G / Σ w."""
         samples = require_one_number_per_head(self)
         return samples.means() + samples.residuals() * samples.n_groups / samples.weights.sum(0)
 
-    def count_groups_of_heads(self) -> Array:
+    def count_groups_per_head(self) -> Array:
         """Returns in how many groups each head has weight; raises StatisticsError if that is below 2, where no spread is defined."""
         counts = (self.weights > 0).sum(0).astype(float)
         if counts.min() < 2:
@@ -123,7 +123,7 @@ class Samples:
         return counts
 
 
-def finite(values: ArrayLike, name: str, remedy: str = "leave such an example out by weight 0 and value 0") -> Array:
+def to_finite_array(values: ArrayLike, name: str, remedy: str = "leave such an example out by weight 0 and value 0") -> Array:
     """Returns the values as a float64 array; raises StatisticsError if they are empty or not finite."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
@@ -136,7 +136,7 @@ def finite(values: ArrayLike, name: str, remedy: str = "leave such an example ou
 
 def to_matching_arrays(a: ArrayLike, b: ArrayLike, names: tuple[str, str] = ("a", "b")) -> tuple[Array, Array]:
     """Returns both as finite float64 arrays; raises StatisticsError if their shapes differ."""
-    first, second = finite(a, names[0]), finite(b, names[1])
+    first, second = to_finite_array(a, names[0]), to_finite_array(b, names[1])
     if first.shape != second.shape:
         raise StatisticsError(
             f"{names[0]} has shape {first.shape} but {names[1]} has {second.shape}; give the same heads or examples in both"
@@ -162,10 +162,10 @@ def make_generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(number))
 
 
-def derive_seed(seed: int, number: int) -> int:
-    """Returns the seed of part `number` of a computation."""
+def derive_seed(seed: int, part_number: int) -> int:
+    """Returns the seed of part `part_number` of a computation."""
     make_generator(seed)
-    return int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0])
+    return int(np.random.SeedSequence((seed, part_number)).generate_state(1, np.uint64)[0])
 
 
 def error_probability(level: float) -> float:
@@ -175,7 +175,7 @@ def error_probability(level: float) -> float:
     return 1.0 - level
 
 
-def check_count(value: int, name: str, low: int, high: int | None = None) -> int:
+def require_count(value: int, name: str, low: int, high: int | None = None) -> int:
     """Returns the value; raises StatisticsError unless it lies in [low, high]."""
     if value < low or (high is not None and value > high):
         limits = f"from {low} to {high}" if high is not None else f"{low} or more"
@@ -183,13 +183,13 @@ def check_count(value: int, name: str, low: int, high: int | None = None) -> int
     return value
 
 
-def _read_only(array: Array) -> Array:
+def _read_only_view(array: Array) -> Array:
     view = array.view()
     view.flags.writeable = False
     return view
 
 
-def _over_features(weights: Array, values: Array) -> Array:
+def _add_feature_axis(weights: Array, values: Array) -> Array:
     return weights if weights.ndim == values.ndim else weights[..., None]
 
 

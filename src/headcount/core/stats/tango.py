@@ -42,33 +42,33 @@ class PairedCounts:
         """The second accuracy minus the first."""
         return (self.only_second - self.only_first) / self.n
 
-    def stderr(self, difference: float) -> float:
-        """Returns the standard error of the observed difference if the true one were `difference`."""
+    def stderr(self, true_difference: float) -> float:
+        """Returns the standard error of the observed difference if the true one were `true_difference`."""
         n, b, c = self.n, self.only_second, self.only_first
-        first, second, third = 2 * n, (2 * n - b + c) * difference - b - c, -c * difference * (1 - difference)
+        first, second, third = 2 * n, (2 * n - b + c) * true_difference - b - c, -c * true_difference * (1 - true_difference)
         q = (np.sqrt(max(0.0, second**2 - 4 * first * third)) - second) / (2 * first)
-        return float(np.sqrt(max(0.0, n * (2 * q + difference * (1 - difference)))) / n)
+        return float(np.sqrt(max(0.0, n * (2 * q + true_difference * (1 - true_difference)))) / n)
 
     def statistic(self, difference: float) -> float:
         """Returns T(difference)."""
         spread, gap = self.stderr(difference), self.difference - difference
         return gap / spread if spread > 0 else float(np.sign(gap) * np.inf) if gap else 0.0
 
-    def p_above(self, difference: float) -> float:
+    def p_value_of_at_most(self, difference: float) -> float:
         """Returns the one-sided p-value of a true difference of `difference` or less; a small one says that it is above."""
         from scipy import special
 
         return float(special.ndtr(-self.statistic(difference)))
 
-    def p_below(self, difference: float) -> float:
+    def p_value_of_at_least(self, difference: float) -> float:
         """Returns the one-sided p-value of a true difference of `difference` or more."""
         from scipy import special
 
         return float(special.ndtr(self.statistic(difference)))
 
-    def p_equal(self) -> float:
+    def p_value_of_equal(self) -> float:
         """Returns the two-sided p-value of no difference, which is McNemar's without correction."""
-        return min(1.0, 2 * min(self.p_above(0.0), self.p_below(0.0))) if self.only_first + self.only_second else 1.0
+        return min(1.0, 2 * min(self.p_value_of_at_most(0.0), self.p_value_of_at_least(0.0))) if self.only_first + self.only_second else 1.0
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Returns the differences with |T| ≤ z. Without any discordant example the interval is ± z²/(n + z²), not a point."""
@@ -76,11 +76,11 @@ class PairedCounts:
 
         z = float(special.ndtri(1 - error_probability(level) / 2))
 
-        def end(outside: float, sign: int) -> float:
+        def bisect_end(outside: float, sign: int) -> float:
             inside = self.difference
             for _ in range(_HALVINGS):
                 middle = (inside + outside) / 2
                 inside, outside = (middle, outside) if sign * self.statistic(middle) <= z else (inside, middle)
             return inside
 
-        return end(-1.0, 1), end(1.0, -1)
+        return bisect_end(-1.0, 1), bisect_end(1.0, -1)

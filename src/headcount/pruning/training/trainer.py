@@ -17,7 +17,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from headcount.core.errors import ArtifactError, NonFinite
 from headcount.core.files import PARTIAL, read_json, sha256, write_json
-from headcount.core.folders import sync_folder
+from headcount.core.folders import set_permissions_and_sync
 from headcount.data.losses import kl_divergences
 from headcount.data.metrics import IGNORED
 from headcount.models.modules import Batch, in_float32_or_float64, shifts_labels, unwrap
@@ -191,7 +191,7 @@ def _seal_checkpoint(folder: Path) -> None:
     """Writes the hashes of all files of a checkpoint into it."""
     files = {str(path.relative_to(folder)): sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     write_json(folder / SEAL, files)
-    sync_folder(folder)
+    set_permissions_and_sync(folder)
 
 
 def checkpoint_damage(folder: Path) -> str | None:

@@ -7,7 +7,7 @@ from math import ceil, expm1, floor, log10
 
 from headcount.core.certificate import CLIP, FEWEST_RESAMPLED, TOKEN_CLIP, Certificate, QualityBound, TaskCertificate
 from headcount.core.margin import Margin
-from headcount.core.metric_range import point_of
+from headcount.core.metric_range import size_of_one_point
 from headcount.core.sizes import SizeTest, smallest_certified
 from headcount.core.stats.power import certifiable_loss_of_accuracy, certifiable_rise_of_loss
 from headcount.runs.report.plain import plural
@@ -17,13 +17,13 @@ def format_loss(quantity: str, loss: float) -> str:
     """Returns a loss of quality with its unit: `1.3 points`, `0.8 BLEU`, `0.02 nats`."""
     if quantity == "loss":
         return f"{_format(loss)} nats"
-    size = _format(loss / point_of(quantity))
-    return f"{size} {'point' if size == '1' else 'points'}" if point_of(quantity) < 1 else f"{size} {quantity}"
+    size = _format(loss / size_of_one_point(quantity))
+    return f"{size} {'point' if size == '1' else 'points'}" if size_of_one_point(quantity) < 1 else f"{size} {quantity}"
 
 
 def describe_bound(bound: QualityBound) -> str:
     """Returns how much worse the smaller model is at most: `at most 1.3 points worse by accuracy`."""
-    by = "" if bound.quantity == "loss" or point_of(bound.quantity) == 1 else f" by {bound.quantity}"
+    by = "" if bound.quantity == "loss" or size_of_one_point(bound.quantity) == 1 else f" by {bound.quantity}"
     if bound.bound <= 0:
         return f"better than the dense model{by or f' by {bound.quantity}'}"
     return f"at most {format_bound(bound)} worse{by}"
@@ -55,7 +55,7 @@ def describe_smallest_margin(bound: QualityBound) -> str:
     share = None if bound.relative_bound is None else f"{_round_up(100 * bound.relative_bound):.6g}%"
     if bound.quantity == "loss":
         return share or "none"
-    points = f"{_round_up(bound.bound / bound.point):.6g}pt"
+    points = f"{_round_up(bound.bound / bound.size_of_one_point):.6g}pt"
     return points if share is None else f"{points} ({share})"
 
 

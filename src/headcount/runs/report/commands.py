@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headcount.core.budget import SIZES
-from headcount.core.files import model_to_reopen
+from headcount.core.files import model_path_or_name
 from headcount.runs.artifacts import Artifact
 from headcount.runs.results import method_label
 from headcount.runs.schema import RunRecord
@@ -24,7 +24,7 @@ def prune_command(record: RunRecord, out: str, artifact: Artifact, keep: str | N
     method, seed = arguments.pop("method"), arguments.pop("seed", 0)
     size = {name: arguments.pop(name) for name in SIZES if name in arguments}
     opening = task_words({"task": record.task or None, **record.config.get("opened", {})})
-    subject = ["headcount", "prune", model_to_reopen(record.model.name, record.config), *opening, *argument_words({"method": method})]
+    subject = ["headcount", "prune", model_path_or_name(record.model.name, record.config), *opening, *argument_words({"method": method})]
     seeds = {"seed": record.seed, **({} if seed == record.seed else {"method_seed": seed})}
     options = argument_words({**arguments, **seeds, "out": f"runs/{out}"})
     size_text = " ".join([*argument_words({"keep": ""})[:1], keep]) if keep is not None else shlex.join(argument_words(size))

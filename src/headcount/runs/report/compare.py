@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from headcount.core.errors import StatisticsError
-from headcount.core.evaluation import Evaluation, is_right_or_wrong
+from headcount.core.evaluation import Evaluation, examples_are_right_or_wrong
 from headcount.core.scores import SCALED, Scores
 from headcount.core.stats.agreement import correlate, spearman
 from headcount.core.stats.means import mean_interval
-from headcount.core.stats.significance import away_from_zero, benjamini_hochberg, tango
+from headcount.core.stats.significance import benjamini_hochberg, p_values_of_zero, tango
 from headcount.runs.report import contract
 from headcount.runs.report.curves import dense_evaluation_of
 from headcount.runs.report.plain import flatten_entries, round_column, round_number, round_or_none
@@ -82,7 +82,7 @@ def _differences_of_heads(a: Scores, b: Scores, heads: list[str]) -> tuple[list[
     if both and n > 1 and any(a.stderr) and any(b.stderr):
         error = np.array([np.hypot(a.stderr[position_a[head]], b.stderr[position_b[head]]) for head in both])
         shift = np.array([gap[head] for head in both])
-        away = dict(zip(both, (benjamini_hochberg(away_from_zero(shift, error, n - 1)) <= ALPHA).tolist(), strict=True))
+        away = dict(zip(both, (benjamini_hochberg(p_values_of_zero(shift, error, n - 1)) <= ALPHA).tolist(), strict=True))
         significant = [away.get(head, False) for head in heads]
     return round_column([gap.get(head) for head in heads]), significant
 
@@ -125,7 +125,7 @@ def _compare_outcomes(a: Evaluation | None, b: Evaluation | None) -> contract.Ou
     """Compares the dense models on the same examples: by Tango's test if answers are right or wrong, else by the mean difference of the losses."""
     if a is None or b is None or a.data != b.data or a.metric != b.metric or len(a.losses) != len(b.losses) or len(a.losses) < 2:
         return None
-    if is_right_or_wrong(a) and is_right_or_wrong(b):
+    if examples_are_right_or_wrong(a) and examples_are_right_or_wrong(b):
         assert a.parts is not None and b.parts is not None and a.value is not None and b.value is not None
         right_a, right_b = a.parts[:, 0] > 0, b.parts[:, 0] > 0
         return {

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from headcount.core.certificate import Certificate
 from headcount.core.certificate_file import NAME, read_certificate
 from headcount.core.errors import ArtifactError, OptionError
-from headcount.core.evaluation import Evaluation, interval
+from headcount.core.evaluation import Evaluation, score_interval
 from headcount.core.margin import Margin
-from headcount.core.stats.metric_parts import Total, total_of
+from headcount.core.stats.metric_parts import MetricOfSums, find_metric_of_sums
 from headcount.core.training_log import FEW_STEPS
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report import contract
@@ -62,7 +62,7 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
     notes = _describe_left_out(len(artifacts) - len(current), len(current) - len(same))
     if not same:
         return RunCurves(None, [], notes)
-    total = total_of(dense.metric)
+    total = find_metric_of_sums(dense.metric)
     if dense.metric and total is None:
         notes.append(f"How {dense.metric} is made of examples is not known here: bounds are of the loss alone.")
     margin = _margin_of(record)
@@ -185,7 +185,7 @@ def point_of(run: Run, artifact: Artifact) -> contract.Point:
 
 def _pruned_rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord, margin: Margin | None = None) -> list[PrunedRow]:
     n_heads = sum(len(block.heads) for block in heads.blocks)
-    rows = compare_pruned(dense, artifacts, total_of(dense.metric), heads.blocks, margin)
+    rows = compare_pruned(dense, artifacts, find_metric_of_sums(dense.metric), heads.blocks, margin)
     return [replace(row, id=point_id_of(artifact), keep=n_heads - row.removed) for row, artifact in zip(rows, artifacts, strict=True)]
 
 
@@ -202,9 +202,9 @@ def _curve_points(
     ]
 
 
-def _describe_dense(dense: Evaluation, total: Total | None, cost: CostRecord) -> contract.Dense:
+def _describe_dense(dense: Evaluation, total: MetricOfSums | None, cost: CostRecord) -> contract.Dense:
     value = dense.loss if dense.value is None else dense.value
-    low, high = interval(dense, total)
+    low, high = score_interval(dense, total)
     return {
         "value": round_number(value),
         "loss": round_number(dense.loss),

@@ -197,7 +197,7 @@ def draw_map(
     if verdicts is not None and any(safe):
         size = Tolerance(verdicts["tolerance"], verdicts["unit"])
         marks.append(
-            f"\N{CHECK MARK} removed alone costs at most {size} (up to {size.format_size(size.clip)} per example), 95 %, corrected"
+            f"\N{CHECK MARK} removed alone costs at most {size} (up to {size.format_damage(size.clip)} per example), 95 %, corrected"
         )
     if marks:
         panels[-1].annotate("\n".join(marks), (0, 0), (0, -26), xycoords="axes fraction", textcoords="offset points", fontsize=6, va="top")

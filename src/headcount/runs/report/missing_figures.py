@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from headcount.core.files import model_to_reopen
+from headcount.core.files import model_path_or_name
 from headcount.runs.report import contract
 from headcount.runs.report.commands import argument_words, task_words
 from headcount.runs.store import Run
@@ -33,7 +33,7 @@ def _missing_kinds(run: Run, data: contract.RunData) -> Iterator[MissingFigure]:
     opening = task_words({"task": record.task or None, **record.config.get("opened", {})})
 
     def command(verb: str, options: Mapping[str, str] | None = None) -> str:
-        model = model_to_reopen(record.model.name, record.config)
+        model = model_path_or_name(record.model.name, record.config)
         return shlex.join(["headcount", *verb.split(), model, *opening, *argument_words({**(options or {}), "out": str(run.folder)})])
 
     if not data["scores"]:

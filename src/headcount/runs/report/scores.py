@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headcount.core.plan import rank_units
+from headcount.core.plan import rank_units_best_first
 from headcount.core.registry import IMPORTANCES, Registry
 from headcount.core.scores import ROUNDING, SCALED, ScoreInterval, Scores
 from headcount.core.stats.significance import benjamini_hochberg
@@ -73,7 +73,7 @@ def group_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | N
     index = {head: i for i, head in enumerate(heads)}
     if not scores.units or all(len(unit) == 1 for unit in scores.units) or set(map(str, scores.heads)) != set(index):
         return None
-    return [[index[str(head)] for head in unit] for unit in reversed(rank_units(scores))]
+    return [[index[str(head)] for head in unit] for unit in reversed(rank_units_best_first(scores))]
 
 
 def _further_column(first: contract.Score, scores: Scores, title: str, order: list[int | None]) -> contract.Score:
@@ -115,7 +115,7 @@ def _column_intervals(scores: Scores, title: str) -> Sequence[ScoreInterval | No
     if answers is None or title != f"{ACCURACY}{CHANGES}":
         return [None] * len(scores.heads)
     counts = [PairedCounts(len(answers), int((column > 0).sum()), int((column < 0).sum())) for column in answers.T]
-    by_count = {pair: ScoreInterval(*pair.interval(), pair.p_equal()) for pair in set(counts)}
+    by_count = {pair: ScoreInterval(*pair.interval(), pair.p_value_of_equal()) for pair in set(counts)}
     return [by_count[pair] for pair in counts]
 
 
@@ -162,7 +162,7 @@ def collect_verdicts(run: Run, heads: list[str]) -> contract.Verdicts | None:
         "n_examples": verdicts.n_examples,
         "n_documents": verdicts.n_documents,
         "n_needed": verdicts.n_needed,
-        "n_missing": verdicts.n_missing,
+        "n_missing": verdicts.n_missing_for_harmless_head,
         "reason": verdicts.reason,
         "cost": cost,
         "bound": bound,

@@ -103,7 +103,7 @@ def pack_table(table: Table) -> contract.StudyTable:
         "name": table.name,
         "title": table.title,
         "columns": columns,
-        "rows": [[_report_cell(cell) for cell in row] for row in table.list_shown_rows()],
+        "rows": [[_report_cell(cell) for cell in row] for row in table.rows_with_rounding_errors_zeroed()],
         "is_printed": table.is_printed,
     }
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from headcount.core.evaluation import PairedDifference, rise_of_loss
 from headcount.core.heads import Head
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.stats.means import MeanDifference
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.importance.settings import ScoreSettings
@@ -82,7 +82,7 @@ def reduce_layers(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
                 rise.p,
             )
         )
-    return _correct_metric_changes(correct_rows(rows))
+    return _correct_metric_changes(add_q_values(rows))
 
 
 def _correct_metric_changes(rows: list[LayerRow]) -> list[LayerRow]:

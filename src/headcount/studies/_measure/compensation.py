@@ -13,7 +13,7 @@ from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.heads import Head
 from headcount.core.plan import Plan
 from headcount.core.stats.agreement import spearman
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.stats.means import t_interval
 from headcount.core.stats.seed_scores import SeedScores
 from headcount.data.task import Task
@@ -223,7 +223,7 @@ def compare_trainings(trainings: Sequence[Training], *, seed: int = 0) -> Change
         by_head.append({"head": str(head), **numbers})
     scores = {"pruned": tuple(TunedScore.of(pruned) for pruned, _, _ in trainings)}
     scores["dense"] = tuple(TunedScore.of(dense) for _, dense, _ in trainings)
-    return Changes(tuple(trainings[0][2].removed), scores, correct_rows(rows), evenness, by_head)
+    return Changes(tuple(trainings[0][2].removed), scores, add_q_values(rows), evenness, by_head)
 
 
 def compare_heads(part: str, layer: str, pruned: np.ndarray, dense: np.ndarray) -> ChangeRow:

@@ -14,8 +14,8 @@ from headcount.behaviour.spec import RoleSpec, parse_roles
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
-from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.stats.margins import trend
+from headcount.core.stats.chance import rank_correlation
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.stats.means import mean_interval
 from headcount.data.task import Task
 from headcount.studies._base import LoadedModel, StudyContext
@@ -74,7 +74,7 @@ def compare_roles(
         shift = mean_interval(gap)
         test = (shift.difference, shift.low, shift.high, shift.p)
         changes.append(HeadRoleChange(*key, len(gap), row.bias, later.bias, *test, row.has_role, later.has_role))
-    return correct_rows(changes)
+    return add_q_values(changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ def measure_trends(changes: Sequence[HeadRoleChange], definition: str, *, seed: 
                     sizes.setdefault(change.head, []).append(abs(change.difference))
             if len({head.layer for head in sizes}) >= 2:
                 layers, means = np.array([head.layer for head in sizes]), np.array([np.mean(values) for values in sizes.values()])
-                trends.append(Trend(family, stack, len(sizes), *trend(layers, means, seed=seed)))
-    return correct_rows(trends)
+                trends.append(Trend(family, stack, len(sizes), *rank_correlation(layers, means, seed=seed)))
+    return add_q_values(trends)
 
 
 def _open_task(context: StudyContext, before: LoadedModel, after: LoadedModel) -> Task:

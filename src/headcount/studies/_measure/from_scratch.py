@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headcount.core.evaluation import Evaluation
-from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.survivors import count_by
+from headcount.core.stats.corrected_rows import add_q_values
+from headcount.core.survivors import mean_survivors_by_kind
 from headcount.data.share_above_chance import chance_of
 from headcount.models.head_map import HeadMap
 from headcount.pruning.recipe import Recipe
@@ -103,13 +103,13 @@ def measure_controls(study: FromScratch, context: StudyContext) -> ScratchResult
         grid.dense,
         (chance_of(context.loaded.model, context.task, context.limit) or 0.0) if is_rising else None,
         tuple(dict.fromkeys(model for model, _ in requests)),
-        correct_rows(rows),
-        correct_rows(pairs),
+        add_q_values(rows),
+        add_q_values(pairs),
     )
 
 
 def _make_row(model: str, size: int, point: GridPoint, grid: Grid) -> ControlRow:
-    by_kind, steps = count_by(grid.heads.blocks, point.survivors), point.artifacts[0].content["steps"]
+    by_kind, steps = mean_survivors_by_kind(grid.heads.blocks, point.survivors), point.artifacts[0].content["steps"]
     of_weights = steps["scratch"] if model == CONFIGURATION else sum(steps.values()) or None
     scores = replace(point.scores, steps=of_weights)
     return ControlRow(model=model, n_kept=size, kept_by_kind=by_kind, scores=scores, change=point.change)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headcount.core.budget import Budget
 from headcount.core.evaluation import Evaluation
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
@@ -102,7 +102,7 @@ def measure_choices(study: ImportanceOrRandom, context: StudyContext) -> Choices
         _make_row(grid, key, grid.find(requests[key]), grid.find(requests[key[0], RANDOM, key[2]]), dense_recovered, seed)
         for key in sorted(requests, key=lambda key: (-key[0], list(stages).index(key[2]), (IMPORTANCE, RANDOM, COMPLEMENT).index(key[1])))
     ]
-    return Choices(grid.dense, dense_recovered, removed, correct_rows(rows))
+    return Choices(grid.dense, dense_recovered, removed, add_q_values(rows))
 
 
 def _make_row(

@@ -12,7 +12,7 @@ from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.heads import Head
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.models.gates import Replacement
 from headcount.pruning.base import PruneContext, Pruner
 from headcount.pruning.prune import check_request
@@ -99,7 +99,7 @@ def measure_interventions_by_size(study: Interventions, context: StudyContext) -
                 against_zero=against_zero,
             )
         )
-    return dense, correct_rows(rows)
+    return dense, add_q_values(rows)
 
 
 def _removed_heads(context: StudyContext, pruner: Pruner, size: int, seed: int) -> frozenset[Head]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from headcount.core.survivors import count_by
+from headcount.core.survivors import mean_survivors_by_kind
 from headcount.studies._base import StudyContext
 from headcount.studies._grid import make_pruning, run_grid
 from headcount.studies._measure.pruning_curve import build_requests
@@ -58,10 +58,13 @@ def count_kept_in_grid(grid: Grid) -> KeptHeads:
     rows = []
     for point in grid.points:
         survivors = tuple(tuple(str(head) for head in grid.heads if head in heads) for heads in point.survivors)
-        by_kind, by_layer = count_by(blocks, point.survivors), count_by(blocks, point.survivors, layers=True)
-        of_seeds = [count_by(blocks, [heads]) for heads in point.survivors]
+        by_kind, by_layer = mean_survivors_by_kind(blocks, point.survivors), mean_survivors_by_kind(blocks, point.survivors, by_layer=True)
+        of_seeds = [mean_survivors_by_kind(blocks, [heads]) for heads in point.survivors]
         ranges = {kind: (min(counts[kind] for counts in of_seeds), max(counts[kind] for counts in of_seeds)) for kind in by_kind}
         n_removed = len(grid.heads) - point.n_kept
         rows.append(KeptRow(point.method, point.n_kept, n_removed, point.seeds, by_kind, by_layer, ranges, survivors))
-    dense = [{place: round(number) for place, number in count_by(blocks, everything, layers=layers).items()} for layers in (False, True)]
+    dense = [
+        {place: round(number) for place, number in mean_survivors_by_kind(blocks, everything, by_layer=layers).items()}
+        for layers in (False, True)
+    ]
     return KeptHeads(dense[0], dense[1], rows)

@@ -15,9 +15,9 @@ from scipy import stats
 from headcount.core.errors import DataError
 from headcount.core.evaluation import Evaluation
 from headcount.core.stats.agreement import spearman
-from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.stats.resampling import draw_with_replacement
-from headcount.core.stats.seed_parts import match_seeds
+from headcount.core.stats.corrected_rows import add_q_values
+from headcount.core.stats.resampling import bootstrap_sampler
+from headcount.core.stats.seed_parts import align_seed_counts
 from headcount.data.share_above_chance import metric_on_additive_scale
 from headcount.data.task import Task
 
@@ -124,7 +124,7 @@ def contrast_families(lost: Mapping[str, Mapping[str, float]], groups: Mapping[s
                 low, high, p = float(interval.low), float(interval.high), float(test.pvalue)
             means = float(own.mean()), float(others.mean())
             rows.append(FamilyContrast(without, family, len(own), len(others), *means, means[0] - means[1], low, high, p))
-    return correct_rows(rows)
+    return add_q_values(rows)
 
 
 def correlate_sizes(
@@ -150,7 +150,7 @@ def correlate_sizes(
         p = (1 + int((np.abs(permuted) >= abs(observed) - 1e-12).sum())) / (1 + PERMUTATIONS)
         draws = np.stack([resampled[without][language] for language in languages], axis=1)
         rows.append(SizeTrend(without, len(languages), observed, *_resample_correlation(observed, draws, sizes), p))
-    return correct_rows(rows)
+    return add_q_values(rows)
 
 
 def _resample_correlation(observed: float, draws: np.ndarray, sizes: np.ndarray) -> tuple[float | None, float | None]:
@@ -168,8 +168,8 @@ def _resample_correlation(observed: float, draws: np.ndarray, sizes: np.ndarray)
 def resample_lost_shares(dense: Evaluation, pruned: Evaluation, task: Task, chance: float, *, seed: int = 0) -> np.ndarray:
     """Returns the share of the score above chance that is lost on resampled examples, from the metric's parts of both models."""
     assert task.metric is not None and dense.parts is not None and pruned.parts is not None
-    by_model, total = match_seeds((dense.parts, pruned.parts), task.metric.total)
-    counts = draw_with_replacement(dense.n_examples, seed)(RESAMPLES)[:, 0]
+    by_model, total = align_seed_counts((dense.parts, pruned.parts), task.metric.total)
+    counts = bootstrap_sampler(dense.n_examples, seed)(RESAMPLES)[:, 0]
     floor = metric_on_additive_scale(task, chance)
     before, after = (metric_on_additive_scale(task, total(counts @ parts)) - floor for parts in by_model)
     with np.errstate(divide="ignore", invalid="ignore"):

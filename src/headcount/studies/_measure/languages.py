@@ -15,7 +15,7 @@ from headcount.core.budget import Budget
 from headcount.core.errors import DataError, OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.data.embedded.entailment import LABELS
 from headcount.data.share_above_chance import Share, chance_of, relative_gap, share_left
 from headcount.data.task import SPLITS, Task
@@ -243,7 +243,7 @@ def _compare_pairs(context: StudyContext, pairs: Sequence[Measured]) -> tuple[li
         keys = [(gap.language, gap.without) for gap in of_pair]
         rows_of += [(by_model[first.name, *key], by_model[second.name, *key]) for key in keys]
         gaps += of_pair
-    gaps = correct_rows(gaps)
+    gaps = add_q_values(gaps)
     drops = [TaskDrop(*pair, gap) for pair, gap in zip(rows_of, gaps, strict=True) if pair[0].kind == HEADS]
     return gaps, drops
 
@@ -400,7 +400,7 @@ def prune_languages(
             before = None if untrained is dense or subject.is_untrained else untrained.score
             scores = pruned.loss, pruned.value, dense.n_examples
             rows.append(LossRow(*names, dense.score, *scores, drop, share, drop.score.p, untrained=before))
-    return correct_rows(rows), evaluations
+    return add_q_values(rows), evaluations
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,7 +465,7 @@ def compare_languages(evaluations: Evaluations, subject: StudiedModel) -> list[L
             gap = float(rises[0].mean() - rises[1].mean())
             ends = (float(low), float(high), float(test.pvalue)) if varies else (gap, gap, 1.0)
             rows.append(LanguageGap(subject.name, language, first, removal, gap, *ends))
-    return correct_rows(rows)
+    return add_q_values(rows)
 
 
 def compare_models(
@@ -493,4 +493,4 @@ def compare_models(
         gap = relative_gap(*pairs, task, chance, seed=seed)
         lost = 1 - shares[0].difference, 1 - shares[1].difference
         rows.append(ModelGap(language, removal, *lost, *gap.interval, gap.p))
-    return correct_rows(rows)
+    return add_q_values(rows)

@@ -10,7 +10,7 @@ from torch import nn
 
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import AttentionBlock, Head
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.stats.means import mean_interval
 from headcount.data.share_above_chance import Share, chance_of, share_left
 from headcount.data.task import Task
@@ -134,7 +134,7 @@ def remove_layers(
         drop = measure_drop(dense, pruned, task, seed=seed)
         share = share_left(dense, pruned, task, chance, seed=seed)
         rows.append(GroupRow(group, pruned.loss, pruned.value, drop, share, drop.score.p))
-    return dense, correct_rows(rows), _compare_pairs(groups, evaluations, dense)
+    return dense, add_q_values(rows), _compare_pairs(groups, evaluations, dense)
 
 
 def _compare_pairs(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from headcount.core.errors import OptionError, PlanError
 from headcount.core.evaluation import Evaluation, PairedDifference
-from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.survivors import count_by
+from headcount.core.stats.corrected_rows import add_q_values
+from headcount.core.survivors import mean_survivors_by_kind
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
@@ -124,9 +124,11 @@ def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
             continue
         kept = [sum(len(survivors.intersection(block.heads)) for block in free) for survivors in point.survivors]
         counts = (*kept, *closed[len(kept) :])
-        rows.append(PenaltyRow(penalty, counts, count_by(free, point.survivors), point.scores.steps, point.mean, point.change))
+        rows.append(
+            PenaltyRow(penalty, counts, mean_survivors_by_kind(free, point.survivors), point.scores.steps, point.mean, point.change)
+        )
     exact = _train_exact_counts(study, context, pruning, points, rows) if study.exact else []
-    return Sweep(dense, sum(block.n_heads for block in free), correct_rows(rows), correct_rows(exact))
+    return Sweep(dense, sum(block.n_heads for block in free), add_q_values(rows), add_q_values(exact))
 
 
 def _train_gates(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]) -> None:

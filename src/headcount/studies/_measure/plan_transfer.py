@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation, PairedDifference
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.pruning.base import Pruner
 from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.recipe import Recipe
@@ -123,7 +123,7 @@ def measure_transfer(study: PlanTransfer, context: StudyContext) -> Transfer:
         for control in (OWN, RANDOM)
     ]
     removed = {keep: {TRANSFERRED: transferred[keep], OWN: points[keep, OWN].artifacts[0].content["removed"]} for keep in sizes}
-    return Transfer(grid.dense, other_task.name, removed, rows, correct_rows(tests))
+    return Transfer(grid.dense, other_task.name, removed, rows, add_q_values(tests))
 
 
 def _make_row(grid: Grid, points: Mapping[tuple[int, str], GridPoint], keep: int, choice: str, seed: int) -> TransferRow:

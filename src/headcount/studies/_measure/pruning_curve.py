@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headcount.core.budget import Budget
 from headcount.core.evaluation import Evaluation
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.data.share_above_chance import chance_of, share_left
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
@@ -140,4 +140,4 @@ def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
             summary = summarise_methods(grid, kinds, seed=context.seed, measure_share=measure_share)
             rows += [replace(row, task=series.label) for row in summary]
             pairs += [replace(row, task=series.label) for row in compare_methods(grid, kinds, seed=context.seed)]
-    return Curves(dense, correct_rows(rows), correct_rows(pairs))
+    return Curves(dense, add_q_values(rows), add_q_values(pairs))

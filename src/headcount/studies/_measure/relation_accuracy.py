@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headcount.core.errors import DataError
 from headcount.core.heads import Head
 from headcount.core.role_table import MARGIN, RoleTable
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.studies._base import StudyContext
 from headcount.studies._measure.role_tables import measure_table
 
@@ -62,4 +62,4 @@ def list_relations(table: RoleTable) -> list[RelationRow]:
             ends = (best.accuracy, best.accuracy_low, best.accuracy_high)
             against = (best.baseline, best.baseline_offset, best.chance, best.n_tokens, best.n_sentences, best.p)
             rows.append(RelationRow(name.removesuffix(BACK), DIRECTIONS[name.endswith(BACK)], best.head, *ends, *against))
-    return correct_rows(rows)
+    return add_q_values(rows)

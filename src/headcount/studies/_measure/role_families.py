@@ -10,8 +10,8 @@ import numpy as np
 
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleTable
-from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.stats.margins import Chance, hypergeometric_chance, several_marks_chance
+from headcount.core.stats.chance import Chance, count_heads_with_several_marks, hypergeometric_chance
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.studies._base import StudyContext
 from headcount.studies._measure.role_tables import Families, measure_further_tables, measure_table
 
@@ -130,10 +130,10 @@ def count_overlaps(families: Families, *, seed: int) -> list[Overlap]:
         if common:
             chance = hypergeometric_chance(len(in_a & in_b), len(common), len(in_a), len(in_b))
             overlaps.append(Overlap(f"{a} and {b}", len(common), f"{len(in_a)} and {len(in_b)}", len(in_a & in_b), chance))
-    overlaps = correct_rows(overlaps)
+    overlaps = add_q_values(overlaps)
     if len(occupied) > 1:
         marks = np.array([[head in families.members[name] for head in families.heads] for name in occupied])
-        n_several, chance = several_marks_chance(marks, seed=seed)
+        n_several, chance = count_heads_with_several_marks(marks, seed=seed)
         sizes = ", ".join(str(len(families.members[name])) for name in occupied)
         overlaps.append(Overlap("two families or more", len(families.heads), sizes, n_several, chance))
     return overlaps
@@ -154,4 +154,4 @@ def count_by_third(families: Families) -> list[ThirdCount]:
             layers = ", ".join(dict.fromkeys(str(head).rpartition("H")[0] for head in in_third))
             chance = hypergeometric_chance(n_several, len(families.heads), len(several), len(in_third))
             counts.append(ThirdCount(third, layers, len(in_third), n_several, chance))
-    return correct_rows(counts)
+    return add_q_values(counts)

@@ -13,7 +13,7 @@ from headcount.core.definition import DEFAULT_DEFINITION
 from headcount.core.errors import PlanError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.pruning.base import Pruner
@@ -217,4 +217,4 @@ def prune_roles(
             controls["spare"] = means[HeadSelection(choice.role, "spare", choice.keep)]
         against = {name: measure_drop(control, pruned, task, seed=seed) for name, control in controls.items()}
         rows.append(RoleLevel(choice, len(draws), pruned.loss, pruned.value, against))
-    return correct_rows(rows)
+    return add_q_values(rows)

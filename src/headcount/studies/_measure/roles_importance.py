@@ -11,7 +11,7 @@ import numpy as np
 from headcount.core.definition import Definition
 from headcount.core.role_table import RoleTable
 from headcount.core.scores import Scores
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.stats.ranks import ranks
 from headcount.importance.base import Importance
 from headcount.importance.settings import ScoreSettings
@@ -75,7 +75,7 @@ def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0,
             gap = float(rank[has].mean() - rank[~has].mean())
             means = float(values[has].mean()), float(values[~has].mean())
             rows.append(RoleRow(role, method, int(has.sum()), *mean_ranks, gap, low, high, p, 1.0, *means))
-    return correct_rows(rows)
+    return add_q_values(rows)
 
 
 def draw_orders_within(random: np.random.Generator, layers: np.ndarray, repeats: int) -> np.ndarray:

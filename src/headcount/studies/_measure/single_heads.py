@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headcount.core.evaluation import Evaluation, rise_of_loss
 from headcount.core.heads import Head
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.stats.means import MeanDifference
 from headcount.data.task import Task
 from headcount.studies._base import Ablation, StudyContext
@@ -64,4 +64,4 @@ def remove_each_head(context: StudyContext, study: str, ablation: Ablation) -> t
                 rise=rise_of_loss(dense, evaluation),
             )
         )
-    return dense, correct_rows(rows)
+    return dense, add_q_values(rows)

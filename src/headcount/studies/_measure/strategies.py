@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation
-from headcount.core.stats.corrected_rows import correct_rows
-from headcount.core.survivors import count_by
+from headcount.core.stats.corrected_rows import add_q_values
+from headcount.core.survivors import mean_survivors_by_kind
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.pruning.base import Pruner
@@ -152,7 +152,7 @@ def summarise_grid(grid: Grid, model: str, *, is_trained: bool, seed: int = 0) -
     def key(point: GridPoint) -> tuple[str, str, int]:
         spec = specs[id(point)]
         kind = spec.kinds[0] if spec.kinds else ALL
-        counts = count_by(grid.heads.blocks, point.survivors)
+        counts = mean_survivors_by_kind(grid.heads.blocks, point.survivors)
         return label_strategy(spec.method), kind, round(sum(number for name, number in counts.items() if kind in (ALL, name)))
 
     by_key = {key(point): point for point in points}
@@ -169,7 +169,7 @@ def summarise_grid(grid: Grid, model: str, *, is_trained: bool, seed: int = 0) -
                 scores=point.scores,
                 change=grid.compare(point, replace(point, evaluation=dense), seed=seed),
                 against_random=None if control is None else grid.compare(point, control, seed=seed),
-                layers=count_by(grid.heads.blocks, point.survivors, layers=True),
+                layers=mean_survivors_by_kind(grid.heads.blocks, point.survivors, by_layer=True),
             )
         )
     for (first, kind, n_kept), (second, other_kind, n_other) in combinations(by_key, 2):
@@ -177,7 +177,7 @@ def summarise_grid(grid: Grid, model: str, *, is_trained: bool, seed: int = 0) -
             change = grid.compare(by_key[first, kind, n_kept], by_key[second, kind, n_kept], seed=seed)
             pairs.append(StrategyPair(kind=kind, n_kept=n_kept, strategy=first, other=second, change=change))
     values = trained[0].values if trained else (grid.dense.score,)
-    return StrategyResult(model, dense, values, bool(trained), correct_rows(sort_rows(rows)), correct_rows(pairs))
+    return StrategyResult(model, dense, values, bool(trained), add_q_values(sort_rows(rows)), add_q_values(pairs))
 
 
 def sort_rows(rows: Sequence[StrategyRow]) -> list[StrategyRow]:

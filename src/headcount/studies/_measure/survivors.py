@@ -14,7 +14,7 @@ from headcount.behaviour.spec import RoleSpec
 from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleTable
-from headcount.core.stats.corrected_rows import correct_rows
+from headcount.core.stats.corrected_rows import add_q_values
 from headcount.models.provenance import model_record
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.results import PRUNED, method_label
@@ -124,8 +124,8 @@ RoleRow = TypeVar("RoleRow", Level, Survival)
 
 def _correct_any_role_apart(rows: Sequence[RoleRow]) -> list[RoleRow]:
     """Corrects the p-values of any role, which is the question of the study, apart from those of single roles, which are a search of their own."""
-    of_any = iter(correct_rows([row for row in rows if row.role == ANY_ROLE]))
-    of_single = iter(correct_rows([row for row in rows if row.role != ANY_ROLE]))
+    of_any = iter(add_q_values([row for row in rows if row.role == ANY_ROLE]))
+    of_single = iter(add_q_values([row for row in rows if row.role != ANY_ROLE]))
     return [next(of_any if row.role == ANY_ROLE else of_single) for row in rows]
 
 

@@ -100,7 +100,7 @@ class Portable(ExportTarget):
             exact, exact_batch = copy_in_float32(model, batch)
             outputs = forward_outputs(copy_in_float32(dense, {})[0], exact_batch)
             _check_same_outputs(forward_outputs(exact, exact_batch), outputs, torch.float32, "the portable model in float32")
-        with new_folder(path, overwrite=overwrite, marker=manifest.NAME) as folder, preserve(dense):
+        with new_folder(path, overwrite=overwrite, marker_file=manifest.NAME) as folder, preserve(dense):
             state_keys = write_weights(dense, folder, self.max_shard_size)
             changed, difference = compare_plain_loading(dense, folder, batch)
             exported = PortableExport(path, changed, difference)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Shaped
 
 from headcount.core.stats.samples import make_generator
 
@@ -21,16 +22,23 @@ class Chance(NamedTuple):
     p: float
 
 
-def hypergeometric_chance(observed: int, n_heads: int, n_marked: int, n_group: int) -> Chance:
+class RankCorrelation(NamedTuple):
+    """A rank correlation and its two-sided p-value by permutation."""
+
+    rho: float
+    p: float
+
+
+def hypergeometric_chance(observed: int, n_heads: int, n_marked: int, n_in_group: int) -> Chance:
     """Returns chance for the number of marked heads in a group, of `n_heads` heads in all."""
     from scipy.stats import hypergeom
 
-    drawn = hypergeom(n_heads, n_marked, n_group)
+    drawn = hypergeom(n_heads, n_marked, n_in_group)
     p = 2 * min(float(drawn.cdf(observed)), float(drawn.sf(observed - 1)))
-    return Chance(n_marked * n_group / n_heads, float(drawn.ppf(0.025)), float(drawn.ppf(0.975)), min(1.0, p))
+    return Chance(n_marked * n_in_group / n_heads, float(drawn.ppf(0.025)), float(drawn.ppf(0.975)), min(1.0, p))
 
 
-def several_marks_chance(marks: np.ndarray, *, seed: int, repeats: int = 2000) -> tuple[int, Chance]:
+def count_heads_with_several_marks(marks: Shaped[np.ndarray, "kinds heads"], *, seed: int, repeats: int = 2000) -> tuple[int, Chance]:
     """Returns how many heads bear two marks or more, and chance if every mark fell on as many heads at random. `marks` is [kinds, heads]."""
     random = make_generator(seed)
     observed = int((marks.sum(0) >= 2).sum())
@@ -40,7 +48,7 @@ def several_marks_chance(marks: np.ndarray, *, seed: int, repeats: int = 2000) -
     return observed, Chance(float(counts.mean()), float(low), float(high), float(min(1.0, 2 * min(tails))))
 
 
-def trend(positions: np.ndarray, values: np.ndarray, *, seed: int, repeats: int = 2000) -> tuple[float, float]:
+def rank_correlation(positions: np.ndarray, values: np.ndarray, *, seed: int, repeats: int = 2000) -> RankCorrelation:
     """Returns the rank correlation of values with their positions, such as layers, and its two-sided p-value by permuting the values.
 
     Both are 0 and 1 where all positions or all values are equal.
@@ -51,7 +59,7 @@ def trend(positions: np.ndarray, values: np.ndarray, *, seed: int, repeats: int 
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a**2).sum() * (b**2).sum()))
     if not scale:
-        return 0.0, 1.0
+        return RankCorrelation(0.0, 1.0)
     permuted = make_generator(seed).permuted(np.tile(b, (repeats, 1)), axis=1) @ a / scale
     rho = float(a @ b / scale)
-    return rho, float((1 + (np.abs(permuted) >= abs(rho) - 1e-12).sum()) / (repeats + 1))
+    return RankCorrelation(rho, float((1 + (np.abs(permuted) >= abs(rho) - 1e-12).sum()) / (repeats + 1)))
