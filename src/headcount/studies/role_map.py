@@ -44,7 +44,7 @@ class RoleMap(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the bias and test of every head and role, and the families of every head."""
-        table = _measure.role_tables.measure_table(context, self.name, self.definition, self.sentences)
+        table = _measure.role_tables.measure_role_table(context, self.name, self.definition, self.sentences)
         definition, families = Definition.parse(self.definition), _measure.role_tables.Families.of(table)
         order = list(definition.info.families)
         rows = sorted(
@@ -65,7 +65,7 @@ class RoleMap(Study):
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(_measure.role_tables.describe_text(table), *untested),
+            notes=(_measure.role_tables.describe_tested_sentences(table), *untested),
             figures=part.figures,
             measurements={
                 "model": context.model_name,

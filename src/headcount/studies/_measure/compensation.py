@@ -94,7 +94,7 @@ class TunedScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class CompensationResult:
     """The changes of the heads that stay.
 
     Attributes:
@@ -132,7 +132,7 @@ Training = tuple[Artifact, Artifact, Plan]
 """The fine-tuning of a pruned model, that of the dense model by the same seed, and the plan of the former."""
 
 
-def measure_compensation(study: Compensation, context: StudyContext) -> Changes:
+def measure_compensation(study: Compensation, context: StudyContext) -> CompensationResult:
     """Prunes the model, fine-tunes the pruned and the dense model by one recipe, and compares the changes of the heads that stay."""
     by = str(Importance.parse(study.by))
     run, loaded = context.required_run, context.loaded
@@ -162,12 +162,12 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Changes:
         trainings.append((pruned, dense, plan))
         before.append(unpack_pruned(artifact))
     untouched = pruning.evaluate_dense()
-    quality = compare_quality(untouched, before, trainings, task, seed=context.seed)
-    changes = compare_trainings(trainings, seed=context.seed)
+    quality = compare_quality_before_and_after_training(untouched, before, trainings, task, seed=context.seed)
+    changes = compare_head_changes(trainings, seed=context.seed)
     return replace(changes, quality=tuple(quality), metric=untouched.metric or "loss", n_examples=untouched.n_examples)
 
 
-def compare_quality(
+def compare_quality_before_and_after_training(
     dense: Evaluation, pruned: Sequence[Evaluation], trainings: Sequence[Training], task: Task, *, seed: int = 0
 ) -> list[QualityRow]:
     """Returns the quality of the dense and the pruned model before and after training, so that it shows how much of the score came back."""
@@ -193,7 +193,7 @@ def _evaluation_after_training(artifact: Artifact, like: Evaluation) -> Evaluati
     return replace(like, losses=artifact.arrays["losses"], value=artifact.content["value"], parts=artifact.arrays.get("parts"))
 
 
-def compare_trainings(trainings: Sequence[Training], *, seed: int = 0) -> Changes:
+def compare_head_changes(trainings: Sequence[Training], *, seed: int = 0) -> CompensationResult:
     """Compares the fine-tuning of the pruned models with those of the dense one, head by head; a head is averaged over the seeds in which it stays.
 
     A difference is that of a head in the fine-tuning after pruning minus the same head in that of the dense model; intervals and p are those of a
@@ -214,8 +214,8 @@ def compare_trainings(trainings: Sequence[Training], *, seed: int = 0) -> Change
     evenness: list[Evenness] = []
     for number, part in enumerate(QUANTITIES):
         values = after_pruning[:, number], of_dense[:, number]
-        rows += [compare_heads(part, name, values[0][is_member], values[1][is_member]) for name, is_member in members.items()]
-        evenness.append(_test_evenness(part, values[0] - values[1], layer, n_lost, seed))
+        rows += [summarise_head_changes(part, name, values[0][is_member], values[1][is_member]) for name, is_member in members.items()]
+        evenness.append(_test_evenness_over_layers(part, values[0] - values[1], layer, n_lost, seed))
     by_head = []
     for index, head in enumerate(heads):
         numbers = {f"{part} pruned": float(after_pruning[index, number]) for number, part in enumerate(QUANTITIES)}
@@ -223,32 +223,34 @@ def compare_trainings(trainings: Sequence[Training], *, seed: int = 0) -> Change
         by_head.append({"head": str(head), **numbers})
     scores = {"pruned": tuple(TunedScore.of(pruned) for pruned, _, _ in trainings)}
     scores["dense"] = tuple(TunedScore.of(dense) for _, dense, _ in trainings)
-    return Changes(tuple(trainings[0][2].removed), scores, correct_rows(rows), evenness, by_head)
+    return CompensationResult(tuple(trainings[0][2].removed), scores, correct_rows(rows), evenness, by_head)
 
 
-def compare_heads(part: str, layer: str, pruned: np.ndarray, dense: np.ndarray) -> ChangeRow:
+def summarise_head_changes(part: str, layer: str, pruned_changes: np.ndarray, dense_changes: np.ndarray) -> ChangeRow:
     """Returns the mean difference over some heads; the uncertainty of a single head is unknown, so its interval and p are None."""
-    gap = pruned - dense
+    gap = pruned_changes - dense_changes
     test = t_interval(gap) if len(gap) > 1 else None
     ends = (None, None, None) if test is None else (test.low, test.high, test.p)
-    return ChangeRow(part, layer, len(gap), float(pruned.mean()), float(dense.mean()), float(gap.mean()), *ends)
+    return ChangeRow(part, layer, len(gap), float(pruned_changes.mean()), float(dense_changes.mean()), float(gap.mean()), *ends)
 
 
-def _test_evenness(part: str, gap: np.ndarray, layer: np.ndarray, n_lost: np.ndarray, seed: int) -> Evenness:
+def _test_evenness_over_layers(
+    part: str, differences: np.ndarray, layer_names: np.ndarray, n_heads_lost: np.ndarray, seed: int
+) -> Evenness:
     """Tests whether layers differ, and whether survivors of layers that lost more heads change more; None where nothing varies."""
     random = np.random.Generator(np.random.Philox(seed))
-    between = _variance_between(gap[None], layer)[0]
-    permuted = _variance_between(random.permuted(np.tile(gap, (REPEATS, 1)), axis=1), layer)
+    between = _variance_between_layers(differences[None], layer_names)[0]
+    permuted = _variance_between_layers(random.permuted(np.tile(differences, (REPEATS, 1)), axis=1), layer_names)
     p = (1 + int((permuted >= between * (1 - 1e-9)).sum())) / (REPEATS + 1)
-    total = float(gap.var())
-    varies = len(set(n_lost.tolist())) > 1 and total > 0
-    correlation = float(spearman(gap, n_lost.astype(float))) if varies else None
+    total = float(differences.var())
+    varies = len(set(n_heads_lost.tolist())) > 1 and total > 0
+    correlation = float(spearman(differences, n_heads_lost.astype(float))) if varies else None
     return Evenness(part, float(between) / total if total else None, p, correlation)
 
 
-def _variance_between(values: np.ndarray, layer: np.ndarray) -> np.ndarray:
+def _variance_between_layers(values: np.ndarray, layer_names: np.ndarray) -> np.ndarray:
     """Returns the variance between layers of each row of values."""
-    names = sorted(set(layer.tolist()))
-    means = np.stack([values[:, layer == name].mean(1) for name in names], 1)
-    sizes = np.array([(layer == name).sum() for name in names])
+    names = sorted(set(layer_names.tolist()))
+    means = np.stack([values[:, layer_names == name].mean(1) for name in names], 1)
+    sizes = np.array([(layer_names == name).sum() for name in names])
     return ((means - values.mean(1, keepdims=True)) ** 2 * sizes).sum(1) / values.shape[1]

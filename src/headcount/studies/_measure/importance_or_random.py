@@ -43,12 +43,12 @@ class Choices:
     rows: list[ChoiceRow]
 
 
-def list_head_counts(study: ImportanceOrRandom, n_heads: int) -> list[int]:
+def list_kept_counts(study: ImportanceOrRandom, n_heads: int) -> list[int]:
     """Returns how many heads the importance keeps, most first."""
     return sorted({count_heads(keep, n_heads) for keep in study.keep}, reverse=True)
 
 
-def make_template(study: ImportanceOrRandom, seed: int) -> PruneSpec:
+def make_request_template(study: ImportanceOrRandom, seed: int) -> PruneSpec:
     """Returns the request that all others differ from."""
     recipe = Recipe(rate=study.rate, train_batch=study.train_batch)
     return PruneSpec.of(study.by, Budget(keep=1), repair=False, recipe=recipe, seed=seed)
@@ -57,7 +57,7 @@ def make_template(study: ImportanceOrRandom, seed: int) -> PruneSpec:
 def estimate_effort(study: ImportanceOrRandom, context: StudyContext) -> Effort:
     """Returns the evaluations of all models and the steps of those that are trained."""
     sizes, n_train, n_report = (
-        len(list_head_counts(study, len(context.loaded.heads))),
+        len(list_kept_counts(study, len(context.loaded.heads))),
         len(context.task.calibration),
         len(context.task.report),
     )
@@ -70,12 +70,12 @@ def estimate_effort(study: ImportanceOrRandom, context: StudyContext) -> Effort:
     )
 
 
-def measure_choices(study: ImportanceOrRandom, context: StudyContext) -> Choices:
+def compare_importance_with_random(study: ImportanceOrRandom, context: StudyContext) -> Choices:
     """Prunes the model of a study by the importance, by its complement and at random, and repairs and trains each."""
     describe_study_run(context, context.loaded, {"study": study.name, "by": study.by, "seeds": study.seeds})
     heads, seed = context.loaded.heads, context.seed
-    pruning, template = make_pruning(context), make_template(study, seed)
-    sizes = list_head_counts(study, len(heads))
+    pruning, template = make_pruning(context), make_request_template(study, seed)
+    sizes = list_kept_counts(study, len(heads))
     chosen = run_grid(context, pruning, [template.resized(keep) for keep in sizes])
     removed = {keep: tuple(chosen.find(template.resized(keep)).artifacts[0].content["removed"]) for keep in sizes}
     stages = {AS_IS: template, REPAIRED: replace(template, repair=True)}
@@ -99,13 +99,13 @@ def measure_choices(study: ImportanceOrRandom, context: StudyContext) -> Choices
     grid = run_grid(context, pruning, list(dict.fromkeys(specs)))
     dense_recovered = None if dense_request is None else grid.find(dense_request).evaluation
     rows = [
-        _make_row(grid, key, grid.find(requests[key]), grid.find(requests[key[0], RANDOM, key[2]]), dense_recovered, seed)
+        _make_choice_row(grid, key, grid.find(requests[key]), grid.find(requests[key[0], RANDOM, key[2]]), dense_recovered, seed)
         for key in sorted(requests, key=lambda key: (-key[0], list(stages).index(key[2]), (IMPORTANCE, RANDOM, COMPLEMENT).index(key[1])))
     ]
     return Choices(grid.dense, dense_recovered, removed, correct_rows(rows))
 
 
-def _make_row(
+def _make_choice_row(
     grid: Grid, key: tuple[int, str, str], point: GridPoint, control: GridPoint, dense_recovered: Evaluation | None, seed: int
 ) -> ChoiceRow:
     size, choice, stage = key

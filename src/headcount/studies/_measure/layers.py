@@ -39,7 +39,7 @@ def group_layers(heads: HeadMap, kinds: Sequence[str] = (THIRD, LAYER, CONSECUTI
     for stack in dict.fromkeys(block.stack for block in heads.blocks):
         blocks = sorted((block for block in heads.blocks if block.stack == stack and block.n_heads), key=lambda block: block.layer)
         for kind in kinds:
-            for name, part in _split_stack(kind, blocks):
+            for name, part in _group_blocks_of_stack(kind, blocks):
                 layers = tuple(block.layer for block in part)
                 addresses = "+".join([part[0].name, *(f"L{layer}" for layer in layers[1:])])
                 title = f"{name} ({addresses})" if name else addresses
@@ -47,16 +47,16 @@ def group_layers(heads: HeadMap, kinds: Sequence[str] = (THIRD, LAYER, CONSECUTI
     return groups
 
 
-def _split_stack(kind: str, blocks: list[AttentionBlock]) -> list[tuple[str, list[AttentionBlock]]]:
+def _group_blocks_of_stack(group_kind: str, blocks: list[AttentionBlock]) -> list[tuple[str, list[AttentionBlock]]]:
     depth, half = len(blocks), len(blocks) // 2
-    if kind == LAYER:
+    if group_kind == LAYER:
         return [("", [block]) for block in blocks]
-    if kind == THIRD:
+    if group_kind == THIRD:
         if depth < 3:
             return []
         side = round(depth / 3)  # bottom and top are of one size, so that they can be compared
         return [("bottom", blocks[:side]), ("middle", blocks[side : depth - side]), ("top", blocks[depth - side :])]
-    if kind == CONSECUTIVE:
+    if group_kind == CONSECUTIVE:
         return [("", [blocks[i], blocks[i + 1]]) for i in range(depth - 1)] if depth > 2 else []
     return [("", [blocks[i], blocks[i + half]]) for i in range(depth - half)] if half > 1 else []
 
@@ -105,7 +105,7 @@ class LayerPairRow:
     p: float | None
 
 
-def remove_layers(
+def evaluate_layer_removals(
     model: nn.Module,
     task: Task,
     *,
@@ -134,10 +134,10 @@ def remove_layers(
         drop = measure_drop(dense, pruned, task, seed=seed)
         share = share_left(dense, pruned, task, chance, seed=seed)
         rows.append(GroupRow(group, pruned.loss, pruned.value, drop, share, drop.score.p))
-    return dense, correct_rows(rows), _compare_pairs(groups, evaluations, dense)
+    return dense, correct_rows(rows), _compare_consecutive_with_spread_pairs(groups, evaluations, dense)
 
 
-def _compare_pairs(
+def _compare_consecutive_with_spread_pairs(
     groups: Sequence[LayerGroup], evaluations: Mapping[tuple[str, str], Evaluation], dense: Evaluation
 ) -> list[LayerPairRow]:
     """Returns, by stack, the mean rise of the loss and the mean excess of consecutive minus spread-out pairs, paired over examples."""
@@ -160,11 +160,11 @@ def _compare_pairs(
     return rows
 
 
-def measure_layers(context: StudyContext, ablation: Ablation) -> tuple[Evaluation, list[GroupRow], list[LayerPairRow]]:
-    """Returns what `remove_layers` measures on the model and task of a study."""
+def measure_layer_removals(context: StudyContext, ablation: Ablation) -> tuple[Evaluation, list[GroupRow], list[LayerPairRow]]:
+    """Returns what `evaluate_layer_removals` measures on the model and task of a study."""
     task = context.task
     with context.progress("removing layers", "groups") as advance:
-        return remove_layers(
+        return evaluate_layer_removals(
             context.loaded.model,
             task,
             ablation=ablation,
