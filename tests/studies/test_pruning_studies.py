@@ -234,7 +234,7 @@ def test_uneven_compensation_is_found() -> None:
         Artifact(ArtifactKey("tuned", name, {}), {"heads": heads, "loss": 1.0, "metric": "", "value": None}, {"changes": values})
         for name, values in (("a", moved), ("b", noise))
     ]
-    changes = compensation.compare_head_changes([(*artifacts, hc.Plan.removing([]))])
+    changes = compensation.compare_head_changes([compensation.TrainingPair(*artifacts, hc.Plan.removing([]))])
     assert {row.part: row.p < 0.01 for row in changes.evenness} == {"q": False, "k": False, "v": False, "o": True, "importance": False}
     of_layer = {row.layer: row for row in changes.rows if row.part == "o"}
     assert of_layer["L0"].difference == pytest.approx(0.5) and of_layer["L1"].difference == 0 and of_layer["all"].heads == 32

@@ -113,7 +113,7 @@ def _head_table(rows: Sequence[RoleScore], families: Families, definition: Defin
             row.accuracy_high,
             definition.accuracy_threshold(row),
             row.has_role,
-            families.count(row.head),
+            families.count_families_of(row.head),
         )
         for row in sorted(rows, key=lambda row: order[row.head])
     ]
@@ -217,7 +217,7 @@ def _map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n
         names = [family for family, members in families.members.items() if head in members]
         numbers = [of_family.get(head) for of_family in nearness.values()]
         cells.append((str(head), layer_of_address(head), ", ".join(names), len(names), ", ".join(labels[head]), *numbers))
-    counts = {head: families.count(head) for head in table.heads}
+    counts = {head: families.count_families_of(head) for head in table.heads}
     figures = [_head_map("map", "Number of families that each head belongs to", Axis("families", is_count=True), table, counts, n)]
     axis = Axis("nearness") if is_of_bias else Axis("share of tokens", is_share=True)
     for family, members in families.members.items():

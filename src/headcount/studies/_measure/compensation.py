@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Shaped
 
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation, PairedDifference
@@ -128,8 +129,12 @@ class QualityRow:
     against_tuned: PairedDifference | None
 
 
-Training = tuple[Artifact, Artifact, Plan]
-"""The fine-tuning of a pruned model, that of the dense model by the same seed, and the plan of the former."""
+class TrainingPair(NamedTuple):
+    """The fine-tuning of a pruned model, that of the dense model by the same seed, and the plan of the former."""
+
+    pruned: Artifact
+    dense: Artifact
+    plan: Plan
 
 
 def measure_compensation(study: Compensation, context: StudyContext) -> CompensationResult:
@@ -149,7 +154,7 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Compensa
     note_training(context, pruning, requests)
     n_steps = recipe.n_steps(len(task.calibration))
     context.note(f"{2 * len(requests)} fine-tunings of {n_steps} optimiser steps each follow")
-    trainings: list[Training] = []
+    trainings: list[TrainingPair] = []
     before: list[Evaluation] = []
     for each in requests:
         with context.progress(f"pruning by {study.method}") as advance:
@@ -159,7 +164,7 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Compensa
             pruned = tune_model(context, f"after {each.name}", small, recipe, by=by, seed=each.seed, progress=advance)
         with context.progress("fine-tuning the dense model") as advance:
             dense = tune_model(context, "dense", loaded.model, recipe, by=by, seed=each.seed, progress=advance)
-        trainings.append((pruned, dense, plan))
+        trainings.append(TrainingPair(pruned, dense, plan))
         before.append(unpack_pruned(artifact))
     untouched = pruning.evaluate_dense()
     quality = compare_quality_before_and_after_training(untouched, before, trainings, task, seed=context.seed)
@@ -168,14 +173,14 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Compensa
 
 
 def compare_quality_before_and_after_training(
-    dense: Evaluation, pruned: Sequence[Evaluation], trainings: Sequence[Training], task: Task, *, seed: int = 0
+    dense: Evaluation, pruned: Sequence[Evaluation], trainings: Sequence[TrainingPair], task: Task, *, seed: int = 0
 ) -> list[QualityRow]:
     """Returns the quality of the dense and the pruned model before and after training, so that it shows how much of the score came back."""
     models = {
         "dense": [dense],
-        "dense, fine-tuned": [_evaluation_after_training(training[1], dense) for training in trainings],
+        "dense, fine-tuned": [_evaluation_after_training(training.dense, dense) for training in trainings],
         "pruned": list(pruned),
-        "pruned, fine-tuned": [_evaluation_after_training(training[0], dense) for training in trainings],
+        "pruned, fine-tuned": [_evaluation_after_training(training.pruned, dense) for training in trainings],
     }
     means = {name: each[0] if len(each) == 1 else average_evaluations(each, task) for name, each in models.items()}
     rows = []
@@ -193,13 +198,13 @@ def _evaluation_after_training(artifact: Artifact, like: Evaluation) -> Evaluati
     return replace(like, losses=artifact.arrays["losses"], value=artifact.content["value"], parts=artifact.arrays.get("parts"))
 
 
-def compare_head_changes(trainings: Sequence[Training], *, seed: int = 0) -> CompensationResult:
+def compare_head_changes(trainings: Sequence[TrainingPair], *, seed: int = 0) -> CompensationResult:
     """Compares the fine-tuning of the pruned models with those of the dense one, head by head; a head is averaged over the seeds in which it stays.
 
     A difference is that of a head in the fine-tuning after pruning minus the same head in that of the dense model; intervals and p are those of a
     paired t over heads, which share their training and are not quite independent. Evenness is tested by permuting heads over layers.
     """
-    by_name: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in trainings[0][1].content["heads"]}
+    by_name: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in trainings[0].dense.content["heads"]}
     for pruned, dense, _ in trainings:
         of_dense_heads = dict(zip(dense.content["heads"], dense.arrays["changes"], strict=True))
         for name, changes in zip(pruned.content["heads"], pruned.arrays["changes"], strict=True):
@@ -223,10 +228,12 @@ def compare_head_changes(trainings: Sequence[Training], *, seed: int = 0) -> Com
         by_head.append({"head": str(head), **numbers})
     scores = {"pruned": tuple(TunedScore.of(pruned) for pruned, _, _ in trainings)}
     scores["dense"] = tuple(TunedScore.of(dense) for _, dense, _ in trainings)
-    return CompensationResult(tuple(trainings[0][2].removed), scores, correct_rows(rows), evenness, by_head)
+    return CompensationResult(tuple(trainings[0].plan.removed), scores, correct_rows(rows), evenness, by_head)
 
 
-def summarise_head_changes(part: str, layer: str, pruned_changes: np.ndarray, dense_changes: np.ndarray) -> ChangeRow:
+def summarise_head_changes(
+    part: str, layer: str, pruned_changes: Float[np.ndarray, " heads"], dense_changes: Float[np.ndarray, " heads"]
+) -> ChangeRow:
     """Returns the mean difference over some heads; the uncertainty of a single head is unknown, so its interval and p are None."""
     gap = pruned_changes - dense_changes
     test = t_interval(gap) if len(gap) > 1 else None
@@ -235,7 +242,11 @@ def summarise_head_changes(part: str, layer: str, pruned_changes: np.ndarray, de
 
 
 def _test_evenness_over_layers(
-    part: str, differences: np.ndarray, layer_names: np.ndarray, n_heads_lost: np.ndarray, seed: int
+    part: str,
+    differences: Float[np.ndarray, " heads"],
+    layer_names: Shaped[np.ndarray, " heads"],
+    n_heads_lost: Float[np.ndarray, " heads"],
+    seed: int,
 ) -> Evenness:
     """Tests whether layers differ, and whether survivors of layers that lost more heads change more; None where nothing varies."""
     random = np.random.Generator(np.random.Philox(seed))
@@ -248,7 +259,9 @@ def _test_evenness_over_layers(
     return Evenness(part, float(between) / total if total else None, p, correlation)
 
 
-def _variance_between_layers(values: np.ndarray, layer_names: np.ndarray) -> np.ndarray:
+def _variance_between_layers(
+    values: Float[np.ndarray, "rows heads"], layer_names: Shaped[np.ndarray, " heads"]
+) -> Float[np.ndarray, " rows"]:
     """Returns the variance between layers of each row of values."""
     names = sorted(set(layer_names.tolist()))
     means = np.stack([values[:, layer_names == name].mean(1) for name in names], 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import nn
 
 from headcount.behaviour.profiles.numbers import affordable_queries, head_distances
@@ -147,7 +148,7 @@ def _measure_attention_distances_of_kind(context: StudyContext, kind: str, block
     return HeadDistances(kind, tuple(map(str, heads)), layers, values, len(rows))
 
 
-def _attention_by_query(block_observations: Sequence[Observation]) -> list[np.ndarray]:
+def _attention_by_query(block_observations: Sequence[Observation]) -> list[Float[np.ndarray, "heads keys"]]:
     """Returns the attention [heads, keys] of all blocks for every real token of one example."""
     maps = [observation.attention[0] for observation in block_observations if observation.attention is not None]
     attention = torch.cat(maps).double().cpu()  # [heads, q, k]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headcount.core.budget import Budget
 from headcount.core.evaluation import Evaluation
@@ -29,6 +29,14 @@ AS_IS, REPAIRED, RECOVERED = "as it is", "repaired", "recovered"
 class ChoiceRow(ControlledRow):
     """One way to choose heads, and what follows; the change is from the dense model, trained alike where training follows."""
 
+    choice: str
+    stage: str
+
+
+class ModelKey(NamedTuple):
+    """What identifies a pruned model: its number of heads, how they were chosen, and what followed."""
+
+    n_kept: int
     choice: str
     stage: str
 
@@ -81,16 +89,16 @@ def compare_importance_with_random(study: ImportanceOrRandom, context: StudyCont
     stages = {AS_IS: template, REPAIRED: replace(template, repair=True)}
     if study.recover is not None:
         stages[RECOVERED] = replace(template, recover=study.recover)
-    requests: dict[tuple[int, str, str], PruneSpec] = {}
+    requests: dict[ModelKey, PruneSpec] = {}
     for stage, request in stages.items():
         for keep, names in removed.items():
             for choice, size in ((IMPORTANCE, keep), (COMPLEMENT, len(heads) - keep)):
                 plan = PlanPruner(removed=names, complement=choice == COMPLEMENT)
-                requests[size, choice, stage] = replace(request, method=plan, budget=None)
-                requests[size, RANDOM, stage] = PruneSpec.of(
+                requests[ModelKey(size, choice, stage)] = replace(request, method=plan, budget=None)
+                requests[ModelKey(size, RANDOM, stage)] = PruneSpec.of(
                     RANDOM, size, repair=request.repair, recover=request.recover, recipe=request.recipe, seed=seed
                 )
-    dense_request = None if study.recover is None else replace(requests[sizes[0], RANDOM, RECOVERED]).resized(len(heads))
+    dense_request = None if study.recover is None else replace(requests[ModelKey(sizes[0], RANDOM, RECOVERED)]).resized(len(heads))
     specs = []
     for (_, choice, stage), request in requests.items():
         n_seeds = study.seeds if choice == RANDOM or stage == RECOVERED else 1
@@ -99,17 +107,19 @@ def compare_importance_with_random(study: ImportanceOrRandom, context: StudyCont
     grid = run_grid(context, pruning, list(dict.fromkeys(specs)))
     dense_recovered = None if dense_request is None else grid.find(dense_request).evaluation
     rows = [
-        _make_choice_row(grid, key, grid.find(requests[key]), grid.find(requests[key[0], RANDOM, key[2]]), dense_recovered, seed)
-        for key in sorted(requests, key=lambda key: (-key[0], list(stages).index(key[2]), (IMPORTANCE, RANDOM, COMPLEMENT).index(key[1])))
+        _make_choice_row(grid, key, grid.find(requests[key]), grid.find(requests[key._replace(choice=RANDOM)]), dense_recovered, seed)
+        for key in sorted(
+            requests, key=lambda key: (-key.n_kept, list(stages).index(key.stage), (IMPORTANCE, RANDOM, COMPLEMENT).index(key.choice))
+        )
     ]
     return Choices(grid.dense, dense_recovered, removed, correct_rows(rows))
 
 
 def _make_choice_row(
-    grid: Grid, key: tuple[int, str, str], point: GridPoint, control: GridPoint, dense_recovered: Evaluation | None, seed: int
+    grid: Grid, key: ModelKey, point: GridPoint, random_point: GridPoint, dense_recovered: Evaluation | None, seed: int
 ) -> ChoiceRow:
     size, choice, stage = key
     dense = dense_recovered if stage == RECOVERED and dense_recovered is not None else grid.dense
     change = grid.compare(point, replace(point, evaluation=dense), seed=seed)
-    against_random = None if choice == RANDOM else grid.compare(point, control, seed=seed)
+    against_random = None if choice == RANDOM else grid.compare(point, random_point, seed=seed)
     return ChoiceRow(n_kept=size, choice=choice, stage=stage, scores=point.scores, change=change, against_random=against_random)

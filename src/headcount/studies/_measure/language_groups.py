@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from scipy import stats
 
 from headcount.core.errors import DataError
@@ -130,7 +131,7 @@ def contrast_language_families(
 
 
 def correlate_losses_with_corpus_size(
-    resampled_shares_by_removal: Mapping[str, Mapping[str, np.ndarray]],
+    resampled_shares_by_removal: Mapping[str, Mapping[str, Float[np.ndarray, " resamples"]]],
     lost_shares_by_removal: Mapping[str, Mapping[str, float]],
     group_of_language: Mapping[str, LanguageGroup],
     *,
@@ -158,8 +159,10 @@ def correlate_losses_with_corpus_size(
     return correct_rows(rows)
 
 
-def _interval_of_correlation(observed: float, resampled_shares: np.ndarray, sizes: np.ndarray) -> tuple[float | None, float | None]:
-    """Returns the interval of a rank correlation from the shares lost on resampled examples, [resamples, languages].
+def _interval_of_correlation(
+    observed: float, resampled_shares: Float[np.ndarray, "resamples languages"], sizes: Float[np.ndarray, " languages"]
+) -> tuple[float | None, float | None]:
+    """Returns the ends of the interval of a rank correlation from the shares lost on resampled examples, [resamples, languages].
 
     A resample in which all languages lose the same has no correlation; with many of them there is no interval.
     """
@@ -170,7 +173,9 @@ def _interval_of_correlation(observed: float, resampled_shares: np.ndarray, size
     return min(float(low), observed), max(float(high), observed)
 
 
-def resample_lost_shares(dense: Evaluation, pruned: Evaluation, task: Task, chance: float, *, seed: int = 0) -> np.ndarray:
+def resample_lost_shares(
+    dense: Evaluation, pruned: Evaluation, task: Task, chance: float, *, seed: int = 0
+) -> Float[np.ndarray, " resamples"]:
     """Returns the share of the score above chance that is lost on resampled examples, from the metric's parts of both models."""
     assert task.metric is not None and dense.parts is not None and pruned.parts is not None
     by_model, total = match_seeds((dense.parts, pruned.parts), task.metric.total)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -178,7 +178,7 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
     with context.progress("evaluating", "evaluations") as advance:
         rows, evaluations = measure_losses_by_language(context, subjects, n_seeds=study.seeds, progress=advance)
     between = compare_languages(evaluations, subjects[0])
-    pairs = [(subjects, rows, evaluations)] if study.against is not None else []
+    pairs = [MeasuredModelPair(subjects, rows, evaluations)] if study.against is not None else []
     pairs += [_measure_model_pair(study, context, pair, template, tuning) for pair in list_further_task_pairs(study, context)]
     gaps, drops = _compare_model_pairs(context, pairs)
     models = [subject.name for subject in subjects]
@@ -220,8 +220,12 @@ def list_further_task_pairs(study: Languages, context: StudyContext) -> list[Mod
     return pairs
 
 
-MeasuredModelPair = tuple[Sequence[StudiedModel], Sequence[LossRow], EvaluationsByRemoval]
-"""Two models, what they lose, and the evaluations behind it."""
+class MeasuredModelPair(NamedTuple):
+    """Two models, what they lose, and the evaluations behind it."""
+
+    subjects: Sequence[StudiedModel]
+    rows: Sequence[LossRow]
+    evaluations: EvaluationsByRemoval
 
 
 def _measure_model_pair(
@@ -232,7 +236,7 @@ def _measure_model_pair(
     subjects = [_open_and_tune_model(alone, context, name, (pair.task,), template, tuning) for name in (pair.model, pair.control)]
     with context.progress(f"evaluating on {pair.task}", "evaluations") as advance:
         rows, evaluations = measure_losses_by_language(context, subjects, n_seeds=study.seeds, progress=advance)
-    return subjects, rows, evaluations
+    return MeasuredModelPair(subjects, rows, evaluations)
 
 
 def _compare_model_pairs(context: StudyContext, pairs: Sequence[MeasuredModelPair]) -> tuple[list[ModelGap], list[TaskDrop]]:
@@ -283,10 +287,10 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
     return effort
 
 
-def _count_lines_of_file(study: Languages, language: str) -> int:
-    """Returns how many lines the file of a language after the first has; 0 for a named task."""
+def _count_lines_of_file(study: Languages, language: str) -> int | None:
+    """Returns how many lines the file of a language after the first has; None for the first and for a named task."""
     if language == study.names[0] or not study.files:
-        return 0
+        return None
     with Path(study.files[language]).open("rb") as file:
         return sum(1 for _ in file)
 
@@ -343,7 +347,7 @@ def compare_language_groups(
 
 
 def _open_and_tune_model(
-    study: Languages, context: StudyContext, model_name: str, tasks: Sequence[str], template: PruneSpec, tuning: Recipe
+    study: Languages, context: StudyContext, model_name: str, languages: Sequence[str], template: PruneSpec, tuning: Recipe
 ) -> StudiedModel:
     """Opens a model with its task in each language, after training it if the study fine-tunes."""
     loaded = context.loaded if model_name == context.model_name else context.sources.load_model(model_name)
@@ -360,7 +364,7 @@ def _open_and_tune_model(
         requests = [template.resized(keep) for keep in count_levels(study.keep, loaded.heads, SHARES)]
     for request in requests:
         check_request(request, loaded.model, loaded.heads)
-    tasks = open_tasks_of_languages(study, context, loaded, tasks)
+    tasks = open_tasks_of_languages(study, context, loaded, languages)
     return StudiedModel(
         model_name, loaded, tasks, requests, is_untrained=has_new_head and not study.fine_tune and study.recover is not None
     )
@@ -425,10 +429,18 @@ class Removal:
     heads: Sequence[Head] = ()
 
 
-def _evaluate_removals(
-    context: StudyContext, subject: StudiedModel, n_seeds: int, progress: Progress | None
-) -> Iterator[tuple[str, Removal, Evaluation, Evaluation, Evaluation]]:
-    """Yields language, removal, and the evaluations of the dense model, the pruned model, and the dense model before any training.
+class EvaluatedRemoval(NamedTuple):
+    """A removal in one language: the dense model after the same training, the pruned one, and the dense one before any training."""
+
+    language: str
+    removal: Removal
+    dense: Evaluation
+    pruned: Evaluation
+    untrained: Evaluation
+
+
+def _evaluate_removals(context: StudyContext, subject: StudiedModel, n_seeds: int, progress: Progress | None) -> Iterator[EvaluatedRemoval]:
+    """Yields every removal in every language.
 
     Pruned models choose their heads on the first task. Where they are trained, no layers are removed: that would be another, untrained model.
     """
@@ -459,7 +471,7 @@ def _evaluate_removals(
             n_finished += 1
             if progress is not None:
                 progress(n_finished, total)
-            yield language, removal, dense_tuned, pruned, dense
+            yield EvaluatedRemoval(language, removal, dense_tuned, pruned, dense)
 
 
 def compare_languages(evaluations: EvaluationsByRemoval, subject: StudiedModel) -> list[LanguageGap]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from torch import nn
@@ -105,6 +106,14 @@ class LayerPairRow:
     p: float | None
 
 
+class LayerRemovals(NamedTuple):
+    """The evaluation of the dense model, a row for every group of layers, and rows of consecutive against spread-out pairs by stack."""
+
+    dense: Evaluation
+    groups: list[GroupRow]
+    pairs: list[LayerPairRow]
+
+
 def evaluate_layer_removals(
     model: nn.Module,
     task: Task,
@@ -115,8 +124,8 @@ def evaluate_layer_removals(
     seed: int = 0,
     limit: int | None = None,
     batch_size: int | None = None,
-) -> tuple[Evaluation, list[GroupRow], list[LayerPairRow]]:
-    """Returns the evaluation of the dense model, a row for every group of layers, and rows of consecutive against spread-out pairs by stack."""
+) -> LayerRemovals:
+    """Evaluates the model as it is, and without the heads of every group of layers."""
     groups = group_layers(HeadMap.of(model))
     means = means_for(model, task, ablation, limit)
     dense = evaluate_without(run, "dense", model, task, (), limit=limit, batch_size=batch_size)
@@ -134,7 +143,7 @@ def evaluate_layer_removals(
         drop = measure_drop(dense, pruned, task, seed=seed)
         share = share_left(dense, pruned, task, chance, seed=seed)
         rows.append(GroupRow(group, pruned.loss, pruned.value, drop, share, drop.score.p))
-    return dense, correct_rows(rows), _compare_consecutive_with_spread_pairs(groups, evaluations, dense)
+    return LayerRemovals(dense, correct_rows(rows), _compare_consecutive_with_spread_pairs(groups, evaluations, dense))
 
 
 def _compare_consecutive_with_spread_pairs(
@@ -160,7 +169,7 @@ def _compare_consecutive_with_spread_pairs(
     return rows
 
 
-def measure_layer_removals(context: StudyContext, ablation: Ablation) -> tuple[Evaluation, list[GroupRow], list[LayerPairRow]]:
+def measure_layer_removals(context: StudyContext, ablation: Ablation) -> LayerRemovals:
     """Returns what `evaluate_layer_removals` measures on the model and task of a study."""
     task = context.task
     with context.progress("removing layers", "groups") as advance:

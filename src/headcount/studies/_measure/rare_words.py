@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -85,10 +86,17 @@ def measure_rare_words(context: StudyContext, study_name: str, n_frequent: int, 
             f"too few sentences have a token outside the {n_frequent} most frequent of this text ({len(corpus.token_counts)} different tokens); "
             "use a larger text, or a smaller number of frequent tokens"
         )
-    return RareWordResult(table, best, *_shares_by_frequency_rank(table, [str(rank) for rank in ranks]))
+    return RareWordResult(table, best, *_measure_shares_by_rank(table, [str(rank) for rank in ranks]))
 
 
-def _shares_by_frequency_rank(table: RoleTable, rank_roles: Sequence[str]) -> tuple[dict[Head, tuple[float, ...]], tuple[float, ...]]:
+class RankShares(NamedTuple):
+    """The shares of queries by frequency rank of every head, and those of a random key."""
+
+    of_heads: dict[Head, tuple[float, ...]]
+    of_random_key: tuple[float, ...]
+
+
+def _measure_shares_by_rank(table: RoleTable, rank_roles: Sequence[str]) -> RankShares:
     """Returns the share of queries by frequency rank of every head, and of a random key."""
     rows = {(row.head, row.role): row for row in table}
     shares, chances = {}, []
@@ -103,4 +111,4 @@ def _shares_by_frequency_rank(table: RoleTable, rank_roles: Sequence[str]) -> tu
         shares[head] = (*hits, max(0.0, 1 - sum(hits)))
         chances.append((*random_hits, max(0.0, 1 - sum(random_hits))))
     means = tuple(sum(column) / len(chances) for column in zip(*chances, strict=True))
-    return shares, means
+    return RankShares(shares, means)

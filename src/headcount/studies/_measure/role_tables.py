@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
@@ -88,16 +88,21 @@ def pair_consecutive_sentences(corpus: Corpus, loaded: LoadedModel, tokenizer: A
     return pairs if pairs.has_pairs else None
 
 
-def _open_text_pairs_for_block_heads(
-    context: StudyContext, task: Task | None, corpus: Corpus, max_sentences: int | None
-) -> tuple[str, Corpus | None]:
+class TextPairs(NamedTuple):
+    """Pairs of texts, None if there are none, and where they are from."""
+
+    origin: str
+    pairs: Corpus | None
+
+
+def _open_text_pairs_for_block_heads(context: StudyContext, task: Task | None, corpus: Corpus, max_sentences: int | None) -> TextPairs:
     """Returns pairs of texts for block heads, and where they are from: the texts of the task, or else consecutive sentences of the text."""
     tokenizer = context.sources.find_processor(context.loaded)
     if task is not None and context.sources.text_fingerprint:
         own = read_corpus(context.loaded.model, task, tokenizer, limit=context.limit)
         if own.has_pairs:
-            return f"the texts of task {task.name}", sample_sentences(own, max_sentences)
-    return "pairs of consecutive sentences of the text", pair_consecutive_sentences(corpus, context.loaded, tokenizer)
+            return TextPairs(f"the texts of task {task.name}", sample_sentences(own, max_sentences))
+    return TextPairs("pairs of consecutive sentences of the text", pair_consecutive_sentences(corpus, context.loaded, tokenizer))
 
 
 def measure_role_table(context: StudyContext, study_name: str, definition: str, max_sentences: int | None = None) -> RoleTable:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
 
 from headcount.core.definition import Definition
 from headcount.core.role_table import RoleTable
@@ -80,7 +81,9 @@ def compare_ranks_by_role(
     return correct_rows(rows)
 
 
-def draw_permutations_within_layers(random: np.random.Generator, layer_of_head: np.ndarray, n_permutations: int) -> np.ndarray:
+def draw_permutations_within_layers(
+    random: np.random.Generator, layer_of_head: Shaped[np.ndarray, " heads"], n_permutations: int
+) -> Int[np.ndarray, "permutations heads"]:
     """Returns random permutations that leave every index in its layer, [repeats, size]: how scores differ between layers says nothing of roles."""
     permutations = np.tile(np.arange(len(layer_of_head)), (n_permutations, 1))
     for layer in np.unique(layer_of_head):
@@ -88,15 +91,25 @@ def draw_permutations_within_layers(random: np.random.Generator, layer_of_head: 
     return permutations
 
 
-def permutation_test(values: np.ndarray, is_member: np.ndarray, permutations: np.ndarray) -> tuple[float | None, float | None, float]:
+class PermutationTest(NamedTuple):
+    """The ends of the 95 % interval of a difference, None where it has none, and the two-sided p-value."""
+
+    low: float | None
+    high: float | None
+    p: float
+
+
+def permutation_test(
+    values: Float[np.ndarray, " heads"], is_member: Bool[np.ndarray, " heads"], permutations: Int[np.ndarray, "permutations heads"]
+) -> PermutationTest:
     """Returns the 95 % interval of the difference of two group means, `is_member` minus the others, and its two-sided p-value, by permuting members.
 
     The interval holds the shifts d that the test does not reject once d is subtracted from the first group. Its ends are None where it is unbounded,
     or where a group has a single member, whose spread is unknown.
     """
 
-    def difference_of_means(of: np.ndarray) -> np.ndarray:
-        return of[..., is_member].mean(-1) - of[..., ~is_member].mean(-1)
+    def difference_of_means(rows: Float[np.ndarray, "*rows heads"]) -> Float[np.ndarray, "*rows"]:
+        return rows[..., is_member].mean(-1) - rows[..., ~is_member].mean(-1)
 
     gap, permuted, moved = (
         float(difference_of_means(values)),
@@ -109,12 +122,9 @@ def permutation_test(values: np.ndarray, is_member: np.ndarray, permutations: np
 
     reach = 100 * (float(np.ptp(values)) + 1)
     if min(is_member.sum(), (~is_member).sum()) < 2 or max(p_value_at_shift(gap - reach), p_value_at_shift(gap + reach)) > ALPHA:
-        return None, None, p_value_at_shift(0.0)
-    return (
-        _bisect_interval_end(p_value_at_shift, gap, gap - reach),
-        _bisect_interval_end(p_value_at_shift, gap, gap + reach),
-        p_value_at_shift(0.0),
-    )
+        return PermutationTest(None, None, p_value_at_shift(0.0))
+    low, high = (_bisect_interval_end(p_value_at_shift, gap, end) for end in (gap - reach, gap + reach))
+    return PermutationTest(low, high, p_value_at_shift(0.0))
 
 
 def _bisect_interval_end(p_value_at_shift: Callable[[float], float], accepted_shift: float, rejected_shift: float) -> float:

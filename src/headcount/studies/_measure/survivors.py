@@ -97,6 +97,21 @@ class RoleGroup(NamedTuple):
     units: list[list[Head]]
 
 
+class HeadDraw(NamedTuple):
+    """How many heads of a layer survive one seed, of how many, and how many of these have the role."""
+
+    n_drawn: int
+    n_heads: int
+    n_with_role: int
+
+
+class UnitDraw(NamedTuple):
+    """How many units of a layer survive one seed, and how many heads of every unit of the layer have the role."""
+
+    n_drawn: int
+    n_with_role_by_unit: Sequence[int]
+
+
 def compare_survivors_with_chance(
     table: RoleTable, survivor_sets: SurvivorSets, *, kv_groups: KVGroups = (), seed: int = 0
 ) -> tuple[list[Level], list[Survival]]:
@@ -111,7 +126,7 @@ def compare_survivors_with_chance(
         for role, (tested, having) in _tested_heads_and_members_by_role(table).items()
         if 0 < len(having) < len(tested)
     }
-    levels = [_test_level(key, sets, role, group, seed) for key, sets in survivor_sets.items() for role, group in groups.items()]
+    levels = [_test_level(*key, sets, role, group, seed) for key, sets in survivor_sets.items() for role, group in groups.items()]
     survival: list[Survival] = []
     for method in dict.fromkeys(method for method, _ in survivor_sets):
         sets = [survivors for (name, _), of_level in survivor_sets.items() if name == method for survivors in of_level]
@@ -149,26 +164,27 @@ def _tested_heads_and_members_by_role(table: RoleTable) -> dict[str, tuple[list[
     return by_role
 
 
-def _test_level(key: tuple[str, int], sets: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int) -> Level:
+def _test_level(method: str, n_kept: int, survivors_by_seed: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int) -> Level:
     tested, having, units = group
-    alive = [survivors.intersection(tested) for survivors in sets]
+    alive = [survivors.intersection(tested) for survivors in survivors_by_seed]
     n_with = sum(len(survivors & having) for survivors in alive)
     total = sum(map(len, alive))
     layers = _group_units_by_layer(units)
     heads_of = [{head for unit in layer for head in unit} for layer in layers]
-    draws = [(len(survivors & heads), len(heads), len(having & heads)) for survivors in alive for heads in heads_of]
+    draws = [HeadDraw(len(survivors & heads), len(heads), len(having & heads)) for survivors in alive for heads in heads_of]
     expected = sum(number * n_having / n_heads for number, n_heads, n_having in draws)
     if len(units) == len(tested):
         p = _p_of_head_draws(n_with, draws)
     else:
         unit_draws = [
-            (sum(unit[0] in survivors for unit in layer), [len(having.intersection(unit)) for unit in layer])
+            UnitDraw(sum(unit[0] in survivors for unit in layer), [len(having.intersection(unit)) for unit in layer])
             for survivors in alive
             for layer in layers
         ]
         p = _p_of_unit_draws(n_with, unit_draws, seed)
     shares = (n_with / total, expected / total) if total else (0.0, 0.0)
-    return Level(*key, len(sets), role, len(having), len(tested), total / len(sets), n_with / len(sets), *shares, p)
+    n_seeds = len(survivors_by_seed)
+    return Level(method, n_kept, n_seeds, role, len(having), len(tested), total / n_seeds, n_with / n_seeds, *shares, p)
 
 
 def _group_units_by_layer(units: Iterable[list[Head]]) -> list[list[list[Head]]]:
@@ -179,29 +195,29 @@ def _group_units_by_layer(units: Iterable[list[Head]]) -> list[list[list[Head]]]
     return list(layers.values())
 
 
-def _p_of_unit_draws(n_with: int, draws: Iterable[tuple[int, Sequence[int]]], seed: int) -> float:
+def _p_of_unit_draws(n_survivors_with_role: int, draws: Iterable[UnitDraw], seed: int) -> float:
     """Returns twice the smaller tail of the number of heads with a role, summed over draws of so many units of some with so many such heads."""
     random = np.random.Generator(np.random.Philox(seed))
     total = np.zeros(REPEATS, dtype=int)
     for number, having in draws:
         order = random.random((REPEATS, len(having))).argsort(1)[:, :number]
         total += np.array(having)[order].sum(1)
-    tail = min(int((total <= n_with).sum()), int((total >= n_with).sum()))
+    tail = min(int((total <= n_survivors_with_role).sum()), int((total >= n_survivors_with_role).sum()))
     return min(1.0, 2 * (1 + tail) / (REPEATS + 1))
 
 
-def _p_of_head_draws(n_with: int, draws: Iterable[tuple[int, int, int]]) -> float:
+def _p_of_head_draws(n_survivors_with_role: int, draws: Iterable[HeadDraw]) -> float:
     """Returns twice the smaller tail of a sum of hypergeometric numbers: of the survivors, among all heads, those with the role."""
     chance: np.ndarray = np.ones(1)
     for number, n_heads, n_having in draws:
         chance = np.convolve(chance, hypergeom.pmf(np.arange(n_having + 1), n_heads, n_having, number))
-    return float(min(1.0, 2 * min(chance[: n_with + 1].sum(), chance[n_with:].sum())))
+    return float(min(1.0, 2 * min(chance[: n_survivors_with_role + 1].sum(), chance[n_survivors_with_role:].sum())))
 
 
-def _test_survival(method: str, sets: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int) -> Survival:
+def _test_survival(method: str, survivor_sets: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int) -> Survival:
     ordered = sorted(group.units, key=_stack_layer_and_size)
     heads = [head for unit in ordered for head in unit]
-    survival = np.array([sum(head in survivors for survivors in sets) / len(sets) for head in heads])
+    survival = np.array([sum(head in survivors for survivors in survivor_sets) / len(survivor_sets) for head in heads])
     has = np.array([head in group.having for head in heads])
     gap = float(survival[has].mean() - survival[~has].mean())
     random = np.random.Generator(np.random.Philox(seed))
@@ -231,10 +247,18 @@ def read_kv_groups(run: Run) -> list[list[Head]]:
     return units
 
 
-def read_survivors(run: Run, *, with_weight_training: bool = False) -> tuple[SurvivorSets, list[str]]:
-    """Returns the survivors of every method and level of a comparison, by seed, and the methods that train weights before they cut.
+class ComparisonSurvivors(NamedTuple):
+    """The survivors of every method and level of a comparison, by seed, and the methods that train weights before they cut."""
 
-    The latter are left out unless `with_weight_training`: the roles of the dense model are not those of the weights that they pruned.
+    survivor_sets: SurvivorSets
+    weight_training_methods: list[str]
+
+
+def read_survivors(run: Run, *, with_weight_training: bool = False) -> ComparisonSurvivors:
+    """Returns the survivors of the comparison in a run.
+
+    Methods that train weights before they cut are left out unless `with_weight_training`: the roles of the dense model are not those of the
+    weights that they pruned.
 
     Raises:
         ArtifactError: the run holds no comparison, or only methods that are left out.
@@ -261,7 +285,7 @@ def read_survivors(run: Run, *, with_weight_training: bool = False) -> tuple[Sur
             "are not those of the heads that were removed; compare a method that does not train, or set dense_roles to judge by the roles "
             "before that training"
         )
-    return survivor_sets, names
+    return ComparisonSurvivors(survivor_sets, names)
 
 
 def measure_roles_or_read_from_run(context: StudyContext, run: Run) -> RoleTable:
