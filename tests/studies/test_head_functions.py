@@ -16,7 +16,7 @@ from headcount.core.errors import DataError
 from headcount.core.figure import BarFigure, HeatMap
 from headcount.core.stats.margins import hypergeometric_chance, several_marks_chance, trend
 from headcount.models.tiny.build import tiny_model
-from headcount.studies._measure.roles_importance import draw_permutations_within_layers, permutation_test
+from headcount.studies._measure.roles_importance import draw_permutations_within_layers, permutation_interval_of_difference
 
 TOKENIZER = tokenizer_of("[CLS] $A [SEP]")
 FREQUENT = 10
@@ -105,9 +105,10 @@ def test_permutations_within_layers_say_nothing_of_a_role_that_fills_layers() ->
     orders = draw_permutations_within_layers(np.random.default_rng(1), layers, 500)
     assert (layers[orders] == layers).all() and (np.sort(orders, axis=1) == np.arange(32)).all() and len(np.unique(orders, axis=0)) == 500
     assert (
-        permutation_test(values, has, orders)[2] == 1
-        and permutation_test(values, has, draw_permutations_within_layers(np.random.default_rng(2), np.zeros(32), 500))[2] < 0.01
+        permutation_interval_of_difference(values, has, orders)[2] == 1
+        and permutation_interval_of_difference(values, has, draw_permutations_within_layers(np.random.default_rng(2), np.zeros(32), 500))[2]
+        < 0.01
     )
     spread = np.arange(32) % 8 < 2
-    low, high, p = permutation_test(values - 3.0 * spread, spread, orders)
+    low, high, p = permutation_interval_of_difference(values - 3.0 * spread, spread, orders)
     assert p < 0.01 and low is not None and high is not None and low < -3 + 1 and high < 0

@@ -8,7 +8,7 @@ from scipy import special
 
 from headcount.core.stats import agreement, significance
 from headcount.core.stats.samples import Samples
-from headcount.studies._measure.roles_importance import draw_permutations_within_layers, permutation_test
+from headcount.studies._measure.roles_importance import draw_permutations_within_layers, permutation_interval_of_difference
 
 
 def planted(n: int, means: np.ndarray, noise: float, seed: int) -> Samples:
@@ -49,7 +49,7 @@ def test_groups_of_heads_and_their_p_agree(shift: float) -> None:
     rng = np.random.default_rng(7)
     has = np.arange(32) < 9
     values = rng.normal(size=32) + shift * has
-    low, high, p = permutation_test(values, has, draw_permutations_within_layers(rng, np.zeros(32), 2000))
+    low, high, p = permutation_interval_of_difference(values, has, draw_permutations_within_layers(rng, np.zeros(32), 2000))
     assert low is not None and high is not None
     assert low < values[has].mean() - values[~has].mean() < high and (low > 0 or high < 0) == (p <= 0.05)
     assert high - low < 5, "nine heads against 23 tell something"
@@ -58,9 +58,11 @@ def test_groups_of_heads_and_their_p_agree(shift: float) -> None:
 def test_a_single_head_has_no_interval() -> None:
     rng = np.random.default_rng(0)
     for has in (np.arange(32) < 1, np.arange(32) < 31):
-        low, high, p = permutation_test(np.arange(32.0), has, draw_permutations_within_layers(rng, np.zeros(32), 2000))
+        low, high, p = permutation_interval_of_difference(np.arange(32.0), has, draw_permutations_within_layers(rng, np.zeros(32), 2000))
         assert low is None and high is None and p == pytest.approx(2 / 32, abs=0.02)
-    low, high, _ = permutation_test(np.arange(4.0), np.arange(4) < 2, draw_permutations_within_layers(rng, np.zeros(4), 2000))
+    low, high, _ = permutation_interval_of_difference(
+        np.arange(4.0), np.arange(4) < 2, draw_permutations_within_layers(rng, np.zeros(4), 2000)
+    )
     assert low is None and high is None, "two heads against two reject no shift at all"
 
 
@@ -69,7 +71,7 @@ def test_the_interval_covers_the_shift() -> None:
     orders = draw_permutations_within_layers(rng, np.zeros(20), 1000)
     hits = []
     for _ in range(200):
-        low, high, _ = permutation_test(rng.normal(size=20) + 2.0 * has, has, orders)
+        low, high, _ = permutation_interval_of_difference(rng.normal(size=20) + 2.0 * has, has, orders)
         hits.append(low is not None and high is not None and low <= 2.0 <= high)
     assert 0.9 < np.mean(hits) <= 1
 

@@ -203,8 +203,8 @@ def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatc
 def test_the_level_at_which_just_the_role_goes() -> None:
     heads = hc.HeadMap.of(shared("encoder"))
     own = list(heads)[:3]
-    asked = role_pruning.list_head_selections(heads, {"local": own}, [6], with_counts_of_roles=True)
+    asked = role_pruning.list_head_selections(heads, {"local": own}, [6], with_exact_role_removal=True)
     assert {one.keep for one in asked if one.role} == {6, 9} and {one.keep for one in asked if not one.role} == {6, 9}
     grouped = hc.HeadMap.of(shared("decoder"))
-    asked = role_pruning.list_head_selections(grouped, {"local": [grouped[0]]}, [4], with_counts_of_roles=True)
+    asked = role_pruning.list_head_selections(grouped, {"local": [grouped[0]]}, [4], with_exact_role_removal=True)
     assert {one.keep for one in asked} == {4}, "half a KV group cannot go"

@@ -36,7 +36,8 @@ class Survivors(Study):
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns, by method and role, the share of levels that heads survive, and the survivors with the role at every level."""
         run = context.required_run
-        survivor_sets, trained = _measure.survivors.read_survivors(run, with_weight_training=self.dense_roles)
+        survivors = _measure.survivors.read_survivors(run, with_weight_training_methods=self.dense_roles)
+        survivor_sets, trained = survivors.survivor_sets, survivors.weight_training_methods
         table = _measure.survivors.measure_roles_or_read_from_run(context, run)
         levels, survival = _measure.survivors.compare_survivors_with_chance(
             table, survivor_sets, kv_groups=_measure.survivors.read_kv_groups(run), seed=context.seed

@@ -245,7 +245,7 @@ def _test_evenness_over_layers(
     part: str,
     differences: Float[np.ndarray, " heads"],
     layer_names: Shaped[np.ndarray, " heads"],
-    n_heads_lost: Float[np.ndarray, " heads"],
+    n_heads_lost_in_layer: Float[np.ndarray, " heads"],
     seed: int,
 ) -> Evenness:
     """Tests whether layers differ, and whether survivors of layers that lost more heads change more; None where nothing varies."""
@@ -254,8 +254,8 @@ def _test_evenness_over_layers(
     permuted = _variance_between_layers(random.permuted(np.tile(differences, (REPEATS, 1)), axis=1), layer_names)
     p = (1 + int((permuted >= between * (1 - 1e-9)).sum())) / (REPEATS + 1)
     total = float(differences.var())
-    varies = len(set(n_heads_lost.tolist())) > 1 and total > 0
-    correlation = float(spearman(differences, n_heads_lost.astype(float))) if varies else None
+    varies = len(set(n_heads_lost_in_layer.tolist())) > 1 and total > 0
+    correlation = float(spearman(differences, n_heads_lost_in_layer.astype(float))) if varies else None
     return Evenness(part, float(between) / total if total else None, p, correlation)
 
 

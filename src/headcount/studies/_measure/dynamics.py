@@ -227,7 +227,7 @@ def list_study_checkpoints(study: Dynamics, context: StudyContext) -> list[Check
     return checkpoints
 
 
-def list_saved_steps(n_steps: int) -> list[int]:
+def choose_steps_to_save(n_steps: int) -> list[int]:
     """Returns the steps at which a training of so many steps is saved, dense at the start."""
     return sorted({max(1, round(share * n_steps)) for share in SAVED})
 
@@ -243,7 +243,7 @@ def train_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint
     data = fingerprint_of(loaded.model, task, "calibration")
     request = {"recipe": recipe.to_dict(), "start": study.start, "seed": context.seed}
     key = ArtifactKey(KIND, f"training of {loaded.name}", {**model_key(loaded.model), **task_key(task), "data": data, **request})
-    steps = list_saved_steps(study.train_steps)
+    steps = choose_steps_to_save(study.train_steps)
     folders = {step: run.folder / MODELS / f"{safe_name(loaded.name)}-step-{step}.{key.digest[:8]}" for step in steps}
     if run.find(key) is None or any(run.problem_of_model(folder.name) is not None for folder in folders.values()):
         describe_study_run(context, loaded, {"study": study.name, "train_steps": study.train_steps})

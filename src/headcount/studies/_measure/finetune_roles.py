@@ -105,13 +105,13 @@ def correlate_role_changes_with_depth(changes: Sequence[HeadRoleChange], definit
     return correct_rows(trends)
 
 
-def _open_task_for_either_model(context: StudyContext, before: LoadedModel, after: LoadedModel) -> Task:
+def _open_task_for_tuned_or_original(context: StudyContext, original: LoadedModel, tuned: LoadedModel) -> Task:
     """Opens the task for the model that has the head it needs: as a rule the fine-tuned one."""
     try:
-        return context.sources.open_task(replace(after, folder=before.folder))
+        return context.sources.open_task(replace(tuned, folder=original.folder))
     except DataError as error:
         try:
-            return context.sources.open_task(before)
+            return context.sources.open_task(original)
         except DataError:
             raise error from None
 
@@ -127,7 +127,7 @@ def measure_role_changes(
     Definition.parse(definition)  # an unknown one is an error before any work
     before = context.loaded
     after = context.sources.load_model(tuned_model_name, as_configured=True)
-    task = _open_task_for_either_model(context, before, after) if context.sources.task_name else None
+    task = _open_task_for_tuned_or_original(context, before, after) if context.sources.task_name else None
     corpus = open_study_corpus(context, before, task, max_sentences)
     return compare_roles(
         before.model, after.model, corpus, only=only, definition=definition, seed=context.seed, batch_size=context.batch_size

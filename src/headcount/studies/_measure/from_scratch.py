@@ -108,8 +108,9 @@ def measure_pruned_and_control_models(study: FromScratch, context: StudyContext)
     )
 
 
-def _make_control_row(model: str, n_kept: int, point: GridPoint, grid: Grid) -> ControlRow:
+def _make_control_row(model_name: str, n_kept: int, point: GridPoint, grid: Grid) -> ControlRow:
+    """Returns the row of a model; the steps of a control with the same heads are those from scratch alone."""
     by_kind, steps = count_by(grid.heads.blocks, point.survivors), point.artifacts[0].content["steps"]
-    of_weights = steps["scratch"] if model == CONFIGURATION else sum(steps.values()) or None
+    of_weights = steps["scratch"] if model_name == CONFIGURATION else sum(steps.values()) or None
     scores = replace(point.scores, steps=of_weights)
-    return ControlRow(model=model, n_kept=n_kept, kept_by_kind=by_kind, scores=scores, change=point.change)
+    return ControlRow(model=model_name, n_kept=n_kept, kept_by_kind=by_kind, scores=scores, change=point.change)

@@ -70,7 +70,7 @@ def measure_interventions_by_size(study: Interventions, context: StudyContext) -
         check_request(PruneSpec.of(pruner, size), loaded.model, loaded.heads)
     describe_study_run(context, loaded, {"study": study.name, "method": study.method, "seeds": study.seeds})
     seeds = range(context.seed, context.seed + count_needed_seeds(study))
-    removed = {(size, seed): _choose_removed_heads(context, pruner, size, seed) for size in sizes for seed in seeds}
+    removed = _choose_removed_heads_by_size_and_seed(context, pruner, sizes, seeds)
     dense = _evaluate_without_heads(context, (), ZERO)
     points: dict[tuple[str, int], GridPoint] = {}
     total = len(study.interventions) * len(removed)
@@ -104,10 +104,16 @@ def measure_interventions_by_size(study: Interventions, context: StudyContext) -
     return dense, correct_rows(rows)
 
 
-def _choose_removed_heads(context: StudyContext, pruner: Pruner, n_kept: int, seed: int) -> frozenset[Head]:
-    loaded = context.loaded
-    choice = pruner.choose(PruneContext(loaded.model, loaded.heads, context.task, Budget(keep=n_kept), seed))
-    return frozenset(choice.plan.removed)
+def _choose_removed_heads_by_size_and_seed(
+    context: StudyContext, pruner: Pruner, kept_counts: Sequence[int], seeds: Sequence[int]
+) -> dict[tuple[int, int], frozenset[Head]]:
+    """Returns the heads that go at every number of heads that stay, by each seed."""
+    loaded, removed = context.loaded, {}
+    for n_kept in kept_counts:
+        for seed in seeds:
+            choice = pruner.choose(PruneContext(loaded.model, loaded.heads, context.task, Budget(keep=n_kept), seed))
+            removed[n_kept, seed] = frozenset(choice.plan.removed)
+    return removed
 
 
 def _evaluate_without_heads(

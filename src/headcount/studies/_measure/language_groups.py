@@ -160,7 +160,7 @@ def correlate_losses_with_corpus_size(
 
 
 def _interval_of_correlation(
-    observed: float, resampled_shares: Float[np.ndarray, "resamples languages"], sizes: Float[np.ndarray, " languages"]
+    observed_correlation: float, resampled_shares: Float[np.ndarray, "resamples languages"], corpus_sizes: Float[np.ndarray, " languages"]
 ) -> tuple[float | None, float | None]:
     """Returns the ends of the interval of a rank correlation from the shares lost on resampled examples, [resamples, languages].
 
@@ -169,8 +169,8 @@ def _interval_of_correlation(
     defined = resampled_shares[np.isfinite(resampled_shares).all(1) & (np.ptp(np.nan_to_num(resampled_shares), axis=1) > 0)]
     if len(defined) < FEWEST_DEFINED * len(resampled_shares):
         return None, None
-    low, high = np.quantile(spearman(defined, np.broadcast_to(sizes, defined.shape)), [0.025, 0.975])
-    return min(float(low), observed), max(float(high), observed)
+    low, high = np.quantile(spearman(defined, np.broadcast_to(corpus_sizes, defined.shape)), [0.025, 0.975])
+    return min(float(low), observed_correlation), max(float(high), observed_correlation)
 
 
 def resample_lost_shares(

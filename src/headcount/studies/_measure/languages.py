@@ -179,7 +179,7 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
         rows, evaluations = measure_losses_by_language(context, subjects, n_seeds=study.seeds, progress=advance)
     between = compare_languages(evaluations, subjects[0])
     pairs = [MeasuredModelPair(subjects, rows, evaluations)] if study.against is not None else []
-    pairs += [_measure_model_pair(study, context, pair, template, tuning) for pair in list_further_task_pairs(study, context)]
+    pairs += [_measure_model_pair(study, context, pair, template, tuning) for pair in list_model_pairs_on_further_tasks(study, context)]
     gaps, drops = _compare_model_pairs(context, pairs)
     models = [subject.name for subject in subjects]
     request: dict[str, object] = {
@@ -203,7 +203,7 @@ class ModelPairOnTask:
     control: str
 
 
-def list_further_task_pairs(study: Languages, context: StudyContext) -> list[ModelPairOnTask]:
+def list_model_pairs_on_further_tasks(study: Languages, context: StudyContext) -> list[ModelPairOnTask]:
     """Returns the further tasks of a study, each TASK for its own two models, or MODEL=OTHER=TASK.
 
     Raises:
@@ -273,7 +273,9 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
     n_groups = 0 if context.new_head or study.recover is not None else len(group_layers(heads, (THIRD, LAYER)))
     effort = Effort()
     readings = [(context.model_name, study.names), *([] if study.against is None else [(study.against, study.shared or study.names[:1])])]
-    readings += [(model, (pair.task,)) for pair in list_further_task_pairs(study, context) for model in (pair.model, pair.control)]
+    readings += [
+        (model, (pair.task,)) for pair in list_model_pairs_on_further_tasks(study, context) for model in (pair.model, pair.control)
+    ]
     for model, languages in readings:
         effort += estimate_requests(context, by_seed, subject=f"{model}, {languages[0]}")
         for language in languages:
@@ -317,7 +319,7 @@ def check_language_inputs(study: Languages, context: StudyContext) -> None:
         read_language_groups(Path(study.groups), study.names)
     if study.against is not None:
         check_same_kinds(context, study.against)
-    for pair in list_further_task_pairs(study, context):
+    for pair in list_model_pairs_on_further_tasks(study, context):
         for model in (pair.model, pair.control):
             loaded = context.loaded if model == context.model_name else context.sources.load_model(model)
             context.sources.open_task(loaded, pair.task)

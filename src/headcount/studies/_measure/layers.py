@@ -147,10 +147,10 @@ def evaluate_layer_removals(
 
 
 def _compare_consecutive_with_spread_pairs(
-    groups: Sequence[LayerGroup], evaluations: Mapping[tuple[str, str], Evaluation], dense: Evaluation
+    groups: Sequence[LayerGroup], evaluations_by_kind_and_name: Mapping[tuple[str, str], Evaluation], dense: Evaluation
 ) -> list[LayerPairRow]:
     """Returns, by stack, the mean rise of the loss and the mean excess of consecutive minus spread-out pairs, paired over examples."""
-    rise = {(group.kind, group.name): evaluations[group.kind, group.name].losses - dense.losses for group in groups}
+    rise = {(group.kind, group.name): evaluations_by_kind_and_name[group.kind, group.name].losses - dense.losses for group in groups}
     of_layer = {(group.stack, group.layers[0]): rise[group.kind, group.name] for group in groups if group.kind == LAYER}
     rows = []
     for stack in dict.fromkeys(group.stack for group in groups):

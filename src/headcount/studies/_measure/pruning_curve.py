@@ -77,9 +77,9 @@ def build_requests_of_kinds(study: PrunedModels, heads: HeadMap, attention_kinds
     return build_grid(study.methods, keeps, study.seeds, template, first_seed=first_seed)
 
 
-def list_kept_counts_of_kinds(keeps: Sequence[int | float | str], n_heads_of_kinds: int) -> list[int]:
+def list_kept_counts_of_kinds(counts_or_shares: Sequence[int | float | str], n_heads_of_kinds: int) -> list[int]:
     """Returns how many heads of some kinds of attention stay at each level, most first."""
-    sizes = keeps or [f"{round(100 * share)}%" for share in LEVELS]
+    sizes = counts_or_shares or [f"{round(100 * share)}%" for share in LEVELS]
     return sorted({max(1, Budget(keep=size).heads(n_heads_of_kinds)) for size in sizes}, reverse=True)
 
 
@@ -91,14 +91,14 @@ def estimate_effort(study: PrunedModels, context: StudyContext) -> Effort:
 def estimate_curves(study: PruningCurve, context: StudyContext) -> Effort:
     """Returns the work of all models of a study, of every kind of attention and every task; those of other models as if they had as many heads."""
     effort, heads = Effort(), context.loaded.heads
-    for kinds in list_kind_groups(study, heads):
+    for kinds in list_attention_kind_groups(study, heads):
         specs = build_requests_of_kinds(study, heads, kinds, first_seed=context.seed)
         for subject in ("", *study.other_tasks):
             effort += estimate_requests(context, specs, subject=subject)
     return effort
 
 
-def list_kind_groups(study: PruningCurve, heads: HeadMap) -> list[tuple[str, ...]]:
+def list_attention_kind_groups(study: PruningCurve, heads: HeadMap) -> list[tuple[str, ...]]:
     """Returns the kinds of attention that lose heads in each grid of a study."""
     if not study.each_kind:
         return [study.kinds]
@@ -131,7 +131,7 @@ def measure_pruning_curves(study: PruningCurve, context: StudyContext) -> Prunin
     for series in all_series:
         admit_model(context.run, series.loaded.model)
         pruning = Pruning(context.required_run, series.loaded.model, series.task, limit=context.limit, command=context.command)
-        for kinds in list_kind_groups(study, series.loaded.heads):
+        for kinds in list_attention_kind_groups(study, series.loaded.heads):
             specs = build_requests_of_kinds(study, series.loaded.heads, kinds, first_seed=context.seed)
             grid = run_grid(context, pruning, specs, keep_models=study.keep_models)
             dense[series.label] = grid.dense

@@ -86,7 +86,8 @@ def measure_rare_words(context: StudyContext, study_name: str, n_frequent: int, 
             f"too few sentences have a token outside the {n_frequent} most frequent of this text ({len(corpus.token_counts)} different tokens); "
             "use a larger text, or a smaller number of frequent tokens"
         )
-    return RareWordResult(table, best, *_measure_shares_by_rank(table, [str(rank) for rank in ranks]))
+    shares = _tabulate_shares_by_frequency_rank(table, [str(rank) for rank in ranks])
+    return RareWordResult(table, best, shares.of_heads, shares.of_random_key)
 
 
 class RankShares(NamedTuple):
@@ -96,12 +97,12 @@ class RankShares(NamedTuple):
     of_random_key: tuple[float, ...]
 
 
-def _measure_shares_by_rank(table: RoleTable, rank_roles: Sequence[str]) -> RankShares:
+def _tabulate_shares_by_frequency_rank(table: RoleTable, rank_role_names: Sequence[str]) -> RankShares:
     """Returns the share of queries by frequency rank of every head, and of a random key."""
     rows = {(row.head, row.role): row for row in table}
     shares, chances = {}, []
     for head in table.heads:
-        of_head = [rows.get((head, role)) for role in rank_roles]
+        of_head = [rows.get((head, role)) for role in rank_role_names]
         if of_head[0] is None:
             continue
         n_queries = of_head[0].n_tokens

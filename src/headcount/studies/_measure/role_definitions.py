@@ -88,7 +88,7 @@ def _list_families_and_any(table: RoleTable) -> list[str]:
     return [*definition.families_of({row.role for row in table.rows}), ANY]
 
 
-def _count_heads_of_family(table: RoleTable, family: str) -> int:
+def _count_heads_with_family(table: RoleTable, family: str) -> int:
     return len({row.head for row in _rows_of_family(table, family) if row.has_role})
 
 
@@ -100,7 +100,7 @@ def sweep_tau(table: RoleTable, taus: Sequence[float]) -> list[SweepRow]:
         for family in _list_families_and_any(table):
             n_tested = len({row.head for row in _rows_of_family(table, family)})
             rows.append(
-                SweepRow(tau, family, n_tested, _count_heads_of_family(published, family), _count_heads_of_family(corrected, family))
+                SweepRow(tau, family, n_tested, _count_heads_with_family(published, family), _count_heads_with_family(corrected, family))
             )
     return rows
 
@@ -113,7 +113,7 @@ def compare_labelling_rules(table: RoleTable, tau: float) -> list[RuleRow]:
     for family in _list_families_and_any(table):
         tested = _rows_of_family(tables[0], family)
         above = {row.head for row in tested if row.bias > tau}
-        counts = (len(above), *(_count_heads_of_family(labelled, family) for labelled in tables))
+        counts = (len(above), *(_count_heads_with_family(labelled, family) for labelled in tables))
         both, test_only, argmax_only = (
             sum((row.has_role, row.by_argmax) == verdicts for row in tested) for verdicts in ((True, True), (True, False), (False, True))
         )

@@ -95,14 +95,14 @@ def measure_families(
     return FamilyResult(
         table,
         families,
-        count_heads_by_text({text: Families.of(of_text) for text, of_text in tables.items()}),
-        count_heads_by_layer(first, families),
+        count_family_heads_by_text({text: Families.of(of_text) for text, of_text in tables.items()}),
+        count_family_heads_by_layer(first, families),
         count_family_overlaps(families, seed=context.seed),
-        count_several_family_heads_by_third(families),
+        count_heads_of_several_families_by_third(families),
     )
 
 
-def count_heads_by_text(families_by_text: Mapping[str, Families]) -> list[FamilyCount]:
+def count_family_heads_by_text(families_by_text: Mapping[str, Families]) -> list[FamilyCount]:
     """Returns the number of heads of every family for every text; families that a text cannot show have no tested heads."""
     names = dict.fromkeys(name for families in families_by_text.values() for name in families.tested)
     nobody: frozenset[Head] = frozenset()
@@ -113,7 +113,7 @@ def count_heads_by_text(families_by_text: Mapping[str, Families]) -> list[Family
     ]
 
 
-def count_heads_by_layer(text_name: str, families: Families) -> list[FamilyCount]:
+def count_family_heads_by_layer(text_name: str, families: Families) -> list[FamilyCount]:
     """Returns the number of heads of every family in every layer."""
     blocks = dict.fromkeys((head.stack, head.layer) for head in families.heads)
     counts = []
@@ -144,7 +144,7 @@ def count_family_overlaps(families: Families, *, seed: int) -> list[Overlap]:
     return overlaps
 
 
-def count_several_family_heads_by_third(families: Families) -> list[ThirdCount]:
+def count_heads_of_several_families_by_third(families: Families) -> list[ThirdCount]:
     """Returns the heads with two families or more by third of the layers of their stack, against chance."""
     depth = {
         stack: 1 + max(head.layer for head in families.heads if head.stack == stack) for stack in {head.stack for head in families.heads}

@@ -74,7 +74,7 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
     for role, heads in heads_by_role.items():
         context.note(f"{len(heads)} of {len(loaded.heads)} heads have the role {role}: {', '.join(map(str, heads))}")
     pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
-    choices = list_head_selections(loaded.heads, heads_by_role, keeps, with_counts_of_roles=not study.keep)
+    choices = list_head_selections(loaded.heads, heads_by_role, keeps, with_exact_role_removal=not study.keep)
     choices = [replace(choice, roles=study.roles_by_name.get(choice.role, ()), definition=study.definition) for choice in choices]
     draws = range(context.seed, context.seed + study.seeds)
     requests = [choice.prune_spec(template, draw) for choice in choices for draw in draws]
@@ -120,39 +120,41 @@ class HeadSelection:
 
 
 def select_heads_with_roles(
-    model: nn.Module, task: Task, tokenizer: Any, role_names: str, *, definition: str = DEFAULT_DEFINITION, seed: int = 0
+    model: nn.Module, task: Task, tokenizer: Any, comma_separated_roles: str, *, definition: str = DEFAULT_DEFINITION, seed: int = 0
 ) -> list[Head]:
     """Returns the heads that have a role on the texts of the task, as the role pruner measures it.
 
     Raises:
         PlanError: no head has the role, or all heads have it.
     """
-    only = None if role_names == "any" else role_names.split(",")
+    only = None if comma_separated_roles == "any" else comma_separated_roles.split(",")
     table = roles(model, task, tokenizer, limit=SENTENCES, only=only, definition=definition, seed=seed, swaps=0)
     heads = [head for head, labels in table.labels().items() if labels]
     if not heads:
         reason = "; ".join(table.untested.values())
         raise PlanError(
-            f"no head has the role {role_names} on the texts of task '{task.name}'{f' ({reason})' if reason else ''}; see `headcount roles`"
+            f"no head has the role {comma_separated_roles} on the texts of task '{task.name}'{f' ({reason})' if reason else ''}; "
+            "see `headcount roles`"
         )
     if len(heads) == len(table.heads):
         raise PlanError(
-            f"all {len(heads)} heads have the role {role_names}, so that pruning and sparing them is the same as random; name a narrower one"
+            f"all {len(heads)} heads have the role {comma_separated_roles}, so that pruning and sparing them is the same as random; "
+            "name a narrower one"
         )
     return heads
 
 
 def list_head_selections(
-    heads: HeadMap, heads_by_role: Mapping[str, Sequence[Head]], kept_counts: Sequence[int], *, with_counts_of_roles: bool
+    heads: HeadMap, heads_by_role: Mapping[str, Sequence[Head]], kept_counts: Sequence[int], *, with_exact_role_removal: bool
 ) -> list[HeadSelection]:
     """Returns each role pruned and spared, and random heads, at each number of heads.
 
-    With `with_counts_of_roles`, also the level at which exactly the heads of the role go, if these are whole KV groups.
+    With `with_exact_role_removal`, also the level at which exactly the heads of the role go, if these are whole KV groups.
     """
     selections: list[HeadSelection] = []
     for role, members in heads_by_role.items():
         are_whole = all(set(unit) <= set(members) or not set(unit) & set(members) for unit in heads.units())
-        exact = [len(heads) - len(members)] if with_counts_of_roles and are_whole else []
+        exact = [len(heads) - len(members)] if with_exact_role_removal and are_whole else []
         selections += [HeadSelection(role, variant, keep) for keep in sorted({*kept_counts, *exact}, reverse=True) for variant in VARIANTS]
     return [*selections, *(HeadSelection("", RANDOM, keep) for keep in sorted({selection.keep for selection in selections}, reverse=True))]
 

@@ -73,7 +73,7 @@ def compare_ranks_by_role(
             has = np.array(having)
             if not 0 < has.sum() < len(has):
                 continue
-            low, high, p = permutation_test(rank, has, draw_permutations_within_layers(random, layers, n_permutations))
+            low, high, p = permutation_interval_of_difference(rank, has, draw_permutations_within_layers(random, layers, n_permutations))
             mean_ranks = float(rank[has].mean()), float(rank[~has].mean())
             gap = float(rank[has].mean() - rank[~has].mean())
             means = float(values[has].mean()), float(values[~has].mean())
@@ -91,7 +91,7 @@ def draw_permutations_within_layers(
     return permutations
 
 
-class PermutationTest(NamedTuple):
+class IntervalWithP(NamedTuple):
     """The ends of the 95 % interval of a difference, None where it has none, and the two-sided p-value."""
 
     low: float | None
@@ -99,9 +99,9 @@ class PermutationTest(NamedTuple):
     p: float
 
 
-def permutation_test(
+def permutation_interval_of_difference(
     values: Float[np.ndarray, " heads"], is_member: Bool[np.ndarray, " heads"], permutations: Int[np.ndarray, "permutations heads"]
-) -> PermutationTest:
+) -> IntervalWithP:
     """Returns the 95 % interval of the difference of two group means, `is_member` minus the others, and its two-sided p-value, by permuting members.
 
     The interval holds the shifts d that the test does not reject once d is subtracted from the first group. Its ends are None where it is unbounded,
@@ -122,9 +122,9 @@ def permutation_test(
 
     reach = 100 * (float(np.ptp(values)) + 1)
     if min(is_member.sum(), (~is_member).sum()) < 2 or max(p_value_at_shift(gap - reach), p_value_at_shift(gap + reach)) > ALPHA:
-        return PermutationTest(None, None, p_value_at_shift(0.0))
+        return IntervalWithP(None, None, p_value_at_shift(0.0))
     low, high = (_bisect_interval_end(p_value_at_shift, gap, end) for end in (gap - reach, gap + reach))
-    return PermutationTest(low, high, p_value_at_shift(0.0))
+    return IntervalWithP(low, high, p_value_at_shift(0.0))
 
 
 def _bisect_interval_end(p_value_at_shift: Callable[[float], float], accepted_shift: float, rejected_shift: float) -> float:

@@ -137,25 +137,25 @@ def measure_strategies(study: Strategies, context: StudyContext) -> StrategyResu
     task = context.task if subject is context.loaded else context.sources.open_task(subject)
     pruning = Pruning(run, subject.model, task, limit=context.limit, command=context.command)
     grid = run_grid(context, pruning, specs)
-    result = summarise_grid(grid, subject.name, is_trained=study.recover is not None, seed=context.seed)
+    result = summarise_grid(grid, subject.name, is_dense_trained=study.recover is not None, seed=context.seed)
     has_one_kind = len({block.kind for block in subject.heads.blocks}) == 1 and "random:type" in study.strategies
     return replace(result, has_one_kind=has_one_kind)
 
 
-def summarise_grid(grid: Grid, model_name: str, *, is_trained: bool, seed: int = 0) -> StrategyResult:
-    """Returns the rows and pairs of a grid; with `is_trained`, its random request that keeps all heads is the trained dense model."""
+def summarise_grid(grid: Grid, model_name: str, *, is_dense_trained: bool, seed: int = 0) -> StrategyResult:
+    """Returns the rows and pairs of a grid; with `is_dense_trained`, its random request that keeps all heads is the trained dense model."""
     specs = {id(point): PruneSpec.from_dict(point.artifacts[0].content["spec"]) for point in grid.points}
-    trained = [point for point in grid.points if is_trained and point.n_kept == len(grid.heads)]
+    trained = [point for point in grid.points if is_dense_trained and point.n_kept == len(grid.heads)]
     points = [point for point in grid.points if point not in trained]
     dense = trained[0].evaluation if trained else grid.dense
 
-    def describe_point(point: GridPoint) -> tuple[str, str, int]:
+    def strategy_kind_and_size(point: GridPoint) -> tuple[str, str, int]:
         spec = specs[id(point)]
         kind = spec.kinds[0] if spec.kinds else ALL
         counts = count_by(grid.heads.blocks, point.survivors)
         return label_strategy(spec.method), kind, round(sum(number for name, number in counts.items() if kind in (ALL, name)))
 
-    by_key = {describe_point(point): point for point in points}
+    by_key = {strategy_kind_and_size(point): point for point in points}
     rows, pairs = [], []
     for (strategy, kind, n_kept), point in by_key.items():
         control = None if strategy == RANDOM else by_key.get((RANDOM, kind, n_kept))

@@ -174,14 +174,14 @@ def _test_level(method: str, n_kept: int, survivors_by_seed: Sequence[frozenset[
     draws = [HeadDraw(len(survivors & heads), len(heads), len(having & heads)) for survivors in alive for heads in heads_of]
     expected = sum(number * n_having / n_heads for number, n_heads, n_having in draws)
     if len(units) == len(tested):
-        p = _p_of_head_draws(n_with, draws)
+        p = _two_sided_p_of_head_draws(n_with, draws)
     else:
         unit_draws = [
             UnitDraw(sum(unit[0] in survivors for unit in layer), [len(having.intersection(unit)) for unit in layer])
             for survivors in alive
             for layer in layers
         ]
-        p = _p_of_unit_draws(n_with, unit_draws, seed)
+        p = _two_sided_p_of_unit_draws(n_with, unit_draws, seed)
     shares = (n_with / total, expected / total) if total else (0.0, 0.0)
     n_seeds = len(survivors_by_seed)
     return Level(method, n_kept, n_seeds, role, len(having), len(tested), total / n_seeds, n_with / n_seeds, *shares, p)
@@ -195,18 +195,18 @@ def _group_units_by_layer(units: Iterable[list[Head]]) -> list[list[list[Head]]]
     return list(layers.values())
 
 
-def _p_of_unit_draws(n_survivors_with_role: int, draws: Iterable[UnitDraw], seed: int) -> float:
+def _two_sided_p_of_unit_draws(n_survivors_with_role: int, draws: Iterable[UnitDraw], seed: int) -> float:
     """Returns twice the smaller tail of the number of heads with a role, summed over draws of so many units of some with so many such heads."""
     random = np.random.Generator(np.random.Philox(seed))
     total = np.zeros(REPEATS, dtype=int)
-    for number, having in draws:
-        order = random.random((REPEATS, len(having))).argsort(1)[:, :number]
-        total += np.array(having)[order].sum(1)
+    for draw in draws:
+        order = random.random((REPEATS, len(draw.n_with_role_by_unit))).argsort(1)[:, : draw.n_drawn]
+        total += np.array(draw.n_with_role_by_unit)[order].sum(1)
     tail = min(int((total <= n_survivors_with_role).sum()), int((total >= n_survivors_with_role).sum()))
     return min(1.0, 2 * (1 + tail) / (REPEATS + 1))
 
 
-def _p_of_head_draws(n_survivors_with_role: int, draws: Iterable[HeadDraw]) -> float:
+def _two_sided_p_of_head_draws(n_survivors_with_role: int, draws: Iterable[HeadDraw]) -> float:
     """Returns twice the smaller tail of a sum of hypergeometric numbers: of the survivors, among all heads, those with the role."""
     chance: np.ndarray = np.ones(1)
     for number, n_heads, n_having in draws:
@@ -254,10 +254,10 @@ class ComparisonSurvivors(NamedTuple):
     weight_training_methods: list[str]
 
 
-def read_survivors(run: Run, *, with_weight_training: bool = False) -> ComparisonSurvivors:
+def read_survivors(run: Run, *, with_weight_training_methods: bool = False) -> ComparisonSurvivors:
     """Returns the survivors of the comparison in a run.
 
-    Methods that train weights before they cut are left out unless `with_weight_training`: the roles of the dense model are not those of the
+    Methods that train weights before they cut are left out unless `with_weight_training_methods`: the roles of the dense model are not those of the
     weights that they pruned.
 
     Raises:
@@ -276,7 +276,7 @@ def read_survivors(run: Run, *, with_weight_training: bool = False) -> Compariso
     survivor_sets: dict[tuple[str, int], list[frozenset[Head]]] = {}
     for artifact in sorted(artifacts, key=lambda artifact: (method_label(artifact), -len(heads) + len(artifact.content["removed"]))):
         survivors = heads.difference(map(Head.parse, artifact.content["removed"]))
-        if with_weight_training or not trained[artifact.key.digest]:
+        if with_weight_training_methods or not trained[artifact.key.digest]:
             survivor_sets.setdefault((method_label(artifact), len(survivors)), []).append(survivors)
     names = sorted({method_label(artifact) for artifact in artifacts if trained[artifact.key.digest]})
     if not survivor_sets:

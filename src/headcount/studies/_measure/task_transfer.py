@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core.errors import StatisticsError
 from headcount.core.evaluation import Evaluation
@@ -70,8 +71,8 @@ def measure_head_changes(task: Task, dense: Evaluation, without_head: Mapping[He
         n, width = dense.n_examples, dense.parts.shape[1]
         parts = [np.hstack([dense.parts, evaluation.parts]) for evaluation in without_head.values() if evaluation.parts is not None]
 
-        def change_of_metric(means_of_parts: np.ndarray) -> np.ndarray:
-            return metric.total(n * means_of_parts[..., width:]) - metric.total(n * means_of_parts[..., :width])
+        def change_of_metric(mean_parts_before_and_after: Float[np.ndarray, "*samples parts"]) -> Float[np.ndarray, "*samples"]:
+            return metric.total(n * mean_parts_before_and_after[..., width:]) - metric.total(n * mean_parts_before_and_after[..., :width])
 
         samples = {"metric": pseudovalues(Samples.of(np.stack(parts, axis=1)), change_of_metric), **samples}
     heads = tuple(map(str, without_head))

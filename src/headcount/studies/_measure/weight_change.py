@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
@@ -69,7 +70,7 @@ def measure_weight_changes(context: StudyContext, study_name: str, tuned_model_n
     return average_by_part_and_layer(heads, values), correlate_changes_with_depth(heads, values, seed=context.seed)
 
 
-def average_by_part_and_layer(heads: Sequence[Head], changes_by_part: dict[str, np.ndarray]) -> list[LayerPartChange]:
+def average_by_part_and_layer(heads: Sequence[Head], changes_by_part: dict[str, Float[np.ndarray, " heads"]]) -> list[LayerPartChange]:
     """Returns the mean change of every part in every layer, with an interval over the heads of the layer."""
     layer_of = np.array([str(head).rpartition("H")[0] for head in heads])
     rows = []
@@ -82,7 +83,9 @@ def average_by_part_and_layer(heads: Sequence[Head], changes_by_part: dict[str, 
     return rows
 
 
-def correlate_changes_with_depth(heads: Sequence[Head], changes_by_part: dict[str, np.ndarray], *, seed: int = 0) -> list[DepthTrend]:
+def correlate_changes_with_depth(
+    heads: Sequence[Head], changes_by_part: dict[str, Float[np.ndarray, " heads"]], *, seed: int = 0
+) -> list[DepthTrend]:
     """Returns the rank correlation of the change with the layer in every stack; stacks whose changes are all equal have none."""
     random = np.random.Generator(np.random.Philox(seed))
     rows = []
