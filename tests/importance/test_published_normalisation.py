@@ -128,11 +128,11 @@ def test_the_command_line_scores_as_published(tmp_path: Path, capsys: pytest.Cap
 
 def test_norms_of_raw_scores_survive_in_types() -> None:
     """By type, means and shares are of raw scores, since normalised layers all weigh the same; the lower half is that of the published ranking."""
-    from headcount.studies._measure.by_type import compare_types
+    from headcount.studies._measure.by_type import compare_attention_types
 
     model, data = shared("t5"), task("t5", 12)
     raw = hc.score(model, data, normalise="none")
-    rows = compare_types(model, data, raw, raw.normalise_by("layer"))
+    rows = compare_attention_types(model, data, raw, raw.normalise_by("layer"))
     total = sum(raw.values)
     for row in rows:
         own = [value for head, value in zip(raw.heads, raw.values, strict=True) if hc.HeadMap.of(model).block_of(head).kind == row.kind]

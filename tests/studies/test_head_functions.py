@@ -16,7 +16,7 @@ from headcount.core.errors import DataError
 from headcount.core.figure import BarFigure, HeatMap
 from headcount.core.stats.chance import count_heads_with_several_marks, hypergeometric_chance, rank_correlation
 from headcount.models.tiny.build import tiny_model
-from headcount.studies._measure.roles_importance import draw_orders_within, permute_groups
+from headcount.studies._measure.roles_importance import draw_permutations_within_layers, permutation_interval_of_difference
 
 TOKENIZER = tokenizer_of("[CLS] $A [SEP]")
 FREQUENT = 10
@@ -102,12 +102,13 @@ def test_a_trend_over_layers() -> None:
 def test_permutations_within_layers_say_nothing_of_a_role_that_fills_layers() -> None:
     layers, has = np.repeat(np.arange(4), 8), np.arange(32) < 8
     values = np.where(has, 0.0, 5.0) + np.random.default_rng(0).normal(size=32)
-    orders = draw_orders_within(np.random.default_rng(1), layers, 500)
+    orders = draw_permutations_within_layers(np.random.default_rng(1), layers, 500)
     assert (layers[orders] == layers).all() and (np.sort(orders, axis=1) == np.arange(32)).all() and len(np.unique(orders, axis=0)) == 500
     assert (
-        permute_groups(values, has, orders)[2] == 1
-        and permute_groups(values, has, draw_orders_within(np.random.default_rng(2), np.zeros(32), 500))[2] < 0.01
+        permutation_interval_of_difference(values, has, orders)[2] == 1
+        and permutation_interval_of_difference(values, has, draw_permutations_within_layers(np.random.default_rng(2), np.zeros(32), 500))[2]
+        < 0.01
     )
     spread = np.arange(32) % 8 < 2
-    low, high, p = permute_groups(values - 3.0 * spread, spread, orders)
+    low, high, p = permutation_interval_of_difference(values - 3.0 * spread, spread, orders)
     assert p < 0.01 and low is not None and high is not None and low < -3 + 1 and high < 0

@@ -14,8 +14,13 @@ from toys import build
 import headcount as hc
 from headcount.core.errors import DataError, OptionError
 from headcount.core.figure import HeatMap, LineFigure
-from headcount.studies._measure.language_groups import LanguageGroup, contrast_families, correlate_sizes, read_groups
-from headcount.studies._measure.weight_change import average_by_part_and_layer, correlate_depth
+from headcount.studies._measure.language_groups import (
+    LanguageGroup,
+    contrast_language_families,
+    correlate_losses_with_corpus_size,
+    read_language_groups,
+)
+from headcount.studies._measure.weight_change import average_by_part_and_layer, correlate_changes_with_depth
 from headcount.studies._tuning import relative_changes, slice_weights
 
 NAMES = [f"l{number}" for number in range(8)]
@@ -25,7 +30,7 @@ GROUPS = {name: LanguageGroup(name, "north" if number < 4 else "south", 10.0 ** 
 def test_a_planted_family_and_size_are_found() -> None:
     random = np.random.default_rng(0)
     lost = {"top": {name: 0.5 - 0.05 * number for number, name in enumerate(NAMES)}, "bottom": dict.fromkeys(NAMES, 0.25)}
-    contrasts = {(row.without, row.family): row for row in contrast_families(lost, GROUPS)}
+    contrasts = {(row.without, row.family): row for row in contrast_language_families(lost, GROUPS)}
     north = contrasts["top", "north"]
     assert (
         (north.n_languages, north.n_others) == (4, 4) and north.difference == pytest.approx(0.2) and north.p is not None and north.p < 0.05
@@ -35,7 +40,7 @@ def test_a_planted_family_and_size_are_found() -> None:
     resampled = {
         without: {name: share + random.normal(0, 0.001, 200) for name, share in shares.items()} for without, shares in lost.items()
     }
-    (trend,) = correlate_sizes(resampled, lost, GROUPS)
+    (trend,) = correlate_losses_with_corpus_size(resampled, lost, GROUPS)
     assert (
         trend.without == "top"
         and trend.correlation == pytest.approx(-1)
@@ -45,9 +50,9 @@ def test_a_planted_family_and_size_are_found() -> None:
         and trend.p < 0.001
     )
     few = {"top": {name: lost["top"][name] for name in NAMES[:3]}}
-    assert not correlate_sizes(resampled, few, GROUPS), "three languages have no rank correlation"
+    assert not correlate_losses_with_corpus_size(resampled, few, GROUPS), "three languages have no rank correlation"
     lone = {**GROUPS, "l0": LanguageGroup("l0", "alone", None)}
-    (alone,) = [row for row in contrast_families(lost, lone) if (row.without, row.family) == ("top", "alone")]
+    (alone,) = [row for row in contrast_language_families(lost, lone) if (row.without, row.family) == ("top", "alone")]
     assert alone.low is None and alone.p is None and alone.q is None, "one language has no interval"
 
 
@@ -58,7 +63,10 @@ def test_resamples_in_which_all_languages_lose_the_same_have_no_correlation() ->
     for resampled, number in ((some, 5), (most, 100)):
         for shares in resampled["top"].values():
             shares[:number] = 0.3
-    (trend,), (without_interval,) = correlate_sizes(some, lost, GROUPS), correlate_sizes(most, lost, GROUPS)
+    (trend,), (without_interval,) = (
+        correlate_losses_with_corpus_size(some, lost, GROUPS),
+        correlate_losses_with_corpus_size(most, lost, GROUPS),
+    )
     assert trend.low is not None and trend.high is not None and trend.low <= trend.correlation <= trend.high
     assert (without_interval.low, without_interval.high) == (None, None) and without_interval.p == trend.p
 
@@ -69,16 +77,19 @@ def test_noise_has_no_trend() -> None:
     for _ in range(60):
         lost = {"top": dict(zip(NAMES, random.normal(0.3, 0.1, 8), strict=True))}
         resampled = {"top": {name: share + random.normal(0, 0.05, 50) for name, share in lost["top"].items()}}
-        p_values += [row.p for row in correlate_sizes(resampled, lost, GROUPS)]
+        p_values += [row.p for row in correlate_losses_with_corpus_size(resampled, lost, GROUPS)]
     assert np.mean(np.array(p_values) <= 0.05) <= 0.15
 
 
 def test_groups_are_read_and_checked(tmp_path: Path) -> None:
     file = tmp_path / "groups.csv"
     file.write_text("language,family,size\nen,germanic,100\nde,germanic,\nfr,romance,5e1\n")
-    assert read_groups(file, ["en", "de"]) == {"en": LanguageGroup("en", "germanic", 100.0), "de": LanguageGroup("de", "germanic", None)}
+    assert read_language_groups(file, ["en", "de"]) == {
+        "en": LanguageGroup("en", "germanic", 100.0),
+        "de": LanguageGroup("de", "germanic", None),
+    }
     with pytest.raises(DataError, match="has no row for nl"):
-        read_groups(file, ["nl"])
+        read_language_groups(file, ["nl"])
     for text, message in (
         ("a,b\n1,2\n", "must have the columns"),
         ("language,size\nen,0\n", "above 0"),
@@ -86,9 +97,9 @@ def test_groups_are_read_and_checked(tmp_path: Path) -> None:
     ):
         file.write_text(text)
         with pytest.raises(DataError, match=message):
-            read_groups(file, ["en"])
+            read_language_groups(file, ["en"])
     with pytest.raises(DataError, match="is no file"):
-        read_groups(tmp_path / "none.csv", ["en"])
+        read_language_groups(tmp_path / "none.csv", ["en"])
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +195,7 @@ def test_the_change_of_weights_by_layer(tmp_path: Path) -> None:
     values = {part: np.array([parts[part] for parts in changes.values()]) for part in ("q", "v")}
     rows = {(row.part, row.layer): row for row in average_by_part_and_layer(list(changes), values)}
     assert rows["v", "L1"].mean == pytest.approx(0.5) and rows["v", "L0"].mean == rows["q", "L1"].mean == 0
-    (trend,) = correlate_depth(list(changes), values)
+    (trend,) = correlate_changes_with_depth(list(changes), values)
     assert trend.part == "v" and trend.correlation > 0.9 and trend.p < 0.05
     result = hc.study("weight-change:demo/entailment-english", "demo/entailment", progress=False)
     table, figure = result.table("layers").records(), result.figure("layers")

@@ -8,7 +8,7 @@ from scipy import special
 
 from headcount.core.stats import agreement, significance
 from headcount.core.stats.samples import Samples
-from headcount.studies._measure.roles_importance import draw_orders_within, permute_groups
+from headcount.studies._measure.roles_importance import draw_permutations_within_layers, permutation_interval_of_difference
 
 
 def planted(n: int, means: np.ndarray, noise: float, seed: int) -> Samples:
@@ -49,7 +49,7 @@ def test_groups_of_heads_and_their_p_agree(shift: float) -> None:
     rng = np.random.default_rng(7)
     has = np.arange(32) < 9
     values = rng.normal(size=32) + shift * has
-    low, high, p = permute_groups(values, has, draw_orders_within(rng, np.zeros(32), 2000))
+    low, high, p = permutation_interval_of_difference(values, has, draw_permutations_within_layers(rng, np.zeros(32), 2000))
     assert low is not None and high is not None
     assert low < values[has].mean() - values[~has].mean() < high and (low > 0 or high < 0) == (p <= 0.05)
     assert high - low < 5, "nine heads against 23 tell something"
@@ -58,18 +58,20 @@ def test_groups_of_heads_and_their_p_agree(shift: float) -> None:
 def test_a_single_head_has_no_interval() -> None:
     rng = np.random.default_rng(0)
     for has in (np.arange(32) < 1, np.arange(32) < 31):
-        low, high, p = permute_groups(np.arange(32.0), has, draw_orders_within(rng, np.zeros(32), 2000))
+        low, high, p = permutation_interval_of_difference(np.arange(32.0), has, draw_permutations_within_layers(rng, np.zeros(32), 2000))
         assert low is None and high is None and p == pytest.approx(2 / 32, abs=0.02)
-    low, high, _ = permute_groups(np.arange(4.0), np.arange(4) < 2, draw_orders_within(rng, np.zeros(4), 2000))
+    low, high, _ = permutation_interval_of_difference(
+        np.arange(4.0), np.arange(4) < 2, draw_permutations_within_layers(rng, np.zeros(4), 2000)
+    )
     assert low is None and high is None, "two heads against two reject no shift at all"
 
 
 def test_the_interval_covers_the_shift() -> None:
     rng, has = np.random.default_rng(11), np.arange(20) < 6
-    orders = draw_orders_within(rng, np.zeros(20), 1000)
+    orders = draw_permutations_within_layers(rng, np.zeros(20), 1000)
     hits = []
     for _ in range(200):
-        low, high, _ = permute_groups(rng.normal(size=20) + 2.0 * has, has, orders)
+        low, high, _ = permutation_interval_of_difference(rng.normal(size=20) + 2.0 * has, has, orders)
         hits.append(low is not None and high is not None and low <= 2.0 <= high)
     assert 0.9 < np.mean(hits) <= 1
 
@@ -101,10 +103,10 @@ def test_the_interval_of_accuracies_covers(n: int, share: float) -> None:
 
 def test_a_single_survivor_has_neither_interval_nor_p() -> None:
     from headcount.core.stats.corrected_rows import add_q_values
-    from headcount.studies._measure.compensation import compare_heads
+    from headcount.studies._measure.compensation import summarise_head_changes
 
-    single = compare_heads("v", "L0", np.array([0.5]), np.array([0.2]))
-    several = compare_heads("v", "all", np.array([0.5, 0.6, 0.4]), np.array([0.2, 0.2, 0.2]))
+    single = summarise_head_changes("v", "L0", np.array([0.5]), np.array([0.2]))
+    several = summarise_head_changes("v", "all", np.array([0.5, 0.6, 0.4]), np.array([0.2, 0.2, 0.2]))
     single, several = add_q_values([single, several])
     assert single.difference == pytest.approx(0.3) and single.low is single.p is single.q is None
     assert several.q == several.p, "corrected over those that were tested"

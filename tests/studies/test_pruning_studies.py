@@ -71,7 +71,7 @@ def test_levels_are_whole_units() -> None:
 def test_layers_that_matter_are_found() -> None:
     live: Any = hc.load(saved(num_hidden_layers=4)).double().eval()
     silent(live, lambda head: head.layer < 3)
-    whole, rows, pairs = layers.remove_layers(live, task("encoder", 40))
+    whole, rows, pairs = layers.evaluate_layer_removals(live, task("encoder", 40))
     rise = {row.group.name: row.drop.loss.difference for row in rows}
     assert rise["bottom (L0)"] == rise["middle (L1+L2)"] == rise["L0+L1"] == rise["L0+L2"] == 0
     assert abs(rise["top (L3)"]) > 1e-3 and rise["top (L3)"] == rise["L3"] == pytest.approx(rise["L2+L3"]) == pytest.approx(rise["L1+L3"])
@@ -180,11 +180,11 @@ def test_checkpoints_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[st
 
 
 def test_names_of_checkpoints() -> None:
-    assert dynamics.shorten_names(["a/x", "b/y"]) == ["x", "y"]
-    assert dynamics.shorten_names(["a/x", "b/x/", "./c/y"]) == ["a/x", "b/x", "c/y"]
-    assert dynamics.shorten_names(["1/a/x", "2/a/x"]) == ["1/a/x", "2/a/x"]
+    assert dynamics.shorten_to_distinct_paths(["a/x", "b/y"]) == ["x", "y"]
+    assert dynamics.shorten_to_distinct_paths(["a/x", "b/x/", "./c/y"]) == ["a/x", "b/x", "c/y"]
+    assert dynamics.shorten_to_distinct_paths(["1/a/x", "2/a/x"]) == ["1/a/x", "2/a/x"]
     with pytest.raises(hc.HeadcountError, match="a/x is named twice"):
-        dynamics.shorten_names(["a/x", "b/x", "./a/x"])
+        dynamics.shorten_to_distinct_paths(["a/x", "b/x", "./a/x"])
 
 
 def test_steps_of_checkpoints(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_uneven_compensation_is_found() -> None:
         Artifact(ArtifactKey("tuned", name, {}), {"heads": heads, "loss": 1.0, "metric": "", "value": None}, {"changes": values})
         for name, values in (("a", moved), ("b", noise))
     ]
-    changes = compensation.compare_trainings([(*artifacts, hc.Plan.removing([]))])
+    changes = compensation.compare_head_changes([compensation.TrainingPair(*artifacts, hc.Plan.removing([]))])
     assert {row.part: row.p < 0.01 for row in changes.evenness} == {"q": False, "k": False, "v": False, "o": True, "importance": False}
     of_layer = {row.layer: row for row in changes.rows if row.part == "o"}
     assert of_layer["L0"].difference == pytest.approx(0.5) and of_layer["L1"].difference == 0 and of_layer["all"].heads == 32

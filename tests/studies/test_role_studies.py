@@ -23,7 +23,7 @@ from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 from headcount.studies._base import ANY_ROLE
 from headcount.studies._measure import role_pruning, survivors
-from headcount.studies._measure.roles_importance import rank_roles
+from headcount.studies._measure.roles_importance import compare_ranks_by_role
 from headcount.workflows.roles import read_roles
 
 # Which roles survive.
@@ -57,7 +57,7 @@ def test_survivors_of_a_planted_role() -> None:
     lowest = {("lowest", 8): [frozenset(heads[:8])]}
     generator = np.random.default_rng(0)
     drawn = {("random", 8): [frozenset(heads[i] for i in generator.choice(32, 8, replace=False)) for _ in range(50)]}
-    found, overall = survivors.compare_survivors(table, {**last, **first, **lowest, **drawn})
+    found, overall = survivors.compare_survivors_with_chance(table, {**last, **first, **lowest, **drawn})
     by = {(row.method, row.keep, row.role): row for row in found}
     assert by["last", 8, "offset:-1"].share == 1 and by["last", 8, "offset:-1"].chance == 0.25
     assert by["last", 8, "offset:-1"].p == pytest.approx(2 / 28**4), "one way of C(8, 2) in each of four layers, twice"
@@ -80,14 +80,14 @@ def test_survivors_among_heads_that_share_keys_move_together(monkeypatch: pytest
     kept = {
         (f"draw {draw}", 16): [frozenset(head for i in generator.choice(16, 8, replace=False) for head in units[i])] for draw in range(300)
     }
-    together, overall = survivors.compare_survivors(table, kept, units=units)
-    apart, _ = survivors.compare_survivors(table, kept)
+    together, overall = survivors.compare_survivors_with_chance(table, kept, kv_groups=units)
+    apart, _ = survivors.compare_survivors_with_chance(table, kept)
     shares = [np.mean([row.p < 0.05 for row in rows if row.role == "offset:-1"]) for rows in (together, overall, apart)]
     assert shares[0] < 0.05 and shares[1] < 0.07 and shares[2] > 0.08, shares
     evenly = {("even", 16): [frozenset(heads[::2])]}
-    assert survivors.compare_survivors(table, evenly, units=units) == survivors.compare_survivors(table, evenly), (
-        "groups that went in part are no units"
-    )
+    assert survivors.compare_survivors_with_chance(table, evenly, kv_groups=units) == survivors.compare_survivors_with_chance(
+        table, evenly
+    ), "groups that went in part are no units"
 
 
 def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_any_role_is_one_of_the_definition() -> None:
     table = table_of(heads, {"offset:-1": {str(head) for head in heads[:8]}, "punctuation": {str(head) for head in heads[::2]}})
     table = replace(table, definition="voita2019")
     scores = {"made": hc.Scores(heads, tuple(float(number) for number in range(32)), "made", True)}
-    rows = {row.role: row for row in rank_roles(table, scores)}
+    rows = {row.role: row for row in compare_ranks_by_role(table, scores)}
     assert set(rows) == {ANY_ROLE, "offset:-1"} and rows[ANY_ROLE].n_heads == 8
     assert rows[ANY_ROLE].rank_with == pytest.approx(28.5), "the first eight heads have the lowest scores"
 
@@ -186,11 +186,11 @@ def test_role_pruning_on_the_command_line(capsys: pytest.CaptureFixture[str], tm
 def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[int] = []
 
-    def find_heads(model: Any, *_: Any, seed: int = 0, **__: Any) -> list[Head]:
+    def select_heads_with_roles(model: Any, *_: Any, seed: int = 0, **__: Any) -> list[Head]:
         asked.append(seed)
         return list(hc.HeadMap.of(model))[:8]
 
-    monkeypatch.setattr(role_pruning, "find_heads", find_heads)
+    monkeypatch.setattr(role_pruning, "select_heads_with_roles", select_heads_with_roles)
     words = ("study", "role-pruning", "demo/encoder", "--task", "demo/text", "--task-option", "size=40", "--role", "any", "--limit", 8)
     for seed in (0, 5):
         out = tmp_path / f"run-{seed}"
@@ -203,8 +203,8 @@ def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatc
 def test_the_level_at_which_just_the_role_goes() -> None:
     heads = hc.HeadMap.of(shared("encoder"))
     own = list(heads)[:3]
-    asked = role_pruning.list_choices(heads, {"local": own}, [6], with_exact=True)
+    asked = role_pruning.list_head_selections(heads, {"local": own}, [6], with_exact_role_removal=True)
     assert {one.keep for one in asked if one.role} == {6, 9} and {one.keep for one in asked if not one.role} == {6, 9}
     grouped = hc.HeadMap.of(shared("decoder"))
-    asked = role_pruning.list_choices(grouped, {"local": [grouped[0]]}, [4], with_exact=True)
+    asked = role_pruning.list_head_selections(grouped, {"local": [grouped[0]]}, [4], with_exact_role_removal=True)
     assert {one.keep for one in asked} == {4}, "half a KV group cannot go"

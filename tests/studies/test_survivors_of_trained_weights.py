@@ -41,11 +41,11 @@ def test_methods_that_trained_weights_are_left_out_and_named() -> None:
     )
     sets, trained = read_survivors(run)
     assert [method for method, _ in sets] == ["dsp:pipelined", "gates", "surgeon"] and trained == ["dsp", "l0"]
-    sets, trained = read_survivors(run, dense_roles=True)
+    sets, trained = read_survivors(run, with_weight_training_methods=True)
     assert len(sets) == 5 and trained == ["dsp", "l0"], "asked for, they are judged, and still named"
 
 
 def test_a_comparison_of_trained_weights_alone_is_refused() -> None:
     with pytest.raises(ArtifactError, match=r"l0 alone, which trained the weights before they cut.*dense_roles"):
         read_survivors(run_of(artifact("l0", TRAINED)))
-    assert len(read_survivors(run_of(artifact("l0", TRAINED)), dense_roles=True)[0]) == 1
+    assert len(read_survivors(run_of(artifact("l0", TRAINED)), with_weight_training_methods=True)[0]) == 1

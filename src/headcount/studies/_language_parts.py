@@ -95,7 +95,7 @@ def _last_removal(rows: Sequence[LossRow]) -> list[LossRow]:
 def _loss_table(losses: LanguageLosses) -> Table:
     row_of = {(row.model, row.language, row.without): row for row in losses.rows}
     headings = [Column("without")]
-    for name, n_examples in zip(_name_columns(losses), losses.sizes, strict=True):
+    for name, n_examples in zip(_name_columns(losses), losses.n_examples_of_columns, strict=True):
         headings += interval_columns(name, ".1%", f"n = {n_examples}")
     cells = []
     for without in dict.fromkeys(row.without for row in losses.rows):
@@ -120,7 +120,7 @@ def _language_table(losses: LanguageLosses) -> Table:
         Column("remark"),
     )
     names, cells = _shorten_models(losses), []
-    for (model, language), n_examples in zip(losses.columns, losses.sizes, strict=True):
+    for (model, language), n_examples in zip(losses.columns, losses.n_examples_of_columns, strict=True):
         row, group = row_of[model, language], losses.groups.get(language)
         family, size = (None, None) if group is None else (group.family, group.size)
         remark = f"no share is defined: {row.share.reason}" if row.share.reason else ""
@@ -133,7 +133,7 @@ def _loss_map(losses: LanguageLosses) -> HeatMap:
     row_of = {(row.model, row.language, row.without): row for row in losses.rows}
     removals = tuple(dict.fromkeys(row.without for row in losses.rows))
     cells = [[row_of.get((model, language, without)) for model, language in losses.columns] for without in removals]
-    columns, is_one_size = _name_columns(losses), len(set(losses.sizes)) == 1
+    columns, is_one_size = _name_columns(losses), len(set(losses.n_examples_of_columns)) == 1
     names, note = _shorten_removals(removals)
     return HeatMap(
         name="lost",
@@ -141,11 +141,13 @@ def _loss_map(losses: LanguageLosses) -> HeatMap:
         x=Axis("language"),
         y=Axis("without"),
         table="lost",
-        n=losses.sizes[0] if is_one_size else None,
+        n=losses.n_examples_of_columns[0] if is_one_size else None,
         n_unit="examples in each language",
         note=note,
         rows=names,
-        columns=tuple(columns if is_one_size else (f"{name}, n = {n}" for name, n in zip(columns, losses.sizes, strict=True))),
+        columns=tuple(
+            columns if is_one_size else (f"{name}, n = {n}" for name, n in zip(columns, losses.n_examples_of_columns, strict=True))
+        ),
         values=tuple(tuple(None if row is None else row.share.interval_lost[0] for row in cells_of_row) for cells_of_row in cells),
         value=Axis(LOST, is_share=True),
         marks=tuple(tuple(row is not None and is_significant(row.q) for row in cells_of_row) for cells_of_row in cells),

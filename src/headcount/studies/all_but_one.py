@@ -42,7 +42,7 @@ class AllButOne(Study):
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every block reduced to its best head, and a last one for the best head everywhere at once."""
         task = context.task
-        rows = _measure.all_but_one.reduce_layers(context, self.how)
+        rows = _measure.all_but_one.measure_layers_reduced_to_best_head(context, self.how)
         metric = task.metric.name if task.metric else ""
         layers, figures = _table(rows, metric), (_metric_figure(rows, metric),) if metric else ()
         parts = {

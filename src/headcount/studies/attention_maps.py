@@ -36,13 +36,13 @@ class AttentionMaps(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the attention map of a typical head of every family."""
-        table, heads = _measure.attention_maps.draw_typical_heads(self, context)
+        table, heads = _measure.attention_maps.measure_typical_heads(self, context)
         return StudyResult(
             study=str(self),
             tables=(_table(heads), _weight_table(heads)),
             sentence=_summary_sentence(heads),
             notes=(
-                _measure.role_tables.describe_text(table),
+                _measure.role_tables.describe_tested_sentences(table),
                 "One sentence is an example, and no evidence: the accuracy is that over all sentences.",
             ),
             figures=tuple(map(_attention_map_figure, heads)),

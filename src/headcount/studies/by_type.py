@@ -28,7 +28,7 @@ class ByType(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every type of attention in the model."""
-        ranking, rows = _measure.by_type.measure_types(context, self.by)
+        ranking, rows = _measure.by_type.measure_attention_types(context, self.by)
         task, by = context.task, ranking.method
         metric = task.metric.name if task.metric else ""
         dense = f" {metric} of the dense model {rows[0].metric:.4g}." if metric else ""

@@ -59,7 +59,7 @@ class Dynamics(Study):
     def check_inputs(self, context: StudyContext) -> None:
         """Raises ArtifactError where named checkpoints are fewer than two, or have different heads."""
         if self.train_steps is None:
-            _measure.dynamics.list_checkpoints(self, context)
+            _measure.dynamics.list_study_checkpoints(self, context)
 
     @property
     def trains_new_head(self) -> bool:
@@ -73,7 +73,7 @@ class Dynamics(Study):
             study=str(self),
             tables=(_table(curves, self.hold),),
             sentence=_summary_sentence(curves.checkpoints, self.hold),
-            notes=(*_notes(curves.checkpoints), f"Heads are ranked by {curves.by}, scores {curves.normalise_label}."),
+            notes=(*_notes(curves.checkpoints), f"Heads are ranked by {curves.by}, scores {curves.normalisation_in_words}."),
             figures=(_remaining_score_figure(curves, self.hold),),
             measurements={
                 "by": curves.by,

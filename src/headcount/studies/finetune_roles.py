@@ -48,7 +48,7 @@ class FinetuneRoles(Study):
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every head and role that both models were tested for, with the paired difference."""
         changes = _measure.finetune_roles.measure_role_changes(context, self.tuned, self.only, self.definition, self.sentences)
-        trends = _measure.finetune_roles.measure_trends(changes, self.definition, seed=context.seed)
+        trends = _measure.finetune_roles.correlate_role_changes_with_depth(changes, self.definition, seed=context.seed)
         significant = sorted((change for change in changes if is_significant(change.q)), key=lambda change: -abs(change.difference))
         layers = _layer_table(changes)
         tables = (_change_table(significant[:MOST_ROWS]), layers, _role_table(changes), _trend_table(trends))

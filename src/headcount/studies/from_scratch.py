@@ -58,7 +58,7 @@ class FromScratch(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the pruned models and their controls in one table, and every control in pairs with its pruned model."""
-        measured = _measure.from_scratch.measure_controls(self, context)
+        measured = _measure.from_scratch.measure_pruned_and_control_models(self, context)
         metric = measured.dense.metric or "loss"
         return StudyResult(
             study=str(self),

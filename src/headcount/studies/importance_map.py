@@ -46,7 +46,7 @@ class ImportanceMap(Study):
         maps = [] if self.show == "parameters" else _measure.importance_map.score_heads(context, self)
         parts = {"scores": self._score_part(context, maps)} if maps else {}
         if self.show != "scores":
-            parts["parameters"] = _parameter_part(_measure.importance_map.count_parameters(context.loaded.model))
+            parts["parameters"] = _parameter_part(_measure.importance_map.count_parameters_by_block(context.loaded.model))
         part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
@@ -64,7 +64,7 @@ class ImportanceMap(Study):
         figures = [figure for scores in maps for figure in _score_maps(scores)]
         if not self.distances:
             return Part((_score_table(maps),), tuple(figures), _score_sentence(maps))
-        distances = _measure.importance_map.measure_distances(context)
+        distances = _measure.importance_map.measure_attention_distances(context)
         tables = _score_table(maps), _layer_distance_table(distances), _distance_table(distances)
         sentence = f"{_score_sentence(maps)} {_distance_sentence(distances)}"
         return Part(tables, (*figures, *map(_distance_map, distances)), sentence)
@@ -149,12 +149,12 @@ def _score_maps(scores: MappedScores) -> list[HeatMap]:
 
 def _layer_distance_table(distances: Sequence[HeadDistances]) -> Table:
     columns = (Column("kind"), Column("layer"), Column("other layer"), Column("distance", format=".3f"))
-    cells = [(matrix.kind, *layers, value) for matrix in distances for layers, value in matrix.between_layers().items()]
+    cells = [(matrix.kind, *layers, value) for matrix in distances for layers, value in matrix.mean_between_layers().items()]
     return Table("layer distances", columns, tuple(cells), "Mean distance between the heads of two layers")
 
 
 def _distance_map(distances: HeadDistances) -> HeatMap:
-    values = distances.between_layers()
+    values = distances.mean_between_layers()
     layers = tuple(dict.fromkeys(distances.layers))
     return HeatMap(
         name=f"distances of {distances.kind}",
@@ -196,7 +196,7 @@ def _score_sentence(maps: Sequence[MappedScores]) -> str:
 def _distance_sentence(distances: Sequence[HeadDistances]) -> str:
     parts = []
     for matrix in distances:
-        means = matrix.between_layers()
+        means = matrix.mean_between_layers()
         within = [value for (layer, neighbour), value in means.items() if layer == neighbour and value is not None]
         between = [value for (layer, neighbour), value in means.items() if layer != neighbour and value is not None]
         texts = [f"{fmean(values):.2f} {scope}" for values, scope in ((within, "within a layer"), (between, "between layers")) if values]

@@ -41,7 +41,7 @@ class ImportanceOrRandom(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every choice and stage at every number of heads."""
-        choices = _measure.importance_or_random.measure_choices(self, context)
+        choices = _measure.importance_or_random.compare_importance_with_random(self, context)
         metric = choices.dense.metric or "loss"
         return StudyResult(
             study=str(self),

@@ -31,7 +31,7 @@ class Kept(PrunedModels):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the heads that stay by kind and by layer, for every method and number of heads."""
-        kept = _measure.kept.count_kept(self, context)
+        kept = _measure.kept.prune_and_count_kept_heads(self, context)
         methods = list(dict.fromkeys(row.method for row in kept.rows))
         labels, note = shorten_labels(methods)
         figures = [figure for method in methods for figure in _figures(kept, method, labels[method], note, names_method=len(methods) > 1)]

@@ -88,7 +88,7 @@ class Languages(Study):
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where a file or task of a language cannot be read, or the other model has other kinds of attention."""
-        _measure.languages.check_languages(self, context)
+        _measure.languages.check_language_inputs(self, context)
 
     @property
     def trains_new_head(self) -> bool:

@@ -29,7 +29,7 @@ class Layers(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every group of layers and, by stack, consecutive against spread-out pairs."""
-        dense, rows, pairs = _measure.layers.measure_layers(context, self.how)
+        dense, rows, pairs = _measure.layers.measure_layer_removals(context, self.how)
         metric = dense.metric or "loss"
         return StudyResult(
             study=str(self),

@@ -52,7 +52,7 @@ class PlanTransfer(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every choice and number of heads, and the tests of the transferred choice."""
-        transfer = _measure.plan_transfer.measure_transfer(self, context)
+        transfer = _measure.plan_transfer.measure_plan_transfer(self, context)
         metric = transfer.dense.metric or "loss"
         return StudyResult(
             study=str(self),
@@ -65,7 +65,7 @@ class PlanTransfer(Study):
                 "task": context.task.name,
                 "other task": transfer.other_task,
                 "dense": {"metric": metric, "value": transfer.dense.score},
-                **transfer.to_dicts(),
+                **transfer.to_dict(),
             },
         )
 

@@ -39,11 +39,11 @@ class PruningCurve(PrunedModels):
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where the model cannot be pruned as requested, or another task or model cannot be opened."""
         super().check_inputs(context)
-        _measure.pruning_curve.open_series(self, context)
+        _measure.pruning_curve.open_models_and_tasks(self, context)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every method and number of heads, and one for every pair of methods at each number."""
-        measured = _measure.pruning_curve.measure_curves(self, context)
+        measured = _measure.pruning_curve.measure_pruning_curves(self, context)
         rows, tasks = measured.rows, list(measured.dense)
         first = next(iter(measured.dense.values()))
         metrics = dict.fromkeys(dense.metric or "loss" for dense in measured.dense.values())

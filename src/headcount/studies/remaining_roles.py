@@ -39,14 +39,14 @@ class RemainingRoles(PrunedModels):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the heads of every family in every pruned model, and how many kept, lost and gained it."""
-        measured = _measure.remaining_roles.measure_remaining(self, context)
+        measured = _measure.remaining_roles.measure_roles_of_pruned_models(self, context)
         methods = list(dict.fromkeys(row.method for row in measured.changes))
         return StudyResult(
             study=str(self),
             tables=(_family_table(measured), _change_table(measured.changes), _head_table(measured)),
             sentence=_summary_sentence(measured),
             notes=(
-                _measure.role_tables.describe_text(measured.dense),
+                _measure.role_tables.describe_tested_sentences(measured.dense),
                 "Counts are means over seeds; a head of several families counts once as such.",
             ),
             figures=tuple(_heads_by_family_figure(measured, method, names_method=len(methods) > 1) for method in methods),

@@ -45,7 +45,7 @@ class RoleDefinitions(Study):
         Raises:
             DataError: block heads are asked for, and no pairs of texts can be read.
         """
-        measured = _measure.role_definitions.measure_definitions(context, self.name, self.taus, self.tau, self.sentences)
+        measured = _measure.role_definitions.compare_definitions(context, self.name, self.taus, self.tau, self.sentences)
         if self.show == "blocks" and not measured.blocks:
             raise DataError("block heads are tested on pairs of texts, and none can be made of this text; use a task or a table with pairs")
         n_heads = len(measured.table.heads)
@@ -58,7 +58,7 @@ class RoleDefinitions(Study):
             tables=part.tables,
             sentence=part.sentence,
             notes=(
-                _measure.role_tables.describe_text(measured.table),
+                _measure.role_tables.describe_tested_sentences(measured.table),
                 "All labels are of the same measurements; a family has a head if one of its roles has it.",
             ),
             figures=part.figures,

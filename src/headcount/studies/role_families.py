@@ -50,7 +50,10 @@ class RoleFamilies(Study):
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(_measure.role_tables.describe_text(measured.table), "Families without a role that the text can show are left out."),
+            notes=(
+                _measure.role_tables.describe_tested_sentences(measured.table),
+                "Families without a role that the text can show are left out.",
+            ),
             figures=part.figures,
             measurements={
                 "model": context.model_name,

@@ -44,7 +44,7 @@ class RoleMap(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the bias and test of every head and role, and the families of every head."""
-        table = _measure.role_tables.measure_table(context, self.name, self.definition, self.sentences)
+        table = _measure.role_tables.measure_role_table(context, self.name, self.definition, self.sentences)
         definition, families = Definition.parse(self.definition), _measure.role_tables.Families.of(table)
         order = list(definition.info.families)
         rows = sorted(
@@ -65,7 +65,7 @@ class RoleMap(Study):
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(_measure.role_tables.describe_text(table), *untested),
+            notes=(_measure.role_tables.describe_tested_sentences(table), *untested),
             figures=part.figures,
             measurements={
                 "model": context.model_name,
@@ -113,7 +113,7 @@ def _head_table(rows: Sequence[RoleScore], families: Families, definition: Defin
             row.accuracy_high,
             definition.accuracy_threshold(row),
             row.has_role,
-            families.count(row.head),
+            families.count_families_of(row.head),
         )
         for row in sorted(rows, key=lambda row: order[row.head])
     ]
@@ -217,7 +217,7 @@ def _map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n
         names = [family for family, members in families.members.items() if head in members]
         numbers = [of_family.get(head) for of_family in nearness.values()]
         cells.append((str(head), layer_of_address(head), ", ".join(names), len(names), ", ".join(labels[head]), *numbers))
-    counts = {head: families.count(head) for head in table.heads}
+    counts = {head: families.count_families_of(head) for head in table.heads}
     figures = [_head_map("map", "Number of families that each head belongs to", Axis("families", is_count=True), table, counts, n)]
     axis = Axis("nearness") if is_of_bias else Axis("share of tokens", is_share=True)
     for family, members in families.members.items():

@@ -46,14 +46,16 @@ class RolesImportance(Study):
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every role that some heads have and some lack, against every importance."""
         table, scores = _measure.roles_importance.measure_roles_and_scores(self, context)
-        rows = sorted(_measure.roles_importance.rank_roles(table, scores, seed=context.seed), key=lambda row: (row.method, row.p))
+        rows = sorted(
+            _measure.roles_importance.compare_ranks_by_role(table, scores, seed=context.seed), key=lambda row: (row.method, row.p)
+        )
         return StudyResult(
             study=str(self),
             tables=(_table(rows), _head_table(table, scores)),
             sentence=_summary_sentence(rows),
             notes=(
                 "Rank 1 is the head to keep first: a negative difference means that heads with the role matter more.",
-                _measure.role_tables.describe_text(table),
+                _measure.role_tables.describe_tested_sentences(table),
             ),
             figures=(_scores_by_family_figure(table, scores), *([_rank_figure(rows)] if rows else [])),
             measurements={"model": context.model_name, "task": context.task.name, "rows": [asdict(row) for row in rows]},

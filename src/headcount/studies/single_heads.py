@@ -41,7 +41,7 @@ class SingleHeads(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every head, their histogram, and a map of the changes."""
-        dense, rows = _measure.single_heads.remove_each_head(context, self.name, self.how)
+        dense, rows = _measure.single_heads.measure_removal_of_each_head(context, self.name, self.how)
         metric, task = dense.metric or "loss", context.task
         notes = [dense_sentence(dense)]
         if task.metric is not None and task.metric.generates:

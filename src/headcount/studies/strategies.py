@@ -52,7 +52,7 @@ class Strategies(Study):
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where the pre-trained model cannot be opened with a head for the task."""
-        _measure.strategies.open_subject(self, context)
+        _measure.strategies.open_model_to_prune(self, context)
 
     @property
     def trains_new_head(self) -> bool:

@@ -36,12 +36,13 @@ class Survivors(Study):
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns, by method and role, the share of levels that heads survive, and the survivors with the role at every level."""
         run = context.required_run
-        survivor_sets, trained = _measure.survivors.read_survivors(run, dense_roles=self.dense_roles)
-        table = _measure.survivors.read_or_measure_roles(context, run)
-        levels, survival = _measure.survivors.compare_survivors(
-            table, survivor_sets, units=_measure.survivors.read_units(run), seed=context.seed
+        survivors = _measure.survivors.read_survivors(run, with_weight_training_methods=self.dense_roles)
+        survivor_sets, trained = survivors.survivor_sets, survivors.weight_training_methods
+        table = _measure.survivors.measure_roles_or_read_from_run(context, run)
+        levels, survival = _measure.survivors.compare_survivors_with_chance(
+            table, survivor_sets, kv_groups=_measure.survivors.read_kv_groups(run), seed=context.seed
         )
-        families = _measure.survivors.count_families(table, survivor_sets)
+        families = _measure.survivors.count_survivors_by_family(table, survivor_sets)
         record = run.record()
         shown_levels = [row for row in levels if self.all or row.role == ANY_ROLE or row.q <= SIGNIFICANT]
         shown_survival = [row for row in survival if self.all or row.role == ANY_ROLE or row.q <= SIGNIFICANT]

@@ -37,7 +37,7 @@ class TrainingLog(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the log of the training, and the gate of every head at each of its entries."""
-        training = _measure.training_log.read_log(self, context)
+        training = _measure.training_log.train_and_read_log(self, context)
         heads = tuple(map(str, context.loaded.heads))
         columns = [column for column in FIGURES if any(column in step.numbers for step in training.steps)]
         log = _log_table(training, columns)

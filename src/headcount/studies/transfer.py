@@ -30,7 +30,7 @@ class Transfer(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every pair of runs for every importance that all of them have."""
-        by_method = _measure.transfer.read_scores(context, self.runs, self.by)
+        by_method = _measure.transfer.read_scores_by_importance_and_run(context, self.runs, self.by)
         pairs = [pair for scores in by_method.values() for pair in _measure.transfer.correlate_scores(scores, seed=context.seed)]
         notes = [
             f"{pair.a} and {pair.b} were scored on the same examples, so their agreement says nothing about other data."

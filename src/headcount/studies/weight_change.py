@@ -36,7 +36,7 @@ class WeightChange(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the change of every part by layer, and its trend with depth."""
-        layers, trends = _measure.weight_change.measure_changes(context, self.name, self.tuned)
+        layers, trends = _measure.weight_change.measure_weight_changes(context, self.name, self.tuned)
         return StudyResult(
             study=str(self),
             tables=(_layer_table(layers), _trend_table(trends)),

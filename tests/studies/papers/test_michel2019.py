@@ -15,7 +15,7 @@ from headcount.runs.results import unpack_evaluation
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
 from headcount.studies._labels import shorten_labels
-from headcount.studies._measure.dynamics import checkpoint_steps
+from headcount.studies._measure.dynamics import choose_steps_to_save
 from headcount.studies._paper import PaperResult, choose_items
 from headcount.studies._run_paper import list_items, run_paper
 from headcount.studies._run_study import PythonSources
@@ -222,7 +222,7 @@ def test_m11_speed(paper: PaperResult) -> None:
 
 def test_m13_training_dynamics(paper: PaperResult) -> None:
     result = paper.results["M13"]
-    steps = checkpoint_steps(60)
+    steps = choose_steps_to_save(60)
     assert steps == sorted(steps) and steps[1] - steps[0] < steps[-1] - steps[-2], "dense at the start"
     rows = {row["checkpoint"]: row for row in result.table("checkpoints").records()}
     chance = result.measurements["checkpoints"][0]["chance"]

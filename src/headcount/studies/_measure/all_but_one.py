@@ -42,7 +42,7 @@ class LayerRow:
     metric_q: float | None = None
 
 
-def reduce_layers(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
+def measure_layers_reduced_to_best_head(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
     """Returns a row for every block reduced to its best head, and a last one for the best head everywhere at once."""
     model, task, heads, seed = context.loaded.model, context.task, context.loaded.heads, context.seed
     settings = ScoreSettings(split="selection", seed=seed, limit=context.limit, batch_size=context.batch_size)
@@ -82,10 +82,10 @@ def reduce_layers(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
                 rise.p,
             )
         )
-    return _correct_metric_changes(add_q_values(rows))
+    return _correct_metric_p_values(add_q_values(rows))
 
 
-def _correct_metric_changes(rows: list[LayerRow]) -> list[LayerRow]:
+def _correct_metric_p_values(rows: list[LayerRow]) -> list[LayerRow]:
     """Returns the rows with the corrected p-value of the change of the metric, where there is one."""
     p_values = [row.metric_change.p for row in rows if row.metric_change is not None and row.metric_change.p is not None]
     if len(p_values) < len(rows):

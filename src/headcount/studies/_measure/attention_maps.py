@@ -15,7 +15,7 @@ from headcount.core.role_table import RoleScore, RoleTable
 from headcount.models.modules import start_id
 from headcount.models.observe import observe
 from headcount.studies._base import StudyContext
-from headcount.studies._measure.role_tables import measure_table, open_study_corpus
+from headcount.studies._measure.role_tables import measure_role_table, open_study_corpus
 
 if TYPE_CHECKING:
     from headcount.studies.attention_maps import AttentionMaps
@@ -43,21 +43,23 @@ class TypicalHead:
     role_keys: tuple[tuple[bool, ...], ...]
 
 
-def draw_typical_heads(study: AttentionMaps, context: StudyContext) -> tuple[RoleTable, list[TypicalHead]]:
+def measure_typical_heads(study: AttentionMaps, context: StudyContext) -> tuple[RoleTable, list[TypicalHead]]:
     """Returns the roles of the model of a study, and the typical head of every family that the text can show.
 
     Raises:
         DataError: there is no text, it is of images, or no sentence of it has a length that can be shown.
     """
-    table = measure_table(context, study.name, study.definition, study.sentences)
+    table = measure_role_table(context, study.name, study.definition, study.sentences)
     corpus = open_study_corpus(context, context.loaded, context.task if context.sources.task_name else None, study.sentences)
     if corpus.grid:
         raise DataError("attention maps are drawn on sentences, and this model reads images")
-    numbers = list_sentences_that_fit(corpus, study.shortest, study.longest)
-    return table, [_draw_head(context, corpus, numbers, row, family) for family, row in choose_head_of_each_family(table).items()]
+    numbers = list_sentence_indices_of_length(corpus, study.shortest, study.longest)
+    return table, [
+        _observe_typical_head(context, corpus, numbers, row, family) for family, row in choose_typical_row_by_family(table).items()
+    ]
 
 
-def choose_head_of_each_family(table: RoleTable) -> dict[str, RoleScore]:
+def choose_typical_row_by_family(table: RoleTable) -> dict[str, RoleScore]:
     """Returns for every family the row with the largest lead of the accuracy over chance, rows that have the role first."""
     definition = Definition.parse(table.definition)
     rows: dict[str, RoleScore] = {}
@@ -68,7 +70,7 @@ def choose_head_of_each_family(table: RoleTable) -> dict[str, RoleScore]:
     return rows
 
 
-def list_sentences_that_fit(corpus: Corpus, min_tokens: int, max_tokens: int) -> list[int]:
+def list_sentence_indices_of_length(corpus: Corpus, min_tokens: int, max_tokens: int) -> list[int]:
     """Returns the numbers of the sentences of a length that can be shown.
 
     Raises:
@@ -86,34 +88,38 @@ def list_sentences_that_fit(corpus: Corpus, min_tokens: int, max_tokens: int) ->
     return fitting
 
 
-def _draw_head(context: StudyContext, corpus: Corpus, numbers: Sequence[int], row: RoleScore, family: str) -> TypicalHead:
+def _observe_typical_head(
+    context: StudyContext, corpus: Corpus, sentence_indices: Sequence[int], row: RoleScore, family: str
+) -> TypicalHead:
     """Returns the head of a row on the first of the sentences with most tokens that can show its role."""
     loaded, role = context.loaded, Role.parse(row.role)
     block = next(block for block in loaded.heads.blocks if row.head in block.heads)
     view = view_name(loaded.model, block)
-    tokens = {number: _read_tokens(context, corpus, number, view) for number in numbers}
+    tokens = {index: _read_query_and_key_texts(context, corpus, index, view) for index in sentence_indices}
     sieves = {
-        number: role.sieve(build_view(corpus, view, [number], (len(queries), len(keys))))[0] for number, (queries, keys) in tokens.items()
+        index: role.sieve(build_view(corpus, view, [index], (len(queries), len(keys))))[0] for index, (queries, keys) in tokens.items()
     }
-    number = max(numbers, key=lambda number: (int(sieves[number].any(-1).sum()), -number))
+    index = max(sentence_indices, key=lambda index: (int(sieves[index].any(-1).sum()), -index))
     examples = corpus_examples(loaded.model, corpus)
-    batch = examples.collate([examples.examples[number]])
+    batch = examples.collate([examples.examples[index]])
     ((observation, *_),) = observe(loaded.model, [batch], blocks=[block], outputs=False)
     assert observation.attention is not None
     weights = observation.attention[0, block.heads.index(row.head)].float().cpu()
-    queries, keys = tokens[number]
+    queries, keys = tokens[index]
     attention = tuple(tuple(float(weight) for weight in weights[i, : len(keys)]) for i in range(len(queries)))
-    sentence, role_keys = corpus.sentences[number].annotated.text, tuple(tuple(map(bool, keys)) for keys in sieves[number].tolist())
+    sentence, role_keys = corpus.sentences[index].annotated.text, tuple(tuple(map(bool, keys)) for keys in sieves[index].tolist())
     return TypicalHead(
         family, str(row.head), row.role, row.has_role, row.accuracy, row.chance, row.n_tokens, sentence, queries, keys, attention, role_keys
     )
 
 
-def _read_tokens(context: StudyContext, corpus: Corpus, sentence: int, view: ViewName) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _read_query_and_key_texts(
+    context: StudyContext, corpus: Corpus, sentence_index: int, view: ViewName
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the tokens of queries and keys as people read them."""
     tokenizer = context.sources.find_processor(context.loaded)
-    source = tuple(token_texts(corpus.sentences[sentence], tokenizer))
+    source = tuple(token_texts(corpus.sentences[sentence_index], tokenizer))
     if view == "source":
         return source, source
-    target = tuple(token_texts(corpus.targets[sentence], tokenizer, start=start_id(context.loaded.model)))
+    target = tuple(token_texts(corpus.targets[sentence_index], tokenizer, start=start_id(context.loaded.model)))
     return target, source if view == "cross" else target

@@ -39,11 +39,11 @@ class TypeRow:
     n_examples: int
 
 
-def compare_types(
+def compare_attention_types(
     model: nn.Module,
     task: Task,
     scores: Scores,
-    ranking: Scores | None = None,
+    ranking_scores: Scores | None = None,
     *,
     limit: int | None = None,
     batch_size: int | None = None,
@@ -51,7 +51,7 @@ def compare_types(
     """Returns a row for every type of attention in the model; scores come from calibration, losses from the report split.
 
     Means and shares are those of `scores`, which should not be normalised by layer: every layer would then have the same share. The lower half of a
-    type is that of `ranking`, by default of the same scores.
+    type is that of `ranking_scores`, by default of the same scores.
     """
     heads = HeadMap.of(model)
     dense = evaluate(model, task, limit=limit, batch_size=batch_size)
@@ -61,7 +61,7 @@ def compare_types(
     values = np.asarray(scores.values)
     replicates = scores.replicates() if scores.samples is not None else values[None]
     total = float(values.sum()) if (values >= 0).all() or (values <= 0).all() else 0.0
-    lowest_first = (ranking or scores).ranking()[::-1]
+    lowest_first = (ranking_scores or scores).ranking()[::-1]
     rows = []
     for kind, indices in indices_by_kind.items():
         members = {scores.heads[index] for index in indices}
@@ -90,11 +90,11 @@ def compare_types(
     return rows
 
 
-def measure_types(context: StudyContext, by: str) -> tuple[Scores, list[TypeRow]]:
+def measure_attention_types(context: StudyContext, importance_name: str) -> tuple[Scores, list[TypeRow]]:
     """Returns the ranking of the heads by an importance, and a row for every type of attention."""
-    importance = Importance.parse(by)
+    importance = Importance.parse(importance_name)
     model, task, limit, batch_size = context.loaded.model, context.task, context.limit, context.batch_size
     with context.progress("scoring") as advance:
         raw = score(model, task, str(importance), normalise="none", seed=context.seed, limit=limit, batch_size=batch_size, progress=advance)
     ranking = raw.normalise_by(importance.info.normalise)
-    return ranking, compare_types(model, task, raw, ranking, limit=limit, batch_size=batch_size)
+    return ranking, compare_attention_types(model, task, raw, ranking, limit=limit, batch_size=batch_size)

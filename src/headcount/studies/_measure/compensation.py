@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Shaped
 
 from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation, PairedDifference
@@ -94,7 +95,7 @@ class TunedScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class CompensationResult:
     """The changes of the heads that stay.
 
     Attributes:
@@ -128,11 +129,15 @@ class QualityRow:
     against_tuned: PairedDifference | None
 
 
-Training = tuple[Artifact, Artifact, Plan]
-"""The fine-tuning of a pruned model, that of the dense model by the same seed, and the plan of the former."""
+class TrainingPair(NamedTuple):
+    """The fine-tuning of a pruned model, that of the dense model by the same seed, and the plan of the former."""
+
+    pruned: Artifact
+    dense: Artifact
+    plan: Plan
 
 
-def measure_compensation(study: Compensation, context: StudyContext) -> Changes:
+def measure_compensation(study: Compensation, context: StudyContext) -> CompensationResult:
     """Prunes the model, fine-tunes the pruned and the dense model by one recipe, and compares the changes of the heads that stay."""
     by = str(Importance.parse(study.by))
     run, loaded = context.required_run, context.loaded
@@ -149,7 +154,7 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Changes:
     note_training(context, pruning, requests)
     n_steps = recipe.n_steps(len(task.calibration))
     context.note(f"{2 * len(requests)} fine-tunings of {n_steps} optimiser steps each follow")
-    trainings: list[Training] = []
+    trainings: list[TrainingPair] = []
     before: list[Evaluation] = []
     for each in requests:
         with context.progress(f"pruning by {study.method}") as advance:
@@ -159,23 +164,23 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Changes:
             pruned = tune_model(context, f"after {each.name}", small, recipe, by=by, seed=each.seed, progress=advance)
         with context.progress("fine-tuning the dense model") as advance:
             dense = tune_model(context, "dense", loaded.model, recipe, by=by, seed=each.seed, progress=advance)
-        trainings.append((pruned, dense, plan))
+        trainings.append(TrainingPair(pruned, dense, plan))
         before.append(unpack_pruned(artifact))
     untouched = pruning.evaluate_dense()
-    quality = compare_quality(untouched, before, trainings, task, seed=context.seed)
-    changes = compare_trainings(trainings, seed=context.seed)
+    quality = compare_quality_before_and_after_training(untouched, before, trainings, task, seed=context.seed)
+    changes = compare_head_changes(trainings, seed=context.seed)
     return replace(changes, quality=tuple(quality), metric=untouched.metric or "loss", n_examples=untouched.n_examples)
 
 
-def compare_quality(
-    dense: Evaluation, pruned: Sequence[Evaluation], trainings: Sequence[Training], task: Task, *, seed: int = 0
+def compare_quality_before_and_after_training(
+    dense: Evaluation, pruned: Sequence[Evaluation], trainings: Sequence[TrainingPair], task: Task, *, seed: int = 0
 ) -> list[QualityRow]:
     """Returns the quality of the dense and the pruned model before and after training, so that it shows how much of the score came back."""
     models = {
         "dense": [dense],
-        "dense, fine-tuned": [_evaluation_after_training(training[1], dense) for training in trainings],
+        "dense, fine-tuned": [_evaluation_after_training(training.dense, dense) for training in trainings],
         "pruned": list(pruned),
-        "pruned, fine-tuned": [_evaluation_after_training(training[0], dense) for training in trainings],
+        "pruned, fine-tuned": [_evaluation_after_training(training.pruned, dense) for training in trainings],
     }
     means = {name: each[0] if len(each) == 1 else average_evaluations(each, task) for name, each in models.items()}
     rows = []
@@ -193,13 +198,13 @@ def _evaluation_after_training(artifact: Artifact, like: Evaluation) -> Evaluati
     return replace(like, losses=artifact.arrays["losses"], value=artifact.content["value"], parts=artifact.arrays.get("parts"))
 
 
-def compare_trainings(trainings: Sequence[Training], *, seed: int = 0) -> Changes:
+def compare_head_changes(trainings: Sequence[TrainingPair], *, seed: int = 0) -> CompensationResult:
     """Compares the fine-tuning of the pruned models with those of the dense one, head by head; a head is averaged over the seeds in which it stays.
 
     A difference is that of a head in the fine-tuning after pruning minus the same head in that of the dense model; intervals and p are those of a
     paired t over heads, which share their training and are not quite independent. Evenness is tested by permuting heads over layers.
     """
-    by_name: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in trainings[0][1].content["heads"]}
+    by_name: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in trainings[0].dense.content["heads"]}
     for pruned, dense, _ in trainings:
         of_dense_heads = dict(zip(dense.content["heads"], dense.arrays["changes"], strict=True))
         for name, changes in zip(pruned.content["heads"], pruned.arrays["changes"], strict=True):
@@ -214,8 +219,8 @@ def compare_trainings(trainings: Sequence[Training], *, seed: int = 0) -> Change
     evenness: list[Evenness] = []
     for number, part in enumerate(QUANTITIES):
         values = after_pruning[:, number], of_dense[:, number]
-        rows += [compare_heads(part, name, values[0][is_member], values[1][is_member]) for name, is_member in members.items()]
-        evenness.append(_test_evenness(part, values[0] - values[1], layer, n_lost, seed))
+        rows += [summarise_head_changes(part, name, values[0][is_member], values[1][is_member]) for name, is_member in members.items()]
+        evenness.append(_test_evenness_over_layers(part, values[0] - values[1], layer, n_lost, seed))
     by_head = []
     for index, head in enumerate(heads):
         numbers = {f"{part} pruned": float(after_pruning[index, number]) for number, part in enumerate(QUANTITIES)}
@@ -223,32 +228,42 @@ def compare_trainings(trainings: Sequence[Training], *, seed: int = 0) -> Change
         by_head.append({"head": str(head), **numbers})
     scores = {"pruned": tuple(TunedScore.of(pruned) for pruned, _, _ in trainings)}
     scores["dense"] = tuple(TunedScore.of(dense) for _, dense, _ in trainings)
-    return Changes(tuple(trainings[0][2].removed), scores, add_q_values(rows), evenness, by_head)
+    return CompensationResult(tuple(trainings[0].plan.removed), scores, add_q_values(rows), evenness, by_head)
 
 
-def compare_heads(part: str, layer: str, pruned: np.ndarray, dense: np.ndarray) -> ChangeRow:
+def summarise_head_changes(
+    part: str, layer: str, pruned_changes: Float[np.ndarray, " heads"], dense_changes: Float[np.ndarray, " heads"]
+) -> ChangeRow:
     """Returns the mean difference over some heads; the uncertainty of a single head is unknown, so its interval and p are None."""
-    gap = pruned - dense
+    gap = pruned_changes - dense_changes
     test = t_interval(gap) if len(gap) > 1 else None
     ends = (None, None, None) if test is None else (test.low, test.high, test.p)
-    return ChangeRow(part, layer, len(gap), float(pruned.mean()), float(dense.mean()), float(gap.mean()), *ends)
+    return ChangeRow(part, layer, len(gap), float(pruned_changes.mean()), float(dense_changes.mean()), float(gap.mean()), *ends)
 
 
-def _test_evenness(part: str, gap: np.ndarray, layer: np.ndarray, n_lost: np.ndarray, seed: int) -> Evenness:
+def _test_evenness_over_layers(
+    part: str,
+    differences: Float[np.ndarray, " heads"],
+    layer_names: Shaped[np.ndarray, " heads"],
+    n_heads_lost_in_layer: Float[np.ndarray, " heads"],
+    seed: int,
+) -> Evenness:
     """Tests whether layers differ, and whether survivors of layers that lost more heads change more; None where nothing varies."""
     random = np.random.Generator(np.random.Philox(seed))
-    between = _variance_between(gap[None], layer)[0]
-    permuted = _variance_between(random.permuted(np.tile(gap, (REPEATS, 1)), axis=1), layer)
+    between = _variance_between_layers(differences[None], layer_names)[0]
+    permuted = _variance_between_layers(random.permuted(np.tile(differences, (REPEATS, 1)), axis=1), layer_names)
     p = (1 + int((permuted >= between * (1 - 1e-9)).sum())) / (REPEATS + 1)
-    total = float(gap.var())
-    varies = len(set(n_lost.tolist())) > 1 and total > 0
-    correlation = float(spearman(gap, n_lost.astype(float))) if varies else None
+    total = float(differences.var())
+    varies = len(set(n_heads_lost_in_layer.tolist())) > 1 and total > 0
+    correlation = float(spearman(differences, n_heads_lost_in_layer.astype(float))) if varies else None
     return Evenness(part, float(between) / total if total else None, p, correlation)
 
 
-def _variance_between(values: np.ndarray, layer: np.ndarray) -> np.ndarray:
+def _variance_between_layers(
+    values: Float[np.ndarray, "rows heads"], layer_names: Shaped[np.ndarray, " heads"]
+) -> Float[np.ndarray, " rows"]:
     """Returns the variance between layers of each row of values."""
-    names = sorted(set(layer.tolist()))
-    means = np.stack([values[:, layer == name].mean(1) for name in names], 1)
-    sizes = np.array([(layer == name).sum() for name in names])
+    names = sorted(set(layer_names.tolist()))
+    means = np.stack([values[:, layer_names == name].mean(1) for name in names], 1)
+    sizes = np.array([(layer_names == name).sum() for name in names])
     return ((means - values.mean(1, keepdims=True)) ** 2 * sizes).sum(1) / values.shape[1]

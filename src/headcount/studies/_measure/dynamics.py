@@ -52,13 +52,13 @@ class Checkpoint:
     label: str = ""
 
 
-def find_checkpoints(names: Sequence[str]) -> list[Checkpoint]:
+def resolve_checkpoints(names_or_folder: Sequence[str]) -> list[Checkpoint]:
     """Returns the named checkpoints, or those in the one named folder, by step; without known steps, in the order of their names.
 
     Raises:
         ArtifactError: there are fewer than two.
     """
-    folder = Path(names[0])
+    folder, names = Path(names_or_folder[0]), list(names_or_folder)
     if len(names) == 1 and not (folder / "config.json").is_file():
         if not folder.is_dir():
             raise ArtifactError(f"{folder} is no folder; name a folder of checkpoints, or several model folders")
@@ -70,20 +70,22 @@ def find_checkpoints(names: Sequence[str]) -> list[Checkpoint]:
             )
     if len(names) < 2:
         raise ArtifactError(f"{folder} is one model; name a folder of checkpoints, or several model folders")
-    named_checkpoints = [Checkpoint(name, read_step(Path(name)), label) for name, label in zip(names, shorten_names(names), strict=True)]
+    named_checkpoints = [
+        Checkpoint(name, read_step(Path(name)), label) for name, label in zip(names, shorten_to_distinct_paths(names), strict=True)
+    ]
     if any(checkpoint.step is None for checkpoint in named_checkpoints):
         return named_checkpoints
     return sorted(named_checkpoints, key=lambda checkpoint: checkpoint.step or 0)
 
 
-def shorten_names(names: Sequence[str]) -> list[str]:
+def shorten_to_distinct_paths(paths: Sequence[str]) -> list[str]:
     """Returns the last part of every path if these differ, else as many of the last parts as tell all of them apart.
 
     Raises:
         ArtifactError: two names are the same path.
     """
-    parts = [Path(name).absolute().parts for name in names]
-    repeated = next((name for name, path in zip(names, parts, strict=True) if parts.count(path) > 1), None)
+    parts = [Path(name).absolute().parts for name in paths]
+    repeated = next((name for name, path in zip(paths, parts, strict=True) if parts.count(path) > 1), None)
     if repeated is not None:
         raise ArtifactError(f"{repeated} is named twice; name every checkpoint once")
     number = next(n for n in range(1, max(map(len, parts)) + 1) if len({path[-n:] for path in parts}) == len(parts))
@@ -143,16 +145,16 @@ class CheckpointSummary:
         return {"checkpoint": self.checkpoint.name, "step": self.checkpoint.step, **score, **ends}
 
 
-def summarise_curve(checkpoint: Checkpoint, dense: Evaluation, rows: Sequence[CheckpointRow], hold: float) -> CheckpointSummary:
+def summarise_curve(checkpoint: Checkpoint, dense: Evaluation, rows: Sequence[CheckpointRow], share_to_hold: float) -> CheckpointSummary:
     """Returns the summary of the pruning curve of a checkpoint."""
     removable: float | None = 0.0
     for row in sorted(rows, key=lambda row: row.removed):
         if row.share.remaining is None:
             removable = None
-        if row.share.remaining is None or row.share.remaining.difference < hold:
+        if row.share.remaining is None or row.share.remaining.difference < share_to_hold:
             break
         removable = row.removed
-    return CheckpointSummary(checkpoint, dense, rows[0].share.chance, hold, removable, rows[0].share.reason)
+    return CheckpointSummary(checkpoint, dense, rows[0].share.chance, share_to_hold, removable, rows[0].share.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ class CheckpointCurves:
     rows: list[CheckpointRow]
 
     @property
-    def normalise_label(self) -> str:
+    def normalisation_in_words(self) -> str:
         """How the scores that ranked the heads were normalised, in words."""
         return SCALED[self.normalise]
 
@@ -174,7 +176,7 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
     """Returns the share of its own score above chance that every checkpoint keeps at every number of heads."""
     importance = Importance.parse(study.by)
     by, normalise = str(importance), importance.info.normalise
-    checkpoints = train_checkpoints(study, context) if study.train_steps is not None else list_checkpoints(study, context)
+    checkpoints = train_checkpoints(study, context) if study.train_steps is not None else list_study_checkpoints(study, context)
     describes_model = study.train_steps is not None or context.required_run.is_described_as(context.model_name)  # as in the run of a paper
     rows: list[CheckpointRow] = []
     summaries: list[CheckpointSummary] = []
@@ -193,13 +195,13 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
             with_tokenizer = replace(loaded, folder=context.loaded.folder)
         task = context.sources.open_task(with_tokenizer)
         with context.progress(f"checkpoint {number} of {len(checkpoints)}"):
-            dense, curve = measure_curve(context, loaded, task, checkpoint, keeps, by=by, repair=study.repair)
+            dense, curve = measure_checkpoint_curve(context, loaded, task, checkpoint, keeps, importance_name=by, repair=study.repair)
         rows += curve
         summaries.append(summarise_curve(checkpoint, dense, curve, study.hold))
     return CheckpointCurves(by, normalise, summaries, rows)
 
 
-def list_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint]:
+def list_study_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint]:
     """Returns the checkpoints that a study names.
 
     Those in a folder of them come first and the model last; a model with further ones comes first.
@@ -215,7 +217,7 @@ def list_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint]
             raise ArtifactError(f"{name} holds no checkpoints (folders checkpoint-N with a model); train with save_strategy='epoch'")
         expanded += folders
     model = [context.model_name] if context.model_name else []
-    checkpoints = find_checkpoints([*model, *expanded] if expanded == list(study.checkpoints) else [*expanded, *model])
+    checkpoints = resolve_checkpoints([*model, *expanded] if expanded == list(study.checkpoints) else [*expanded, *model])
     first, *further = ((checkpoint.name, context.sources.read_heads(checkpoint.name)) for checkpoint in checkpoints)
     for name, heads in further:
         if heads.heads != first[1].heads:
@@ -225,7 +227,7 @@ def list_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint]
     return checkpoints
 
 
-def checkpoint_steps(n_steps: int) -> list[int]:
+def choose_steps_to_save(n_steps: int) -> list[int]:
     """Returns the steps at which a training of so many steps is saved, dense at the start."""
     return sorted({max(1, round(share * n_steps)) for share in SAVED})
 
@@ -241,7 +243,7 @@ def train_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint
     data = fingerprint_of(loaded.model, task, "calibration")
     request = {"recipe": recipe.to_dict(), "start": study.start, "seed": context.seed}
     key = ArtifactKey(KIND, f"training of {loaded.name}", {**model_key(loaded.model), **task_key(task), "data": data, **request})
-    steps = checkpoint_steps(study.train_steps)
+    steps = choose_steps_to_save(study.train_steps)
     folders = {step: run.folder / MODELS / f"{safe_name(loaded.name)}-step-{step}.{key.digest[:8]}" for step in steps}
     if run.find(key) is None or any(run.problem_of_model(folder.name) is not None for folder in folders.values()):
         describe_study_run(context, loaded, {"study": study.name, "train_steps": study.train_steps})
@@ -249,13 +251,13 @@ def train_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint
         if study.start == "scratch":
             reset_weights(model, context.seed)
 
-        def save_step(step: int) -> None:
+        def save_checkpoint_if_due(step: int) -> None:
             if step in folders:
                 save(copy_model(model).eval(), folders[step], command=context.command, tokenizer=loaded.folder, overwrite=True)
 
         work = run.folder / WORK / key.digest[:24]
         with context.progress(f"training {loaded.name}") as advance:
-            fine_tune(model, task, recipe, seed=context.seed, folder=work, after_step=save_step, progress=advance)
+            fine_tune(model, task, recipe, seed=context.seed, folder=work, after_step=save_checkpoint_if_due, progress=advance)
         for folder in folders.values():
             run.list_model(folder)
         run.commit(key, {"folders": [folder.name for folder in folders.values()], "steps": steps}, provenance=provenance())
@@ -263,23 +265,30 @@ def train_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint
     return [Checkpoint(str(folder), step, f"step {step}") for step, folder in folders.items()]
 
 
-def measure_curve(
-    context: StudyContext, loaded: LoadedModel, task: Task, checkpoint: Checkpoint, keeps: Sequence[int], *, by: str, repair: bool = False
+def measure_checkpoint_curve(
+    context: StudyContext,
+    loaded: LoadedModel,
+    task: Task,
+    checkpoint: Checkpoint,
+    kept_counts: Sequence[int],
+    *,
+    importance_name: str,
+    repair: bool = False,
 ) -> tuple[Evaluation, list[CheckpointRow]]:
     """Returns the dense checkpoint on the report split, and a row for each number of heads: the share that remains of its score above chance."""
     run, model, seed, limit, batch_size = context.run, loaded.model, context.seed, context.limit, context.batch_size
     admit_model(run, model)
     settings = ScoreSettings(seed=seed, limit=min(SCORED, limit or SCORED), batch_size=batch_size)
-    (scores,) = score_into(run, model, task, [by], settings).values()
+    (scores,) = score_into(run, model, task, [importance_name], settings).values()
     dense = evaluate_without(run, f"{checkpoint.label}: dense", model, task, (), limit=limit, batch_size=batch_size)
     chance = chance_of(model, task, limit)
     rows = []
-    for keep in keeps:
-        plan = Plan.keep_top(scores, keep)
+    for n_kept in kept_counts:
+        plan = Plan.keep_top(scores, n_kept)
         pruned_model = refit(model, plan, task).model if repair else model
-        name = f"{checkpoint.label}: {keep} heads by {scores.label}{', repaired' if repair else ''}"
+        name = f"{checkpoint.label}: {n_kept} heads by {scores.label}{', repaired' if repair else ''}"
         pruned = evaluate_without(run, name, pruned_model, task, plan.removed, limit=limit, batch_size=batch_size)
         drop = measure_drop(dense, pruned, task, seed=seed)
         share = share_left(dense, pruned, task, chance, seed=seed)
-        rows.append(CheckpointRow(checkpoint, keep, len(plan.removed) / len(scores.heads), pruned.loss, pruned.value, drop, share))
+        rows.append(CheckpointRow(checkpoint, n_kept, len(plan.removed) / len(scores.heads), pruned.loss, pruned.value, drop, share))
     return dense, rows

@@ -89,7 +89,7 @@ class Trend:
     q: float | None = None
 
 
-def measure_trends(changes: Sequence[HeadRoleChange], definition: str, *, seed: int = 0) -> list[Trend]:
+def correlate_role_changes_with_depth(changes: Sequence[HeadRoleChange], definition: str, *, seed: int = 0) -> list[Trend]:
     """Returns whether changes grow with the layer, for every family of the definition that has changes, and for all roles, by stack."""
     rule, trends = Definition.parse(definition), []
     families = rule.families_of({change.role for change in changes})
@@ -105,19 +105,19 @@ def measure_trends(changes: Sequence[HeadRoleChange], definition: str, *, seed: 
     return add_q_values(trends)
 
 
-def _open_task(context: StudyContext, before: LoadedModel, after: LoadedModel) -> Task:
+def _open_task_for_tuned_or_original(context: StudyContext, original: LoadedModel, tuned: LoadedModel) -> Task:
     """Opens the task for the model that has the head it needs: as a rule the fine-tuned one."""
     try:
-        return context.sources.open_task(replace(after, folder=before.folder))
+        return context.sources.open_task(replace(tuned, folder=original.folder))
     except DataError as error:
         try:
-            return context.sources.open_task(before)
+            return context.sources.open_task(original)
         except DataError:
             raise error from None
 
 
 def measure_role_changes(
-    context: StudyContext, tuned: str, only: Sequence[str], definition: str, sentences: int | None = None
+    context: StudyContext, tuned_model_name: str, only: Sequence[str], definition: str, max_sentences: int | None = None
 ) -> list[HeadRoleChange]:
     """Returns the changes of roles from the model of a study to its fine-tuned self, on the text of the caller or of the task.
 
@@ -126,9 +126,9 @@ def measure_role_changes(
     """
     Definition.parse(definition)  # an unknown one is an error before any work
     before = context.loaded
-    after = context.sources.load_model(tuned, as_configured=True)
-    task = _open_task(context, before, after) if context.sources.task_name else None
-    corpus = open_study_corpus(context, before, task, sentences)
+    after = context.sources.load_model(tuned_model_name, as_configured=True)
+    task = _open_task_for_tuned_or_original(context, before, after) if context.sources.task_name else None
+    corpus = open_study_corpus(context, before, task, max_sentences)
     return compare_roles(
         before.model, after.model, corpus, only=only, definition=definition, seed=context.seed, batch_size=context.batch_size
     )

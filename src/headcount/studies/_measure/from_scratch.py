@@ -16,7 +16,7 @@ from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, StudyContext
 from headcount.studies._gated import count_levels
 from headcount.studies._grid import estimate_requests, make_pruning, run_grid
-from headcount.studies._measure.pruning_curve import count_kind_levels
+from headcount.studies._measure.pruning_curve import list_kept_counts_of_kinds
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow, PrunedRow
 from headcount.workflows.grid import Grid, GridPoint
@@ -58,10 +58,10 @@ class ScratchResult:
     pairs: list[ControlPair]
 
 
-def build_requests(study: FromScratch, heads: HeadMap, first_seed: int) -> dict[tuple[str, int], list[PruneSpec]]:
+def build_requests_by_model_and_size(study: FromScratch, heads: HeadMap, first_seed: int) -> dict[tuple[str, int], list[PruneSpec]]:
     """Returns the requests of every model and number of heads (of the kinds that lose heads), a request for every seed."""
     n_free = sum(block.n_heads for block in heads.blocks if not study.kinds or block.kind in study.kinds)
-    sizes = count_kind_levels(study.keep, n_free) if study.kinds else count_levels(study.keep, heads, ())
+    sizes = list_kept_counts_of_kinds(study.keep, n_free) if study.kinds else count_levels(study.keep, heads, ())
     recipe = Recipe(steps=study.steps, rate=study.rate, train_batch=study.train_batch)
     scratch_recipe = Recipe(rate=study.scratch_rate, train_batch=study.train_batch).with_length(study.scratch, "scratch")
     requests: dict[tuple[str, int], list[PruneSpec]] = {}
@@ -82,17 +82,17 @@ def build_requests(study: FromScratch, heads: HeadMap, first_seed: int) -> dict[
 
 def estimate_effort(study: FromScratch, context: StudyContext) -> Effort:
     """Returns the evaluations and training steps of all models."""
-    requests = build_requests(study, context.loaded.heads, context.seed)
+    requests = build_requests_by_model_and_size(study, context.loaded.heads, context.seed)
     return estimate_requests(context, [spec for of_model in requests.values() for spec in of_model])
 
 
-def measure_controls(study: FromScratch, context: StudyContext) -> ScratchResult:
+def measure_pruned_and_control_models(study: FromScratch, context: StudyContext) -> ScratchResult:
     """Makes the pruned models and their controls, and compares every control with its pruned model."""
-    requests = build_requests(study, context.loaded.heads, context.seed)
+    requests = build_requests_by_model_and_size(study, context.loaded.heads, context.seed)
     describe_study_run(context, context.loaded, {"study": study.name, "method": study.method, "seeds": study.seeds})
     grid = run_grid(context, make_pruning(context), [spec for of_model in requests.values() for spec in of_model])
     points = dict(zip(requests, grid.points, strict=True))
-    rows = [_make_row(model, size, point, grid) for (model, size), point in points.items()]
+    rows = [_make_control_row(model, size, point, grid) for (model, size), point in points.items()]
     pairs = [
         ControlPair(n_kept=size, control=model, change=grid.compare(points[PRUNED, size], point, seed=context.seed))
         for (model, size), point in points.items()
@@ -108,8 +108,9 @@ def measure_controls(study: FromScratch, context: StudyContext) -> ScratchResult
     )
 
 
-def _make_row(model: str, size: int, point: GridPoint, grid: Grid) -> ControlRow:
+def _make_control_row(model_name: str, n_kept: int, point: GridPoint, grid: Grid) -> ControlRow:
+    """Returns the row of a model; the steps of a control with the same heads are those from scratch alone."""
     by_kind, steps = mean_survivors_by_kind(grid.heads.blocks, point.survivors), point.artifacts[0].content["steps"]
-    of_weights = steps["scratch"] if model == CONFIGURATION else sum(steps.values()) or None
+    of_weights = steps["scratch"] if model_name == CONFIGURATION else sum(steps.values()) or None
     scores = replace(point.scores, steps=of_weights)
-    return ControlRow(model=model, n_kept=size, kept_by_kind=by_kind, scores=scores, change=point.change)
+    return ControlRow(model=model_name, n_kept=n_kept, kept_by_kind=by_kind, scores=scores, change=point.change)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import nn
 
 from headcount.behaviour.profiles.numbers import affordable_queries, head_distances
@@ -80,7 +81,7 @@ class HeadDistances:
     values: tuple[tuple[float, ...], ...]
     n_queries: int
 
-    def between_layers(self) -> dict[tuple[str, str], float | None]:
+    def mean_between_layers(self) -> dict[tuple[str, str], float | None]:
         """Returns the mean distance between the heads of every two layers, and between those of one layer; None for a layer of one head."""
         layers, means = dict.fromkeys(self.layers), {}
         for layer in layers:
@@ -101,10 +102,10 @@ def score_heads(context: StudyContext, study: ImportanceMap) -> list[MappedScore
     settings = ScoreSettings(seed=context.seed, limit=min(study.examples, context.limit or study.examples), batch_size=context.batch_size)
     with context.progress("scoring") as advance:
         by_method = score_into(context.run, context.loaded.model, context.task, study.by, settings, progress=advance)
-    return [_map_scores(scores, context.loaded.heads) for scores in by_method.values()]
+    return [_tabulate_scores(scores, context.loaded.heads) for scores in by_method.values()]
 
 
-def _map_scores(scores: Scores, heads: HeadMap) -> MappedScores:
+def _tabulate_scores(scores: Scores, heads: HeadMap) -> MappedScores:
     ranks = {head: rank for rank, head in enumerate(scores.ranking(), 1)}
     ends, rows = [(None, None) if interval is None else (interval.low, interval.high) for interval in scores.intervals()], []
     for head, value, pair in zip(scores.heads, scores.values, ends, strict=True):
@@ -114,7 +115,7 @@ def _map_scores(scores: Scores, heads: HeadMap) -> MappedScores:
     return MappedScores(scores.method, title, label, UNITS.get(scores.method, ""), scores.n_examples, rows)
 
 
-def count_parameters(model: nn.Module) -> list[BlockParameters]:
+def count_parameters_by_block(model: nn.Module) -> list[BlockParameters]:
     """Returns the parameters of one head and of all heads of every block; heads of a KV group share those of K and V evenly."""
     total, rows = sum(parameter.numel() for parameter in unwrap(model).parameters()), []
     for block in HeadMap.of(model).blocks:
@@ -124,21 +125,21 @@ def count_parameters(model: nn.Module) -> list[BlockParameters]:
     return rows
 
 
-def measure_distances(context: StudyContext) -> list[HeadDistances]:
+def measure_attention_distances(context: StudyContext) -> list[HeadDistances]:
     """Returns the mean Jensen–Shannon distance between the attention of every two heads of each kind, on the first examples of calibration."""
     kinds: dict[str, list[AttentionBlock]] = {}
     for block in context.loaded.heads.blocks:
         if block.n_heads:
             kinds.setdefault(block.kind, []).append(block)
-    return [_compare_heads(context, kind, blocks) for kind, blocks in kinds.items()]
+    return [_measure_attention_distances_of_kind(context, kind, blocks) for kind, blocks in kinds.items()]
 
 
-def _compare_heads(context: StudyContext, kind: str, blocks: Sequence[AttentionBlock]) -> HeadDistances:
+def _measure_attention_distances_of_kind(context: StudyContext, kind: str, blocks: Sequence[AttentionBlock]) -> HeadDistances:
     heads = [head for block in blocks for head in block.heads]
     data = batches(replace(context.task, batch_size=1), split="calibration", limit=min(EXAMPLES, context.limit or EXAMPLES))
     rows: list[np.ndarray] = []
     for observations in observe(context.loaded.model, data, blocks=blocks, outputs=False):
-        rows += _attention_rows(observations)
+        rows += _attention_by_query(observations)
         if len(rows) >= affordable_queries(len(heads), rows[0].shape[-1], QUERIES):
             break
     matrix = head_distances(rows)
@@ -147,8 +148,8 @@ def _compare_heads(context: StudyContext, kind: str, blocks: Sequence[AttentionB
     return HeadDistances(kind, tuple(map(str, heads)), layers, values, len(rows))
 
 
-def _attention_rows(observations: Sequence[Observation]) -> list[np.ndarray]:
+def _attention_by_query(block_observations: Sequence[Observation]) -> list[Float[np.ndarray, "heads keys"]]:
     """Returns the attention [heads, keys] of all blocks for every real token of one example."""
-    maps = [observation.attention[0] for observation in observations if observation.attention is not None]
+    maps = [observation.attention[0] for observation in block_observations if observation.attention is not None]
     attention = torch.cat(maps).double().cpu()  # [heads, q, k]
-    return [attention[:, query].numpy() for query in observations[0].queries[0].nonzero().flatten().tolist()]
+    return [attention[:, query].numpy() for query in block_observations[0].queries[0].nonzero().flatten().tolist()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headcount.core.budget import Budget
 from headcount.core.evaluation import Evaluation
@@ -33,6 +33,14 @@ class ChoiceRow(ControlledRow):
     stage: str
 
 
+class ModelKey(NamedTuple):
+    """What identifies a pruned model: its number of heads, how they were chosen, and what followed."""
+
+    n_kept: int
+    choice: str
+    stage: str
+
+
 @dataclass(frozen=True, slots=True)
 class Choices:
     """The dense model, as it is and after the same training; the heads that the importance removes by size, and all rows."""
@@ -43,12 +51,12 @@ class Choices:
     rows: list[ChoiceRow]
 
 
-def list_head_counts(study: ImportanceOrRandom, n_heads: int) -> list[int]:
+def list_kept_counts(study: ImportanceOrRandom, n_heads: int) -> list[int]:
     """Returns how many heads the importance keeps, most first."""
     return sorted({count_heads(keep, n_heads) for keep in study.keep}, reverse=True)
 
 
-def make_template(study: ImportanceOrRandom, seed: int) -> PruneSpec:
+def make_request_template(study: ImportanceOrRandom, seed: int) -> PruneSpec:
     """Returns the request that all others differ from."""
     recipe = Recipe(rate=study.rate, train_batch=study.train_batch)
     return PruneSpec.of(study.by, Budget(keep=1), repair=False, recipe=recipe, seed=seed)
@@ -57,7 +65,7 @@ def make_template(study: ImportanceOrRandom, seed: int) -> PruneSpec:
 def estimate_effort(study: ImportanceOrRandom, context: StudyContext) -> Effort:
     """Returns the evaluations of all models and the steps of those that are trained."""
     sizes, n_train, n_report = (
-        len(list_head_counts(study, len(context.loaded.heads))),
+        len(list_kept_counts(study, len(context.loaded.heads))),
         len(context.task.calibration),
         len(context.task.report),
     )
@@ -70,27 +78,27 @@ def estimate_effort(study: ImportanceOrRandom, context: StudyContext) -> Effort:
     )
 
 
-def measure_choices(study: ImportanceOrRandom, context: StudyContext) -> Choices:
+def compare_importance_with_random(study: ImportanceOrRandom, context: StudyContext) -> Choices:
     """Prunes the model of a study by the importance, by its complement and at random, and repairs and trains each."""
     describe_study_run(context, context.loaded, {"study": study.name, "by": study.by, "seeds": study.seeds})
     heads, seed = context.loaded.heads, context.seed
-    pruning, template = make_pruning(context), make_template(study, seed)
-    sizes = list_head_counts(study, len(heads))
+    pruning, template = make_pruning(context), make_request_template(study, seed)
+    sizes = list_kept_counts(study, len(heads))
     chosen = run_grid(context, pruning, [template.resized(keep) for keep in sizes])
     removed = {keep: tuple(chosen.find(template.resized(keep)).artifacts[0].content["removed"]) for keep in sizes}
     stages = {AS_IS: template, REPAIRED: replace(template, repair=True)}
     if study.recover is not None:
         stages[RECOVERED] = replace(template, recover=study.recover)
-    requests: dict[tuple[int, str, str], PruneSpec] = {}
+    requests: dict[ModelKey, PruneSpec] = {}
     for stage, request in stages.items():
         for keep, names in removed.items():
             for choice, size in ((IMPORTANCE, keep), (COMPLEMENT, len(heads) - keep)):
                 plan = PlanPruner(removed=names, complement=choice == COMPLEMENT)
-                requests[size, choice, stage] = replace(request, method=plan, budget=None)
-                requests[size, RANDOM, stage] = PruneSpec.of(
+                requests[ModelKey(size, choice, stage)] = replace(request, method=plan, budget=None)
+                requests[ModelKey(size, RANDOM, stage)] = PruneSpec.of(
                     RANDOM, size, repair=request.repair, recover=request.recover, recipe=request.recipe, seed=seed
                 )
-    dense_request = None if study.recover is None else replace(requests[sizes[0], RANDOM, RECOVERED]).resized(len(heads))
+    dense_request = None if study.recover is None else replace(requests[ModelKey(sizes[0], RANDOM, RECOVERED)]).resized(len(heads))
     specs = []
     for (_, choice, stage), request in requests.items():
         n_seeds = study.seeds if choice == RANDOM or stage == RECOVERED else 1
@@ -99,17 +107,19 @@ def measure_choices(study: ImportanceOrRandom, context: StudyContext) -> Choices
     grid = run_grid(context, pruning, list(dict.fromkeys(specs)))
     dense_recovered = None if dense_request is None else grid.find(dense_request).evaluation
     rows = [
-        _make_row(grid, key, grid.find(requests[key]), grid.find(requests[key[0], RANDOM, key[2]]), dense_recovered, seed)
-        for key in sorted(requests, key=lambda key: (-key[0], list(stages).index(key[2]), (IMPORTANCE, RANDOM, COMPLEMENT).index(key[1])))
+        _make_choice_row(grid, key, grid.find(requests[key]), grid.find(requests[key._replace(choice=RANDOM)]), dense_recovered, seed)
+        for key in sorted(
+            requests, key=lambda key: (-key.n_kept, list(stages).index(key.stage), (IMPORTANCE, RANDOM, COMPLEMENT).index(key.choice))
+        )
     ]
     return Choices(grid.dense, dense_recovered, removed, add_q_values(rows))
 
 
-def _make_row(
-    grid: Grid, key: tuple[int, str, str], point: GridPoint, control: GridPoint, dense_recovered: Evaluation | None, seed: int
+def _make_choice_row(
+    grid: Grid, key: ModelKey, point: GridPoint, random_point: GridPoint, dense_recovered: Evaluation | None, seed: int
 ) -> ChoiceRow:
     size, choice, stage = key
     dense = dense_recovered if stage == RECOVERED and dense_recovered is not None else grid.dense
     change = grid.compare(point, replace(point, evaluation=dense), seed=seed)
-    against_random = None if choice == RANDOM else grid.compare(point, control, seed=seed)
+    against_random = None if choice == RANDOM else grid.compare(point, random_point, seed=seed)
     return ChoiceRow(n_kept=size, choice=choice, stage=stage, scores=point.scores, change=change, against_random=against_random)

@@ -44,12 +44,12 @@ class InterventionRow(PrunedRow):
         return None if self.against_zero is None else self.against_zero.p
 
 
-def list_levels(study: Interventions, context: StudyContext) -> list[int]:
+def list_kept_counts(study: Interventions, context: StudyContext) -> list[int]:
     """Returns how many heads stay at each level, most first."""
     return count_levels(study.keep, context.loaded.heads, LEVELS)
 
 
-def count_seeds(study: Interventions) -> int:
+def count_needed_seeds(study: Interventions) -> int:
     """Returns how many times heads are chosen: once by a method without chance."""
     return study.seeds if Pruner.parse(study.method).info.draws else 1
 
@@ -57,7 +57,7 @@ def count_seeds(study: Interventions) -> int:
 def estimate_effort(study: Interventions, context: StudyContext) -> Effort:
     """Returns the evaluations under all interventions."""
     n_report = min(len(context.task.report), context.limit or len(context.task.report))
-    return Effort(passes=n_report * (1 + len(study.interventions) * count_seeds(study) * len(list_levels(study, context))))
+    return Effort(passes=n_report * (1 + len(study.interventions) * count_needed_seeds(study) * len(list_kept_counts(study, context))))
 
 
 def measure_interventions_by_size(study: Interventions, context: StudyContext) -> tuple[Evaluation, list[InterventionRow]]:
@@ -65,13 +65,13 @@ def measure_interventions_by_size(study: Interventions, context: StudyContext) -
     pruner, loaded = Pruner.parse(study.method), context.loaded
     if pruner.info.trains or pruner.sizing_option:
         raise OptionError(f"interventions need a method that chooses a number of heads without training; {pruner} is none of these")
-    sizes = list_levels(study, context)
+    sizes = list_kept_counts(study, context)
     for size in sizes:
         check_request(PruneSpec.of(pruner, size), loaded.model, loaded.heads)
     describe_study_run(context, loaded, {"study": study.name, "method": study.method, "seeds": study.seeds})
-    seeds = range(context.seed, context.seed + count_seeds(study))
-    removed = {(size, seed): _removed_heads(context, pruner, size, seed) for size in sizes for seed in seeds}
-    dense = _evaluate_removal(context, (), ZERO)
+    seeds = range(context.seed, context.seed + count_needed_seeds(study))
+    removed = _choose_removed_heads_by_size_and_seed(context, pruner, sizes, seeds)
+    dense = _evaluate_without_heads(context, (), ZERO)
     points: dict[tuple[str, int], GridPoint] = {}
     total = len(study.interventions) * len(removed)
     with context.progress("gating heads", "models") as advance:
@@ -81,10 +81,12 @@ def measure_interventions_by_size(study: Interventions, context: StudyContext) -
             for size in sizes:
                 evaluations = []
                 for seed in seeds:
-                    evaluations.append(_evaluate_removal(context, removed[size, seed], intervention, means))
+                    evaluations.append(_evaluate_without_heads(context, removed[size, seed], intervention, means))
                     advance(len(points) * len(seeds) + len(evaluations), total)
                 survivors = tuple(frozenset(loaded.heads) - removed[size, seed] for seed in seeds)
-                points[intervention, size] = _make_point(context, intervention, size, tuple(seeds), evaluations, survivors, dense)
+                points[intervention, size] = _average_seeds_to_point(
+                    context, intervention, size, tuple(seeds), evaluations, survivors, dense
+                )
     rows = []
     for (intervention, size), point in points.items():
         zero = points.get((ZERO, size)) if intervention != ZERO else None
@@ -102,14 +104,23 @@ def measure_interventions_by_size(study: Interventions, context: StudyContext) -
     return dense, add_q_values(rows)
 
 
-def _removed_heads(context: StudyContext, pruner: Pruner, size: int, seed: int) -> frozenset[Head]:
-    loaded = context.loaded
-    choice = pruner.choose(PruneContext(loaded.model, loaded.heads, context.task, Budget(keep=size), seed))
-    return frozenset(choice.plan.removed)
+def _choose_removed_heads_by_size_and_seed(
+    context: StudyContext, pruner: Pruner, kept_counts: Sequence[int], seeds: Sequence[int]
+) -> dict[tuple[int, int], frozenset[Head]]:
+    """Returns the heads that go at every number of heads that stay, by each seed."""
+    loaded, removed = context.loaded, {}
+    for n_kept in kept_counts:
+        for seed in seeds:
+            choice = pruner.choose(PruneContext(loaded.model, loaded.heads, context.task, Budget(keep=n_kept), seed))
+            removed[n_kept, seed] = frozenset(choice.plan.removed)
+    return removed
 
 
-def _evaluate_removal(
-    context: StudyContext, removed: Sequence[Head] | frozenset[Head], intervention: Replacement, means: Mapping[str, Tensor] | None = None
+def _evaluate_without_heads(
+    context: StudyContext,
+    removed: Sequence[Head] | frozenset[Head],
+    intervention: Replacement,
+    mean_outputs: Mapping[str, Tensor] | None = None,
 ) -> Evaluation:
     loaded, task = context.loaded, context.task
     name = f"{len(loaded.heads) - len(removed)} heads, others {intervention}" if removed else "dense"
@@ -120,16 +131,16 @@ def _evaluate_removal(
         task,
         removed,
         ablation=intervention,
-        means=means,
+        means=mean_outputs,
         limit=context.limit,
         batch_size=context.batch_size,
     )
 
 
-def _make_point(
+def _average_seeds_to_point(
     context: StudyContext,
     intervention: str,
-    size: int,
+    n_kept: int,
     seeds: tuple[int, ...],
     evaluations: Sequence[Evaluation],
     survivors: tuple[frozenset[Head], ...],
@@ -137,4 +148,4 @@ def _make_point(
 ) -> GridPoint:
     average = evaluations[0] if len(evaluations) == 1 else average_evaluations(evaluations, context.task)
     values, change = tuple(evaluation.score for evaluation in evaluations), compare_evaluations(dense, average, context.task)
-    return GridPoint(intervention, size, seeds, values, average, survivors, change, ())
+    return GridPoint(intervention, n_kept, seeds, values, average, survivors, change, ())

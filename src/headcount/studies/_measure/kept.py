@@ -45,14 +45,14 @@ class KeptHeads:
     rows: list[KeptRow]
 
 
-def count_kept(study: Kept, context: StudyContext) -> KeptHeads:
+def prune_and_count_kept_heads(study: Kept, context: StudyContext) -> KeptHeads:
     """Prunes the model of a study by every method to every size, and counts the heads that stay."""
     specs = build_requests(study, context)
     describe_study_run(context, context.loaded, {"study": study.name, "methods": list(study.methods), "seeds": study.seeds})
-    return count_kept_in_grid(run_grid(context, make_pruning(context), specs))
+    return count_kept_heads_in_grid(run_grid(context, make_pruning(context), specs))
 
 
-def count_kept_in_grid(grid: Grid) -> KeptHeads:
+def count_kept_heads_in_grid(grid: Grid) -> KeptHeads:
     """Returns the heads that stay at every point of a grid."""
     blocks, everything = grid.heads.blocks, [frozenset(grid.heads)]
     rows = []

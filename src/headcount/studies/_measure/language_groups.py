@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from scipy import stats
 
 from headcount.core.errors import DataError
@@ -38,7 +39,7 @@ class LanguageGroup:
     size: float | None
 
 
-def read_groups(path: Path, languages: Sequence[str]) -> dict[str, LanguageGroup]:
+def read_language_groups(path: Path, languages: Sequence[str]) -> dict[str, LanguageGroup]:
     """Returns the groups of some languages from a csv file with the columns language, family and size.
 
     Raises:
@@ -107,14 +108,16 @@ class SizeTrend:
     q: float | None = None
 
 
-def contrast_families(lost: Mapping[str, Mapping[str, float]], groups: Mapping[str, LanguageGroup]) -> list[FamilyContrast]:
+def contrast_language_families(
+    lost_shares_by_removal: Mapping[str, Mapping[str, float]], group_of_language: Mapping[str, LanguageGroup]
+) -> list[FamilyContrast]:
     """Returns a contrast for every removal and family from the share lost, by removal and language."""
     rows = []
-    for without, shares in lost.items():
-        families = dict.fromkeys(groups[language].family for language in shares if groups[language].family)
+    for without, shares in lost_shares_by_removal.items():
+        families = dict.fromkeys(group_of_language[language].family for language in shares if group_of_language[language].family)
         for family in families:
-            own = np.array([share for language, share in shares.items() if groups[language].family == family])
-            others = np.array([share for language, share in shares.items() if groups[language].family not in ("", family)])
+            own = np.array([share for language, share in shares.items() if group_of_language[language].family == family])
+            others = np.array([share for language, share in shares.items() if group_of_language[language].family not in ("", family)])
             if not len(others):
                 continue
             low = high = p = None
@@ -127,45 +130,52 @@ def contrast_families(lost: Mapping[str, Mapping[str, float]], groups: Mapping[s
     return add_q_values(rows)
 
 
-def correlate_sizes(
-    resampled: Mapping[str, Mapping[str, np.ndarray]],
-    lost: Mapping[str, Mapping[str, float]],
-    groups: Mapping[str, LanguageGroup],
+def correlate_losses_with_corpus_size(
+    resampled_shares_by_removal: Mapping[str, Mapping[str, Float[np.ndarray, " resamples"]]],
+    lost_shares_by_removal: Mapping[str, Mapping[str, float]],
+    group_of_language: Mapping[str, LanguageGroup],
     *,
     seed: int = 0,
 ) -> list[SizeTrend]:
     """Returns, for every removal, the rank correlation of the share lost with the size; none for fewer than four languages with a size.
 
-    `resampled` holds the share lost on resampled examples, by removal and language.
+    `resampled_shares_by_removal` holds the share lost on resampled examples, by removal and language.
     """
     random = np.random.Generator(np.random.Philox(seed))
     rows = []
-    for without, shares in lost.items():
-        languages = [language for language in shares if groups[language].size is not None]
-        sizes, values = np.array([groups[language].size for language in languages], float), np.array([shares[name] for name in languages])
+    for without, shares in lost_shares_by_removal.items():
+        languages = [language for language in shares if group_of_language[language].size is not None]
+        sizes, values = (
+            np.array([group_of_language[language].size for language in languages], float),
+            np.array([shares[name] for name in languages]),
+        )
         if len(languages) < FEWEST_LANGUAGES or sizes.std() == 0 or values.std() == 0:
             continue
         observed = float(spearman(values, sizes))
         permuted = spearman(np.tile(values, (PERMUTATIONS, 1)), random.permuted(np.tile(sizes, (PERMUTATIONS, 1)), axis=1))
         p = (1 + int((np.abs(permuted) >= abs(observed) - 1e-12).sum())) / (1 + PERMUTATIONS)
-        draws = np.stack([resampled[without][language] for language in languages], axis=1)
-        rows.append(SizeTrend(without, len(languages), observed, *_resample_correlation(observed, draws, sizes), p))
+        draws = np.stack([resampled_shares_by_removal[without][language] for language in languages], axis=1)
+        rows.append(SizeTrend(without, len(languages), observed, *_interval_of_correlation(observed, draws, sizes), p))
     return add_q_values(rows)
 
 
-def _resample_correlation(observed: float, draws: np.ndarray, sizes: np.ndarray) -> tuple[float | None, float | None]:
-    """Returns the interval of a rank correlation from the shares lost on resampled examples, [resamples, languages].
+def _interval_of_correlation(
+    observed_correlation: float, resampled_shares: Float[np.ndarray, "resamples languages"], corpus_sizes: Float[np.ndarray, " languages"]
+) -> tuple[float | None, float | None]:
+    """Returns the ends of the interval of a rank correlation from the shares lost on resampled examples, [resamples, languages].
 
     A resample in which all languages lose the same has no correlation; with many of them there is no interval.
     """
-    defined = draws[np.isfinite(draws).all(1) & (np.ptp(np.nan_to_num(draws), axis=1) > 0)]
-    if len(defined) < FEWEST_DEFINED * len(draws):
+    defined = resampled_shares[np.isfinite(resampled_shares).all(1) & (np.ptp(np.nan_to_num(resampled_shares), axis=1) > 0)]
+    if len(defined) < FEWEST_DEFINED * len(resampled_shares):
         return None, None
-    low, high = np.quantile(spearman(defined, np.broadcast_to(sizes, defined.shape)), [0.025, 0.975])
-    return min(float(low), observed), max(float(high), observed)
+    low, high = np.quantile(spearman(defined, np.broadcast_to(corpus_sizes, defined.shape)), [0.025, 0.975])
+    return min(float(low), observed_correlation), max(float(high), observed_correlation)
 
 
-def resample_lost_shares(dense: Evaluation, pruned: Evaluation, task: Task, chance: float, *, seed: int = 0) -> np.ndarray:
+def resample_lost_shares(
+    dense: Evaluation, pruned: Evaluation, task: Task, chance: float, *, seed: int = 0
+) -> Float[np.ndarray, " resamples"]:
     """Returns the share of the score above chance that is lost on resampled examples, from the metric's parts of both models."""
     assert task.metric is not None and dense.parts is not None and pruned.parts is not None
     by_model, total = align_seed_counts((dense.parts, pruned.parts), task.metric.total)

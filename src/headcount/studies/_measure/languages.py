@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -33,9 +33,9 @@ from headcount.studies._measure.language_groups import (
     FamilyContrast,
     LanguageGroup,
     SizeTrend,
-    contrast_families,
-    correlate_sizes,
-    read_groups,
+    contrast_language_families,
+    correlate_losses_with_corpus_size,
+    read_language_groups,
     resample_lost_shares,
 )
 from headcount.studies._measure.layers import LAYER, THIRD, group_layers
@@ -66,7 +66,7 @@ class StudiedModel:
     """Whether the model has a new head that only the training after pruning trains."""
 
 
-Evaluations = Mapping[tuple[str, str, str], tuple[Evaluation, Evaluation]]
+EvaluationsByRemoval = Mapping[tuple[str, str, str], tuple[Evaluation, Evaluation]]
 """(model, language, what was removed) → the evaluations of the dense and the pruned model."""
 
 
@@ -155,7 +155,7 @@ class LanguageLosses:
     drops: list[TaskDrop]
 
     @property
-    def sizes(self) -> list[int]:
+    def n_examples_of_columns(self) -> list[int]:
         """The number of examples of every column."""
         n_examples = {(row.model, row.language): row.n_examples for row in self.rows}
         return [n_examples[column] for column in self.columns]
@@ -167,20 +167,20 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
         raise OptionError("tasks names the tasks of this study, the first being that on which heads are chosen; leave task out")
     if study.against == context.model_name:
         raise OptionError(f"against must name another model than {context.model_name}")
-    template = make_template(study, context.seed)
+    template = make_request_template(study, context.seed)
     tuning = replace(template.recipe, epochs=study.fine_tune or None)
     config = {"study": study.name, "tasks": list(study.names), **({"fine-tune": tuning.to_dict()} if study.fine_tune else {})}
-    groups = read_groups(Path(study.groups), study.names) if study.groups else {}
+    groups = read_language_groups(Path(study.groups), study.names) if study.groups else {}
     describe_study_run(context, context.loaded, config)
-    subjects = [_open_subject(study, context, context.model_name, study.names, template, tuning)]
+    subjects = [_open_and_tune_model(study, context, context.model_name, study.names, template, tuning)]
     if study.against is not None:
-        subjects.append(_open_subject(study, context, study.against, study.shared or study.names[:1], template, tuning))
+        subjects.append(_open_and_tune_model(study, context, study.against, study.shared or study.names[:1], template, tuning))
     with context.progress("evaluating", "evaluations") as advance:
-        rows, evaluations = prune_languages(context, subjects, seeds=study.seeds, progress=advance)
+        rows, evaluations = measure_losses_by_language(context, subjects, n_seeds=study.seeds, progress=advance)
     between = compare_languages(evaluations, subjects[0])
-    pairs = [(subjects, rows, evaluations)] if study.against is not None else []
-    pairs += [_measure_pair(study, context, pair, template, tuning) for pair in list_pairs(study, context)]
-    gaps, drops = _compare_pairs(context, pairs)
+    pairs = [MeasuredModelPair(subjects, rows, evaluations)] if study.against is not None else []
+    pairs += [_measure_model_pair(study, context, pair, template, tuning) for pair in list_model_pairs_on_further_tasks(study, context)]
+    gaps, drops = _compare_model_pairs(context, pairs)
     models = [subject.name for subject in subjects]
     request: dict[str, object] = {
         "models": models,
@@ -190,12 +190,12 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
         "tune": tuning.to_dict() if study.fine_tune else None,
     }
     columns = [(subject.name, language) for subject in subjects for language in subject.tasks]
-    contrasts, trends = group_languages(context, subjects[0], groups, rows, evaluations) if groups else ([], [])
+    contrasts, trends = compare_language_groups(context, subjects[0], groups, rows, evaluations) if groups else ([], [])
     return LanguageLosses(models, columns, request, rows, between, gaps, contrasts, trends, groups, drops)
 
 
 @dataclass(frozen=True, slots=True)
-class TaskPair:
+class ModelPairOnTask:
     """A further task, and the two models that are compared on it."""
 
     task: str
@@ -203,7 +203,7 @@ class TaskPair:
     control: str
 
 
-def list_pairs(study: Languages, context: StudyContext) -> list[TaskPair]:
+def list_model_pairs_on_further_tasks(study: Languages, context: StudyContext) -> list[ModelPairOnTask]:
     """Returns the further tasks of a study, each TASK for its own two models, or MODEL=OTHER=TASK.
 
     Raises:
@@ -216,24 +216,30 @@ def list_pairs(study: Languages, context: StudyContext) -> list[TaskPair]:
         if len(models) not in (0, 2) or not all((*models, task)):
             raise OptionError(f"a further task must be TASK or MODEL=OTHER=TASK, with two models to compare; got {text!r}")
         model, control = models or (context.model_name, study.against or "")
-        pairs.append(TaskPair(f"{task}{parenthesis}{options}", model, control))
+        pairs.append(ModelPairOnTask(f"{task}{parenthesis}{options}", model, control))
     return pairs
 
 
-Measured = tuple[Sequence[StudiedModel], Sequence[LossRow], Evaluations]
-"""Two models, what they lose, and the evaluations behind it."""
+class MeasuredModelPair(NamedTuple):
+    """Two models, what they lose, and the evaluations behind it."""
+
+    subjects: Sequence[StudiedModel]
+    rows: Sequence[LossRow]
+    evaluations: EvaluationsByRemoval
 
 
-def _measure_pair(study: Languages, context: StudyContext, pair: TaskPair, template: PruneSpec, tuning: Recipe) -> Measured:
+def _measure_model_pair(
+    study: Languages, context: StudyContext, pair: ModelPairOnTask, template: PruneSpec, tuning: Recipe
+) -> MeasuredModelPair:
     """Returns what the two models of a further task lose, both pruned on that task."""
     alone = replace(study, tasks=(pair.task,), languages=(), shared=(), groups="", against=pair.control, other_tasks=())
-    subjects = [_open_subject(alone, context, name, (pair.task,), template, tuning) for name in (pair.model, pair.control)]
+    subjects = [_open_and_tune_model(alone, context, name, (pair.task,), template, tuning) for name in (pair.model, pair.control)]
     with context.progress(f"evaluating on {pair.task}", "evaluations") as advance:
-        rows, evaluations = prune_languages(context, subjects, seeds=study.seeds, progress=advance)
-    return subjects, rows, evaluations
+        rows, evaluations = measure_losses_by_language(context, subjects, n_seeds=study.seeds, progress=advance)
+    return MeasuredModelPair(subjects, rows, evaluations)
 
 
-def _compare_pairs(context: StudyContext, pairs: Sequence[Measured]) -> tuple[list[ModelGap], list[TaskDrop]]:
+def _compare_model_pairs(context: StudyContext, pairs: Sequence[MeasuredModelPair]) -> tuple[list[ModelGap], list[TaskDrop]]:
     """Returns the differences between the models of every pair, corrected together, and those of pruned heads with the rows behind them."""
     gaps: list[ModelGap] = []
     rows_of: list[tuple[LossRow, LossRow]] = []
@@ -255,21 +261,25 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
     many heads.
     """
     heads, n_report = context.loaded.heads, len(context.task.report)
-    template = make_template(study, context.seed)
+    template = make_request_template(study, context.seed)
     sizes = [None] if template.method.sizing_option and not study.keep else count_levels(study.keep, heads, SHARES)
     requests = [template if size is None else template.resized(size) for size in sizes]
-    by_seed = [replace(request, seed=request.seed + number) for request in requests for number in range(_count_seeds(request, study.seeds))]
+    by_seed = [
+        replace(request, seed=request.seed + number) for request in requests for number in range(_count_needed_seeds(request, study.seeds))
+    ]
     if study.recover is not None:
-        first = by_seed[: _count_seeds(requests[0], study.seeds)]
+        first = by_seed[: _count_needed_seeds(requests[0], study.seeds)]
         by_seed += [replace(each, method=Pruner.parse("random"), budget=Budget(keep=len(heads))) for each in first]
     n_groups = 0 if context.new_head or study.recover is not None else len(group_layers(heads, (THIRD, LAYER)))
     effort = Effort()
     readings = [(context.model_name, study.names), *([] if study.against is None else [(study.against, study.shared or study.names[:1])])]
-    readings += [(model, (pair.task,)) for pair in list_pairs(study, context) for model in (pair.model, pair.control)]
+    readings += [
+        (model, (pair.task,)) for pair in list_model_pairs_on_further_tasks(study, context) for model in (pair.model, pair.control)
+    ]
     for model, languages in readings:
         effort += estimate_requests(context, by_seed, subject=f"{model}, {languages[0]}")
         for language in languages:
-            n_rows = _count_rows(study, language) or n_report
+            n_rows = _count_lines_of_file(study, language) or n_report
             n_examples = min(n_rows, context.limit or n_rows)
             effort += Effort(shared={("layers", model, language): Effort(passes=(1 + n_groups) * n_examples)})
             effort += Effort(shared={("heads", model, language, request): Effort(passes=n_examples) for request in by_seed})
@@ -279,44 +289,48 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
     return effort
 
 
-def _count_rows(study: Languages, language: str) -> int:
-    """Returns how many lines the file of a language after the first has; 0 for a named task."""
+def _count_lines_of_file(study: Languages, language: str) -> int | None:
+    """Returns how many lines the file of a language after the first has; None for the first and for a named task."""
     if language == study.names[0] or not study.files:
-        return 0
+        return None
     with Path(study.files[language]).open("rb") as file:
         return sum(1 for _ in file)
 
 
-def make_template(study: Languages, seed: int) -> PruneSpec:
+def make_request_template(study: Languages, seed: int) -> PruneSpec:
     """Returns the request that those of all sizes and seeds differ from."""
     pruner, recipe = Pruner.parse(study.method), Recipe(rate=study.rate, train_batch=study.train_batch)
     size = None if pruner.sizing_option else 1
     return PruneSpec.of(pruner, size, repair=study.repair, recover=study.recover, recipe=recipe, seed=seed)
 
 
-def _count_seeds(request: PruneSpec, seeds: int) -> int:
-    return seeds if request.method.info.draws or request.method.info.trains or request.recover is not None else 1
+def _count_needed_seeds(request: PruneSpec, n_seeds: int) -> int:
+    return n_seeds if request.method.info.draws or request.method.info.trains or request.recover is not None else 1
 
 
-def check_languages(study: Languages, context: StudyContext) -> None:
+def check_language_inputs(study: Languages, context: StudyContext) -> None:
     """Raises an error where a file or task of a language, or a file of groups, cannot be read, or the other model is of another kind."""
     for name, file in study.files.items():
         if not Path(file).is_file():
             raise DataError(f"{file}, the file of language {name}, does not exist; name a file of the task as NAME=FILE")
     for name in study.names:
-        open_language(study, context, context.loaded, name)
+        open_task_of_language(study, context, context.loaded, name)
     if study.groups:
-        read_groups(Path(study.groups), study.names)
+        read_language_groups(Path(study.groups), study.names)
     if study.against is not None:
         check_same_kinds(context, study.against)
-    for pair in list_pairs(study, context):
+    for pair in list_model_pairs_on_further_tasks(study, context):
         for model in (pair.model, pair.control):
             loaded = context.loaded if model == context.model_name else context.sources.load_model(model)
             context.sources.open_task(loaded, pair.task)
 
 
-def group_languages(
-    context: StudyContext, subject: StudiedModel, groups: Mapping[str, LanguageGroup], rows: Sequence[LossRow], evaluations: Evaluations
+def compare_language_groups(
+    context: StudyContext,
+    subject: StudiedModel,
+    group_of_language: Mapping[str, LanguageGroup],
+    rows: Sequence[LossRow],
+    evaluations: EvaluationsByRemoval,
 ) -> tuple[list[FamilyContrast], list[SizeTrend]]:
     """Returns the contrasts between families and the rank correlations with size, of the share that a model loses."""
     lost: dict[str, dict[str, float]] = {}
@@ -329,38 +343,42 @@ def group_languages(
         lost.setdefault(row.without, {})[row.language] = share
         draws = resample_lost_shares(dense, pruned, subject.tasks[row.language], chance, seed=context.seed)
         resampled.setdefault(row.without, {})[row.language] = draws
-    return contrast_families(lost, groups), correlate_sizes(resampled, lost, groups, seed=context.seed)
+    return contrast_language_families(lost, group_of_language), correlate_losses_with_corpus_size(
+        resampled, lost, group_of_language, seed=context.seed
+    )
 
 
-def _open_subject(
-    study: Languages, context: StudyContext, name: str, tasks: Sequence[str], template: PruneSpec, tuning: Recipe
+def _open_and_tune_model(
+    study: Languages, context: StudyContext, model_name: str, languages: Sequence[str], template: PruneSpec, tuning: Recipe
 ) -> StudiedModel:
     """Opens a model with its task in each language, after training it if the study fine-tunes."""
-    loaded = context.loaded if name == context.model_name else context.sources.load_model(name)
+    loaded = context.loaded if model_name == context.model_name else context.sources.load_model(model_name)
     has_new_head = CLASSIFIER not in type(unwrap(loaded.model)).__name__
     if study.fine_tune or study.recover is not None:
         labels = study.labels or (LABELS if study.names[0].startswith("demo/entailment") else ())
         has_new_head = (has_new_head and bool(labels)) or (context.new_head and loaded is context.loaded)
-        loaded = load_with_head(context, name, labels)
+        loaded = load_with_head(context, model_name, labels)
     if study.fine_tune:
         options = parse_name_value_pairs(study.tune_option, "tune_option")
-        loaded = train_model(context, loaded, open_language(study, context, loaded, study.names[0], options), tuning)
+        loaded = train_model(context, loaded, open_task_of_language(study, context, loaded, study.names[0], options), tuning)
     requests = [template]
     if study.keep or not template.method.sizing_option:
         requests = [template.resized(keep) for keep in count_levels(study.keep, loaded.heads, SHARES)]
     for request in requests:
         check_request(request, loaded.model, loaded.heads)
-    languages = open_languages(study, context, loaded, tasks)
-    return StudiedModel(name, loaded, languages, requests, is_untrained=has_new_head and not study.fine_tune and study.recover is not None)
+    tasks = open_tasks_of_languages(study, context, loaded, languages)
+    return StudiedModel(
+        model_name, loaded, tasks, requests, is_untrained=has_new_head and not study.fine_tune and study.recover is not None
+    )
 
 
-def open_languages(study: Languages, context: StudyContext, loaded: LoadedModel, languages: Sequence[str]) -> dict[str, Task]:
+def open_tasks_of_languages(study: Languages, context: StudyContext, loaded: LoadedModel, languages: Sequence[str]) -> dict[str, Task]:
     """Returns the task of each language.
 
     Nothing is chosen on a language after the first, so that the report split of its file is the whole file; what is calibrated and selected
     is on the first.
     """
-    first, *others = ((language, open_language(study, context, loaded, language)) for language in languages)
+    first, *others = ((language, open_task_of_language(study, context, loaded, language)) for language in languages)
     tasks = dict([first, *others])
     for language, task in others if study.files else ():
         examples = [example for split in SPLITS for example in task.split(split)]
@@ -368,30 +386,30 @@ def open_languages(study: Languages, context: StudyContext, loaded: LoadedModel,
     return tasks
 
 
-def open_language(
-    study: Languages, context: StudyContext, loaded: LoadedModel, language: str, options: Mapping[str, str] | None = None
+def open_task_of_language(
+    study: Languages, context: StudyContext, loaded: LoadedModel, language: str, task_options: Mapping[str, str] | None = None
 ) -> Task:
     """Returns the task of a language: the named task, or that of the caller on the file of the language.
 
     The first file is held out where the caller named data for training and data for evaluation, so that the former train; else it is divided.
     """
     if study.tasks:
-        return context.sources.open_task(loaded, language, options)
+        return context.sources.open_task(loaded, language, task_options)
     is_first = language == study.names[0]
-    task = context.sources.open_task(loaded, None, options, file=Path(study.files[language]), keeps_train=is_first)
+    task = context.sources.open_task(loaded, None, task_options, file=Path(study.files[language]), keeps_train=is_first)
     return replace(task, name=f"{task.name} {language}")
 
 
-def prune_languages(
-    context: StudyContext, subjects: Sequence[StudiedModel], *, seeds: int = 1, progress: Progress | None = None
-) -> tuple[list[LossRow], Evaluations]:
+def measure_losses_by_language(
+    context: StudyContext, subjects: Sequence[StudiedModel], *, n_seeds: int = 1, progress: Progress | None = None
+) -> tuple[list[LossRow], EvaluationsByRemoval]:
     """Returns a row for every model, language and block of layers or number of heads, and the evaluations behind them."""
     evaluations: dict[tuple[str, str, str], tuple[Evaluation, Evaluation]] = {}
     rows: list[LossRow] = []
     for subject in subjects:
         admit_model(context.run, subject.loaded.model)
         chances = {language: chance_of(subject.loaded.model, task, context.limit) for language, task in subject.tasks.items()}
-        for language, removal, dense, pruned, untrained in _evaluate_removals(context, subject, seeds, progress):
+        for language, removal, dense, pruned, untrained in _evaluate_removals(context, subject, n_seeds, progress):
             evaluations[subject.name, language, removal.name] = dense, pruned
             task = subject.tasks[language]
             drop = measure_drop(dense, pruned, task, seed=context.seed)
@@ -413,10 +431,18 @@ class Removal:
     heads: Sequence[Head] = ()
 
 
-def _evaluate_removals(
-    context: StudyContext, subject: StudiedModel, seeds: int, progress: Progress | None
-) -> Iterator[tuple[str, Removal, Evaluation, Evaluation, Evaluation]]:
-    """Yields language, removal, and the evaluations of the dense model, the pruned model, and the dense model before any training.
+class EvaluatedRemoval(NamedTuple):
+    """A removal in one language: the dense model after the same training, the pruned one, and the dense one before any training."""
+
+    language: str
+    removal: Removal
+    dense: Evaluation
+    pruned: Evaluation
+    untrained: Evaluation
+
+
+def _evaluate_removals(context: StudyContext, subject: StudiedModel, n_seeds: int, progress: Progress | None) -> Iterator[EvaluatedRemoval]:
+    """Yields every removal in every language.
 
     Pruned models choose their heads on the first task. Where they are trained, no layers are removed: that would be another, untrained model.
     """
@@ -428,7 +454,7 @@ def _evaluate_removals(
     pruning = Pruning(run, model, next(iter(subject.tasks.values())), limit=context.limit, command=context.command)
     device, trained = next(model.parameters()).device, []
     for request in subject.requests:
-        by_seed = [replace(request, seed=request.seed + number) for number in range(_count_seeds(request, seeds))]
+        by_seed = [replace(request, seed=request.seed + number) for number in range(_count_needed_seeds(request, n_seeds))]
         models = tuple(pruning.make_model(each)[1].to(device).eval() for each in by_seed)
         if request.recover is not None and not trained:  # the dense model after the same training
             dense_requests = [replace(each, method=Pruner.parse("random"), budget=Budget(keep=n_heads)) for each in by_seed]
@@ -447,10 +473,10 @@ def _evaluate_removals(
             n_finished += 1
             if progress is not None:
                 progress(n_finished, total)
-            yield language, removal, dense_tuned, pruned, dense
+            yield EvaluatedRemoval(language, removal, dense_tuned, pruned, dense)
 
 
-def compare_languages(evaluations: Evaluations, subject: StudiedModel) -> list[LanguageGap]:
+def compare_languages(evaluations: EvaluationsByRemoval, subject: StudiedModel) -> list[LanguageGap]:
     """Returns, by removal, the rise of the loss in each further language minus that in the first: different examples, so Welch's t."""
     first, *others = subject.tasks
     removals = [removal for model, language, removal in evaluations if (model, language) == (subject.name, first)]
@@ -469,7 +495,7 @@ def compare_languages(evaluations: Evaluations, subject: StudiedModel) -> list[L
 
 
 def compare_models(
-    evaluations: Evaluations, first: StudiedModel, second: StudiedModel, *, limit: int | None = None, seed: int = 0
+    evaluations: EvaluationsByRemoval, first: StudiedModel, second: StudiedModel, *, limit: int | None = None, seed: int = 0
 ) -> list[ModelGap]:
     """Returns the share of its score above chance that the first model loses minus that of the second, in every language that both read.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from torch import nn
@@ -39,7 +40,7 @@ def group_layers(heads: HeadMap, kinds: Sequence[str] = (THIRD, LAYER, CONSECUTI
     for stack in dict.fromkeys(block.stack for block in heads.blocks):
         blocks = sorted((block for block in heads.blocks if block.stack == stack and block.n_heads), key=lambda block: block.layer)
         for kind in kinds:
-            for name, part in _split_stack(kind, blocks):
+            for name, part in _group_blocks_of_stack(kind, blocks):
                 layers = tuple(block.layer for block in part)
                 addresses = "+".join([part[0].name, *(f"L{layer}" for layer in layers[1:])])
                 title = f"{name} ({addresses})" if name else addresses
@@ -47,16 +48,16 @@ def group_layers(heads: HeadMap, kinds: Sequence[str] = (THIRD, LAYER, CONSECUTI
     return groups
 
 
-def _split_stack(kind: str, blocks: list[AttentionBlock]) -> list[tuple[str, list[AttentionBlock]]]:
+def _group_blocks_of_stack(group_kind: str, blocks: list[AttentionBlock]) -> list[tuple[str, list[AttentionBlock]]]:
     depth, half = len(blocks), len(blocks) // 2
-    if kind == LAYER:
+    if group_kind == LAYER:
         return [("", [block]) for block in blocks]
-    if kind == THIRD:
+    if group_kind == THIRD:
         if depth < 3:
             return []
         side = round(depth / 3)  # bottom and top are of one size, so that they can be compared
         return [("bottom", blocks[:side]), ("middle", blocks[side : depth - side]), ("top", blocks[depth - side :])]
-    if kind == CONSECUTIVE:
+    if group_kind == CONSECUTIVE:
         return [("", [blocks[i], blocks[i + 1]]) for i in range(depth - 1)] if depth > 2 else []
     return [("", [blocks[i], blocks[i + half]]) for i in range(depth - half)] if half > 1 else []
 
@@ -105,7 +106,15 @@ class LayerPairRow:
     p: float | None
 
 
-def remove_layers(
+class LayerRemovals(NamedTuple):
+    """The evaluation of the dense model, a row for every group of layers, and rows of consecutive against spread-out pairs by stack."""
+
+    dense: Evaluation
+    groups: list[GroupRow]
+    pairs: list[LayerPairRow]
+
+
+def evaluate_layer_removals(
     model: nn.Module,
     task: Task,
     *,
@@ -115,8 +124,8 @@ def remove_layers(
     seed: int = 0,
     limit: int | None = None,
     batch_size: int | None = None,
-) -> tuple[Evaluation, list[GroupRow], list[LayerPairRow]]:
-    """Returns the evaluation of the dense model, a row for every group of layers, and rows of consecutive against spread-out pairs by stack."""
+) -> LayerRemovals:
+    """Evaluates the model as it is, and without the heads of every group of layers."""
     groups = group_layers(HeadMap.of(model))
     means = means_for(model, task, ablation, limit)
     dense = evaluate_without(run, "dense", model, task, (), limit=limit, batch_size=batch_size)
@@ -134,14 +143,14 @@ def remove_layers(
         drop = measure_drop(dense, pruned, task, seed=seed)
         share = share_left(dense, pruned, task, chance, seed=seed)
         rows.append(GroupRow(group, pruned.loss, pruned.value, drop, share, drop.score.p))
-    return dense, add_q_values(rows), _compare_pairs(groups, evaluations, dense)
+    return LayerRemovals(dense, add_q_values(rows), _compare_consecutive_with_spread_pairs(groups, evaluations, dense))
 
 
-def _compare_pairs(
-    groups: Sequence[LayerGroup], evaluations: Mapping[tuple[str, str], Evaluation], dense: Evaluation
+def _compare_consecutive_with_spread_pairs(
+    groups: Sequence[LayerGroup], evaluations_by_kind_and_name: Mapping[tuple[str, str], Evaluation], dense: Evaluation
 ) -> list[LayerPairRow]:
     """Returns, by stack, the mean rise of the loss and the mean excess of consecutive minus spread-out pairs, paired over examples."""
-    rise = {(group.kind, group.name): evaluations[group.kind, group.name].losses - dense.losses for group in groups}
+    rise = {(group.kind, group.name): evaluations_by_kind_and_name[group.kind, group.name].losses - dense.losses for group in groups}
     of_layer = {(group.stack, group.layers[0]): rise[group.kind, group.name] for group in groups if group.kind == LAYER}
     rows = []
     for stack in dict.fromkeys(group.stack for group in groups):
@@ -160,11 +169,11 @@ def _compare_pairs(
     return rows
 
 
-def measure_layers(context: StudyContext, ablation: Ablation) -> tuple[Evaluation, list[GroupRow], list[LayerPairRow]]:
-    """Returns what `remove_layers` measures on the model and task of a study."""
+def measure_layer_removals(context: StudyContext, ablation: Ablation) -> LayerRemovals:
+    """Returns what `evaluate_layer_removals` measures on the model and task of a study."""
     task = context.task
     with context.progress("removing layers", "groups") as advance:
-        return remove_layers(
+        return evaluate_layer_removals(
             context.loaded.model,
             task,
             ablation=ablation,

@@ -55,7 +55,7 @@ class PenaltyRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExactRow(DifferenceRow):
+class ExactCountRow(DifferenceRow):
     """A method that takes a number of heads, at the mean number that λ left: its score, that of λ, and the first minus the second (`change`)."""
 
     penalty: float
@@ -73,10 +73,10 @@ class Sweep:
     dense: Evaluation
     n_free: int
     rows: list[PenaltyRow]
-    exact: list[ExactRow]
+    exact: list[ExactCountRow]
 
 
-def build_requests(study: PenaltySweep, first_seed: int) -> dict[float, list[PruneSpec]]:
+def build_requests_by_penalty(study: PenaltySweep, first_seed: int) -> dict[float, list[PruneSpec]]:
     """Returns the requests of every λ, smallest first.
 
     Raises:
@@ -97,7 +97,7 @@ def build_requests(study: PenaltySweep, first_seed: int) -> dict[float, list[Pru
 
 def estimate_sweep(study: PenaltySweep, context: StudyContext) -> Effort:
     """Returns the evaluations and training steps of all models, those of the method with an exact number too."""
-    specs = [spec for of_penalty in build_requests(study, context.seed).values() for spec in of_penalty]
+    specs = [spec for of_penalty in build_requests_by_penalty(study, context.seed).values() for spec in of_penalty]
     effort = estimate_requests(context, specs)
     if not study.exact:
         return effort
@@ -107,7 +107,7 @@ def estimate_sweep(study: PenaltySweep, context: StudyContext) -> Effort:
 
 def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
     """Trains the gates of every λ and seed, and then the method with an exact number of heads, if there is one."""
-    requests = build_requests(study, context.seed)
+    requests = build_requests_by_penalty(study, context.seed)
     describe_study_run(context, context.loaded, {"study": study.name, "penalties": list(requests), "seeds": study.seeds})
     pruning = make_pruning(context)
     specs = [spec for of_penalty in requests.values() for spec in of_penalty]
@@ -127,7 +127,7 @@ def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
         rows.append(
             PenaltyRow(penalty, counts, mean_survivors_by_kind(free, point.survivors), point.scores.steps, point.mean, point.change)
         )
-    exact = _train_exact_counts(study, context, pruning, points, rows) if study.exact else []
+    exact = _compare_with_exact_counts(study, context, pruning, points, rows) if study.exact else []
     return Sweep(dense, sum(block.n_heads for block in free), add_q_values(rows), add_q_values(exact))
 
 
@@ -143,9 +143,9 @@ def _train_gates(context: StudyContext, pruning: Pruning, specs: Sequence[PruneS
             raise error
 
 
-def _train_exact_counts(
-    study: PenaltySweep, context: StudyContext, pruning: Pruning, points: Mapping[float, GridPoint], rows: Sequence[PenaltyRow]
-) -> list[ExactRow]:
+def _compare_with_exact_counts(
+    study: PenaltySweep, context: StudyContext, pruning: Pruning, points_by_penalty: Mapping[float, GridPoint], rows: Sequence[PenaltyRow]
+) -> list[ExactCountRow]:
     recipe = Recipe(steps=study.steps, rate=study.rate, train_batch=study.train_batch)
     seeds = range(context.seed, context.seed + study.seeds)
     sizes = {row.penalty: max(1, round(row.mean_kept)) for row in rows if row.change is not None}
@@ -159,15 +159,15 @@ def _train_exact_counts(
     exact = []
     for penalty, size in sizes.items():
         point = by_size[size]
-        change = grid.compare(point, points[penalty], seed=context.seed)
+        change = grid.compare(point, points_by_penalty[penalty], seed=context.seed)
         exact.append(
-            ExactRow(
+            ExactCountRow(
                 penalty=penalty,
                 n_kept=size,
                 method=point.method,
                 score=point.mean,
                 against_dense=point.change,
-                score_of_penalty=points[penalty].mean,
+                score_of_penalty=points_by_penalty[penalty].mean,
                 change=change,
             )
         )

@@ -60,13 +60,13 @@ class Transfer:
     rows: list[TransferRow]
     tests: list[TransferTest]
 
-    def to_dicts(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Returns rows, tests and heads as plain data."""
         removed = {str(keep): {name: list(heads) for name, heads in choices.items()} for keep, choices in self.removed.items()}
         return {"rows": [row.to_dict() for row in self.rows], "tests": [test.to_dict() for test in self.tests], "removed": removed}
 
 
-def make_template(study: PlanTransfer, seed: int) -> PruneSpec:
+def make_request_template(study: PlanTransfer, seed: int) -> PruneSpec:
     """Returns the request that all others differ from."""
     recipe = Recipe(rate=study.rate, train_batch=study.train_batch)
     return PruneSpec.of(study.method, Budget(keep=1), repair=study.repair, recover=study.recover, recipe=recipe, seed=seed)
@@ -77,14 +77,14 @@ def estimate_effort(study: PlanTransfer, context: StudyContext) -> Effort:
     n_train, n_report = len(context.task.calibration), len(context.task.report)
     n_trained = 0 if study.recover is None else len(study.keep) * 3 * study.seeds
     n_models = len(study.keep) * (1 + 3 * study.seeds) + 2
-    steps = 0 if study.recover is None else make_template(study, 0).recipe.with_length(study.recover).n_steps(n_train)
+    steps = 0 if study.recover is None else make_request_template(study, 0).recipe.with_length(study.recover).n_steps(n_train)
     return Effort(
         passes=n_models * min(n_report, context.limit or n_report) + 6 * min(n_train, 512),
         steps=steps * n_trained * study.train_batch / STEP_BATCH,
     )
 
 
-def measure_transfer(study: PlanTransfer, context: StudyContext) -> Transfer:
+def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> Transfer:
     """Chooses heads on the other task and on the task of the study, and compares both on the latter.
 
     Raises:
@@ -98,7 +98,7 @@ def measure_transfer(study: PlanTransfer, context: StudyContext) -> Transfer:
     loaded = context.loaded
     other = context.sources.load_model(study.other_model, as_configured=True) if study.other_model else loaded
     other_task = context.sources.open_task(other, study.other_task)
-    template, seed = make_template(study, context.seed), context.seed
+    template, seed = make_request_template(study, context.seed), context.seed
     sizes = sorted({count_heads(keep, len(loaded.heads)) for keep in study.keep}, reverse=True)
     admit_model(context.required_run, other.model)
     choosing = replace(template, repair=False, recover=None)
@@ -116,7 +116,7 @@ def measure_transfer(study: PlanTransfer, context: StudyContext) -> Transfer:
         specs += [replace(request, seed=seed + number) for number in range(n_seeds)]
     grid = run_grid(context, make_pruning(context), specs)
     points = {key: grid.find(request) for key, request in requests.items()}
-    rows = [_make_row(grid, points, keep, choice, seed) for keep, choice in points]
+    rows = [_make_transfer_row(grid, points, keep, choice, seed) for keep, choice in points]
     tests = [
         TransferTest(n_kept=keep, control=control, change=grid.compare(points[keep, TRANSFERRED], points[keep, control], seed=seed))
         for keep in sizes
@@ -126,14 +126,16 @@ def measure_transfer(study: PlanTransfer, context: StudyContext) -> Transfer:
     return Transfer(grid.dense, other_task.name, removed, rows, add_q_values(tests))
 
 
-def _make_row(grid: Grid, points: Mapping[tuple[int, str], GridPoint], keep: int, choice: str, seed: int) -> TransferRow:
-    point, own, random = (points[keep, name] for name in (choice, OWN, RANDOM))
+def _make_transfer_row(
+    grid: Grid, points_by_size_and_choice: Mapping[tuple[int, str], GridPoint], n_kept: int, choice: str, seed: int
+) -> TransferRow:
+    point, own, random = (points_by_size_and_choice[n_kept, name] for name in (choice, OWN, RANDOM))
     heads = frozenset(grid.heads)
     own_removed = heads - own.survivors[0]
     n_shared = sum(len(own_removed - survivors) for survivors in point.survivors) / len(point.survivors)
     n_removed = len(heads) - point.n_kept
     return TransferRow(
-        n_kept=keep,
+        n_kept=n_kept,
         choice=choice,
         scores=point.scores,
         n_shared=n_shared,

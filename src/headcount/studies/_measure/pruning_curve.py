@@ -33,7 +33,7 @@ RANDOM = "random"
 
 
 @dataclass(frozen=True, slots=True)
-class Curves:
+class PruningCurves:
     """The dense model of every task by its label, a row for every method and size, and one for every pair of methods."""
 
     dense: Mapping[str, Evaluation]
@@ -42,7 +42,7 @@ class Curves:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ModelAndTask:
     """A model and a task that are pruned, by methods over all kinds of attention or each of them alone; `label` names them in tables."""
 
     label: str
@@ -52,7 +52,7 @@ class Series:
 
 def build_requests(study: PrunedModels, context: StudyContext) -> list[PruneSpec]:
     """Returns the requests of all models of a study."""
-    return build_specs(study, context.loaded.heads, study.kinds, first_seed=context.seed)
+    return build_requests_of_kinds(study, context.loaded.heads, study.kinds, first_seed=context.seed)
 
 
 def check_requests(study: PrunedModels, context: StudyContext) -> None:
@@ -61,24 +61,26 @@ def check_requests(study: PrunedModels, context: StudyContext) -> None:
         check_request(spec, context.loaded.model, context.loaded.heads)
 
 
-def all_train_weights(methods: Iterable[str]) -> bool:
+def all_train_weights(pruner_names: Iterable[str]) -> bool:
     """Whether every one of these pruners trains the weights of its model."""
-    return all(pruner.info.trains == "weights" for pruner in Pruner.parse_grid(methods))
+    return all(pruner.info.trains == "weights" for pruner in Pruner.parse_grid(pruner_names))
 
 
-def build_specs(study: PrunedModels, heads: HeadMap, kinds: Sequence[str], *, first_seed: int) -> list[PruneSpec]:
+def build_requests_of_kinds(study: PrunedModels, heads: HeadMap, attention_kinds: Sequence[str], *, first_seed: int) -> list[PruneSpec]:
     """Returns the requests of all models of a study that lose heads of some kinds of attention, or of all where none is named."""
-    n_free = sum(block.n_heads for block in heads.blocks if not kinds or block.kind in kinds)
-    keeps = count_levels(study.keep, heads, LEVELS) if not kinds else count_kind_levels(study.keep, n_free)
+    n_free = sum(block.n_heads for block in heads.blocks if not attention_kinds or block.kind in attention_kinds)
+    keeps = count_levels(study.keep, heads, LEVELS) if not attention_kinds else list_kept_counts_of_kinds(study.keep, n_free)
     recipe = Recipe(steps=study.steps, rate=study.rate, train_batch=study.train_batch)
-    template = PruneSpec.of(RANDOM, Budget(keep=1), kinds=kinds, repair=study.repair, recover=study.recover, recipe=recipe, seed=first_seed)
+    template = PruneSpec.of(
+        RANDOM, Budget(keep=1), kinds=attention_kinds, repair=study.repair, recover=study.recover, recipe=recipe, seed=first_seed
+    )
     return build_grid(study.methods, keeps, study.seeds, template, first_seed=first_seed)
 
 
-def count_kind_levels(keeps: Sequence[int | float | str], n_heads: int) -> list[int]:
+def list_kept_counts_of_kinds(counts_or_shares: Sequence[int | float | str], n_heads_of_kinds: int) -> list[int]:
     """Returns how many heads of some kinds of attention stay at each level, most first."""
-    sizes = keeps or [f"{round(100 * share)}%" for share in LEVELS]
-    return sorted({max(1, Budget(keep=size).heads(n_heads)) for size in sizes}, reverse=True)
+    sizes = counts_or_shares or [f"{round(100 * share)}%" for share in LEVELS]
+    return sorted({max(1, Budget(keep=size).heads(n_heads_of_kinds)) for size in sizes}, reverse=True)
 
 
 def estimate_effort(study: PrunedModels, context: StudyContext) -> Effort:
@@ -89,39 +91,39 @@ def estimate_effort(study: PrunedModels, context: StudyContext) -> Effort:
 def estimate_curves(study: PruningCurve, context: StudyContext) -> Effort:
     """Returns the work of all models of a study, of every kind of attention and every task; those of other models as if they had as many heads."""
     effort, heads = Effort(), context.loaded.heads
-    for kinds in list_kinds(study, heads):
-        specs = build_specs(study, heads, kinds, first_seed=context.seed)
+    for kinds in list_attention_kind_groups(study, heads):
+        specs = build_requests_of_kinds(study, heads, kinds, first_seed=context.seed)
         for subject in ("", *study.other_tasks):
             effort += estimate_requests(context, specs, subject=subject)
     return effort
 
 
-def list_kinds(study: PruningCurve, heads: HeadMap) -> list[tuple[str, ...]]:
+def list_attention_kind_groups(study: PruningCurve, heads: HeadMap) -> list[tuple[str, ...]]:
     """Returns the kinds of attention that lose heads in each grid of a study."""
     if not study.each_kind:
         return [study.kinds]
     return [(kind,) for kind in dict.fromkeys(block.kind for block in heads.blocks) if not study.kinds or kind in study.kinds]
 
 
-def open_series(study: PruningCurve, context: StudyContext) -> list[Series]:
+def open_models_and_tasks(study: PruningCurve, context: StudyContext) -> list[ModelAndTask]:
     """Returns the model and task of a study, and those that `other_tasks` names as TASK or MODEL=TASK."""
-    series = [Series(context.task.name, context.loaded, context.task)]
+    series = [ModelAndTask(context.task.name, context.loaded, context.task)]
     for text in study.other_tasks:
         model, separator, task = text.partition("=")
         if not separator or "(" in model:  # an equals sign within parentheses belongs to an option of the task
-            series.append(Series(text, context.loaded, context.sources.open_task(context.loaded, text)))
+            series.append(ModelAndTask(text, context.loaded, context.sources.open_task(context.loaded, text)))
         else:
             loaded = context.sources.load_model(model)
-            series.append(Series(f"{task} ({model})", loaded, context.sources.open_task(loaded, task)))
+            series.append(ModelAndTask(f"{task} ({model})", loaded, context.sources.open_task(loaded, task)))
     return series
 
 
-def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
+def measure_pruning_curves(study: PruningCurve, context: StudyContext) -> PruningCurves:
     """Prunes the model of a study by every method to every size on every task, and compares the results.
 
     With several tasks each row has the share of its dense model's score above chance, as the scores themselves cannot be compared.
     """
-    all_series = open_series(study, context)
+    all_series = open_models_and_tasks(study, context)
     describe_study_run(context, context.loaded, {"study": study.name, "methods": list(study.methods), "seeds": study.seeds})
     dense: dict[str, Evaluation] = {}
     rows: list[MethodRow] = []
@@ -129,8 +131,8 @@ def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
     for series in all_series:
         admit_model(context.run, series.loaded.model)
         pruning = Pruning(context.required_run, series.loaded.model, series.task, limit=context.limit, command=context.command)
-        for kinds in list_kinds(study, series.loaded.heads):
-            specs = build_specs(study, series.loaded.heads, kinds, first_seed=context.seed)
+        for kinds in list_attention_kind_groups(study, series.loaded.heads):
+            specs = build_requests_of_kinds(study, series.loaded.heads, kinds, first_seed=context.seed)
             grid = run_grid(context, pruning, specs, keep_models=study.keep_models)
             dense[series.label] = grid.dense
             measure_share = None
@@ -140,4 +142,4 @@ def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
             summary = summarise_methods(grid, kinds, seed=context.seed, measure_share=measure_share)
             rows += [replace(row, task=series.label) for row in summary]
             pairs += [replace(row, task=series.label) for row in compare_methods(grid, kinds, seed=context.seed)]
-    return Curves(dense, add_q_values(rows), add_q_values(pairs))
+    return PruningCurves(dense, add_q_values(rows), add_q_values(pairs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -62,18 +63,18 @@ class RareWordResult:
     chance: tuple[float, ...]
 
 
-def measure_rare_words(context: StudyContext, study: str, frequent: int, sentences: int | None) -> RareWordResult:
+def measure_rare_words(context: StudyContext, study_name: str, n_frequent: int, max_sentences: int | None) -> RareWordResult:
     """Measures where the heads of a study's model attend by the frequency of tokens.
 
     Raises:
         DataError: no sentence has a token outside the most frequent ones.
     """
     loaded = context.loaded
-    describe_study_run(context, loaded, {"study": study, "frequent": frequent, "limit": context.limit})
+    describe_study_run(context, loaded, {"study": study_name, "frequent": n_frequent, "limit": context.limit})
     task = context.task if context.sources.task_name else None
-    corpus = open_study_corpus(context, loaded, task, sentences)
-    rare = [Rare(number, frequent=frequent) for number in ("1", "2")]
-    ranks = [FrequencyRank(rank, frequent=frequent) for rank in range(1, N_RANKS + 1)]
+    corpus = open_study_corpus(context, loaded, task, max_sentences)
+    rare = [Rare(number, frequent=n_frequent) for number in ("1", "2")]
+    ranks = [FrequencyRank(rank, frequent=n_frequent) for rank in range(1, N_RANKS + 1)]
     spec = RoleSpec((*rare, *ranks), batch_size=context.batch_size, seed=context.seed, swaps=0)
     with context.progress("testing roles") as advance:
         table = roles_into(context.run, loaded.model, corpus, spec, progress=advance)
@@ -82,18 +83,26 @@ def measure_rare_words(context: StudyContext, study: str, frequent: int, sentenc
     }
     if not best:
         raise DataError(
-            f"too few sentences have a token outside the {frequent} most frequent of this text ({len(corpus.token_counts)} different tokens); "
+            f"too few sentences have a token outside the {n_frequent} most frequent of this text ({len(corpus.token_counts)} different tokens); "
             "use a larger text, or a smaller number of frequent tokens"
         )
-    return RareWordResult(table, best, *_shares_by_rank(table, [str(rank) for rank in ranks]))
+    shares = _tabulate_shares_by_frequency_rank(table, [str(rank) for rank in ranks])
+    return RareWordResult(table, best, shares.of_heads, shares.of_random_key)
 
 
-def _shares_by_rank(table: RoleTable, ranks: Sequence[str]) -> tuple[dict[Head, tuple[float, ...]], tuple[float, ...]]:
+class RankShares(NamedTuple):
+    """The shares of queries by frequency rank of every head, and those of a random key."""
+
+    of_heads: dict[Head, tuple[float, ...]]
+    of_random_key: tuple[float, ...]
+
+
+def _tabulate_shares_by_frequency_rank(table: RoleTable, rank_role_names: Sequence[str]) -> RankShares:
     """Returns the share of queries by frequency rank of every head, and of a random key."""
     rows = {(row.head, row.role): row for row in table}
     shares, chances = {}, []
     for head in table.heads:
-        of_head = [rows.get((head, rank)) for rank in ranks]
+        of_head = [rows.get((head, role)) for role in rank_role_names]
         if of_head[0] is None:
             continue
         n_queries = of_head[0].n_tokens
@@ -103,4 +112,4 @@ def _shares_by_rank(table: RoleTable, ranks: Sequence[str]) -> tuple[dict[Head, 
         shares[head] = (*hits, max(0.0, 1 - sum(hits)))
         chances.append((*random_hits, max(0.0, 1 - sum(random_hits))))
     means = tuple(sum(column) / len(chances) for column in zip(*chances, strict=True))
-    return shares, means
+    return RankShares(shares, means)

@@ -9,7 +9,7 @@ from headcount.core.heads import Head
 from headcount.core.role_table import MARGIN, RoleTable
 from headcount.core.stats.corrected_rows import add_q_values
 from headcount.studies._base import StudyContext
-from headcount.studies._measure.role_tables import measure_table
+from headcount.studies._measure.role_tables import measure_role_table
 
 SYNTAX, BACK = "syntax:", "-of"
 DIRECTIONS = {False: "dependent → governor", True: "governor → dependent"}
@@ -39,21 +39,21 @@ class RelationRow:
         return self.accuracy >= self.baseline + MARGIN
 
 
-def measure_relations(context: StudyContext, study: str, sentences: int | None) -> list[RelationRow]:
+def measure_relations(context: StudyContext, study_name: str, max_sentences: int | None) -> list[RelationRow]:
     """Measures the best head of every relation of the text of a study.
 
     Raises:
         DataError: the text has no dependency trees, or no relation occurs in both halves of it.
     """
-    table = measure_table(context, study, "voita2019", sentences)
-    rows = list_relations(table)
+    table = measure_role_table(context, study_name, "voita2019", max_sentences)
+    rows = list_best_heads_by_relation(table)
     if not rows:
         reason = table.untested.get("syntax", "no relation occurs often enough in both halves of the sentences")
         raise DataError(f"relations cannot be measured on this text: {reason}; use a CoNLL-U file, or a parser")
     return rows
 
 
-def list_relations(table: RoleTable) -> list[RelationRow]:
+def list_best_heads_by_relation(table: RoleTable) -> list[RelationRow]:
     """Returns the best head of every relation and direction, in the order of the table; q is corrected over all."""
     rows = []
     for best in table.best_heads:

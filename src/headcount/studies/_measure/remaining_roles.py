@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headcount.studies.remaining_roles import RemainingRoles
 
 
-def measure_remaining(study: RemainingRoles, context: StudyContext) -> RemainingFamilies:
+def measure_roles_of_pruned_models(study: RemainingRoles, context: StudyContext) -> RemainingFamilies:
     """Makes all models of a study, and tests the roles of the heads of each of them on the same text.
 
     Raises:

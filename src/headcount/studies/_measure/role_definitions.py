@@ -10,7 +10,7 @@ from headcount.behaviour.definitions.voita2019 import Voita2019
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleScore, RoleTable
 from headcount.studies._base import StudyContext
-from headcount.studies._measure.role_tables import measure_table
+from headcount.studies._measure.role_tables import measure_role_table
 
 ANY = "any family"
 RULES = ("bias above τ", "t-test (published)", "test, BH", "test, Bonferroni", "strongest key (2019)")
@@ -67,10 +67,14 @@ class DefinitionResult:
     blocks: list[BlockRow]
 
 
-def measure_definitions(context: StudyContext, study: str, taus: Sequence[float], tau: float, sentences: int | None) -> DefinitionResult:
+def compare_definitions(
+    context: StudyContext, study_name: str, swept_taus: Sequence[float], tau: float, max_sentences: int | None
+) -> DefinitionResult:
     """Measures the roles of a study's model once, and labels them by several definitions."""
-    table = measure_table(context, study, str(Pande2021(tau=tau)), sentences)
-    return DefinitionResult(table, sweep_tau(table, taus), compare_rules(table, tau), list_block_head_rows(table, tau))
+    table = measure_role_table(context, study_name, str(Pande2021(tau=tau)), max_sentences)
+    return DefinitionResult(
+        table, sweep_tau(table, swept_taus), compare_labelling_rules(table, tau), compare_block_head_definitions(table, tau)
+    )
 
 
 def _rows_of_family(table: RoleTable, family: str) -> list[RoleScore]:
@@ -79,12 +83,12 @@ def _rows_of_family(table: RoleTable, family: str) -> list[RoleScore]:
     return [row for row in table.rows if (name := definition.family_of(row.role)) is not None and family in (name, ANY)]
 
 
-def _list_families(table: RoleTable) -> list[str]:
+def _list_families_and_any(table: RoleTable) -> list[str]:
     definition = Pande2021()
     return [*definition.families_of({row.role for row in table.rows}), ANY]
 
 
-def _count_heads(table: RoleTable, family: str) -> int:
+def _count_heads_with_family(table: RoleTable, family: str) -> int:
     return len({row.head for row in _rows_of_family(table, family) if row.has_role})
 
 
@@ -93,21 +97,23 @@ def sweep_tau(table: RoleTable, taus: Sequence[float]) -> list[SweepRow]:
     rows = []
     for tau in taus:
         published, corrected = (table.relabel(Pande2021(tau=tau, correct=correct)) for correct in ("none", "bh"))
-        for family in _list_families(table):
+        for family in _list_families_and_any(table):
             n_tested = len({row.head for row in _rows_of_family(table, family)})
-            rows.append(SweepRow(tau, family, n_tested, _count_heads(published, family), _count_heads(corrected, family)))
+            rows.append(
+                SweepRow(tau, family, n_tested, _count_heads_with_family(published, family), _count_heads_with_family(corrected, family))
+            )
     return rows
 
 
-def compare_rules(table: RoleTable, tau: float) -> list[RuleRow]:
+def compare_labelling_rules(table: RoleTable, tau: float) -> list[RuleRow]:
     """Returns how many heads of every family the rules name, and the agreement of the published test with the rule of 2019."""
     corrections = ("none", "bh", "bonferroni")
     tables = [*(table.relabel(Pande2021(tau=tau, correct=correct)) for correct in corrections), table.relabel(Voita2019())]
     rows = []
-    for family in _list_families(table):
+    for family in _list_families_and_any(table):
         tested = _rows_of_family(tables[0], family)
         above = {row.head for row in tested if row.bias > tau}
-        counts = (len(above), *(_count_heads(labelled, family) for labelled in tables))
+        counts = (len(above), *(_count_heads_with_family(labelled, family) for labelled in tables))
         both, test_only, argmax_only = (
             sum((row.has_role, row.by_argmax) == verdicts for row in tested) for verdicts in ((True, True), (True, False), (False, True))
         )
@@ -115,7 +121,7 @@ def compare_rules(table: RoleTable, tau: float) -> list[RuleRow]:
     return rows
 
 
-def list_block_head_rows(table: RoleTable, tau: float) -> list[BlockRow]:
+def compare_block_head_definitions(table: RoleTable, tau: float) -> list[BlockRow]:
     """Returns every head that was tested as block head; none if the text has no pairs."""
     published, corrected = (table.relabel(Pande2021(tau=tau, correct=correct)) for correct in ("none", "bh"))
     plain = {row.head: row for row in corrected if row.role == "segment"}

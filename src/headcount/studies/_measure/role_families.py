@@ -13,7 +13,7 @@ from headcount.core.role_table import RoleTable
 from headcount.core.stats.chance import Chance, count_heads_with_several_marks, hypergeometric_chance
 from headcount.core.stats.corrected_rows import add_q_values
 from headcount.studies._base import StudyContext
-from headcount.studies._measure.role_tables import Families, measure_further_tables, measure_table
+from headcount.studies._measure.role_tables import Families, measure_role_table, measure_role_tables_by_task
 
 THIRDS = ("early", "middle", "late")
 """The thirds of the layers of a stack."""
@@ -81,34 +81,39 @@ class FamilyResult:
     thirds: list[ThirdCount]
 
 
-def measure_families(context: StudyContext, study: str, definition: str, tasks: Sequence[str], sentences: int | None) -> FamilyResult:
+def measure_families(
+    context: StudyContext, study_name: str, definition: str, further_tasks: Sequence[str], max_sentences: int | None
+) -> FamilyResult:
     """Measures the families of the heads of a study's model, and of further tasks."""
-    table = measure_table(context, study, definition, sentences)
+    table = measure_role_table(context, study_name, definition, max_sentences)
     first = "text" if context.sources.text_fingerprint else context.sources.task_name or "text"
-    tables = {first: table, **measure_further_tables(context, [task for task in tasks if task != first], definition, sentences)}
+    tables = {
+        first: table,
+        **measure_role_tables_by_task(context, [task for task in further_tasks if task != first], definition, max_sentences),
+    }
     families = Families.of(table)
     return FamilyResult(
         table,
         families,
-        count_shares({text: Families.of(of_text) for text, of_text in tables.items()}),
-        count_by_layer(first, families),
-        count_overlaps(families, seed=context.seed),
-        count_by_third(families),
+        count_family_heads_by_text({text: Families.of(of_text) for text, of_text in tables.items()}),
+        count_family_heads_by_layer(first, families),
+        count_family_overlaps(families, seed=context.seed),
+        count_heads_of_several_families_by_third(families),
     )
 
 
-def count_shares(by_text: Mapping[str, Families]) -> list[FamilyCount]:
+def count_family_heads_by_text(families_by_text: Mapping[str, Families]) -> list[FamilyCount]:
     """Returns the number of heads of every family for every text; families that a text cannot show have no tested heads."""
-    names = dict.fromkeys(name for families in by_text.values() for name in families.tested)
+    names = dict.fromkeys(name for families in families_by_text.values() for name in families.tested)
     nobody: frozenset[Head] = frozenset()
     return [
         FamilyCount(text, name, "", len(families.members.get(name, nobody)), len(families.tested.get(name, nobody)))
-        for text, families in by_text.items()
+        for text, families in families_by_text.items()
         for name in names
     ]
 
 
-def count_by_layer(text: str, families: Families) -> list[FamilyCount]:
+def count_family_heads_by_layer(text_name: str, families: Families) -> list[FamilyCount]:
     """Returns the number of heads of every family in every layer."""
     blocks = dict.fromkeys((head.stack, head.layer) for head in families.heads)
     counts = []
@@ -116,11 +121,11 @@ def count_by_layer(text: str, families: Families) -> list[FamilyCount]:
         for stack, layer in blocks:
             in_layer = {head for head in tested if (head.stack, head.layer) == (stack, layer)}
             label = str(Head(stack, layer, 0)).removesuffix("H0")
-            counts.append(FamilyCount(text, name, label, len(in_layer & families.members[name]), len(in_layer)))
+            counts.append(FamilyCount(text_name, name, label, len(in_layer & families.members[name]), len(in_layer)))
     return counts
 
 
-def count_overlaps(families: Families, *, seed: int) -> list[Overlap]:
+def count_family_overlaps(families: Families, *, seed: int) -> list[Overlap]:
     """Returns every pair of families that have heads, corrected over pairs, and last the heads with two families or more, against chance."""
     occupied = [name for name, members in families.members.items() if members]
     overlaps: list[Overlap] = []
@@ -139,13 +144,13 @@ def count_overlaps(families: Families, *, seed: int) -> list[Overlap]:
     return overlaps
 
 
-def count_by_third(families: Families) -> list[ThirdCount]:
+def count_heads_of_several_families_by_third(families: Families) -> list[ThirdCount]:
     """Returns the heads with two families or more by third of the layers of their stack, against chance."""
     depth = {
         stack: 1 + max(head.layer for head in families.heads if head.stack == stack) for stack in {head.stack for head in families.heads}
     }
     third_of = {head: THIRDS[int(3 * (head.layer + 0.5) / depth[head.stack])] for head in families.heads}
-    several = [head for head in families.heads if families.count(head) >= 2]
+    several = [head for head in families.heads if families.count_families_of(head) >= 2]
     counts = []
     for third in THIRDS:
         in_third = [head for head in families.heads if third_of[head] == third]

@@ -64,7 +64,9 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
     left_out: dict[str, PlanError] = {}
     for name, names in study.roles_by_name.items():
         try:
-            heads_by_role[name] = find_heads(loaded.model, task, tokenizer, ",".join(names), definition=study.definition, seed=context.seed)
+            heads_by_role[name] = select_heads_with_roles(
+                loaded.model, task, tokenizer, ",".join(names), definition=study.definition, seed=context.seed
+            )
         except PlanError as error:
             left_out[name] = error
     if not heads_by_role:
@@ -72,14 +74,14 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
     for role, heads in heads_by_role.items():
         context.note(f"{len(heads)} of {len(loaded.heads)} heads have the role {role}: {', '.join(map(str, heads))}")
     pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
-    choices = list_choices(loaded.heads, heads_by_role, keeps, with_exact=not study.keep)
+    choices = list_head_selections(loaded.heads, heads_by_role, keeps, with_exact_role_removal=not study.keep)
     choices = [replace(choice, roles=study.roles_by_name.get(choice.role, ()), definition=study.definition) for choice in choices]
     draws = range(context.seed, context.seed + study.seeds)
     requests = [choice.prune_spec(template, draw) for choice in choices for draw in draws]
     note_training(context, pruning, requests)
     dense = evaluate_dense(context, pruning, requests)
     with context.progress("pruning", "models") as advance:
-        rows = prune_roles(pruning, dense, choices, template, draws=draws, progress=advance)
+        rows = prune_head_selections(pruning, dense, choices, template, seeds=draws, progress=advance)
     return RolePruningResult(dense, heads_by_role, rows, tuple(f"{name} is left out: {error}." for name, error in left_out.items()))
 
 
@@ -117,42 +119,44 @@ class HeadSelection:
         return replace(template, method=method, seed=seed).resized(self.keep)
 
 
-def find_heads(
-    model: nn.Module, task: Task, tokenizer: Any, role: str, *, definition: str = DEFAULT_DEFINITION, seed: int = 0
+def select_heads_with_roles(
+    model: nn.Module, task: Task, tokenizer: Any, comma_separated_roles: str, *, definition: str = DEFAULT_DEFINITION, seed: int = 0
 ) -> list[Head]:
     """Returns the heads that have a role on the texts of the task, as the role pruner measures it.
 
     Raises:
         PlanError: no head has the role, or all heads have it.
     """
-    only = None if role == "any" else role.split(",")
+    only = None if comma_separated_roles == "any" else comma_separated_roles.split(",")
     table = roles(model, task, tokenizer, limit=SENTENCES, only=only, definition=definition, seed=seed, swaps=0)
     heads = [head for head, labels in table.labels().items() if labels]
     if not heads:
         reason = "; ".join(table.untested.values())
         raise PlanError(
-            f"no head has the role {role} on the texts of task '{task.name}'{f' ({reason})' if reason else ''}; see `headcount roles`"
+            f"no head has the role {comma_separated_roles} on the texts of task '{task.name}'{f' ({reason})' if reason else ''}; "
+            "see `headcount roles`"
         )
     if len(heads) == len(table.heads):
         raise PlanError(
-            f"all {len(heads)} heads have the role {role}, so that pruning and sparing them is the same as random; name a narrower one"
+            f"all {len(heads)} heads have the role {comma_separated_roles}, so that pruning and sparing them is the same as random; "
+            "name a narrower one"
         )
     return heads
 
 
-def list_choices(
-    heads: HeadMap, heads_by_role: Mapping[str, Sequence[Head]], keeps: Sequence[int], *, with_exact: bool
+def list_head_selections(
+    heads: HeadMap, heads_by_role: Mapping[str, Sequence[Head]], kept_counts: Sequence[int], *, with_exact_role_removal: bool
 ) -> list[HeadSelection]:
     """Returns each role pruned and spared, and random heads, at each number of heads.
 
-    With `with_exact`, also the level at which exactly the heads of the role go, if these are whole KV groups.
+    With `with_exact_role_removal`, also the level at which exactly the heads of the role go, if these are whole KV groups.
     """
-    choices: list[HeadSelection] = []
+    selections: list[HeadSelection] = []
     for role, members in heads_by_role.items():
         are_whole = all(set(unit) <= set(members) or not set(unit) & set(members) for unit in heads.units())
-        exact = [len(heads) - len(members)] if with_exact and are_whole else []
-        choices += [HeadSelection(role, variant, keep) for keep in sorted({*keeps, *exact}, reverse=True) for variant in VARIANTS]
-    return [*choices, *(HeadSelection("", RANDOM, keep) for keep in sorted({choice.keep for choice in choices}, reverse=True))]
+        exact = [len(heads) - len(members)] if with_exact_role_removal and are_whole else []
+        selections += [HeadSelection(role, variant, keep) for keep in sorted({*kept_counts, *exact}, reverse=True) for variant in VARIANTS]
+    return [*selections, *(HeadSelection("", RANDOM, keep) for keep in sorted({selection.keep for selection in selections}, reverse=True))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,35 +190,37 @@ class RoleLevel:
         return row | ({} if self.q is None else {"against random q": self.q})
 
 
-def prune_roles(
+def prune_head_selections(
     pruning: Pruning,
     dense: Evaluation,
-    choices: Sequence[HeadSelection],
+    selections: Sequence[HeadSelection],
     template: PruneSpec,
     *,
-    draws: range,
+    seeds: range,
     progress: Progress | None = None,
 ) -> list[RoleLevel]:
     """Returns a row for each choice: its change from the dense model and from random heads of the same number, paired.
 
-    Every seed of `draws` draws the heads once; the first is also the seed of the intervals.
+    Every seed of `seeds` draws the heads once; the first is also the seed of the intervals.
     """
-    task, seed = pruning.task, draws[0]
-    requests = {(choice, draw): choice.prune_spec(template, draw) for choice in choices for draw in draws}
+    task, first_seed = pruning.task, seeds[0]
+    requests = {(selection, seed): selection.prune_spec(template, seed) for selection in selections for seed in seeds}
     jobs = [pruning.make_job(request) for request in requests.values()]
     artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.provenance, progress=progress)
     for error in failed.values():
         raise error
     pruning.run.present(*artifacts)
     artifact_of = dict(zip(requests, artifacts, strict=True))
-    means = {choice: average_evaluations([unpack_pruned(artifact_of[choice, draw]) for draw in draws], task) for choice in choices}
+    means = {
+        selection: average_evaluations([unpack_pruned(artifact_of[selection, seed]) for seed in seeds], task) for selection in selections
+    }
     rows = []
-    for choice, pruned in means.items():
+    for selection, pruned in means.items():
         controls = {"dense": dense}
-        if choice.role:
-            controls[RANDOM] = means[HeadSelection("", RANDOM, choice.keep)]
-        if choice.role and choice.variant == "prune":
-            controls["spare"] = means[HeadSelection(choice.role, "spare", choice.keep)]
-        against = {name: measure_drop(control, pruned, task, seed=seed) for name, control in controls.items()}
-        rows.append(RoleLevel(choice, len(draws), pruned.loss, pruned.value, against))
+        if selection.role:
+            controls[RANDOM] = means[HeadSelection("", RANDOM, selection.keep)]
+        if selection.role and selection.variant == "prune":
+            controls["spare"] = means[HeadSelection(selection.role, "spare", selection.keep)]
+        against = {name: measure_drop(control, pruned, task, seed=first_seed) for name, control in controls.items()}
+        rows.append(RoleLevel(selection, len(seeds), pruned.loss, pruned.value, against))
     return add_q_values(rows)

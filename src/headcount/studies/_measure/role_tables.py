@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
@@ -49,12 +49,12 @@ class Families:
         tested_heads, member_heads = ({name: frozenset(heads[name]) for name in names} for heads in (tested, members))
         return cls(table.heads, tested_heads, member_heads)
 
-    def count(self, head: Head) -> int:
+    def count_families_of(self, head: Head) -> int:
         """Returns how many families a head belongs to."""
         return sum(head in members for members in self.members.values())
 
 
-def open_study_corpus(context: StudyContext, loaded: LoadedModel, task: Task | None, sentences: int | None) -> Corpus:
+def open_study_corpus(context: StudyContext, loaded: LoadedModel, task: Task | None, max_sentences: int | None) -> Corpus:
     """Returns the text of the caller or of the task, at most so many sentences of it.
 
     Raises:
@@ -63,15 +63,15 @@ def open_study_corpus(context: StudyContext, loaded: LoadedModel, task: Task | N
     corpus = context.sources.open_corpus(loaded, task)
     if corpus is None:
         raise DataError("roles are measured on a text; name one, or a task with texts")
-    return sample_sentences(corpus, sentences)
+    return sample_sentences(corpus, max_sentences)
 
 
-def sample_sentences(corpus: Corpus, n_sentences: int | None) -> Corpus:
-    """Returns `n_sentences` sentences of a corpus, drawn by a hash of their tokens, in their order; all of them for None, and all images."""
-    if n_sentences is None or len(corpus.sentences) <= n_sentences:
+def sample_sentences(corpus: Corpus, max_sentences: int | None) -> Corpus:
+    """Returns `max_sentences` sentences of a corpus, drawn by a hash of their tokens, in their order; all of them for None, and all images."""
+    if max_sentences is None or len(corpus.sentences) <= max_sentences:
         return corpus
     order = sorted(range(len(corpus.sentences)), key=lambda index: hashlib.sha256(repr(corpus.sentences[index].ids).encode()).hexdigest())
-    chosen = sorted(order[:n_sentences])
+    chosen = sorted(order[:max_sentences])
     sides = {name: tuple(getattr(corpus, name)[index] for index in chosen) for name in ("sentences", "targets") if getattr(corpus, name)}
     return replace(corpus, **sides)
 
@@ -88,17 +88,24 @@ def pair_consecutive_sentences(corpus: Corpus, loaded: LoadedModel, tokenizer: A
     return pairs if pairs.has_pairs else None
 
 
-def _find_text_pairs(context: StudyContext, task: Task | None, corpus: Corpus, sentences: int | None) -> tuple[str, Corpus | None]:
+class TextPairs(NamedTuple):
+    """Pairs of texts, None if there are none, and where they are from."""
+
+    origin: str
+    pairs: Corpus | None
+
+
+def _open_text_pairs_for_block_heads(context: StudyContext, task: Task | None, corpus: Corpus, max_sentences: int | None) -> TextPairs:
     """Returns pairs of texts for block heads, and where they are from: the texts of the task, or else consecutive sentences of the text."""
     tokenizer = context.sources.find_processor(context.loaded)
     if task is not None and context.sources.text_fingerprint:
         own = read_corpus(context.loaded.model, task, tokenizer, limit=context.limit)
         if own.has_pairs:
-            return f"the texts of task {task.name}", sample_sentences(own, sentences)
-    return "pairs of consecutive sentences of the text", pair_consecutive_sentences(corpus, context.loaded, tokenizer)
+            return TextPairs(f"the texts of task {task.name}", sample_sentences(own, max_sentences))
+    return TextPairs("pairs of consecutive sentences of the text", pair_consecutive_sentences(corpus, context.loaded, tokenizer))
 
 
-def measure_table(context: StudyContext, study: str, definition: str, sentences: int | None = None) -> RoleTable:
+def measure_role_table(context: StudyContext, study_name: str, definition: str, max_sentences: int | None = None) -> RoleTable:
     """Returns the roles of the model of a study on its text, with labels by a definition. Only roles of its families are tested.
 
     Where the text has no pairs, block heads are tested on those of the task or on consecutive sentences; `conditions` say on which.
@@ -107,29 +114,29 @@ def measure_table(context: StudyContext, study: str, definition: str, sentences:
         DataError: there is no text to measure roles on.
     """
     rule, loaded = Definition.parse(definition), context.loaded
-    describe_study_run(context, loaded, {"study": study, "definition": definition, "limit": context.limit})
+    describe_study_run(context, loaded, {"study": study_name, "definition": definition, "limit": context.limit})
     task = context.task if context.sources.task_name else None
-    corpus = open_study_corpus(context, loaded, task, sentences)
-    table = _measure_or_read_roles(context, loaded, corpus, _names_of_family_roles(rule))
-    has_blocks = "segment" in _names_of_family_roles(rule)
+    corpus = open_study_corpus(context, loaded, task, max_sentences)
+    table = _measure_or_read_role_table(context, loaded, corpus, _role_names_of_families(rule))
+    has_blocks = "segment" in _role_names_of_families(rule)
     if has_blocks and not corpus.has_pairs and not corpus.grid:
-        origin, pairs = _find_text_pairs(context, task, corpus, sentences)
+        origin, pairs = _open_text_pairs_for_block_heads(context, task, corpus, max_sentences)
         if pairs is not None:
-            blocks = _measure_or_read_roles(context, loaded, pairs, BLOCK_ROLES)
+            blocks = _measure_or_read_role_table(context, loaded, pairs, BLOCK_ROLES)
             untested = {role: reason for role, reason in table.untested.items() if role not in BLOCK_ROLES}
             conditions = {**table.conditions, PAIRS: f"{origin} ({len(pairs.sentences)})"}
             table = replace(table, rows=(*table.rows, *blocks.rows), untested=untested, conditions=conditions)
     return table.relabel(rule)
 
 
-def describe_text(table: RoleTable) -> str:
+def describe_tested_sentences(table: RoleTable) -> str:
     """Returns on how many sentences the roles of a table were tested, and where the pairs of block heads are from."""
     pairs = f"; block heads on {table.conditions[PAIRS]}" if PAIRS in table.conditions else ""
     return f"Roles by {table.definition} on {table.conditions.get('n_examples', 'an unknown number of')} sentences{pairs}."
 
 
-def measure_further_tables(
-    context: StudyContext, tasks: Sequence[str], definition: str, sentences: int | None = None
+def measure_role_tables_by_task(
+    context: StudyContext, tasks: Sequence[str], definition: str, max_sentences: int | None = None
 ) -> dict[str, RoleTable]:
     """Returns the roles on the texts of further tasks, by task; `TASK=MODEL` names the model that was fine-tuned on it."""
     tables, rule = {}, Definition.parse(definition)
@@ -137,21 +144,25 @@ def measure_further_tables(
         name, _, model = text.partition("=")
         loaded = context.sources.load_model(model, as_configured=True) if model else context.loaded
         task = context.sources.open_task(loaded, name)
-        corpus = sample_sentences(read_corpus(loaded.model, task, context.sources.find_processor(loaded), limit=context.limit), sentences)
-        tables[text] = _measure_or_read_roles(context, loaded, corpus, _names_of_family_roles(rule), is_of_run=not model).relabel(rule)
+        corpus = sample_sentences(
+            read_corpus(loaded.model, task, context.sources.find_processor(loaded), limit=context.limit), max_sentences
+        )
+        tables[text] = _measure_or_read_role_table(context, loaded, corpus, _role_names_of_families(rule), keep_in_run=not model).relabel(
+            rule
+        )
     return tables
 
 
-def _names_of_family_roles(definition: Definition) -> tuple[str, ...]:
+def _role_names_of_families(definition: Definition) -> tuple[str, ...]:
     """Returns the names of the roles of all families, block heads in both forms."""
     names = definition.roles_of_families
     return (*names, "segment:entropy") if "segment" in names else names
 
 
-def _measure_or_read_roles(
-    context: StudyContext, loaded: LoadedModel, corpus: Corpus, names: Sequence[str], *, is_of_run: bool = True
+def _measure_or_read_role_table(
+    context: StudyContext, loaded: LoadedModel, corpus: Corpus, role_names: Sequence[str], *, keep_in_run: bool = True
 ) -> RoleTable:
     """Returns the test of some roles, kept in the run unless the model is another than that of the run."""
-    spec = RoleSpec(parse_roles(names), batch_size=context.batch_size, seed=context.seed, swaps=0)
+    spec = RoleSpec(parse_roles(role_names), batch_size=context.batch_size, seed=context.seed, swaps=0)
     with context.progress("testing roles") as advance:
-        return roles_into(context.run if is_of_run else None, loaded.model, corpus, spec, progress=advance)
+        return roles_into(context.run if keep_in_run else None, loaded.model, corpus, spec, progress=advance)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
 
 from headcount.core.definition import Definition
 from headcount.core.role_table import RoleTable
@@ -16,7 +17,7 @@ from headcount.core.stats.ranks import ranks
 from headcount.importance.base import Importance
 from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import ANY_ROLE, StudyContext
-from headcount.studies._measure.role_tables import measure_table
+from headcount.studies._measure.role_tables import measure_role_table
 from headcount.studies._parts import layer_of_address
 from headcount.workflows.score import score_into
 
@@ -47,7 +48,9 @@ class RoleRow:
     mean_without: float
 
 
-def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0, repeats: int = 2000) -> list[RoleRow]:
+def compare_ranks_by_role(
+    table: RoleTable, scores_by_method: Mapping[str, Scores], *, seed: int = 0, n_permutations: int = 2000
+) -> list[RoleRow]:
     """Returns every role and family of the definition that some heads have and some lack, against every importance.
 
     Heads are permuted within their layers. Roles of no family of the definition do not count, also not as any role.
@@ -63,14 +66,14 @@ def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0,
     layers = np.unique([layer_of_address(head) for head in table.heads], return_inverse=True)[1]
     random = np.random.Generator(np.random.Philox(seed))
     rows = []
-    for method, of_method in scores.items():
+    for method, of_method in scores_by_method.items():
         values = np.asarray(of_method.values)
         rank = ranks(values, higher_is_keep=of_method.higher_is_keep).astype(float)
         for role, having in groups.items():
             has = np.array(having)
             if not 0 < has.sum() < len(has):
                 continue
-            low, high, p = permute_groups(rank, has, draw_orders_within(random, layers, repeats))
+            low, high, p = permutation_interval_of_difference(rank, has, draw_permutations_within_layers(random, layers, n_permutations))
             mean_ranks = float(rank[has].mean()), float(rank[~has].mean())
             gap = float(rank[has].mean() - rank[~has].mean())
             means = float(values[has].mean()), float(values[~has].mean())
@@ -78,41 +81,58 @@ def rank_roles(table: RoleTable, scores: Mapping[str, Scores], *, seed: int = 0,
     return add_q_values(rows)
 
 
-def draw_orders_within(random: np.random.Generator, layers: np.ndarray, repeats: int) -> np.ndarray:
+def draw_permutations_within_layers(
+    random: np.random.Generator, layer_of_head: Shaped[np.ndarray, " heads"], n_permutations: int
+) -> Int[np.ndarray, "permutations heads"]:
     """Returns random permutations that leave every index in its layer, [repeats, size]: how scores differ between layers says nothing of roles."""
-    orders = np.tile(np.arange(len(layers)), (repeats, 1))
-    for layer in np.unique(layers):
-        orders[:, layers == layer] = random.permuted(orders[:, layers == layer], axis=1)
-    return orders
+    permutations = np.tile(np.arange(len(layer_of_head)), (n_permutations, 1))
+    for layer in np.unique(layer_of_head):
+        permutations[:, layer_of_head == layer] = random.permuted(permutations[:, layer_of_head == layer], axis=1)
+    return permutations
 
 
-def permute_groups(values: np.ndarray, has: np.ndarray, orders: np.ndarray) -> tuple[float | None, float | None, float]:
-    """Returns the 95 % interval of the difference of two group means, `has` minus the others, and its two-sided p-value, by permuting members.
+class IntervalWithP(NamedTuple):
+    """The ends of the 95 % interval of a difference, None where it has none, and the two-sided p-value."""
+
+    low: float | None
+    high: float | None
+    p: float
+
+
+def permutation_interval_of_difference(
+    values: Float[np.ndarray, " heads"], is_member: Bool[np.ndarray, " heads"], permutations: Int[np.ndarray, "permutations heads"]
+) -> IntervalWithP:
+    """Returns the 95 % interval of the difference of two group means, `is_member` minus the others, and its two-sided p-value, by permuting members.
 
     The interval holds the shifts d that the test does not reject once d is subtracted from the first group. Its ends are None where it is unbounded,
     or where a group has a single member, whose spread is unknown.
     """
 
-    def gaps(of: np.ndarray) -> np.ndarray:
-        return of[..., has].mean(-1) - of[..., ~has].mean(-1)
+    def difference_of_means(rows: Float[np.ndarray, "*rows heads"]) -> Float[np.ndarray, "*rows"]:
+        return rows[..., is_member].mean(-1) - rows[..., ~is_member].mean(-1)
 
-    gap, permuted, moved = float(gaps(values)), gaps(values[orders]), gaps(has[orders].astype(float))
+    gap, permuted, moved = (
+        float(difference_of_means(values)),
+        difference_of_means(values[permutations]),
+        difference_of_means(is_member[permutations].astype(float)),
+    )
 
-    def p_of(shift: float) -> float:
-        return float((1 + (np.abs(permuted - shift * moved) >= abs(gap - shift) - 1e-9).sum()) / (len(orders) + 1))
+    def p_value_at_shift(shift: float) -> float:
+        return float((1 + (np.abs(permuted - shift * moved) >= abs(gap - shift) - 1e-9).sum()) / (len(permutations) + 1))
 
     reach = 100 * (float(np.ptp(values)) + 1)
-    if min(has.sum(), (~has).sum()) < 2 or max(p_of(gap - reach), p_of(gap + reach)) > ALPHA:
-        return None, None, p_of(0.0)
-    return _bisect_end(p_of, gap, gap - reach), _bisect_end(p_of, gap, gap + reach), p_of(0.0)
+    if min(is_member.sum(), (~is_member).sum()) < 2 or max(p_value_at_shift(gap - reach), p_value_at_shift(gap + reach)) > ALPHA:
+        return IntervalWithP(None, None, p_value_at_shift(0.0))
+    low, high = (_bisect_interval_end(p_value_at_shift, gap, end) for end in (gap - reach, gap + reach))
+    return IntervalWithP(low, high, p_value_at_shift(0.0))
 
 
-def _bisect_end(p_of: Callable[[float], float], inside: float, outside: float) -> float:
-    """Returns the largest shift in the direction of `outside`, which the test rejects, that it does not reject, by bisection."""
+def _bisect_interval_end(p_value_at_shift: Callable[[float], float], accepted_shift: float, rejected_shift: float) -> float:
+    """Returns the largest shift in the direction of `rejected_shift`, which the test rejects, that it does not reject, by bisection."""
     for _ in range(60):
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if p_of(middle) > ALPHA else (inside, middle)
-    return inside
+        middle = (accepted_shift + rejected_shift) / 2
+        accepted_shift, rejected_shift = (middle, rejected_shift) if p_value_at_shift(middle) > ALPHA else (accepted_shift, middle)
+    return accepted_shift
 
 
 def measure_roles_and_scores(study: RolesImportance, context: StudyContext) -> tuple[RoleTable, dict[str, Scores]]:
@@ -123,7 +143,7 @@ def measure_roles_and_scores(study: RolesImportance, context: StudyContext) -> t
     """
     Definition.parse(study.definition)  # an unknown one is an error before any work
     methods = [str(Importance.parse(name)) for name in study.by]
-    table = measure_table(context, study.name, study.definition, study.sentences)
+    table = measure_role_table(context, study.name, study.definition, study.sentences)
     limit = context.limit if study.examples is None else min(study.examples, context.limit or study.examples)
     settings = ScoreSettings(seed=context.seed, limit=limit, batch_size=context.batch_size)
     with context.progress("scoring") as advance:

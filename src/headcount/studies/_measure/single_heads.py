@@ -29,7 +29,7 @@ class HeadRow(DifferenceRow):
     rise: MeanDifference
 
 
-def evaluate_each(context: StudyContext, task: Task, ablation: Ablation = "zero") -> tuple[Evaluation, dict[Head, Evaluation]]:
+def evaluate_without_each_head(context: StudyContext, task: Task, ablation: Ablation = "zero") -> tuple[Evaluation, dict[Head, Evaluation]]:
     """Returns the dense model on the report split of a task, and the model without each head; a run keeps every evaluation."""
     model, heads, limit, batch_size = context.loaded.model, context.loaded.heads, context.limit, context.batch_size
     dense = evaluate_without(context.run, f"{task.name}: dense", model, task, (), limit=limit, batch_size=batch_size)
@@ -44,11 +44,11 @@ def evaluate_each(context: StudyContext, task: Task, ablation: Ablation = "zero"
     return dense, evaluations
 
 
-def remove_each_head(context: StudyContext, study: str, ablation: Ablation) -> tuple[Evaluation, list[HeadRow]]:
+def measure_removal_of_each_head(context: StudyContext, study_name: str, ablation: Ablation) -> tuple[Evaluation, list[HeadRow]]:
     """Returns the dense model on the report split, and a row for every head that is removed alone."""
-    describe_study_run(context, context.loaded, {"study": study, "how": ablation, "limit": context.limit})
+    describe_study_run(context, context.loaded, {"study": study_name, "how": ablation, "limit": context.limit})
     heads, task = context.loaded.heads, context.task
-    dense, evaluations = evaluate_each(context, task, ablation)
+    dense, evaluations = evaluate_without_each_head(context, task, ablation)
     rows = []
     for head, evaluation in evaluations.items():
         block = heads.block_of(head)

@@ -102,7 +102,7 @@ def build_requests(study: Strategies, heads: HeadMap, first_seed: int) -> list[P
     return specs
 
 
-def open_subject(study: Strategies, context: StudyContext) -> LoadedModel:
+def open_model_to_prune(study: Strategies, context: StudyContext) -> LoadedModel:
     """Returns the model of a study, or the pre-trained one that it names, with an untrained head for the classes of the study's model.
 
     Raises:
@@ -131,31 +131,31 @@ def estimate_effort(study: Strategies, context: StudyContext) -> Effort:
 def measure_strategies(study: Strategies, context: StudyContext) -> StrategyResult:
     """Prunes the model of a study by every strategy to every size, trains all alike, and compares the results."""
     describe_study_run(context, context.loaded, {"study": study.name, "strategies": list(study.strategies), "seeds": study.seeds})
-    subject = open_subject(study, context)
+    subject = open_model_to_prune(study, context)
     specs, run = build_requests(study, subject.heads, context.seed), context.required_run
     admit_model(run, subject.model)
     task = context.task if subject is context.loaded else context.sources.open_task(subject)
     pruning = Pruning(run, subject.model, task, limit=context.limit, command=context.command)
     grid = run_grid(context, pruning, specs)
-    result = summarise_grid(grid, subject.name, is_trained=study.recover is not None, seed=context.seed)
+    result = summarise_grid(grid, subject.name, is_dense_trained=study.recover is not None, seed=context.seed)
     has_one_kind = len({block.kind for block in subject.heads.blocks}) == 1 and "random:type" in study.strategies
     return replace(result, has_one_kind=has_one_kind)
 
 
-def summarise_grid(grid: Grid, model: str, *, is_trained: bool, seed: int = 0) -> StrategyResult:
-    """Returns the rows and pairs of a grid; with `is_trained`, its random request that keeps all heads is the trained dense model."""
+def summarise_grid(grid: Grid, model_name: str, *, is_dense_trained: bool, seed: int = 0) -> StrategyResult:
+    """Returns the rows and pairs of a grid; with `is_dense_trained`, its random request that keeps all heads is the trained dense model."""
     specs = {id(point): PruneSpec.from_dict(point.artifacts[0].content["spec"]) for point in grid.points}
-    trained = [point for point in grid.points if is_trained and point.n_kept == len(grid.heads)]
+    trained = [point for point in grid.points if is_dense_trained and point.n_kept == len(grid.heads)]
     points = [point for point in grid.points if point not in trained]
     dense = trained[0].evaluation if trained else grid.dense
 
-    def key(point: GridPoint) -> tuple[str, str, int]:
+    def strategy_kind_and_size(point: GridPoint) -> tuple[str, str, int]:
         spec = specs[id(point)]
         kind = spec.kinds[0] if spec.kinds else ALL
         counts = mean_survivors_by_kind(grid.heads.blocks, point.survivors)
         return label_strategy(spec.method), kind, round(sum(number for name, number in counts.items() if kind in (ALL, name)))
 
-    by_key = {key(point): point for point in points}
+    by_key = {strategy_kind_and_size(point): point for point in points}
     rows, pairs = [], []
     for (strategy, kind, n_kept), point in by_key.items():
         control = None if strategy == RANDOM else by_key.get((RANDOM, kind, n_kept))
@@ -177,10 +177,10 @@ def summarise_grid(grid: Grid, model: str, *, is_trained: bool, seed: int = 0) -
             change = grid.compare(by_key[first, kind, n_kept], by_key[second, kind, n_kept], seed=seed)
             pairs.append(StrategyPair(kind=kind, n_kept=n_kept, strategy=first, other=second, change=change))
     values = trained[0].values if trained else (grid.dense.score,)
-    return StrategyResult(model, dense, values, bool(trained), add_q_values(sort_rows(rows)), add_q_values(pairs))
+    return StrategyResult(model_name, dense, values, bool(trained), add_q_values(sort_by_kind_and_size(rows)), add_q_values(pairs))
 
 
-def sort_rows(rows: Sequence[StrategyRow]) -> list[StrategyRow]:
+def sort_by_kind_and_size(rows: Sequence[StrategyRow]) -> list[StrategyRow]:
     """Returns the rows by kind of attention and number of heads, most first, strategies in their order."""
     kinds = list(dict.fromkeys(row.kind for row in rows))
     return sorted(rows, key=lambda row: (kinds.index(row.kind), -row.n_kept))

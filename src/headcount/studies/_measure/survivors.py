@@ -25,7 +25,7 @@ from headcount.workflows.roles import read_roles, roles_into
 REPEATS = 10_000
 SurvivorSets = Mapping[tuple[str, int], Sequence[frozenset[Head]]]
 """By method and number of heads, the survivors of every seed."""
-Units = Sequence[Sequence[Head]]
+KVGroups = Sequence[Sequence[Head]]
 """Groups of heads that share keys and values."""
 
 
@@ -76,7 +76,7 @@ class FamilySurvivors:
     survivors: float
 
 
-def count_families(table: RoleTable, survivor_sets: SurvivorSets) -> list[FamilySurvivors]:
+def count_survivors_by_family(table: RoleTable, survivor_sets: SurvivorSets) -> list[FamilySurvivors]:
     """Returns the survivors of every method and number of heads by the family of their roles; families that no head has are left out."""
     family_of = {head: family_of_roles(labels) for head, labels in table.labels().items()}
     families = sorted(set(family_of.values()))
@@ -97,47 +97,62 @@ class RoleGroup(NamedTuple):
     units: list[list[Head]]
 
 
-def compare_survivors(
-    table: RoleTable, survivor_sets: SurvivorSets, *, units: Units = (), seed: int = 0
+class HeadDraw(NamedTuple):
+    """How many heads of a layer survive one seed, of how many, and how many of these have the role."""
+
+    n_drawn: int
+    n_heads: int
+    n_with_role: int
+
+
+class UnitDraw(NamedTuple):
+    """How many units of a layer survive one seed, and how many heads of every unit of the layer have the role."""
+
+    n_drawn: int
+    n_with_role_by_unit: Sequence[int]
+
+
+def compare_survivors_with_chance(
+    table: RoleTable, survivor_sets: SurvivorSets, *, kv_groups: KVGroups = (), seed: int = 0
 ) -> tuple[list[Level], list[Survival]]:
     """Returns every method, level and role that some heads have and some lack; p-values of any role and of single roles are corrected apart.
 
-    If heads that share keys and values were removed together, chance moves these `units`, not single heads.
+    If heads that share keys and values were removed together, chance moves these `kv_groups`, not single heads.
     """
     every_set = [survivors for sets in survivor_sets.values() for survivors in sets]
-    are_whole = all(len(survivors.intersection(unit)) in (0, len(unit)) for survivors in every_set for unit in units)
+    are_whole = all(len(survivors.intersection(unit)) in (0, len(unit)) for survivors in every_set for unit in kv_groups)
     groups = {
-        role: RoleGroup(tested, having, _group_units(tested, units if are_whole else ()))
-        for role, (tested, having) in _tested_and_labelled_heads(table).items()
+        role: RoleGroup(tested, having, _restrict_units_to_tested(tested, kv_groups if are_whole else ()))
+        for role, (tested, having) in _tested_heads_and_members_by_role(table).items()
         if 0 < len(having) < len(tested)
     }
-    levels = [_test_level(key, sets, role, group, seed) for key, sets in survivor_sets.items() for role, group in groups.items()]
+    levels = [_test_level(*key, sets, role, group, seed) for key, sets in survivor_sets.items() for role, group in groups.items()]
     survival: list[Survival] = []
     for method in dict.fromkeys(method for method, _ in survivor_sets):
         sets = [survivors for (name, _), of_level in survivor_sets.items() if name == method for survivors in of_level]
         survival += [_test_survival(method, sets, role, group, seed) for role, group in groups.items()]
-    return _correct_any_role_apart(levels), _correct_any_role_apart(survival)
+    return _correct_any_role_separately(levels), _correct_any_role_separately(survival)
 
 
 RoleRow = TypeVar("RoleRow", Level, Survival)
 
 
-def _correct_any_role_apart(rows: Sequence[RoleRow]) -> list[RoleRow]:
+def _correct_any_role_separately(rows: Sequence[RoleRow]) -> list[RoleRow]:
     """Corrects the p-values of any role, which is the question of the study, apart from those of single roles, which are a search of their own."""
     of_any = iter(add_q_values([row for row in rows if row.role == ANY_ROLE]))
     of_single = iter(add_q_values([row for row in rows if row.role != ANY_ROLE]))
     return [next(of_any if row.role == ANY_ROLE else of_single) for row in rows]
 
 
-def _group_units(tested: list[Head], units: Units) -> list[list[Head]]:
+def _restrict_units_to_tested(tested: list[Head], kv_groups: KVGroups) -> list[list[Head]]:
     """Returns the tested heads by unit; heads without a unit stand alone."""
     tested_set = set(tested)
-    tested_units = [[head for head in unit if head in tested_set] for unit in units]
-    alone = tested_set.difference(head for unit in tested_units for head in unit)
-    return [unit for unit in tested_units if unit] + [[head] for head in tested if head in alone]
+    tested_units = [[head for head in group if head in tested_set] for group in kv_groups]
+    alone = tested_set.difference(head for group in tested_units for head in group)
+    return [group for group in tested_units if group] + [[head] for head in tested if head in alone]
 
 
-def _tested_and_labelled_heads(table: RoleTable) -> dict[str, tuple[list[Head], set[Head]]]:
+def _tested_heads_and_members_by_role(table: RoleTable) -> dict[str, tuple[list[Head], set[Head]]]:
     """Returns by role the heads that were tested for it and those that have it."""
     with_any = {head for head, roles in table.labels().items() if roles}
     by_role: dict[str, tuple[list[Head], set[Head]]] = {ANY_ROLE: (list(table.heads), with_any)}
@@ -149,29 +164,30 @@ def _tested_and_labelled_heads(table: RoleTable) -> dict[str, tuple[list[Head], 
     return by_role
 
 
-def _test_level(key: tuple[str, int], sets: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int) -> Level:
+def _test_level(method: str, n_kept: int, survivors_by_seed: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int) -> Level:
     tested, having, units = group
-    alive = [survivors.intersection(tested) for survivors in sets]
+    alive = [survivors.intersection(tested) for survivors in survivors_by_seed]
     n_with = sum(len(survivors & having) for survivors in alive)
     total = sum(map(len, alive))
-    layers = _group_by_layer(units)
+    layers = _group_units_by_layer(units)
     heads_of = [{head for unit in layer for head in unit} for layer in layers]
-    draws = [(len(survivors & heads), len(heads), len(having & heads)) for survivors in alive for heads in heads_of]
+    draws = [HeadDraw(len(survivors & heads), len(heads), len(having & heads)) for survivors in alive for heads in heads_of]
     expected = sum(number * n_having / n_heads for number, n_heads, n_having in draws)
     if len(units) == len(tested):
-        p = _hypergeometric_p(n_with, draws)
+        p = _two_sided_p_of_head_draws(n_with, draws)
     else:
         unit_draws = [
-            (sum(unit[0] in survivors for unit in layer), [len(having.intersection(unit)) for unit in layer])
+            UnitDraw(sum(unit[0] in survivors for unit in layer), [len(having.intersection(unit)) for unit in layer])
             for survivors in alive
             for layer in layers
         ]
-        p = _unit_draw_p(n_with, unit_draws, seed)
+        p = _two_sided_p_of_unit_draws(n_with, unit_draws, seed)
     shares = (n_with / total, expected / total) if total else (0.0, 0.0)
-    return Level(*key, len(sets), role, len(having), len(tested), total / len(sets), n_with / len(sets), *shares, p)
+    n_seeds = len(survivors_by_seed)
+    return Level(method, n_kept, n_seeds, role, len(having), len(tested), total / n_seeds, n_with / n_seeds, *shares, p)
 
 
-def _group_by_layer(units: Iterable[list[Head]]) -> list[list[list[Head]]]:
+def _group_units_by_layer(units: Iterable[list[Head]]) -> list[list[list[Head]]]:
     """Returns the units of each layer."""
     layers: dict[tuple[str, int], list[list[Head]]] = {}
     for unit in units:
@@ -179,34 +195,34 @@ def _group_by_layer(units: Iterable[list[Head]]) -> list[list[list[Head]]]:
     return list(layers.values())
 
 
-def _unit_draw_p(n_with: int, draws: Iterable[tuple[int, Sequence[int]]], seed: int) -> float:
+def _two_sided_p_of_unit_draws(n_survivors_with_role: int, draws: Iterable[UnitDraw], seed: int) -> float:
     """Returns twice the smaller tail of the number of heads with a role, summed over draws of so many units of some with so many such heads."""
     random = np.random.Generator(np.random.Philox(seed))
     total = np.zeros(REPEATS, dtype=int)
-    for number, having in draws:
-        order = random.random((REPEATS, len(having))).argsort(1)[:, :number]
-        total += np.array(having)[order].sum(1)
-    tail = min(int((total <= n_with).sum()), int((total >= n_with).sum()))
+    for draw in draws:
+        order = random.random((REPEATS, len(draw.n_with_role_by_unit))).argsort(1)[:, : draw.n_drawn]
+        total += np.array(draw.n_with_role_by_unit)[order].sum(1)
+    tail = min(int((total <= n_survivors_with_role).sum()), int((total >= n_survivors_with_role).sum()))
     return min(1.0, 2 * (1 + tail) / (REPEATS + 1))
 
 
-def _hypergeometric_p(n_with: int, draws: Iterable[tuple[int, int, int]]) -> float:
+def _two_sided_p_of_head_draws(n_survivors_with_role: int, draws: Iterable[HeadDraw]) -> float:
     """Returns twice the smaller tail of a sum of hypergeometric numbers: of the survivors, among all heads, those with the role."""
     chance: np.ndarray = np.ones(1)
     for number, n_heads, n_having in draws:
         chance = np.convolve(chance, hypergeom.pmf(np.arange(n_having + 1), n_heads, n_having, number))
-    return float(min(1.0, 2 * min(chance[: n_with + 1].sum(), chance[n_with:].sum())))
+    return float(min(1.0, 2 * min(chance[: n_survivors_with_role + 1].sum(), chance[n_survivors_with_role:].sum())))
 
 
-def _test_survival(method: str, sets: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int) -> Survival:
-    ordered = sorted(group.units, key=_layer_and_size)
+def _test_survival(method: str, survivor_sets: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int) -> Survival:
+    ordered = sorted(group.units, key=_stack_layer_and_size)
     heads = [head for unit in ordered for head in unit]
-    survival = np.array([sum(head in survivors for survivors in sets) / len(sets) for head in heads])
+    survival = np.array([sum(head in survivors for survivors in survivor_sets) / len(survivor_sets) for head in heads])
     has = np.array([head in group.having for head in heads])
     gap = float(survival[has].mean() - survival[~has].mean())
     random = np.random.Generator(np.random.Philox(seed))
     parts, start = [], 0
-    for (_, _, size), alike in groupby(ordered, key=_layer_and_size):  # units are exchanged with others of their layer and size
+    for (_, _, size), alike in groupby(ordered, key=_stack_layer_and_size):  # units are exchanged with others of their layer and size
         number = len(list(alike))
         of_units = survival[start : start + number * size : size]
         parts.append(random.permuted(np.tile(of_units, (REPEATS, 1)), axis=1).repeat(size, axis=1))
@@ -217,11 +233,11 @@ def _test_survival(method: str, sets: Sequence[frozenset[Head]], role: str, grou
     return Survival(method, role, int(has.sum()), float(survival[has].mean()), float(survival[~has].mean()), gap, p)
 
 
-def _layer_and_size(unit: list[Head]) -> tuple[str, int, int]:
+def _stack_layer_and_size(unit: list[Head]) -> tuple[str, int, int]:
     return unit[0].stack, unit[0].layer, len(unit)
 
 
-def read_units(run: Run) -> list[list[Head]]:
+def read_kv_groups(run: Run) -> list[list[Head]]:
     """Returns the heads of a run by KV group."""
     units = []
     for block in run.heads().blocks:
@@ -231,10 +247,18 @@ def read_units(run: Run) -> list[list[Head]]:
     return units
 
 
-def read_survivors(run: Run, *, dense_roles: bool = False) -> tuple[SurvivorSets, list[str]]:
-    """Returns the survivors of every method and level of a comparison, by seed, and the methods that train weights before they cut.
+class ComparisonSurvivors(NamedTuple):
+    """The survivors of every method and level of a comparison, by seed, and the methods that train weights before they cut."""
 
-    The latter are left out unless `dense_roles`: the roles of the dense model are not those of the weights that they pruned.
+    survivor_sets: SurvivorSets
+    weight_training_methods: list[str]
+
+
+def read_survivors(run: Run, *, with_weight_training_methods: bool = False) -> ComparisonSurvivors:
+    """Returns the survivors of the comparison in a run.
+
+    Methods that train weights before they cut are left out unless `with_weight_training_methods`: the roles of the dense model are not those of the
+    weights that they pruned.
 
     Raises:
         ArtifactError: the run holds no comparison, or only methods that are left out.
@@ -252,7 +276,7 @@ def read_survivors(run: Run, *, dense_roles: bool = False) -> tuple[SurvivorSets
     survivor_sets: dict[tuple[str, int], list[frozenset[Head]]] = {}
     for artifact in sorted(artifacts, key=lambda artifact: (method_label(artifact), -len(heads) + len(artifact.content["removed"]))):
         survivors = heads.difference(map(Head.parse, artifact.content["removed"]))
-        if dense_roles or not trained[artifact.key.digest]:
+        if with_weight_training_methods or not trained[artifact.key.digest]:
             survivor_sets.setdefault((method_label(artifact), len(survivors)), []).append(survivors)
     names = sorted({method_label(artifact) for artifact in artifacts if trained[artifact.key.digest]})
     if not survivor_sets:
@@ -261,10 +285,10 @@ def read_survivors(run: Run, *, dense_roles: bool = False) -> tuple[SurvivorSets
             "are not those of the heads that were removed; compare a method that does not train, or set dense_roles to judge by the roles "
             "before that training"
         )
-    return survivor_sets, names
+    return ComparisonSurvivors(survivor_sets, names)
 
 
-def read_or_measure_roles(context: StudyContext, run: Run) -> RoleTable:
+def measure_roles_or_read_from_run(context: StudyContext, run: Run) -> RoleTable:
     """Returns the roles measured on the text of the caller, which the run keeps, or else those of the run."""
     if not context.sources.has_text:
         if not run.results("roles"):

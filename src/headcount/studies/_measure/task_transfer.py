@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core.errors import StatisticsError
 from headcount.core.evaluation import Evaluation
@@ -16,7 +17,7 @@ from headcount.core.stats.resampling import pseudovalues
 from headcount.core.stats.samples import Samples
 from headcount.data.task import Task
 from headcount.studies._base import StudyContext
-from headcount.studies._measure.single_heads import evaluate_each
+from headcount.studies._measure.single_heads import evaluate_without_each_head
 from headcount.studies._results import describe_study_run
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def compare_tasks(study: TaskTransfer, context: StudyContext) -> tuple[list[Chan
     """Returns the changes on every task, and the correlation of those on the first with those on each other one."""
     describe_study_run(context, context.loaded, {"study": study.name, "other_tasks": list(study.other_tasks), "limit": context.limit})
     tasks = [context.task, *(replace(context.sources.open_task(context.loaded, name), name=name) for name in study.other_tasks)]
-    changes = [measure_changes(task, *evaluate_each(context, task, study.how)) for task in tasks]
+    changes = [measure_head_changes(task, *evaluate_without_each_head(context, task, study.how)) for task in tasks]
     rows = []
     for other in changes[1:]:
         for quantity in changes[0].samples:
@@ -61,21 +62,21 @@ def compare_tasks(study: TaskTransfer, context: StudyContext) -> tuple[list[Chan
     return changes, rows
 
 
-def measure_changes(task: Task, dense: Evaluation, without: Mapping[Head, Evaluation]) -> Changes:
+def measure_head_changes(task: Task, dense: Evaluation, without_head: Mapping[Head, Evaluation]) -> Changes:
     """Returns the changes of a task from the evaluations of the dense model and of the model without each head."""
-    losses = Samples.of(np.stack([evaluation.losses - dense.losses for evaluation in without.values()], axis=1))
+    losses = Samples.of(np.stack([evaluation.losses - dense.losses for evaluation in without_head.values()], axis=1))
     samples = {"loss": losses}
     metric = task.metric
     if metric is not None and dense.parts is not None:
         n, width = dense.n_examples, dense.parts.shape[1]
-        parts = [np.hstack([dense.parts, evaluation.parts]) for evaluation in without.values() if evaluation.parts is not None]
+        parts = [np.hstack([dense.parts, evaluation.parts]) for evaluation in without_head.values() if evaluation.parts is not None]
 
-        def change(means: np.ndarray) -> np.ndarray:
-            return metric.total(n * means[..., width:]) - metric.total(n * means[..., :width])
+        def change_of_metric(mean_parts_before_and_after: Float[np.ndarray, "*samples parts"]) -> Float[np.ndarray, "*samples"]:
+            return metric.total(n * mean_parts_before_and_after[..., width:]) - metric.total(n * mean_parts_before_and_after[..., :width])
 
-        samples = {"metric": pseudovalues(Samples.of(np.stack(parts, axis=1)), change), **samples}
-    heads = tuple(map(str, without))
-    values = tuple(evaluation.score - dense.score for evaluation in without.values()) if "metric" in samples else ()
+        samples = {"metric": pseudovalues(Samples.of(np.stack(parts, axis=1)), change_of_metric), **samples}
+    heads = tuple(map(str, without_head))
+    values = tuple(evaluation.score - dense.score for evaluation in without_head.values()) if "metric" in samples else ()
     return Changes(task.name, dense.metric, heads, values, tuple(losses.means().tolist()), samples)
 
 

@@ -33,7 +33,7 @@ def estimate_effort(study: TrainingLog, context: StudyContext) -> Effort:
     return estimate_requests(context, [build_request(study, context)])
 
 
-def read_log(study: TrainingLog, context: StudyContext) -> LoggedTraining:
+def train_and_read_log(study: TrainingLog, context: StudyContext) -> LoggedTraining:
     """Trains the gates of a study, unless the run holds them, and returns the entries of its log that have gates."""
     describe_study_run(context, context.loaded, {"study": study.name, "method": study.method})
     grid = run_grid(context, make_pruning(context), [build_request(study, context)])

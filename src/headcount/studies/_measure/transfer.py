@@ -51,25 +51,27 @@ def correlate_scores(scores_by_run: Mapping[str, Scores], *, seed: int = 0) -> l
     return pairs
 
 
-def read_scores(context: StudyContext, folders: Sequence[str], by: str | None) -> dict[str, dict[str, Scores]]:
-    """Returns for every importance that all runs have its scores by run; without `by`, only those that depend on examples.
+def read_scores_by_importance_and_run(
+    context: StudyContext, run_folders: Sequence[str], importance_name: str | None
+) -> dict[str, dict[str, Scores]]:
+    """Returns for every importance that all runs have its scores by run; without `importance_name`, only those that depend on examples.
 
     Raises:
         ArtifactError: there are fewer than two runs, they have no importance in common, or its scores have no samples.
     """
-    scores_by_run = {folder: all_scores(Run.open(folder)) for folder in folders}
+    scores_by_run = {folder: all_scores(Run.open(folder)) for folder in run_folders}
     if len(scores_by_run) < 2:
         raise ArtifactError("transfer compares runs: name two or more different run folders")
     shared = set.intersection(*(set(scores) for scores in scores_by_run.values()))
-    if by is None and not shared:
+    if importance_name is None and not shared:
         known = ", ".join(f"{name} has {list(scores)}" for name, scores in scores_by_run.items())
         raise ArtifactError(f"these runs have no method in common: {known}")
-    if by is not None and by not in shared:
-        lacking = next(name for name, scores in scores_by_run.items() if by not in scores)
-        raise ArtifactError(f"{lacking} has no scores by '{by}'; it has {', '.join(scores_by_run[lacking]) or 'none'}")
+    if importance_name is not None and importance_name not in shared:
+        lacking = next(name for name, scores in scores_by_run.items() if importance_name not in scores)
+        raise ArtifactError(f"{lacking} has no scores by '{importance_name}'; it has {', '.join(scores_by_run[lacking]) or 'none'}")
     if context.run is not None:
-        context.run.describe_like(Run.open(folders[0]), command=context.command, seed=context.seed)
-    methods = [by] if by is not None else sorted(shared)
+        context.run.describe_like(Run.open(run_folders[0]), command=context.command, seed=context.seed)
+    methods = [importance_name] if importance_name is not None else sorted(shared)
     by_method = {method: {name: scores[method] for name, scores in scores_by_run.items()} for method in methods}
     sampled = {
         method: by_run for method, by_run in by_method.items() if all(scores.samples and scores.samples.n > 1 for scores in by_run.values())

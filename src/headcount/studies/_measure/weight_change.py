@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core.errors import ArtifactError
 from headcount.core.heads import Head
@@ -50,26 +51,26 @@ def estimate_effort(context: StudyContext) -> Effort:
     return Effort(seconds=n_parameters * SECONDS_PER_PARAMETER + n_tests * PERMUTATIONS * SECONDS_PER_PERMUTATION)
 
 
-def measure_changes(context: StudyContext, study: str, tuned: str) -> tuple[list[LayerPartChange], list[DepthTrend]]:
+def measure_weight_changes(context: StudyContext, study_name: str, tuned_model_name: str) -> tuple[list[LayerPartChange], list[DepthTrend]]:
     """Returns the change of the weights by part and layer from the model of a study to another one with the same heads.
 
     Raises:
         ArtifactError: the models have different heads, or heads of different shape.
     """
     before = context.loaded
-    describe_study_run(context, before, {"study": study, "tuned": tuned})
-    after = context.sources.load_model(tuned, as_configured=True)
+    describe_study_run(context, before, {"study": study_name, "tuned": tuned_model_name})
+    after = context.sources.load_model(tuned_model_name, as_configured=True)
     old, new = slice_weights(before.model), slice_weights(after.model)
     shapes = [{head: {part: tuple(matrix.shape) for part, matrix in parts.items()} for head, parts in each.items()} for each in (old, new)]
     if shapes[0] != shapes[1]:
-        raise ArtifactError(f"{before.name} and {tuned} have different heads; compare a model with its fine-tuned self")
+        raise ArtifactError(f"{before.name} and {tuned_model_name} have different heads; compare a model with its fine-tuned self")
     changes = relative_changes(old, new)
     heads = list(changes)
     values = {part: np.array([changes[head][part] for head in heads]) for part in PARTS}
-    return average_by_part_and_layer(heads, values), correlate_depth(heads, values, seed=context.seed)
+    return average_by_part_and_layer(heads, values), correlate_changes_with_depth(heads, values, seed=context.seed)
 
 
-def average_by_part_and_layer(heads: Sequence[Head], changes_by_part: dict[str, np.ndarray]) -> list[LayerPartChange]:
+def average_by_part_and_layer(heads: Sequence[Head], changes_by_part: dict[str, Float[np.ndarray, " heads"]]) -> list[LayerPartChange]:
     """Returns the mean change of every part in every layer, with an interval over the heads of the layer."""
     layer_of = np.array([str(head).rpartition("H")[0] for head in heads])
     rows = []
@@ -82,14 +83,16 @@ def average_by_part_and_layer(heads: Sequence[Head], changes_by_part: dict[str, 
     return rows
 
 
-def correlate_depth(heads: Sequence[Head], values: dict[str, np.ndarray], *, seed: int = 0) -> list[DepthTrend]:
+def correlate_changes_with_depth(
+    heads: Sequence[Head], changes_by_part: dict[str, Float[np.ndarray, " heads"]], *, seed: int = 0
+) -> list[DepthTrend]:
     """Returns the rank correlation of the change with the layer in every stack; stacks whose changes are all equal have none."""
     random = np.random.Generator(np.random.Philox(seed))
     rows = []
     for stack in dict.fromkeys(head.stack for head in heads):
         is_own = np.array([head.stack == stack for head in heads])
         layers = np.array([float(head.layer) for head in heads])[is_own]
-        for part, changes in values.items():
+        for part, changes in changes_by_part.items():
             own = changes[is_own]
             if own.std() == 0 or layers.std() == 0:
                 continue
