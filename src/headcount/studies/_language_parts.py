@@ -27,18 +27,18 @@ LOST = "share of the score above chance that is lost"
 
 def build_parts(losses: LanguageLosses, first: str, *, is_trained: bool) -> dict[str, Part]:
     """Returns what was measured by question; `first` is the language that heads are chosen on, and that all models are trained on if they are."""
-    lost, languages = _loss_table(losses), _language_table(losses)
+    lost, languages = _share_lost_table(losses), _dense_scores_table(losses)
     heads = [row for row in losses.rows if row.kind == SINGLE_HEADS and row.model == losses.models[0]]
     parts = {"transfer": _transfer_part(losses, (lost, languages), heads, first)}
     if is_trained:
         parts["trained"] = _trained_part(heads, first)
     else:
-        parts["layers"] = Part((lost, languages), (_loss_map(losses),), _layer_sentence(losses))
+        parts["layers"] = Part((lost, languages), (_share_lost_heat_map(losses),), _layer_sentence(losses))
     if len(losses.models) > 1:
         parts["models"] = _models_part(losses)
     if losses.groups:
         parts["families"] = _families_part(losses, languages)
-        parts["sizes"] = _sizes_part(losses, heads, languages)
+        parts["sizes"] = _corpus_sizes_part(losses, heads, languages)
     return parts
 
 
@@ -48,7 +48,7 @@ def note_dense_models(losses: LanguageLosses, tables: Sequence[Table]) -> Iterat
     Models that were not trained are left out where the table of languages is among `tables`, which says the same of them.
     """
     listed = set(losses.columns) if any(table.name == LANGUAGES for table in tables) else set()
-    names = _shorten_models(losses)
+    names = _short_model_names(losses)
     of_tasks = [row for drop in losses.drops for row in (drop.row, drop.row_of_other)]
     row_of = {(row.model, row.language): row for row in (*losses.rows, *of_tasks)}
     for (model, language), row in row_of.items():
@@ -61,7 +61,7 @@ def note_dense_models(losses: LanguageLosses, tables: Sequence[Table]) -> Iterat
             yield f"{names[model]}, {language}: no share is defined: {row.share.reason}."
 
 
-def _shorten_models(losses: LanguageLosses) -> dict[str, str]:
+def _short_model_names(losses: LanguageLosses) -> dict[str, str]:
     """Returns how every model is called: folders by the last part of their path, where no other model has the same; all others as they are."""
     of_tasks = [row.model for drop in losses.drops for row in (drop.row, drop.row_of_other)]
     models = list(dict.fromkeys([*losses.models, *of_tasks]))
@@ -69,22 +69,22 @@ def _shorten_models(losses: LanguageLosses) -> dict[str, str]:
     return names if len(set(names.values())) == len(names) else {model: model for model in models}
 
 
-def _name_columns(losses: LanguageLosses) -> list[str]:
+def _column_headings(losses: LanguageLosses) -> list[str]:
     """Returns the name of every column: the language, after the model where there are two."""
-    names = _shorten_models(losses)
+    names = _short_model_names(losses)
     return [language if len(losses.models) == 1 else f"{names[model]}: {language}" for model, language in losses.columns]
 
 
-def _count_significant(tests: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
+def _format_significant_count(tests: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
     return f"{sum(is_significant(row.q) for row in tests)} of {len(tests)}"
 
 
-def _format_lost(row: LossRow) -> str:
+def _format_share_lost(row: LossRow) -> str:
     share, low, high = row.share.interval_lost
     return "an undefined share" if share is None else format_interval(share, low, high, ".1%")
 
 
-def _last_removal(rows: Sequence[LossRow]) -> list[LossRow]:
+def _rows_of_smallest_model(rows: Sequence[LossRow]) -> list[LossRow]:
     """Returns the rows of the smallest models, those that are made last."""
     return [row for row in rows if row.without == rows[-1].without]
 
@@ -92,10 +92,10 @@ def _last_removal(rows: Sequence[LossRow]) -> list[LossRow]:
 # What is lost: every language and block of layers or number of heads.
 
 
-def _loss_table(losses: LanguageLosses) -> Table:
+def _share_lost_table(losses: LanguageLosses) -> Table:
     row_of = {(row.model, row.language, row.without): row for row in losses.rows}
     headings = [Column("without")]
-    for name, n_examples in zip(_name_columns(losses), losses.sizes, strict=True):
+    for name, n_examples in zip(_column_headings(losses), losses.sizes, strict=True):
         headings += interval_columns(name, ".1%", f"n = {n_examples}")
     cells = []
     for without in dict.fromkeys(row.without for row in losses.rows):
@@ -107,7 +107,7 @@ def _loss_table(losses: LanguageLosses) -> Table:
     return Table("lost", tuple(headings), tuple(cells), "Share of its own score above chance that each model loses in each language")
 
 
-def _language_table(losses: LanguageLosses) -> Table:
+def _dense_scores_table(losses: LanguageLosses) -> Table:
     row_of = {(row.model, row.language): row for row in losses.rows}
     columns = (
         Column("model"),
@@ -119,7 +119,7 @@ def _language_table(losses: LanguageLosses) -> Table:
         Column("size"),
         Column("remark"),
     )
-    names, cells = _shorten_models(losses), []
+    names, cells = _short_model_names(losses), []
     for (model, language), n_examples in zip(losses.columns, losses.sizes, strict=True):
         row, group = row_of[model, language], losses.groups.get(language)
         family, size = (None, None) if group is None else (group.family, group.size)
@@ -129,12 +129,12 @@ def _language_table(losses: LanguageLosses) -> Table:
     return Table(LANGUAGES, columns, tuple(cells), title)
 
 
-def _loss_map(losses: LanguageLosses) -> HeatMap:
+def _share_lost_heat_map(losses: LanguageLosses) -> HeatMap:
     row_of = {(row.model, row.language, row.without): row for row in losses.rows}
     removals = tuple(dict.fromkeys(row.without for row in losses.rows))
     cells = [[row_of.get((model, language, without)) for model, language in losses.columns] for without in removals]
-    columns, is_one_size = _name_columns(losses), len(set(losses.sizes)) == 1
-    names, note = _shorten_removals(removals)
+    columns, is_one_size = _column_headings(losses), len(set(losses.sizes)) == 1
+    names, note = _short_removal_names(removals)
     return HeatMap(
         name="lost",
         title="Share of its own score above chance that each model loses in each language",
@@ -154,7 +154,7 @@ def _loss_map(losses: LanguageLosses) -> HeatMap:
     )
 
 
-def _shorten_removals(removals: Sequence[str]) -> tuple[tuple[str, ...], str]:
+def _short_removal_names(removals: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """Returns the names of what is removed, and a note with the method of those that remove single heads, where all have one."""
     methods = {text.partition(" heads by ")[2] for text in removals} - {""}
     if len(methods) != 1:
@@ -166,23 +166,23 @@ def _shorten_removals(removals: Sequence[str]) -> tuple[tuple[str, ...], str]:
 def _layer_sentence(losses: LanguageLosses) -> str:
     rows = [row for row in losses.rows if row.kind != SINGLE_HEADS and row.model == losses.models[0]]
     defined = [row for row in rows if row.share.interval_lost[0] is not None]
-    text = f"{_count_significant(rows)} removals of layers change the score significantly (q ≤ {SIGNIFICANT})"
+    text = f"{_format_significant_count(rows)} removals of layers change the score significantly (q ≤ {SIGNIFICANT})"
     if not defined:
         return f"{text}; no share of the score above chance is defined."
     most: dict[str, LossRow] = {}
     for row in defined:
-        if row.language not in most or _lost(row) > _lost(most[row.language]):
+        if row.language not in most or _share_lost_or_zero(row) > _share_lost_or_zero(most[row.language]):
             most[row.language] = row
     blocks = [row.without for row in most.values()]
     common = max(dict.fromkeys(blocks), key=blocks.count)
-    worst = max(most.values(), key=_lost)
+    worst = max(most.values(), key=_share_lost_or_zero)
     return (
         f"{text}; {blocks.count(common)} of {len(most)} languages lose most without {common}, "
-        f"and {worst.language} without {worst.without} loses {_format_lost(worst)} of its score above chance."
+        f"and {worst.language} without {worst.without} loses {_format_share_lost(worst)} of its score above chance."
     )
 
 
-def _lost(row: LossRow) -> float:
+def _share_lost_or_zero(row: LossRow) -> float:
     share = row.share.interval_lost[0]
     return 0.0 if share is None else share
 
@@ -193,25 +193,32 @@ def _lost(row: LossRow) -> float:
 def _transfer_part(losses: LanguageLosses, shared: Sequence[Table], heads: Sequence[LossRow], first: str) -> Part:
     tables, text = list(shared), ""
     if heads:
-        last = _last_removal(heads)
-        shares = ", ".join(f"{row.language} loses {_format_lost(row)}" for row in last)
+        last = _rows_of_smallest_model(heads)
+        shares = ", ".join(f"{row.language} loses {_format_share_lost(row)}" for row in last)
         text = f"Without {last[0].without}, of the score above chance {shares}; "
     if losses.between:
         columns = (Column("language"), Column("without"), *interval_columns("difference", "+.3g"), Column("q", format=".2g"))
         cells = tuple((row.language, row.without, row.difference, row.low, row.high, row.q) for row in losses.between)
         tables.append(
             Table(
-                "between languages", columns, cells, f"Rise of the loss beyond that in {first}, {_shorten_models(losses)[losses.models[0]]}"
+                "between languages",
+                columns,
+                cells,
+                f"Rise of the loss beyond that in {first}, {_short_model_names(losses)[losses.models[0]]}",
             )
         )
-        text += f"{_count_significant(losses.between)} removals raise the loss otherwise than in {first} (q ≤ {SIGNIFICANT})."
+        text += f"{_format_significant_count(losses.between)} removals raise the loss otherwise than in {first} (q ≤ {SIGNIFICANT})."
     else:
-        text += f"{_count_significant(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT})."
-    figures = (_language_bars("languages", "Share of the score above chance that each language loses", heads, "lost"),) if heads else ()
+        text += f"{_format_significant_count(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT})."
+    figures = (
+        (_share_lost_by_language_figure("languages", "Share of the score above chance that each language loses", heads, "lost"),)
+        if heads
+        else ()
+    )
     return Part(tuple(tables), figures, text)
 
 
-def _language_bars(name: str, title: str, rows: Sequence[LossRow], table: str) -> BarFigure:
+def _share_lost_by_language_figure(name: str, title: str, rows: Sequence[LossRow], table: str) -> BarFigure:
     """Returns a group of bars for every language, one for each number of heads."""
     languages, row_of = tuple(dict.fromkeys(row.language for row in rows)), {(row.language, row.without): row for row in rows}
     bars = []
@@ -253,13 +260,15 @@ def _trained_part(heads: Sequence[LossRow], first: str) -> Part:
         scores = row.untrained, row.dense, pruned
         cells.append((row.language, row.without, *scores, *row.drop.score.interval, *row.share.interval_lost, row.p, row.q))
     title = f"Heads pruned and the model fine-tuned on {first} alone, then read in every language, means over seeds; the dense model is trained alike"
-    last = _last_removal(heads)
+    last = _rows_of_smallest_model(heads)
     changes = ", ".join(f"{row.language} {format_interval(*row.drop.score.interval)}" for row in last)
     sentence = (
         f"Without {last[0].without}, and fine-tuned on {first}, the score changes against the dense model after the same fine-tuning by: {changes}; "
-        f"{_count_significant(heads)} changes are significant (q ≤ {SIGNIFICANT})."
+        f"{_format_significant_count(heads)} changes are significant (q ≤ {SIGNIFICANT})."
     )
-    figure = _language_bars("trained", f"Share of the score above chance that each language loses, fine-tuned on {first}", heads, "trained")
+    figure = _share_lost_by_language_figure(
+        "trained", f"Share of the score above chance that each language loses, fine-tuned on {first}", heads, "trained"
+    )
     return Part((Table("trained", columns, tuple(cells), title),), (figure,), sentence)
 
 
@@ -267,24 +276,24 @@ def _trained_part(heads: Sequence[LossRow], first: str) -> Part:
 
 
 def _models_part(losses: LanguageLosses) -> Part:
-    names = _shorten_models(losses)
-    tables = [_task_table(losses.drops, names)] if losses.drops else []
+    names = _short_model_names(losses)
+    tables = [_share_lost_by_task_table(losses.drops, names)] if losses.drops else []
     title = f"Share above chance that {names[losses.models[0]]} loses minus that of the other model, on the same examples"
-    tables.append(_gap_table(losses.gaps, title))
+    tables.append(_model_gap_table(losses.gaps, title))
     both = " and ".join(names[model] for model in losses.models)
-    text = f"{_count_significant(losses.gaps)} removals take another share of the score above chance from {both} (q ≤ {SIGNIFICANT})"
+    text = f"{_format_significant_count(losses.gaps)} removals take another share of the score above chance from {both} (q ≤ {SIGNIFICANT})"
     smallest = {drop.gap.language: drop for drop in losses.drops}  # the last of every task is the smallest model
     differences = [
-        f"on {task} {names[drop.row.model]} loses {_format_lost(drop.row)} "
-        f"and {names[drop.row_of_other.model]} {_format_lost(drop.row_of_other)}, "
+        f"on {task} {names[drop.row.model]} loses {_format_share_lost(drop.row)} "
+        f"and {names[drop.row_of_other.model]} {_format_share_lost(drop.row_of_other)}, "
         f"a difference of {format_interval(drop.gap.difference, drop.gap.low, drop.gap.high, '+.1%')}"
         for task, drop in smallest.items()
     ]
     sentence = f"Of the score above chance, {'; '.join(differences)}. {text}." if differences else f"{text}."
-    return Part(tuple(tables), (_task_bars(losses.drops, names),) if losses.drops else (), sentence)
+    return Part(tuple(tables), (_share_lost_by_task_figure(losses.drops, names),) if losses.drops else (), sentence)
 
 
-def _task_table(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> Table:
+def _share_lost_by_task_table(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> Table:
     columns = (
         Column("task"),
         Column("without"),
@@ -309,7 +318,7 @@ def _task_table(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> Table:
     )
 
 
-def _task_bars(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> BarFigure:
+def _share_lost_by_task_figure(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> BarFigure:
     """Returns a group of bars for every task and number of heads: one for the model, one for the other."""
     has_levels = len({drop.gap.without for drop in drops}) > 1
     own, of_control = ([row.share.interval_lost for row in rows] for rows in ([d.row for d in drops], [d.row_of_other for d in drops]))
@@ -327,7 +336,7 @@ def _task_bars(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> BarFigure
     )
 
 
-def _gap_table(rows: Sequence[ModelGap], title: str) -> Table:
+def _model_gap_table(rows: Sequence[ModelGap], title: str) -> Table:
     columns = (
         Column("language"),
         Column("without"),
@@ -343,7 +352,7 @@ def _gap_table(rows: Sequence[ModelGap], title: str) -> Table:
 # Families of languages, and the size of their corpus.
 
 
-def _smallest_without(rows: Sequence[FamilyContrast] | Sequence[SizeTrend], losses: LanguageLosses) -> str:
+def _choose_removal_to_report(rows: Sequence[FamilyContrast] | Sequence[SizeTrend], losses: LanguageLosses) -> str:
     """Returns the removal to speak of: the smallest model, or else the first that was compared."""
     heads = [row.without for row in losses.rows if row.kind == SINGLE_HEADS]
     compared = [row.without for row in rows]
@@ -352,20 +361,20 @@ def _smallest_without(rows: Sequence[FamilyContrast] | Sequence[SizeTrend], loss
 
 def _families_part(losses: LanguageLosses, languages: Table) -> Part:
     rows = losses.contrasts
-    tables = (_contrast_table(rows), languages)
+    tables = (_family_contrast_table(rows), languages)
     if not rows:
         return Part(tables, (), "No contrast: the file of groups names fewer than two families whose losses are defined.")
-    without = _smallest_without(rows, losses)
+    without = _choose_removal_to_report(rows, losses)
     texts = []
     for row in rows:
         if row.without == without:
             tested = "no interval, since one side is a single language" if row.p is None else f"p = {row.p:.2g}, q = {row.q:.2g}"
             texts.append(f"{row.family} {format_interval(row.difference, row.low, row.high, '+.1%')} ({tested})")
     sentence = f"Without {without}, the share that languages of a family lose differs from that of all others by: {'; '.join(texts)}."
-    return Part(tables, (_contrast_bars(rows),), sentence)
+    return Part(tables, (_family_contrast_figure(rows),), sentence)
 
 
-def _contrast_bars(rows: Sequence[FamilyContrast]) -> BarFigure:
+def _family_contrast_figure(rows: Sequence[FamilyContrast]) -> BarFigure:
     removals, row_of = tuple(dict.fromkeys(row.without for row in rows)), {(row.family, row.without): row for row in rows}
     bars = []
     for family in dict.fromkeys(row.family for row in rows):
@@ -386,7 +395,7 @@ def _contrast_bars(rows: Sequence[FamilyContrast]) -> BarFigure:
     )
 
 
-def _contrast_table(rows: Sequence[FamilyContrast]) -> Table:
+def _family_contrast_table(rows: Sequence[FamilyContrast]) -> Table:
     columns = (
         Column("without"),
         Column("family"),
@@ -402,17 +411,17 @@ def _contrast_table(rows: Sequence[FamilyContrast]) -> Table:
     return Table("families", columns, tuple(astuple(row) for row in rows), title)
 
 
-def _sizes_part(losses: LanguageLosses, heads: Sequence[LossRow], languages: Table) -> Part:
-    sizes = _size_table(losses, heads)
-    tables = (*([_trend_table(losses.trends)] if losses.trends else []), sizes, languages)
-    figures = tuple(_size_figures(sizes, {row.without: row for row in losses.trends}))
+def _corpus_sizes_part(losses: LanguageLosses, heads: Sequence[LossRow], languages: Table) -> Part:
+    sizes = _share_lost_by_corpus_size_table(losses, heads)
+    tables = (*([_corpus_size_trend_table(losses.trends)] if losses.trends else []), sizes, languages)
+    figures = tuple(_share_lost_by_corpus_size_figures(sizes, {row.without: row for row in losses.trends}))
     if not losses.trends:
         n_languages = len({row.language for row in heads if losses.groups[row.language].size is not None})
         sentence = (
             f"No rank correlation of the share lost with the size of the corpus: {n_languages} languages have a size, and it takes four."
         )
         return Part(tables, figures, sentence)
-    without = _smallest_without(losses.trends, losses)
+    without = _choose_removal_to_report(losses.trends, losses)
     (row,) = [row for row in losses.trends if row.without == without]
     sentence = (
         f"Without {without}, the rank correlation of the share lost with the size of the corpus over {row.n_languages} languages is "
@@ -421,7 +430,7 @@ def _sizes_part(losses: LanguageLosses, heads: Sequence[LossRow], languages: Tab
     return Part(tables, figures, sentence)
 
 
-def _size_table(losses: LanguageLosses, heads: Sequence[LossRow]) -> Table:
+def _share_lost_by_corpus_size_table(losses: LanguageLosses, heads: Sequence[LossRow]) -> Table:
     columns = (
         Column("language"),
         Column("family"),
@@ -438,7 +447,7 @@ def _size_table(losses: LanguageLosses, heads: Sequence[LossRow]) -> Table:
     return Table("language sizes", columns, tuple(cells), "Share above chance that every language loses, with the size of its corpus")
 
 
-def _size_figures(table: Table, trends: Mapping[str, SizeTrend]) -> Iterator[ScatterFigure]:
+def _share_lost_by_corpus_size_figures(table: Table, trends: Mapping[str, SizeTrend]) -> Iterator[ScatterFigure]:
     """Yields every language by the size of its corpus and the share that it loses, a figure for each number of heads."""
     records = [record for record in table.records() if record["lost"] is not None]
     removals = list(dict.fromkeys(str(record["without"]) for record in records))
@@ -464,7 +473,7 @@ def _size_figures(table: Table, trends: Mapping[str, SizeTrend]) -> Iterator[Sca
         )
 
 
-def _trend_table(rows: Sequence[SizeTrend]) -> Table:
+def _corpus_size_trend_table(rows: Sequence[SizeTrend]) -> Table:
     columns = (
         Column("without"),
         Column("languages"),

@@ -62,12 +62,12 @@ def _judge_bias(of_role: Sequence[RoleScore], definition: Definition) -> tuple[R
 def _judge_accuracy(of_role: Sequence[RoleScore], definition: Definition) -> tuple[RoleScore, tuple[Cell, ...]]:
     """Returns the head whose strongest key is in the sieve most often, and its numbers."""
     top = max(of_role, key=lambda row: row.accuracy)
-    n_at_threshold = sum(row.accuracy >= _threshold_of(row, definition) for row in of_role)
-    numbers = (top.accuracy, top.accuracy_low, top.accuracy_high, _threshold_of(top, definition))
+    n_at_threshold = sum(row.accuracy >= _accuracy_threshold_or_one(row, definition) for row in of_role)
+    numbers = (top.accuracy, top.accuracy_low, top.accuracy_high, _accuracy_threshold_or_one(top, definition))
     return top, (*numbers, f"{top.baseline_offset:+d}", top.baseline, top.chance, n_at_threshold)
 
 
-def _threshold_of(row: RoleScore, definition: Definition) -> float:
+def _accuracy_threshold_or_one(row: RoleScore, definition: Definition) -> float:
     threshold = definition.accuracy_threshold(row)
     return 1.0 if threshold is None else threshold
 

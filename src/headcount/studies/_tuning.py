@@ -88,14 +88,16 @@ def tune_model(
     folder = run.folder / WORK / key.digest[:24]
     artifact = run.find_or_compute(
         key,
-        lambda: _tune_copy(model, task, recipe, by=by, limit=context.limit, seed=seed, folder=folder, progress=progress),
+        lambda: _tune_copy_and_measure_changes(
+            model, task, recipe, by=by, limit=context.limit, seed=seed, folder=folder, progress=progress
+        ),
         provenance=provenance(),
     )
     shutil.rmtree(folder, ignore_errors=True)
     return artifact
 
 
-def _tune_copy(
+def _tune_copy_and_measure_changes(
     model: nn.Module, task: Task, recipe: Recipe, *, by: str, limit: int | None, seed: int, folder: Path, progress: Progress | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fine-tunes a copy of the model; returns the content and the arrays of its artifact.

@@ -44,13 +44,15 @@ class AllButOne(Study):
         task = context.task
         rows = _measure.all_but_one.reduce_layers(context, self.how)
         metric = task.metric.name if task.metric else ""
-        layers, figures = _table(rows, metric), (_metric_figure(rows, metric),) if metric else ()
+        layers, figures = _layer_table(rows, metric), (_chosen_and_reported_change_figure(rows, metric),) if metric else ()
         parts = {
             "layers": Part(
-                (layers, _kind_table(rows, metric)), (_loss_rise_by_layer_figure(rows), *figures), _layer_sentence(rows, metric)
+                (layers, _change_by_layer_and_kind_table(rows, metric)),
+                (_loss_rise_by_layer_figure(rows), *figures),
+                _harmed_layers_sentence(rows, metric),
             ),
-            "splits": Part((layers,), figures or (_loss_rise_by_layer_figure(rows),), _split_sentence(rows, metric)),
-            "everywhere": Part((layers,), figures or (_loss_rise_by_layer_figure(rows),), _everywhere_sentence(rows, metric)),
+            "splits": Part((layers,), figures or (_loss_rise_by_layer_figure(rows),), _split_difference_sentence(rows, metric)),
+            "everywhere": Part((layers,), figures or (_loss_rise_by_layer_figure(rows),), _all_layers_at_once_sentence(rows, metric)),
         }
         part = choose_part(parts, self.show)
         return StudyResult(
@@ -62,7 +64,7 @@ class AllButOne(Study):
         )
 
 
-def _table(rows: Sequence[LayerRow], metric: str) -> Table:
+def _layer_table(rows: Sequence[LayerRow], metric: str) -> Table:
     columns = (
         Column("layer"),
         Column("head left"),
@@ -104,7 +106,7 @@ def _difference_and_ends(change: PairedDifference | None) -> tuple[float | None,
     return (None, None, None) if change is None else (change.difference, change.low, change.high)
 
 
-def _kind_table(rows: Sequence[LayerRow], metric: str) -> Table:
+def _change_by_layer_and_kind_table(rows: Sequence[LayerRow], metric: str) -> Table:
     """Returns the change on the report split by layer and kind of attention."""
     blocks = {(row.layer, row.kind): row for row in rows if row.layer is not None}
     kinds = list(dict.fromkeys(kind for _, kind in blocks))
@@ -119,13 +121,13 @@ def _kind_table(rows: Sequence[LayerRow], metric: str) -> Table:
             if row is None:
                 numbers += [None] * 4
                 continue
-            numbers += [*_report_change(row), row.metric_q if metric else row.q]
+            numbers += [*_change_on_report_split(row), row.metric_q if metric else row.q]
         cells.append((layer, *numbers))
     title = f"Change of {metric or 'the loss'} on the report split when one layer is reduced to its best head, by kind of attention"
     return Table("kinds", tuple(columns), tuple(cells), title)
 
 
-def _report_change(row: LayerRow) -> tuple[float | None, float | None, float | None]:
+def _change_on_report_split(row: LayerRow) -> tuple[float | None, float | None, float | None]:
     """Returns the change of the metric on the report split, or of the loss where there is none."""
     return row.rise.interval if row.metric_change is None else _difference_and_ends(row.metric_change)
 
@@ -146,7 +148,7 @@ def _loss_rise_by_layer_figure(rows: Sequence[LayerRow]) -> BarFigure:
     )
 
 
-def _metric_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
+def _chosen_and_reported_change_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
     chosen, reported = (
         zip(*(_difference_and_ends(change) for change in changes), strict=True)
         for changes in ([row.chosen_change for row in rows], [row.metric_change for row in rows])
@@ -164,18 +166,18 @@ def _metric_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
     )
 
 
-def _layer_sentence(rows: Sequence[LayerRow], metric: str) -> str:
+def _harmed_layers_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     layers = rows[:-1]
     harmed = sum(is_significant(row.q) and row.rise.difference > 0 for row in layers)
     worst = max(layers, key=lambda row: row.chosen_rise)
-    change = f"{metric or 'the loss'} changes by {format_interval(*_defined_ends(_report_change(worst)))}"
+    change = f"{metric or 'the loss'} changes by {format_interval(*_zero_for_undefined_difference(_change_on_report_split(worst)))}"
     return (
         f"For {harmed} of {len(layers)} layers the loss rises significantly when one head is left (q ≤ {SIGNIFICANT}); "
         f"on the selection split it rises most in {worst.block}, where on the report split {change}."
     )
 
 
-def _split_sentence(rows: Sequence[LayerRow], metric: str) -> str:
+def _split_difference_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     """Returns how much better a layer looks on the split that its head was chosen on."""
     layers = rows[:-1]
 
@@ -187,7 +189,8 @@ def _split_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     changes = ""
     if metric and widest.chosen_change is not None:
         chosen, reported = (
-            format_interval(*_defined_ends(ends)) for ends in (_difference_and_ends(widest.chosen_change), _report_change(widest))
+            format_interval(*_zero_for_undefined_difference(ends))
+            for ends in (_difference_and_ends(widest.chosen_change), _change_on_report_split(widest))
         )
         changes = f", where {metric} changes by {chosen} and {reported}"
     return (
@@ -196,13 +199,13 @@ def _split_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     )
 
 
-def _everywhere_sentence(rows: Sequence[LayerRow], metric: str) -> str:
+def _all_layers_at_once_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     everywhere = rows[-1]
     rise = format_interval(everywhere.rise.difference, everywhere.rise.low, everywhere.rise.high)
-    change = f" and {metric} by {format_interval(*_defined_ends(_report_change(everywhere)))}" if metric else ""
+    change = f" and {metric} by {format_interval(*_zero_for_undefined_difference(_change_on_report_split(everywhere)))}" if metric else ""
     return f"One head in every layer at once changes the loss by {rise}{change} on the report split."
 
 
-def _defined_ends(interval: tuple[float | None, float | None, float | None]) -> tuple[float, float | None, float | None]:
+def _zero_for_undefined_difference(interval: tuple[float | None, float | None, float | None]) -> tuple[float, float | None, float | None]:
     value, low, high = interval
     return 0.0 if value is None else value, low, high

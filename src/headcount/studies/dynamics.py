@@ -71,9 +71,9 @@ class Dynamics(Study):
         curves = _measure.dynamics.measure_checkpoints(self, context)
         return StudyResult(
             study=str(self),
-            tables=(_table(curves, self.hold),),
+            tables=(_checkpoint_table(curves, self.hold),),
             sentence=_summary_sentence(curves.checkpoints, self.hold),
-            notes=(*_notes(curves.checkpoints), f"Heads are ranked by {curves.by}, scores {curves.normalise_label}."),
+            notes=(*_checkpoint_notes(curves.checkpoints), f"Heads are ranked by {curves.by}, scores {curves.normalise_label}."),
             figures=(_remaining_score_figure(curves, self.hold),),
             measurements={
                 "by": curves.by,
@@ -86,7 +86,7 @@ class Dynamics(Study):
         )
 
 
-def _table(curves: CheckpointCurves, hold: float) -> Table:
+def _checkpoint_table(curves: CheckpointCurves, hold: float) -> Table:
     shares = sorted({row.removed for row in curves.rows})
     row_of = {(row.checkpoint.label, row.removed): row for row in curves.rows}
     columns = [Column("checkpoint"), Column(curves.checkpoints[0].dense.metric or "loss", format=".4g")]
@@ -122,7 +122,7 @@ def _remaining_score_figure(curves: CheckpointCurves, hold: float) -> LineFigure
     )
 
 
-def _notes(checkpoints: Sequence[CheckpointSummary]) -> list[str]:
+def _checkpoint_notes(checkpoints: Sequence[CheckpointSummary]) -> list[str]:
     notes = [f"{summary.checkpoint.label}: no share is defined: {summary.reason}." for summary in checkpoints if summary.reason]
     first = checkpoints[0]
     if first.chance is not None:

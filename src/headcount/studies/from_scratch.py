@@ -62,12 +62,12 @@ class FromScratch(Study):
         metric = measured.dense.metric or "loss"
         return StudyResult(
             study=str(self),
-            tables=(_table(measured, metric), _pair_table(measured.pairs, metric)),
+            tables=(_model_table(measured, metric), _pruned_minus_control_table(measured.pairs, metric)),
             sentence=_summary_sentence(measured.pairs, metric),
             notes=(
                 dense_sentence(measured.dense),
                 f"From scratch: {self.scratch if isinstance(self.scratch, str) else f'{self.scratch:g} epochs'} at rate {self.scratch_rate:g}.",
-                *_untrained_notes(measured, metric),
+                *_hardly_trained_notes(measured, metric),
             ),
             figures=(_score_by_kept_heads_figure(measured, metric),),
             measurements={
@@ -80,7 +80,7 @@ class FromScratch(Study):
         )
 
 
-def _untrained_notes(measured: ScratchResult, metric: str) -> Iterator[str]:
+def _hardly_trained_notes(measured: ScratchResult, metric: str) -> Iterator[str]:
     """Yields a sentence about every control that has hardly learnt the task."""
     dense, floor = measured.dense.score, measured.floor
     if floor is None or dense <= floor:
@@ -95,7 +95,7 @@ def _untrained_notes(measured: ScratchResult, metric: str) -> Iterator[str]:
             )
 
 
-def _table(measured: ScratchResult, metric: str) -> Table:
+def _model_table(measured: ScratchResult, metric: str) -> Table:
     kinds = list_kinds_of_rows([row.kept_by_kind for row in measured.rows])
     columns = (
         Column("model"),
@@ -122,7 +122,7 @@ def _table(measured: ScratchResult, metric: str) -> Table:
     )
 
 
-def _pair_table(pairs: Sequence[ControlPair], metric: str) -> Table:
+def _pruned_minus_control_table(pairs: Sequence[ControlPair], metric: str) -> Table:
     columns = (
         Column("heads"),
         Column("control"),
@@ -136,7 +136,7 @@ def _pair_table(pairs: Sequence[ControlPair], metric: str) -> Table:
 
 
 def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFigure:
-    lines = [_curve_line(name, [row for row in measured.rows if row.model == name], measured) for name in measured.models]
+    lines = [_score_line(name, [row for row in measured.rows if row.model == name], measured) for name in measured.models]
     return LineFigure(
         name="controls",
         title=f"{metric} by the heads that stay, pruned and from scratch; 95 % over examples, paired with the dense model",
@@ -149,7 +149,7 @@ def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFig
     )
 
 
-def _curve_line(name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
+def _score_line(name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
     ordered = sorted(rows, key=lambda row: row.n_kept)
     low, high = zip(*(shift_interval(measured.dense, row.change) for row in ordered), strict=True)
     return Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high)

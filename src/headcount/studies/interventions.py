@@ -52,7 +52,7 @@ class Interventions(Study):
         metric = dense.metric or "loss"
         return StudyResult(
             study=str(self),
-            tables=(_table(rows, metric),),
+            tables=(_intervention_table(rows, metric),),
             sentence=_summary_sentence(rows, is_rising=dense.value is not None and dense.higher_is_better),
             notes=(f"{dense_sentence(dense)} Heads are gated, chosen by {self.method}.",),
             figures=(_change_by_substitute_figure(rows, dense, metric),),
@@ -65,7 +65,7 @@ class Interventions(Study):
         )
 
 
-def _table(rows: Sequence[InterventionRow], metric: str) -> Table:
+def _intervention_table(rows: Sequence[InterventionRow], metric: str) -> Table:
     columns = (
         Column("intervention"),
         Column("heads"),

@@ -104,7 +104,7 @@ class Languages(Study):
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(*self._note_files(context.limit), *note_dense_models(losses, part.tables)),
+            notes=(*self._file_notes(context.limit), *note_dense_models(losses, part.tables)),
             figures=part.figures,
             measurements={
                 **losses.request,
@@ -116,7 +116,7 @@ class Languages(Study):
             },
         )
 
-    def _note_files(self, limit: int | None) -> tuple[str, ...]:
+    def _file_notes(self, limit: int | None) -> tuple[str, ...]:
         if not self.files:
             return ()
         most = "" if limit is None else f", at most {limit}"

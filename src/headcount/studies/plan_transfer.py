@@ -56,7 +56,7 @@ class PlanTransfer(Study):
         metric = transfer.dense.metric or "loss"
         return StudyResult(
             study=str(self),
-            tables=(_table(transfer, metric), _test_table(transfer.tests, metric)),
+            tables=(_choice_table(transfer, metric), _transferred_choice_test_table(transfer.tests, metric)),
             sentence=_summary_sentence(transfer),
             notes=(dense_sentence(transfer.dense),),
             figures=(_change_by_task_figure(transfer, metric),),
@@ -70,7 +70,7 @@ class PlanTransfer(Study):
         )
 
 
-def _choice_name(row: TransferRow, transfer: Transfer) -> str:
+def _choice_label(row: TransferRow, transfer: Transfer) -> str:
     return (
         f"chosen on {transfer.other_task}"
         if row.choice == "other task"
@@ -80,7 +80,7 @@ def _choice_name(row: TransferRow, transfer: Transfer) -> str:
     )
 
 
-def _table(transfer: Transfer, metric: str) -> Table:
+def _choice_table(transfer: Transfer, metric: str) -> Table:
     columns = (
         Column("heads"),
         Column("choice"),
@@ -95,7 +95,7 @@ def _table(transfer: Transfer, metric: str) -> Table:
     cells = [
         (
             row.n_kept,
-            _choice_name(row, transfer),
+            _choice_label(row, transfer),
             row.scores.steps,
             *seed_cells(row.scores),
             row.n_shared,
@@ -110,7 +110,7 @@ def _table(transfer: Transfer, metric: str) -> Table:
     return Table("transfer", columns, tuple(cells), title)
 
 
-def _test_table(tests: Sequence[TransferTest], metric: str) -> Table:
+def _transferred_choice_test_table(tests: Sequence[TransferTest], metric: str) -> Table:
     columns = (
         Column("heads"),
         Column("against"),
@@ -127,7 +127,7 @@ def _change_by_task_figure(transfer: Transfer, metric: str) -> BarFigure:
     for choice in dict.fromkeys(row.choice for row in transfer.rows):
         rows = [next(row for row in transfer.rows if (row.n_kept, row.choice) == (size, choice)) for size in sizes]
         y, low, high = (tuple(getattr(row.change, end) for row in rows) for end in ("difference", "low", "high"))
-        bars.append(Bars(_choice_name(rows[0], transfer), y, low, high))
+        bars.append(Bars(_choice_label(rows[0], transfer), y, low, high))
     return BarFigure(
         name="transfer",
         title=f"Change of {metric} from the dense model by the task that heads are chosen on",

@@ -65,9 +65,9 @@ class Strategies(Study):
         metric = measured.dense.metric or "loss"
         return StudyResult(
             study=str(self),
-            tables=(_table(measured.rows, metric), *([_pair_table(measured.pairs, metric)] if measured.pairs else [])),
+            tables=(_strategy_table(measured.rows, metric), *([_strategy_pair_table(measured.pairs, metric)] if measured.pairs else [])),
             sentence=_summary_sentence(measured),
-            notes=_notes(measured),
+            notes=_dense_and_kind_notes(measured),
             figures=tuple(
                 _change_by_share_removed_figure(measured, kind, metric) for kind in dict.fromkeys(row.kind for row in measured.rows)
             ),
@@ -81,12 +81,12 @@ class Strategies(Study):
         )
 
 
-def _notes(measured: StrategyResult) -> tuple[str, ...]:
+def _dense_and_kind_notes(measured: StrategyResult) -> tuple[str, ...]:
     training = " after the same training, mean over seeds" if measured.is_dense_trained else " as it is"
     return (dense_sentence(measured.dense, training), *([ONE_KIND] if measured.has_one_kind else []))
 
 
-def _table(rows: Sequence[StrategyRow], metric: str) -> Table:
+def _strategy_table(rows: Sequence[StrategyRow], metric: str) -> Table:
     columns = (
         Column("strategy"),
         Column("attention"),
@@ -99,7 +99,7 @@ def _table(rows: Sequence[StrategyRow], metric: str) -> Table:
     return Table("strategies", columns, cells, title)
 
 
-def _pair_table(pairs: Sequence[StrategyPair], metric: str) -> Table:
+def _strategy_pair_table(pairs: Sequence[StrategyPair], metric: str) -> Table:
     columns = (
         Column("attention"),
         Column("heads"),

@@ -49,7 +49,7 @@ class TaskTransfer(Study):
         tasks, rows = _measure.task_transfer.compare_tasks(self, context)
         return StudyResult(
             study=str(self),
-            tables=(_table(rows), _head_table(tasks)),
+            tables=(_task_correlation_table(rows), _changes_by_task_and_head_table(tasks)),
             sentence=_summary_sentence(rows),
             notes=tuple(f"{row.other}, {row.quantity}: {row.reason}." for row in rows if row.reason),
             figures=tuple(
@@ -62,7 +62,7 @@ class TaskTransfer(Study):
         )
 
 
-def _table(rows: Sequence[TransferRow]) -> Table:
+def _task_correlation_table(rows: Sequence[TransferRow]) -> Table:
     columns = (
         Column("task"),
         Column("other task"),
@@ -84,7 +84,7 @@ def _table(rows: Sequence[TransferRow]) -> Table:
     return Table("correlations", columns, tuple(cells), "Correlation over heads of the changes on two tasks; intervals over examples")
 
 
-def _head_table(tasks: Sequence[Changes]) -> Table:
+def _changes_by_task_and_head_table(tasks: Sequence[Changes]) -> Table:
     columns = (
         Column("task"),
         Column("head"),

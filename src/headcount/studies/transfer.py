@@ -39,7 +39,7 @@ class Transfer(Study):
         ]
         return StudyResult(
             study=str(self),
-            tables=(_table(pairs), _head_table(by_method)),
+            tables=(_run_pair_table(pairs), _scores_by_run_and_head_table(by_method)),
             sentence=_summary_sentence(pairs),
             notes=tuple(notes),
             measurements={"pairs": [asdict(pair) for pair in pairs]},
@@ -47,7 +47,7 @@ class Transfer(Study):
         )
 
 
-def _table(pairs: Sequence[ScoreAgreement]) -> Table:
+def _run_pair_table(pairs: Sequence[ScoreAgreement]) -> Table:
     columns = (
         Column("method"),
         Column("run"),
@@ -71,7 +71,7 @@ def _table(pairs: Sequence[ScoreAgreement]) -> Table:
     return Table("pairs", columns, tuple(rows))
 
 
-def _head_table(by_method: Mapping[str, Mapping[str, Scores]]) -> Table:
+def _scores_by_run_and_head_table(by_method: Mapping[str, Mapping[str, Scores]]) -> Table:
     columns = (Column("method"), Column("run"), Column("head"), Column("score", format=".4g"))
     rows = [
         (method, run, str(head), value)

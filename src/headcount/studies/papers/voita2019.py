@@ -69,7 +69,7 @@ class Voita2019Paper(Paper):
             lacks = ("text",) if study.info.uses("text") and not subject.has_text else ()
             return Item(f"V{number}", title, part, None if lacks or reason else study, lacks, reason, published)
 
-        maps: Any = {"definition": self._rule, "sentences": n}
+        maps: Any = {"definition": self._role_definition, "sentences": n}
         encoder, everywhere = self._pruned_model_options(frozen_decoder=is_translator), self._pruned_model_options()
         encoder |= {} if one_kind else {"kinds": (ENCODER,)}
         curves = PruningCurve(**everywhere, other_tasks=self.other_task)
@@ -81,7 +81,7 @@ class Voita2019Paper(Paper):
                 3,
                 "Important and confident heads have roles",
                 "section 5",
-                RolesImportance(by=("lrp", "confidence"), examples=self._examples, **maps),
+                RolesImportance(by=("lrp", "confidence"), examples=self._n_examples, **maps),
             ),
             item(4, "Heads of every role: 90 % of tokens at one offset", "section 5.1", RoleMap(show="labels", **maps), published=RULES),
             item(5, "Accuracy of the best head per relation", "Table 1", RelationAccuracy(sentences=n), published=RELATIONS),
@@ -106,15 +106,15 @@ class Voita2019Paper(Paper):
         ]
 
     @property
-    def _rule(self) -> str:
+    def _role_definition(self) -> str:
         """The definition of roles; the published one with the number of frequent tokens of this text."""
         return str(Voita2019(frequent=self.frequent)) if self.definition == "voita2019" else self.definition
 
     def _importance_map(self, by: str) -> ImportanceMap:
-        return ImportanceMap((by,), examples=self._examples, show="scores")
+        return ImportanceMap((by,), examples=self._n_examples, show="scores")
 
     @property
-    def _examples(self) -> int:
+    def _n_examples(self) -> int:
         """The examples that scores are measured on."""
         return 64 if self.quick else 512
 
