@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from math import log10
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headcount.core.figure import Axis, BarFigure, Bars, HeatMap, Points, ScatterFigure
 from headcount.core.study_result import Cell, Column, Table, format_interval, interval_columns
@@ -25,13 +25,23 @@ LANGUAGES = "languages"
 LOST = "share of the score above chance that is lost"
 
 
-def build_parts(losses: LanguageLosses, first: str, *, is_trained: bool) -> dict[str, Part]:
-    """Returns what was measured by question; `first` is the language that heads are chosen on, and that all models are trained on if they are."""
+class RemovalNames(NamedTuple):
+    """The names of what is removed, and the note of the figure with the method that all of them share; empty if they share none."""
+
+    names: tuple[str, ...]
+    note: str
+
+
+def build_language_parts(losses: LanguageLosses, first_language: str, *, is_trained: bool) -> dict[str, Part]:
+    """Returns what was measured by question.
+
+    `first_language` is the one that heads are chosen on, and that all models are trained on if they are.
+    """
     lost, languages = _share_lost_table(losses), _dense_scores_table(losses)
     heads = [row for row in losses.rows if row.kind == SINGLE_HEADS and row.model == losses.models[0]]
-    parts = {"transfer": _transfer_part(losses, (lost, languages), heads, first)}
+    parts = {"transfer": _transfer_part(losses, (lost, languages), heads, first_language)}
     if is_trained:
-        parts["trained"] = _trained_part(heads, first)
+        parts["trained"] = _trained_part(heads, first_language)
     else:
         parts["layers"] = Part((lost, languages), (_share_lost_heat_map(losses),), _layer_sentence(losses))
     if len(losses.models) > 1:
@@ -42,12 +52,12 @@ def build_parts(losses: LanguageLosses, first: str, *, is_trained: bool) -> dict
     return parts
 
 
-def note_dense_models(losses: LanguageLosses, tables: Sequence[Table]) -> Iterator[str]:
+def describe_dense_models(losses: LanguageLosses, shown_tables: Sequence[Table]) -> Iterator[str]:
     """Yields a sentence about the score of every dense model, before and after training, and why shares are not defined.
 
-    Models that were not trained are left out where the table of languages is among `tables`, which says the same of them.
+    Models that were not trained are left out where the table of languages is among `shown_tables`, which says the same of them.
     """
-    listed = set(losses.columns) if any(table.name == LANGUAGES for table in tables) else set()
+    listed = set(losses.columns) if any(table.name == LANGUAGES for table in shown_tables) else set()
     names = _short_model_names(losses)
     of_tasks = [row for drop in losses.drops for row in (drop.row, drop.row_of_other)]
     row_of = {(row.model, row.language): row for row in (*losses.rows, *of_tasks)}
@@ -75,8 +85,8 @@ def _column_headings(losses: LanguageLosses) -> list[str]:
     return [language if len(losses.models) == 1 else f"{names[model]}: {language}" for model, language in losses.columns]
 
 
-def _format_significant_count(tests: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
-    return f"{sum(is_significant(row.q) for row in tests)} of {len(tests)}"
+def _format_significant_count(rows: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
+    return f"{sum(is_significant(row.q) for row in rows)} of {len(rows)}"
 
 
 def _format_share_lost(row: LossRow) -> str:
@@ -154,13 +164,13 @@ def _share_lost_heat_map(losses: LanguageLosses) -> HeatMap:
     )
 
 
-def _short_removal_names(removals: Sequence[str]) -> tuple[tuple[str, ...], str]:
+def _short_removal_names(removals: Sequence[str]) -> RemovalNames:
     """Returns the names of what is removed, and a note with the method of those that remove single heads, where all have one."""
     methods = {text.partition(" heads by ")[2] for text in removals} - {""}
     if len(methods) != 1:
-        return tuple(removals), ""
+        return RemovalNames(tuple(removals), "")
     method = methods.pop()
-    return tuple(text.removesuffix(f" by {method}") for text in removals), f"Single heads by {method}."
+    return RemovalNames(tuple(text.removesuffix(f" by {method}") for text in removals), f"Single heads by {method}.")
 
 
 def _layer_sentence(losses: LanguageLosses) -> str:
@@ -190,10 +200,10 @@ def _share_lost_or_zero(row: LossRow) -> float:
 # Every language without single heads.
 
 
-def _transfer_part(losses: LanguageLosses, shared: Sequence[Table], heads: Sequence[LossRow], first: str) -> Part:
-    tables, text = list(shared), ""
-    if heads:
-        last = _rows_of_smallest_model(heads)
+def _transfer_part(losses: LanguageLosses, shared_tables: Sequence[Table], head_rows: Sequence[LossRow], first_language: str) -> Part:
+    tables, text = list(shared_tables), ""
+    if head_rows:
+        last = _rows_of_smallest_model(head_rows)
         shares = ", ".join(f"{row.language} loses {_format_share_lost(row)}" for row in last)
         text = f"Without {last[0].without}, of the score above chance {shares}; "
     if losses.between:
@@ -204,21 +214,23 @@ def _transfer_part(losses: LanguageLosses, shared: Sequence[Table], heads: Seque
                 "between languages",
                 columns,
                 cells,
-                f"Rise of the loss beyond that in {first}, {_short_model_names(losses)[losses.models[0]]}",
+                f"Rise of the loss beyond that in {first_language}, {_short_model_names(losses)[losses.models[0]]}",
             )
         )
-        text += f"{_format_significant_count(losses.between)} removals raise the loss otherwise than in {first} (q ≤ {SIGNIFICANT})."
+        text += (
+            f"{_format_significant_count(losses.between)} removals raise the loss otherwise than in {first_language} (q ≤ {SIGNIFICANT})."
+        )
     else:
         text += f"{_format_significant_count(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT})."
     figures = (
-        (_share_lost_by_language_figure("languages", "Share of the score above chance that each language loses", heads, "lost"),)
-        if heads
+        (_share_lost_by_language_figure("languages", "Share of the score above chance that each language loses", head_rows, "lost"),)
+        if head_rows
         else ()
     )
     return Part(tuple(tables), figures, text)
 
 
-def _share_lost_by_language_figure(name: str, title: str, rows: Sequence[LossRow], table: str) -> BarFigure:
+def _share_lost_by_language_figure(figure_name: str, title: str, rows: Sequence[LossRow], table_name: str) -> BarFigure:
     """Returns a group of bars for every language, one for each number of heads."""
     languages, row_of = tuple(dict.fromkeys(row.language for row in rows)), {(row.language, row.without): row for row in rows}
     bars = []
@@ -227,11 +239,11 @@ def _share_lost_by_language_figure(name: str, title: str, rows: Sequence[LossRow
         bars.append(Bars(f"without {without}", *zip(*shares, strict=True)))
     sizes = {row.n_examples for row in rows}
     return BarFigure(
-        name=name,
+        name=figure_name,
         title=title,
         x=Axis("language"),
         y=Axis(LOST, is_share=True),
-        table=table,
+        table=table_name,
         n=min(sizes),
         n_unit="examples in each language" if len(sizes) == 1 else "examples in a language at least",
         categories=languages,
@@ -242,7 +254,7 @@ def _share_lost_by_language_figure(name: str, title: str, rows: Sequence[LossRow
 # Pruned, then fine-tuned on the first language.
 
 
-def _trained_part(heads: Sequence[LossRow], first: str) -> Part:
+def _trained_part(head_rows: Sequence[LossRow], first_language: str) -> Part:
     columns = (
         Column("language"),
         Column("without"),
@@ -255,19 +267,23 @@ def _trained_part(heads: Sequence[LossRow], first: str) -> Part:
         Column("q", format=".2g"),
     )
     cells: list[tuple[Cell, ...]] = []
-    for row in heads:
+    for row in head_rows:
         pruned = row.loss if row.value is None else row.value
         scores = row.untrained, row.dense, pruned
         cells.append((row.language, row.without, *scores, *row.drop.score.interval, *row.share.interval_lost, row.p, row.q))
-    title = f"Heads pruned and the model fine-tuned on {first} alone, then read in every language, means over seeds; the dense model is trained alike"
-    last = _rows_of_smallest_model(heads)
+    title = (
+        f"Heads pruned and the model fine-tuned on {first_language} alone, then read in every language, means over seeds; "
+        "the dense model is trained alike"
+    )
+    last = _rows_of_smallest_model(head_rows)
     changes = ", ".join(f"{row.language} {format_interval(*row.drop.score.interval)}" for row in last)
     sentence = (
-        f"Without {last[0].without}, and fine-tuned on {first}, the score changes against the dense model after the same fine-tuning by: {changes}; "
-        f"{_format_significant_count(heads)} changes are significant (q ≤ {SIGNIFICANT})."
+        f"Without {last[0].without}, and fine-tuned on {first_language}, the score changes against the dense model after the same fine-tuning "
+        f"by: {changes}; "
+        f"{_format_significant_count(head_rows)} changes are significant (q ≤ {SIGNIFICANT})."
     )
     figure = _share_lost_by_language_figure(
-        "trained", f"Share of the score above chance that each language loses, fine-tuned on {first}", heads, "trained"
+        "trained", f"Share of the score above chance that each language loses, fine-tuned on {first_language}", head_rows, "trained"
     )
     return Part((Table("trained", columns, tuple(cells), title),), (figure,), sentence)
 
@@ -293,7 +309,7 @@ def _models_part(losses: LanguageLosses) -> Part:
     return Part(tuple(tables), (_share_lost_by_task_figure(losses.drops, names),) if losses.drops else (), sentence)
 
 
-def _share_lost_by_task_table(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> Table:
+def _share_lost_by_task_table(drops: Sequence[TaskDrop], short_name_by_model: Mapping[str, str]) -> Table:
     columns = (
         Column("task"),
         Column("without"),
@@ -311,14 +327,14 @@ def _share_lost_by_task_table(drops: Sequence[TaskDrop], names: Mapping[str, str
     for drop in drops:
         row, control, gap = drop.row, drop.row_of_other, drop.gap
         shares = (*row.share.interval_lost, *control.share.interval_lost, gap.difference, gap.low, gap.high)
-        models = names[row.model], names[control.model]
+        models = short_name_by_model[row.model], short_name_by_model[control.model]
         cells.append((gap.language, gap.without, *models, row.dense, control.dense, *shares, gap.p, gap.q))
     return Table(
         "tasks", columns, tuple(cells), "Share of its own score above chance that each model loses, task by task, on the same examples"
     )
 
 
-def _share_lost_by_task_figure(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> BarFigure:
+def _share_lost_by_task_figure(drops: Sequence[TaskDrop], short_name_by_model: Mapping[str, str]) -> BarFigure:
     """Returns a group of bars for every task and number of heads: one for the model, one for the other."""
     has_levels = len({drop.gap.without for drop in drops}) > 1
     own, of_control = ([row.share.interval_lost for row in rows] for rows in ([d.row for d in drops], [d.row_of_other for d in drops]))
@@ -332,7 +348,10 @@ def _share_lost_by_task_figure(drops: Sequence[TaskDrop], names: Mapping[str, st
         n=min(drop.row.n_examples for drop in drops),
         n_unit="examples of a task at least",
         categories=tuple(f"{drop.gap.language}, without {drop.gap.without}" if has_levels else drop.gap.language for drop in drops),
-        bars=(Bars(names[first.row.model], *zip(*own, strict=True)), Bars(names[first.row_of_other.model], *zip(*of_control, strict=True))),
+        bars=(
+            Bars(short_name_by_model[first.row.model], *zip(*own, strict=True)),
+            Bars(short_name_by_model[first.row_of_other.model], *zip(*of_control, strict=True)),
+        ),
     )
 
 
@@ -359,9 +378,9 @@ def _choose_removal_to_report(rows: Sequence[FamilyContrast] | Sequence[SizeTren
     return next((without for without in reversed(heads) if without in compared), compared[0])
 
 
-def _families_part(losses: LanguageLosses, languages: Table) -> Part:
+def _families_part(losses: LanguageLosses, language_table: Table) -> Part:
     rows = losses.contrasts
-    tables = (_family_contrast_table(rows), languages)
+    tables = (_family_contrast_table(rows), language_table)
     if not rows:
         return Part(tables, (), "No contrast: the file of groups names fewer than two families whose losses are defined.")
     without = _choose_removal_to_report(rows, losses)
@@ -411,12 +430,12 @@ def _family_contrast_table(rows: Sequence[FamilyContrast]) -> Table:
     return Table("families", columns, tuple(astuple(row) for row in rows), title)
 
 
-def _corpus_sizes_part(losses: LanguageLosses, heads: Sequence[LossRow], languages: Table) -> Part:
-    sizes = _share_lost_by_corpus_size_table(losses, heads)
-    tables = (*([_corpus_size_trend_table(losses.trends)] if losses.trends else []), sizes, languages)
+def _corpus_sizes_part(losses: LanguageLosses, head_rows: Sequence[LossRow], language_table: Table) -> Part:
+    sizes = _share_lost_by_corpus_size_table(losses, head_rows)
+    tables = (*([_corpus_size_trend_table(losses.trends)] if losses.trends else []), sizes, language_table)
     figures = tuple(_share_lost_by_corpus_size_figures(sizes, {row.without: row for row in losses.trends}))
     if not losses.trends:
-        n_languages = len({row.language for row in heads if losses.groups[row.language].size is not None})
+        n_languages = len({row.language for row in head_rows if losses.groups[row.language].size is not None})
         sentence = (
             f"No rank correlation of the share lost with the size of the corpus: {n_languages} languages have a size, and it takes four."
         )
@@ -430,7 +449,7 @@ def _corpus_sizes_part(losses: LanguageLosses, heads: Sequence[LossRow], languag
     return Part(tables, figures, sentence)
 
 
-def _share_lost_by_corpus_size_table(losses: LanguageLosses, heads: Sequence[LossRow]) -> Table:
+def _share_lost_by_corpus_size_table(losses: LanguageLosses, head_rows: Sequence[LossRow]) -> Table:
     columns = (
         Column("language"),
         Column("family"),
@@ -440,16 +459,16 @@ def _share_lost_by_corpus_size_table(losses: LanguageLosses, heads: Sequence[Los
         *interval_columns("lost", ".1%"),
     )
     cells = []
-    for row in heads:
+    for row in head_rows:
         group = losses.groups[row.language]
         if group.size is not None:
             cells.append((row.language, group.family, group.size, log10(group.size), row.without, *row.share.interval_lost))
     return Table("language sizes", columns, tuple(cells), "Share above chance that every language loses, with the size of its corpus")
 
 
-def _share_lost_by_corpus_size_figures(table: Table, trends: Mapping[str, SizeTrend]) -> Iterator[ScatterFigure]:
+def _share_lost_by_corpus_size_figures(size_table: Table, trend_by_removal: Mapping[str, SizeTrend]) -> Iterator[ScatterFigure]:
     """Yields every language by the size of its corpus and the share that it loses, a figure for each number of heads."""
-    records = [record for record in table.records() if record["lost"] is not None]
+    records = [record for record in size_table.records() if record["lost"] is not None]
     removals = list(dict.fromkeys(str(record["without"]) for record in records))
     for number, without in enumerate(removals, 1):
         own = [record for record in records if record["without"] == without]
@@ -459,13 +478,13 @@ def _share_lost_by_corpus_size_figures(table: Table, trends: Mapping[str, SizeTr
             of_family = [record for record in own if record["family"] == family]
             x, y = (tuple(float(record[name] or 0) for record in of_family) for name in ("log10 size", "lost"))
             groups.append(Points(family or "no family", x, y, tuple(str(record["language"]) for record in of_family)))
-        trend = trends.get(without)
+        trend = trend_by_removal.get(without)
         yield ScatterFigure(
             name="sizes" if len(removals) == 1 else f"sizes {number}",
             title=f"Share above chance that languages lose by the size of their corpus, without {without}",
             x=Axis("size of the corpus", "log10"),
             y=Axis("share lost", is_share=True),
-            table=table.name,
+            table=size_table.name,
             n=len(own),
             n_unit="languages",
             groups=tuple(groups),

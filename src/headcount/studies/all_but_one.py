@@ -10,10 +10,9 @@ from headcount.core.study_result import Cell, Column, StudyResult, Table, format
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._parts import Part, choose_part
-from headcount.studies._rows import is_significant
+from headcount.studies._rows import difference_with_interval, is_significant
 
 if TYPE_CHECKING:
-    from headcount.core.evaluation import PairedDifference
     from headcount.studies._measure.all_but_one import LayerRow
 
 
@@ -83,7 +82,7 @@ def _layer_table(rows: Sequence[LayerRow], metric: str) -> Table:
             row.rise.high,
             row.q,
             *(
-                [row.metric, *_difference_and_ends(row.chosen_change), *_difference_and_ends(row.metric_change), row.metric_q]
+                [row.metric, *difference_with_interval(row.chosen_change), *difference_with_interval(row.metric_change), row.metric_q]
                 if metric
                 else []
             ),
@@ -100,10 +99,6 @@ def _metric_columns(metric: str) -> tuple[Column, ...]:
         return ()
     chosen, reported = interval_columns("change when chosen", "+.3g", metric), interval_columns("change on report", "+.3g", metric)
     return Column(metric, format=".4g"), *chosen, *reported, Column("q of the change", format=".2g")
-
-
-def _difference_and_ends(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
-    return (None, None, None) if change is None else (change.difference, change.low, change.high)
 
 
 def _change_by_layer_and_kind_table(rows: Sequence[LayerRow], metric: str) -> Table:
@@ -129,7 +124,7 @@ def _change_by_layer_and_kind_table(rows: Sequence[LayerRow], metric: str) -> Ta
 
 def _change_on_report_split(row: LayerRow) -> tuple[float | None, float | None, float | None]:
     """Returns the change of the metric on the report split, or of the loss where there is none."""
-    return row.rise.interval if row.metric_change is None else _difference_and_ends(row.metric_change)
+    return row.rise.interval if row.metric_change is None else difference_with_interval(row.metric_change)
 
 
 def _loss_rise_by_layer_figure(rows: Sequence[LayerRow]) -> BarFigure:
@@ -150,7 +145,7 @@ def _loss_rise_by_layer_figure(rows: Sequence[LayerRow]) -> BarFigure:
 
 def _chosen_and_reported_change_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
     chosen, reported = (
-        zip(*(_difference_and_ends(change) for change in changes), strict=True)
+        zip(*(difference_with_interval(change) for change in changes), strict=True)
         for changes in ([row.chosen_change for row in rows], [row.metric_change for row in rows])
     )
     return BarFigure(
@@ -181,16 +176,16 @@ def _split_difference_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     """Returns how much better a layer looks on the split that its head was chosen on."""
     layers = rows[:-1]
 
-    def gap(row: LayerRow) -> float:
+    def report_rise_beyond_chosen(row: LayerRow) -> float:
         return row.rise.difference - row.chosen_rise
 
-    widest = max(layers, key=lambda row: abs(gap(row)))
-    n_better = sum(gap(row) > 0 for row in layers)
+    widest = max(layers, key=lambda row: abs(report_rise_beyond_chosen(row)))
+    n_better = sum(report_rise_beyond_chosen(row) > 0 for row in layers)
     changes = ""
     if metric and widest.chosen_change is not None:
         chosen, reported = (
             format_interval(*_zero_for_undefined_difference(ends))
-            for ends in (_difference_and_ends(widest.chosen_change), _change_on_report_split(widest))
+            for ends in (difference_with_interval(widest.chosen_change), _change_on_report_split(widest))
         )
         changes = f", where {metric} changes by {chosen} and {reported}"
     return (

@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import difference_cells, format_significance, seed_cells, seed_columns
+from headcount.studies._rows import difference_with_interval, format_significance, seed_cells, seed_columns
 
 if TYPE_CHECKING:
     from headcount.studies._measure.compensation import ChangeRow, Evenness, QualityRow
@@ -119,8 +119,8 @@ def _quality_by_model_table(rows: Sequence[QualityRow], metric: str) -> Table:
         (
             row.model,
             *seed_cells(row.scores),
-            *difference_cells(row.against_dense),
-            *difference_cells(row.against_tuned),
+            *difference_with_interval(row.against_dense),
+            *difference_with_interval(row.against_tuned),
             None if row.against_tuned is None else row.against_tuned.p,
         )
         for row in rows
@@ -144,7 +144,7 @@ def _quality_after_fine_tuning_sentence(rows: Sequence[QualityRow], metric: str)
     )
 
 
-def _change_by_layer_figure(rows: Sequence[ChangeRow], name: str, parts: Sequence[str], quantity: str) -> LineFigure:
+def _change_by_layer_figure(rows: Sequence[ChangeRow], figure_name: str, parts: Sequence[str], quantity_of_axis: str) -> LineFigure:
     layers = list(dict.fromkeys(row.layer for row in rows if row.layer != "all"))
     lines = []
     for part in parts:
@@ -154,10 +154,10 @@ def _change_by_layer_figure(rows: Sequence[ChangeRow], name: str, parts: Sequenc
         lines.append(Line(part, tuple(map(float, range(len(layers)))), differences, low, high))
     limits = _choose_axis_limits([row for row in rows if row.part in parts and row.layer != "all"])
     return LineFigure(
-        name=name,
+        name=figure_name,
         title="Change of the heads that stay in the fine-tuning after pruning, beyond that in the dense model",
         x=Axis("layer", ticks=tuple((float(number), layer) for number, layer in enumerate(layers))),
-        y=Axis(f"difference in {quantity}", limits=limits),
+        y=Axis(f"difference in {quantity_of_axis}", limits=limits),
         table="changes",
         n=next(row.heads for row in rows if row.layer == "all"),
         n_unit="heads",

@@ -231,9 +231,9 @@ def _families_part(changes: Sequence[HeadRoleChange], definition: Definition) ->
 
 
 def _summary_sentence(
-    changes: Sequence[HeadRoleChange], significant: Sequence[HeadRoleChange], layers: Table, trends: Sequence[Trend]
+    changes: Sequence[HeadRoleChange], significant: Sequence[HeadRoleChange], layer_table: Table, trends: Sequence[Trend]
 ) -> str:
-    most = max(layers.records(), key=lambda row: float(row["mean |change|"] or 0), default=None)
+    most = max(layer_table.records(), key=lambda row: float(row["mean |change|"] or 0), default=None)
     largest = "" if most is None else f"; changes are largest in {most['layer']}"
     overall = next((row for row in trends if row.family == "all roles"), None)
     by_depth = (

@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import dense_sentence, difference_cells, kind_columns, list_kinds_of_rows, loss_and_metric
+from headcount.studies._rows import choose_kinds_to_show, dense_scores_to_dict, dense_sentence, difference_with_interval, kept_heads_columns
 
 if TYPE_CHECKING:
     from headcount.studies._measure.from_scratch import ControlPair, ControlRow, ScratchResult
@@ -73,7 +73,7 @@ class FromScratch(Study):
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": loss_and_metric(measured.dense),
+                "dense": dense_scores_to_dict(measured.dense),
                 "rows": [row.to_dict() for row in measured.rows],
                 "pairs": [pair.to_dict() for pair in measured.pairs],
             },
@@ -96,11 +96,11 @@ def _hardly_trained_notes(measured: ScratchResult, metric: str) -> Iterator[str]
 
 
 def _model_table(measured: ScratchResult, metric: str) -> Table:
-    kinds = list_kinds_of_rows([row.kept_by_kind for row in measured.rows])
+    kinds = choose_kinds_to_show([row.kept_by_kind for row in measured.rows])
     columns = (
         Column("model"),
         Column("heads"),
-        *kind_columns(kinds),
+        *kept_heads_columns(kinds),
         Column("seeds"),
         Column("steps"),
         *interval_columns(metric, ".4g"),
@@ -116,7 +116,7 @@ def _model_table(measured: ScratchResult, metric: str) -> Table:
         over_examples = (scores.mean, *shift_interval(measured.dense, row.change))
         over_seeds = (scores.mean, scores.low, scores.high, scores.deviation)
         identity = (row.model, row.n_kept, *counts, scores.n_seeds, scores.steps)
-        cells.append((*identity, *over_examples, *over_seeds, *difference_cells(row.change), row.p, row.q))
+        cells.append((*identity, *over_examples, *over_seeds, *difference_with_interval(row.change), row.p, row.q))
     return Table(
         "models", columns, tuple(cells), f"{metric} of pruned models and of controls from scratch, with the paired interval over examples"
     )
@@ -131,7 +131,7 @@ def _pruned_minus_control_table(pairs: Sequence[ControlPair], metric: str) -> Ta
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = tuple((pair.n_kept, pair.control, *difference_cells(pair.change), pair.change.by, pair.p, pair.q) for pair in pairs)
+    cells = tuple((pair.n_kept, pair.control, *difference_with_interval(pair.change), pair.change.by, pair.p, pair.q) for pair in pairs)
     return Table("pairs", columns, cells, f"{metric} of the pruned model minus that of its control, on the same examples")
 
 
@@ -149,10 +149,10 @@ def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFig
     )
 
 
-def _score_line(name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
+def _score_line(model_name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
     ordered = sorted(rows, key=lambda row: row.n_kept)
     low, high = zip(*(shift_interval(measured.dense, row.change) for row in ordered), strict=True)
-    return Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high)
+    return Line(model_name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high)
 
 
 def _summary_sentence(pairs: Sequence[ControlPair], metric: str) -> str:

@@ -90,9 +90,9 @@ def _survivors_table(rows: Sequence[KeptRow]) -> Table:
     return Table("survivors", columns, cells, "The heads that stay in every model", is_printed=False)
 
 
-def _figures_of_method(kept: KeptHeads, method: str, label: str, note: str, *, names_method: bool) -> list[LineFigure | HeatMap]:
+def _figures_of_method(kept: KeptHeads, method: str, method_label: str, note: str, *, names_method: bool) -> list[LineFigure | HeatMap]:
     rows = sorted((row for row in kept.rows if row.method == method), key=lambda row: row.n_removed)
-    suffix = f" by {label}" if names_method else ""
+    suffix = f" by {method_label}" if names_method else ""
     removed = tuple(float(row.n_removed) for row in rows)
     n_seeds = len(rows[0].survivors)
     lines = []
@@ -102,7 +102,7 @@ def _figures_of_method(kept: KeptHeads, method: str, label: str, note: str, *, n
     ranges = f"; bars go from the fewest to the most of {n_seeds} seeds" if n_seeds > 1 else ""
     by_kind = LineFigure(
         name=f"kinds{suffix}",
-        title=f"Heads that stay in each kind of attention, pruned by {label}{ranges}",
+        title=f"Heads that stay in each kind of attention, pruned by {method_label}{ranges}",
         x=Axis("heads removed", is_count=True),
         y=Axis("heads that stay", is_count=True),
         table="kinds",
@@ -113,7 +113,7 @@ def _figures_of_method(kept: KeptHeads, method: str, label: str, note: str, *, n
     )
     by_layer = HeatMap(
         name=f"layers{suffix}",
-        title=f"Heads that stay in each layer, pruned by {label}",
+        title=f"Heads that stay in each layer, pruned by {method_label}",
         x=Axis("heads that stay in the model"),
         y=Axis("layer"),
         table="layers",

@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
-from headcount.studies._rows import dense_sentence, is_significant, loss_and_metric
+from headcount.studies._rows import dense_scores_to_dict, dense_sentence, is_significant
 
 if TYPE_CHECKING:
     from headcount.studies._measure.layers import GroupRow, LayerPairRow
@@ -44,7 +44,7 @@ class Layers(Study):
                 "model": context.model_name,
                 "task": context.task.name,
                 "how": self.how,
-                "dense": loss_and_metric(dense),
+                "dense": dense_scores_to_dict(dense),
                 "rows": [row.to_dict() for row in rows],
                 "pairs": [asdict(pair) for pair in pairs],
             },

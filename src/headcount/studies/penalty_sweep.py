@@ -11,7 +11,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import difference_cells, kind_columns, list_kinds_of_rows, loss_and_metric
+from headcount.studies._rows import choose_kinds_to_show, dense_scores_to_dict, difference_with_interval, kept_heads_columns
 
 if TYPE_CHECKING:
     from headcount.studies._measure.penalty_sweep import PenaltyRow, Sweep
@@ -63,7 +63,7 @@ class PenaltySweep(Study):
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": loss_and_metric(sweep.dense),
+                "dense": dense_scores_to_dict(sweep.dense),
                 "rows": [row.to_dict() for row in sweep.rows],
                 "exact": [row.to_dict() for row in sweep.exact],
             },
@@ -71,7 +71,7 @@ class PenaltySweep(Study):
 
 
 def _penalty_table(sweep: Sweep, metric: str) -> Table:
-    kinds = list_kinds_of_rows([row.kept_by_kind for row in sweep.rows])
+    kinds = choose_kinds_to_show([row.kept_by_kind for row in sweep.rows])
     columns = (
         Column("λ", format="g"),
         Column("seeds"),
@@ -79,7 +79,7 @@ def _penalty_table(sweep: Sweep, metric: str) -> Table:
         Column("heads left", f"of {sweep.n_free}", ".4g"),
         Column("fewest", "of a seed"),
         Column("most", "of a seed"),
-        *kind_columns(kinds),
+        *kept_heads_columns(kinds),
         *interval_columns(metric, ".4g"),
         *interval_columns("against the dense model", "+.3g", metric),
         Column("p", format=".2g"),
@@ -90,7 +90,16 @@ def _penalty_table(sweep: Sweep, metric: str) -> Table:
         counts = [row.kept_by_kind.get(kind) for kind in kinds]
         seeds = (len(row.kept), row.steps, row.mean_kept, min(row.kept), max(row.kept))
         cells.append(
-            (row.penalty, *seeds, *counts, row.score, *_score_interval_ends(row, sweep), *difference_cells(row.change), row.p, row.q)
+            (
+                row.penalty,
+                *seeds,
+                *counts,
+                row.score,
+                *_score_interval_ends(row, sweep),
+                *difference_with_interval(row.change),
+                row.p,
+                row.q,
+            )
         )
     return Table("penalties", columns, tuple(cells), f"Heads left by λ, and {metric} with its paired interval over examples")
 
@@ -112,14 +121,14 @@ def _exact_against_penalty_table(sweep: Sweep, metric: str) -> Table:
             *(row.penalty, row.n_kept, row.method),
             *(row.score, *shift_interval(sweep.dense, row.against_dense)),
             *(row.score_of_penalty, *_score_interval_ends(rows_of[row.penalty], sweep)),
-            *(*difference_cells(row.change), row.p, row.q),
+            *(*difference_with_interval(row.change), row.p, row.q),
         )
         for row in sweep.exact
     )
     return Table("exact", columns, cells, "A method that takes a number of heads, at the mean number that λ left, minus λ")
 
 
-def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
+def _figures(sweep: Sweep, metric: str, exact_method: str) -> list[LineFigure]:
     rows = sweep.rows
     n_seeds = len(rows[0].kept)
     seeds = "seeds" if n_seeds > 1 else "seed"
@@ -150,10 +159,10 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
         lines=(line,),
         references=(Reference("dense model", sweep.dense.score),),
     )
-    return [heads_left, scores, *([_exact_against_penalty_figure(sweep, metric, exact)] if sweep.exact else [])]
+    return [heads_left, scores, *([_exact_against_penalty_figure(sweep, metric, exact_method)] if sweep.exact else [])]
 
 
-def _exact_against_penalty_figure(sweep: Sweep, metric: str, exact: str) -> LineFigure:
+def _exact_against_penalty_figure(sweep: Sweep, metric: str, exact_method: str) -> LineFigure:
     rows = sorted(sweep.exact, key=lambda row: row.n_kept)
     rows_of = {row.penalty: row for row in sweep.rows}
     x = tuple(float(row.n_kept) for row in rows)
@@ -161,13 +170,13 @@ def _exact_against_penalty_figure(sweep: Sweep, metric: str, exact: str) -> Line
     ends_of_penalty = [_score_interval_ends(rows_of[row.penalty], sweep) for row in rows]
     return LineFigure(
         name="exact",
-        title=f"{metric} by the number of heads: {exact} with exactly K, and L0 gates with λ; intervals of 95 % over examples",
+        title=f"{metric} by the number of heads: {exact_method} with exactly K, and L0 gates with λ; intervals of 95 % over examples",
         x=Axis("heads left", is_count=True),
         y=Axis(metric),
         table="exact",
         n=sweep.dense.n_examples,
         lines=(
-            _line_with_intervals(f"{exact}, exactly K", x, [row.score for row in rows], ends),
+            _line_with_intervals(f"{exact_method}, exactly K", x, [row.score for row in rows], ends),
             _line_with_intervals("L0 gates, by λ", x, [row.score_of_penalty for row in rows], ends_of_penalty),
         ),
         references=(Reference("dense model", sweep.dense.score),),

@@ -10,7 +10,7 @@ from headcount.core.study_result import Column, StudyResult, Table, format_inter
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads
-from headcount.studies._rows import dense_sentence, difference_cells, format_significance, seed_cells, seed_columns
+from headcount.studies._rows import dense_sentence, difference_with_interval, format_significance, seed_cells, seed_columns
 
 if TYPE_CHECKING:
     from headcount.studies._measure.plan_transfer import Transfer, TransferRow, TransferTest
@@ -100,9 +100,9 @@ def _choice_table(transfer: Transfer, metric: str) -> Table:
             *seed_cells(row.scores),
             row.n_shared,
             row.n_expected,
-            *difference_cells(row.change),
-            *difference_cells(row.against_own),
-            *difference_cells(row.against_random),
+            *difference_with_interval(row.change),
+            *difference_with_interval(row.against_own),
+            *difference_with_interval(row.against_random),
         )
         for row in transfer.rows
     ]
@@ -118,7 +118,7 @@ def _transferred_choice_test_table(tests: Sequence[TransferTest], metric: str) -
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = tuple((test.n_kept, test.control, *difference_cells(test.change), test.p, test.q) for test in tests)
+    cells = tuple((test.n_kept, test.control, *difference_with_interval(test.change), test.p, test.q) for test in tests)
     return Table("tests", columns, cells, f"Difference of {metric} of the heads chosen on the other task, on the same examples")
 
 

@@ -9,9 +9,9 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, StudyContext, StudyInfo
-from headcount.studies._method_labels import ShortLabels, shorten_labels
+from headcount.studies._labels import ShortLabels, shorten_labels
 from headcount.studies._pruned_models import PrunedModels
-from headcount.studies._rows import count_directions
+from headcount.studies._rows import describe_better_and_worse
 
 if TYPE_CHECKING:
     from headcount.workflows.grid import MethodDifference, MethodRow
@@ -49,11 +49,11 @@ class PruningCurve(PrunedModels):
         metrics = dict.fromkeys(dense.metric or "loss" for dense in measured.dense.values())
         metric = "score" if len(metrics) > 1 else next(iter(metrics))
         figures = [
-            _score_by_share_removed_figure(rows, metric, n=first.n_examples),
-            _difference_from_dense_figure(rows, metric, n=first.n_examples),
+            _score_by_share_removed_figure(rows, metric, n_examples=first.n_examples),
+            _difference_from_dense_figure(rows, metric, n_examples=first.n_examples),
         ]
         if len(tasks) > 1:
-            figures.append(_share_left_figure(rows, metric, n=first.n_examples))
+            figures.append(_share_left_figure(rows, metric, n_examples=first.n_examples))
         return StudyResult(
             study=str(self),
             tables=(_method_table(rows, metric), *([_method_difference_table(measured.pairs, metric)] if measured.pairs else [])),
@@ -164,61 +164,62 @@ def _method_labels(rows: Sequence[MethodRow]) -> ShortLabels:
 
 def _lines_by_task_and_method(
     rows: Sequence[MethodRow],
-    value_and_ends: Callable[[MethodRow], tuple[float | None, float | None, float | None]],
+    value_with_interval: Callable[[MethodRow], tuple[float | None, float | None, float | None]],
     dense_value: Callable[[MethodRow], float],
 ) -> tuple[Line, ...]:
     """Returns a line for every method, from the dense model on.
 
-    `value_and_ends` takes a number and the ends of its interval from a row, None where they are undefined, `dense_value` that of its dense model.
+    `value_with_interval` takes a number and the ends of its interval from a row, None where they are undefined; `dense_value` takes that of its
+    dense model.
     """
     lines, labels = [], _method_labels(rows).by_method
     has_tasks = len({row.task for row in rows}) > 1
     for (task, method), points in _rows_by_task_and_method(rows).items():
-        y, low, high = zip(*map(value_and_ends, points), strict=True)
+        y, low, high = zip(*map(value_with_interval, points), strict=True)
         x, start = tuple(row.share_removed for row in points), (0.0, dense_value(points[0]))
         label = labels[method] if not has_tasks else task if len(labels) == 1 else f"{task}, {labels[method]}"
         lines.append(Line(label, x, y, low, high, is_control=method.startswith("random"), start=start))
     return tuple(lines)
 
 
-def _score_by_share_removed_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
+def _score_by_share_removed_figure(rows: Sequence[MethodRow], metric_name: str, *, n_examples: int) -> LineFigure:
     tasks = {row.task: row.dense for row in rows}
     return LineFigure(
         name="curve",
-        title=f"{metric} by the share of heads removed",
+        title=f"{metric_name} by the share of heads removed",
         x=Axis("heads removed", is_share=True),
-        y=Axis(metric),
+        y=Axis(metric_name),
         table="curve",
-        n=n,
+        n=n_examples,
         note=_method_labels(rows).note,
         lines=_lines_by_task_and_method(rows, lambda row: (row.mean, *row.band), lambda row: row.dense),
         references=tuple(Reference(f"dense model, {task}" if len(tasks) > 1 else "dense model", score) for task, score in tasks.items()),
     )
 
 
-def _difference_from_dense_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
+def _difference_from_dense_figure(rows: Sequence[MethodRow], metric_name: str, *, n_examples: int) -> LineFigure:
     """Returns the differences from the dense model, with paired intervals that hold for all sizes of a method together."""
     return LineFigure(
         name="difference",
-        title=f"Difference of {metric} from the dense model on the same examples, 95 % for all sizes of a method together",
+        title=f"Difference of {metric_name} from the dense model on the same examples, 95 % for all sizes of a method together",
         x=Axis("heads removed", is_share=True),
-        y=Axis(f"difference of {metric}"),
+        y=Axis(f"difference of {metric_name}"),
         table="curve",
-        n=n,
+        n=n_examples,
         note=_method_labels(rows).note,
         lines=_lines_by_task_and_method(rows, lambda row: (row.joint.difference, row.joint.low, row.joint.high), lambda row: 0.0),
         references=(Reference("dense model", 0.0),),
     )
 
 
-def _share_left_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
+def _share_left_figure(rows: Sequence[MethodRow], metric_name: str, *, n_examples: int) -> LineFigure:
     return LineFigure(
         name="relative",
-        title=f"Share that is left of each dense model's {metric} above chance, by the share of heads removed",
+        title=f"Share that is left of each dense model's {metric_name} above chance, by the share of heads removed",
         x=Axis("heads removed", is_share=True),
-        y=Axis(f"share left of {metric} above chance", is_share=True),
+        y=Axis(f"share left of {metric_name} above chance", is_share=True),
         table="curve",
-        n=n,
+        n=n_examples,
         note=_method_labels(rows).note,
         lines=_lines_by_task_and_method(rows, _share_left_with_interval, lambda row: 1.0),
         references=(Reference("dense model", 1.0),),
@@ -243,5 +244,5 @@ def _summary_sentence(rows: Sequence[MethodRow], *, is_rising: bool) -> str:
     for method in dict.fromkeys(row.method for row in tested):
         own = [row for row in tested if row.method == method]
         tests = [(row.against_random.difference if row.against_random else None, row.q) for row in own]
-        parts.append(f"{method} {count_directions(tests, is_rising=is_rising)}")
+        parts.append(f"{method} {describe_better_and_worse(tests, is_rising=is_rising)}")
     return f"Against random heads: {'; '.join(parts)} (q ≤ {SIGNIFICANT})."

@@ -11,7 +11,7 @@ from headcount.core.study_result import Column, StudyResult, Table, interval_col
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._parts import Part, choose_part, layer_of_address
-from headcount.studies._role_labels import build_labels_part, build_role_table, choose_roles, reads_bias
+from headcount.studies._role_labels import build_labels_part, build_role_table, choose_roles_to_draw, is_judged_by_bias
 
 if TYPE_CHECKING:
     from headcount.core.heads import Head
@@ -120,11 +120,11 @@ def _bias_by_head_and_role_table(rows: Sequence[RoleScore], families: Families, 
     return Table("heads", columns, tuple(cells), "Bias, test and label of every head and role", is_printed=False)
 
 
-def _sieve_bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
+def _sieve_bias_figure(rows: Sequence[RoleScore], n_sentences: int | None) -> HeatMap:
     largest_of_role: dict[str, float] = {}
     for row in rows:
         largest_of_role[row.role] = max(row.bias, largest_of_role.get(row.role, row.bias))
-    roles, note = choose_roles(largest_of_role, "largest bias")
+    roles, note = choose_roles_to_draw(largest_of_role, "largest bias")
     layers = tuple(dict.fromkeys(layer_of_address(row.head) for row in rows))
     largest: dict[tuple[str, str], RoleScore] = {}
     for row in rows:
@@ -138,7 +138,7 @@ def _sieve_bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
         x=Axis("layer"),
         y=Axis("role"),
         table="heads",
-        n=n,
+        n=n_sentences,
         n_unit="sentences",
         note=note,
         rows=roles,
@@ -178,8 +178,8 @@ def _p_values_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
     table = Table("p-values", columns, tuple(cells), "p-values of all heads and roles, not corrected")
     edges = tuple(number / N_BINS for number in range(N_BINS + 1))
 
-    def count_per_bin(values: Sequence[float]) -> tuple[float, ...]:
-        bins = [min(N_BINS - 1, int(p * N_BINS)) for p in values]
+    def count_per_bin(p_values_of_family: Sequence[float]) -> tuple[float, ...]:
+        bins = [min(N_BINS - 1, int(p * N_BINS)) for p in p_values_of_family]
         return tuple(float(bins.count(number)) for number in range(N_BINS))
 
     figure = Histogram(
@@ -198,9 +198,9 @@ def _p_values_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
     return Part((table,), (figure,), sentence)
 
 
-def _family_map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n: int | None) -> Part:
-    labels, definition = table.labels(), Definition.parse(table.definition)
-    is_of_bias = reads_bias(rows, definition)
+def _family_map_part(role_table: RoleTable, families: Families, rows: Sequence[RoleScore], n_sentences: int | None) -> Part:
+    labels, definition = role_table.labels(), Definition.parse(role_table.definition)
+    is_of_bias = is_judged_by_bias(rows, definition)
     rows_of = {family: [row for row in rows if definition.family_of(row.role) == family] for family in families.members}
     nearness = {
         family: _largest_nearness_by_head(of_family) if is_of_bias else _largest_accuracy_by_head(of_family)
@@ -216,12 +216,16 @@ def _family_map_part(table: RoleTable, families: Families, rows: Sequence[RoleSc
         *(Column(f"{value}, {family}", format=".3f") for family in nearness),
     )
     cells = []
-    for head in table.heads:
+    for head in role_table.heads:
         names = [family for family, members in families.members.items() if head in members]
         numbers = [of_family.get(head) for of_family in nearness.values()]
         cells.append((str(head), layer_of_address(head), ", ".join(names), len(names), ", ".join(labels[head]), *numbers))
-    counts = {head: families.count(head) for head in table.heads}
-    figures = [_heat_map_of_heads("map", "Number of families that each head belongs to", Axis("families", is_count=True), table, counts, n)]
+    counts = {head: families.count(head) for head in role_table.heads}
+    figures = [
+        _heat_map_of_heads(
+            "map", "Number of families that each head belongs to", Axis("families", is_count=True), role_table, counts, n_sentences
+        )
+    ]
     axis = Axis("nearness") if is_of_bias else Axis("share of tokens", is_share=True)
     for family, members in families.members.items():
         title = (
@@ -229,10 +233,12 @@ def _family_map_part(table: RoleTable, families: Families, rows: Sequence[RoleSc
             if is_of_bias
             else f"Largest share of tokens whose strongest key shows a {family} role, by head"
         )
-        figures.append(_heat_map_of_heads(f"map-{family.replace(' ', '-')}", title, axis, table, nearness[family], n, members))
+        figures.append(
+            _heat_map_of_heads(f"map-{family.replace(' ', '-')}", title, axis, role_table, nearness[family], n_sentences, members)
+        )
     sizes = ", ".join(f"{family} {len(members)}" for family, members in families.members.items())
     map_table = Table("map", columns, tuple(cells), "Families and roles of every head", is_printed=False)
-    return Part((map_table,), tuple(figures), f"Heads by family: {sizes}, of {len(table.heads)}.")
+    return Part((map_table,), tuple(figures), f"Heads by family: {sizes}, of {len(role_table.heads)}.")
 
 
 def _largest_nearness_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
@@ -252,16 +258,16 @@ def _largest_accuracy_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
 
 
 def _heat_map_of_heads(
-    name: str,
+    figure_name: str,
     title: str,
-    value: Axis,
-    table: RoleTable,
+    value_axis: Axis,
+    role_table: RoleTable,
     values: dict[Head, float] | dict[Head, int],
-    n: int | None,
-    members: frozenset[Head] = frozenset(),
+    n_sentences: int | None,
+    marked_heads: frozenset[Head] = frozenset(),
 ) -> HeatMap:
-    layers = tuple(dict.fromkeys(layer_of_address(head) for head in table.heads))
-    by_layer = {layer: [head for head in table.heads if layer_of_address(head) == layer] for layer in layers}
+    layers = tuple(dict.fromkeys(layer_of_address(head) for head in role_table.heads))
+    by_layer = {layer: [head for head in role_table.heads if layer_of_address(head) == layer] for layer in layers}
     n_columns = max(map(len, by_layer.values()))
 
     def padded_heads_of(layer: str) -> list[Head | None]:
@@ -270,17 +276,17 @@ def _heat_map_of_heads(
 
     grid = [padded_heads_of(layer) for layer in layers]
     return HeatMap(
-        name=name,
+        name=figure_name,
         title=title,
         x=Axis("head"),
         y=Axis("layer"),
         table="map",
-        n=n,
+        n=n_sentences,
         n_unit="sentences",
         rows=layers,
         columns=tuple(str(number) for number in range(n_columns)),
         values=tuple(tuple(None if head is None or head not in values else float(values[head]) for head in heads) for heads in grid),
-        value=value,
-        marks=tuple(tuple(head in members for head in heads) for heads in grid) if members else (),
-        mark_label="has a role of the family" if members else "",
+        value=value_axis,
+        marks=tuple(tuple(head in marked_heads for head in heads) for heads in grid) if marked_heads else (),
+        mark_label="has a role of the family" if marked_heads else "",
     )

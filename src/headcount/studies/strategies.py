@@ -9,7 +9,13 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import controlled_cells, controlled_columns, count_directions, dense_sentence, difference_cells
+from headcount.studies._rows import (
+    controlled_cells,
+    controlled_columns,
+    dense_sentence,
+    describe_better_and_worse,
+    difference_with_interval,
+)
 
 if TYPE_CHECKING:
     from headcount.studies._measure.strategies import StrategyPair, StrategyResult, StrategyRow
@@ -109,7 +115,9 @@ def _strategy_pair_table(pairs: Sequence[StrategyPair], metric: str) -> Table:
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = tuple((pair.kind, pair.n_kept, pair.strategy, pair.other, *difference_cells(pair.change), pair.p, pair.q) for pair in pairs)
+    cells = tuple(
+        (pair.kind, pair.n_kept, pair.strategy, pair.other, *difference_with_interval(pair.change), pair.p, pair.q) for pair in pairs
+    )
     return Table("pairs", columns, cells, f"Difference of {metric} between strategies at the same number of heads, on the same examples")
 
 
@@ -142,5 +150,5 @@ def _summary_sentence(measured: StrategyResult) -> str:
     is_rising, parts = measured.dense.value is not None and measured.dense.higher_is_better, []
     for strategy in dict.fromkeys(row.strategy for row in tested):
         tests = [(row.against_random.difference if row.against_random else None, row.q) for row in tested if row.strategy == strategy]
-        parts.append(f"{strategy} {count_directions(tests, is_rising=is_rising)}")
+        parts.append(f"{strategy} {describe_better_and_worse(tests, is_rising=is_rising)}")
     return f"Against random heads: {'; '.join(parts)} (q ≤ {SIGNIFICANT})."

@@ -51,18 +51,18 @@ class TrainingLog(Study):
         )
 
 
-def _training_log_table(training: LoggedTraining, numbers: Sequence[str]) -> Table:
-    columns = (Column("step"), Column("sum of gates", format=".4g"), *(Column(FIGURES[name], format=".4g") for name in numbers))
+def _training_log_table(training: LoggedTraining, quantity_names: Sequence[str]) -> Table:
+    columns = (Column("step"), Column("sum of gates", format=".4g"), *(Column(FIGURES[name], format=".4g") for name in quantity_names))
     cells = []
     for step in training.steps:
-        values = (None if name not in step.numbers else scale_for_figure(name, step.numbers[name]) for name in numbers)
+        values = (None if name not in step.numbers else scale_for_figure(name, step.numbers[name]) for name in quantity_names)
         cells.append((step.step, sum(step.gates), *values))
     return Table("log", columns, tuple(cells), f"The log of the training: {training.label}, {training.n_kept} heads stay")
 
 
-def _gates_by_step_and_head_table(training: LoggedTraining, heads: Sequence[str]) -> Table:
+def _gates_by_step_and_head_table(training: LoggedTraining, head_names: Sequence[str]) -> Table:
     columns = (Column("step"), Column("head"), Column("gate", format=".4f"))
-    cells = tuple((step.step, head, gate) for step in training.steps for head, gate in zip(heads, step.gates, strict=True))
+    cells = tuple((step.step, head, gate) for step in training.steps for head, gate in zip(head_names, step.gates, strict=True))
     return Table("gates", columns, cells, "The gate of every head at every entry of the log", is_printed=False)
 
 

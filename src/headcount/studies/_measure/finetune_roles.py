@@ -126,7 +126,7 @@ def measure_role_changes(
     """
     Definition.parse(definition)  # an unknown one is an error before any work
     before = context.loaded
-    after = context.sources.load_model(tuned, as_configured=True)
+    after = context.sources.load_model(tuned, class_from_config=True)
     task = _open_task(context, before, after) if context.sources.task_name else None
     corpus = open_study_corpus(context, before, task, sentences)
     return compare_roles(

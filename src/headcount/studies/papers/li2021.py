@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from headcount.core.options import option
 from headcount.core.study_result import Column, Table
@@ -15,6 +15,16 @@ from headcount.studies.training_log import TrainingLog
 
 QUICK_STEPS = 20
 PENALTIES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+
+
+class ComparedMethods(NamedTuple):
+    """The pruners that the paper compares: three ways to train head importances, and two earlier methods."""
+
+    joint: str
+    pipelined: str
+    straight: str
+    gates: str
+    gradient: str
 
 
 class Training(TypedDict):
@@ -96,10 +106,10 @@ class Li2021(Paper):
     def _training_options(self) -> Training:
         return {"steps": self.steps, "train_batch": self.train_batch}
 
-    def _compared_methods(self) -> tuple[str, str, str, str, str]:
+    def _compared_methods(self) -> ComparedMethods:
         if self.quick:
-            return "dsp(limit=64)", "dsp:pipelined(limit=64)", "dsp:straight(limit=64)", "l0", "rank(by=gradient;limit=64)"
-        return "dsp", "dsp:pipelined", "dsp:straight", "l0", "gradient"
+            return ComparedMethods("dsp(limit=64)", "dsp:pipelined(limit=64)", "dsp:straight(limit=64)", "l0", "rank(by=gradient;limit=64)")
+        return ComparedMethods("dsp", "dsp:pipelined", "dsp:straight", "l0", "gradient")
 
     def _pruned_models_study(self, study_class: type[PrunedModels], methods: tuple[str, ...], recover: str | None = None) -> PrunedModels:
         if self.quick:
@@ -120,7 +130,7 @@ class Li2021(Paper):
         grid = {"tau": (0.1, 10), "tau_end": (1e-4, 1e-2), "cool": (0.1, 0.25), "rate": (0.01, 1)}
         chosen = [f"{name}={value:g}" for name, values in grid.items() for value in (values[1:] if self.quick else values)]
         limit = ";limit=64" if self.quick else ""
-        return self._pruning_curve(self._compared_methods()[0], *(f"dsp({option}{limit})" for option in chosen))
+        return self._pruning_curve(self._compared_methods().joint, *(f"dsp({option}{limit})" for option in chosen))
 
     def _speed_study(self) -> Speed:
         if self.quick:
@@ -133,9 +143,9 @@ class Li2021(Paper):
         return TrainingLog(method=method, **self._training_options())
 
 
-def _method_with_published_schedule(translates: bool) -> str:
+def _method_with_published_schedule(is_translator: bool) -> str:
     """Returns the pruner of the published schedule: τ falls to 1e-8 over two thirds of the steps, from 1000 (classification) or 0.1."""
-    tau, rate = (0.1, 0.2) if translates else (1000, 0.5)
+    tau, rate = (0.1, 0.2) if is_translator else (1000, 0.5)
     return f"dsp(tau={tau};tau_end=1e-08;cool=0.6667;rate={rate};init=none;settle=0)"
 
 
