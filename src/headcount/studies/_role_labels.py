@@ -57,9 +57,10 @@ def build_role_table(rows: Sequence[RoleScore], definition: Definition) -> Table
     cells = []
     for role in dict.fromkeys(row.role for row in rows):
         of_role = [row for row in rows if row.role == role]
-        top, numbers = summarize(of_role, definition)
+        summary = summarize(of_role, definition)
+        top = summary.best_head
         n_with_role = sum(row.has_role for row in of_role)
-        cells.append((role, definition.family_of(role), len(of_role), top.n_sentences, str(top.head), *numbers, n_with_role))
+        cells.append((role, definition.family_of(role), len(of_role), top.n_sentences, str(top.head), *summary.cells, n_with_role))
     columns = (Column("role"), Column("family"), Column("heads tested"), Column("sentences"), *columns, Column(WITH_ROLE))
     return Table("roles", columns, tuple(cells), f"Roles by {definition}; intervals of 95 % over sentences")
 

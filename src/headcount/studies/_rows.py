@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from headcount.core.stats.seed_scores import SeedScores
 
 
-def describe_better_and_worse(differences_and_q: Sequence[tuple[float | None, float | None]], *, is_rising: bool) -> str:
+def describe_better_and_worse(differences_and_q: Sequence[tuple[float | None, float | None]], *, higher_is_better: bool) -> str:
     """Returns at how many sizes something is significantly better, and at how many worse: `better at 5 of 9 sizes, worse at 2`.
 
     Args:
         differences_and_q: The difference and its corrected p-value at every size.
-        is_rising: Whether more of what is measured is better.
+        higher_is_better: Whether more of what is measured is better.
     """
     signs = [
-        (difference > 0) == is_rising
+        (difference > 0) == higher_is_better
         for difference, q in differences_and_q
         if difference is not None and q is not None and q <= SIGNIFICANT
     ]

@@ -125,11 +125,11 @@ def name_of_model(model: nn.Module | str | Path | None) -> str:
     return str(getattr(getattr(model, "config", None), "name_or_path", "") or type(model).__name__)
 
 
-def format_call(function: str, positional: Sequence[str], keywords: Mapping[str, object]) -> str:
+def format_call(function_name: str, positional: Sequence[str], keywords: Mapping[str, object]) -> str:
     """Returns a call of the public API as Python text, with the arguments that are not empty; a text that is no path is left out."""
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in keywords.items()}
     named = [f"{name}={value!r}" for name, value in plain.items() if value and isinstance(value, str | int)]
-    return f"headcount.{function}({', '.join([*(repr(value) for value in positional if value), *named])})"
+    return f"headcount.{function_name}({', '.join([*(repr(value) for value in positional if value), *named])})"
 
 
 def _check_inputs(study: Study, inputs: Mapping[str, object]) -> None:

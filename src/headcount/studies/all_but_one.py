@@ -64,13 +64,15 @@ class AllButOne(Study):
 
 
 def _layer_table(rows: Sequence[LayerRow], metric: str) -> Table:
+    chosen, reported = interval_columns("change when chosen", "+.3g", metric), interval_columns("change on report", "+.3g", metric)
+    metric_columns = (Column(metric, format=".4g"), *chosen, *reported, Column("q of the change", format=".2g")) if metric else ()
     columns = (
         Column("layer"),
         Column("head left"),
         Column("rise when chosen", "loss", "+.4g"),
         *interval_columns("rise on report", "+.3g", "loss"),
         Column("q", format=".2g"),
-        *_metric_columns(metric),
+        *metric_columns,
     )
     cells = [
         (
@@ -92,13 +94,6 @@ def _layer_table(rows: Sequence[LayerRow], metric: str) -> Table:
     return Table(
         "layers", columns, tuple(cells), "Each layer reduced to the head that is best on the selection split, and all layers at once"
     )
-
-
-def _metric_columns(metric: str) -> tuple[Column, ...]:
-    if not metric:
-        return ()
-    chosen, reported = interval_columns("change when chosen", "+.3g", metric), interval_columns("change on report", "+.3g", metric)
-    return Column(metric, format=".4g"), *chosen, *reported, Column("q of the change", format=".2g")
 
 
 def _change_by_layer_and_kind_table(rows: Sequence[LayerRow], metric: str) -> Table:

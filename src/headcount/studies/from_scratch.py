@@ -13,7 +13,7 @@ from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, St
 from headcount.studies._rows import choose_kinds_to_show, dense_scores_to_dict, dense_sentence, difference_with_interval, kept_heads_columns
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.from_scratch import ControlPair, ControlRow, ScratchResult
+    from headcount.studies._measure.from_scratch import ControlPair, ScratchResult
 
 DENSE = "dense model"
 LEARNT = 0.25
@@ -136,7 +136,11 @@ def _pruned_minus_control_table(pairs: Sequence[ControlPair], metric: str) -> Ta
 
 
 def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFigure:
-    lines = [_score_line(name, [row for row in measured.rows if row.model == name], measured) for name in measured.models]
+    lines = []
+    for name in measured.models:
+        ordered = sorted((row for row in measured.rows if row.model == name), key=lambda row: row.n_kept)
+        low, high = zip(*(shift_interval(measured.dense, row.change) for row in ordered), strict=True)
+        lines.append(Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high))
     return LineFigure(
         name="controls",
         title=f"{metric} by the heads that stay, pruned and from scratch; 95 % over examples, paired with the dense model",
@@ -147,12 +151,6 @@ def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFig
         lines=tuple(lines),
         references=(Reference(DENSE, measured.dense.score),),
     )
-
-
-def _score_line(model_name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
-    ordered = sorted(rows, key=lambda row: row.n_kept)
-    low, high = zip(*(shift_interval(measured.dense, row.change) for row in ordered), strict=True)
-    return Line(model_name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high)
 
 
 def _summary_sentence(pairs: Sequence[ControlPair], metric: str) -> str:

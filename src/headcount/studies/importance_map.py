@@ -65,7 +65,10 @@ class ImportanceMap(Study):
         if not self.distances:
             return Part((_score_table(maps),), tuple(figures), _score_sentence(maps))
         distances = _measure.importance_map.measure_distances(context)
-        tables = _score_table(maps), _distance_by_layer_pair_table(distances), _distance_by_head_pair_table(distances)
+        columns = (Column("kind"), Column("layer"), Column("other layer"), Column("distance", format=".3f"))
+        cells = tuple((matrix.kind, *layers, value) for matrix in distances for layers, value in matrix.between_layers().items())
+        by_layers = Table("layer distances", columns, cells, "Mean distance between the heads of two layers")
+        tables = _score_table(maps), by_layers, _distance_by_head_pair_table(distances)
         sentence = f"{_score_sentence(maps)} {_distance_sentence(distances)}"
         return Part(tables, (*figures, *map(_layer_distance_heat_map, distances)), sentence)
 
@@ -145,12 +148,6 @@ def _score_heat_maps(scores: MappedScores) -> list[HeatMap]:
             )
         )
     return maps
-
-
-def _distance_by_layer_pair_table(distances: Sequence[HeadDistances]) -> Table:
-    columns = (Column("kind"), Column("layer"), Column("other layer"), Column("distance", format=".3f"))
-    cells = [(matrix.kind, *layers, value) for matrix in distances for layers, value in matrix.between_layers().items()]
-    return Table("layer distances", columns, tuple(cells), "Mean distance between the heads of two layers")
 
 
 def _layer_distance_heat_map(distances: HeadDistances) -> HeatMap:

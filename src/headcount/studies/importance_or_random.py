@@ -43,11 +43,13 @@ class ImportanceOrRandom(Study):
         """Returns a row for every choice and stage at every number of heads."""
         choices = _measure.importance_or_random.measure_choices(self, context)
         metric = choices.dense.metric or "loss"
+        trained = choices.dense_recovered
+        after_training = "" if trained is None else f", {trained.score:.4g} after the same training"
         return StudyResult(
             study=str(self),
             tables=(_choice_table(choices.rows, metric),),
             sentence=_summary_sentence(choices, self.by),
-            notes=_dense_notes(choices, metric),
+            notes=(f"Dense model: {metric} {choices.dense.score:.4g} on {choices.dense.n_examples} examples{after_training}.",),
             figures=tuple(_change_by_stage_figure(choices, n_kept, metric) for n_kept in dict.fromkeys(row.n_kept for row in choices.rows)),
             measurements={
                 "model": context.model_name,
@@ -58,11 +60,6 @@ class ImportanceOrRandom(Study):
                 "rows": [row.to_dict() for row in choices.rows],
             },
         )
-
-
-def _dense_notes(choices: Choices, metric: str) -> tuple[str, ...]:
-    after = "" if choices.dense_recovered is None else f", {choices.dense_recovered.score:.4g} after the same training"
-    return (f"Dense model: {metric} {choices.dense.score:.4g} on {choices.dense.n_examples} examples{after}.",)
 
 
 def _choice_table(rows: Sequence[ChoiceRow], metric: str) -> Table:

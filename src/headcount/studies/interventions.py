@@ -53,7 +53,7 @@ class Interventions(Study):
         return StudyResult(
             study=str(self),
             tables=(_intervention_table(rows, metric),),
-            sentence=_summary_sentence(rows, is_rising=dense.value is not None and dense.higher_is_better),
+            sentence=_summary_sentence(rows, higher_is_better=dense.value is not None and dense.higher_is_better),
             notes=(f"{dense_sentence(dense)} Heads are gated, chosen by {self.method}.",),
             figures=(_change_by_substitute_figure(rows, dense, metric),),
             measurements={
@@ -110,10 +110,10 @@ def _change_by_substitute_figure(rows: Sequence[InterventionRow], dense: Evaluat
     )
 
 
-def _summary_sentence(rows: Sequence[InterventionRow], *, is_rising: bool) -> str:
+def _summary_sentence(rows: Sequence[InterventionRow], *, higher_is_better: bool) -> str:
     parts = []
     for intervention in dict.fromkeys(row.intervention for row in rows if row.q is not None):
         own = [row for row in rows if row.intervention == intervention]
         tests = [(row.against_zero.difference if row.against_zero else None, row.q) for row in own]
-        parts.append(f"{intervention} {describe_better_and_worse(tests, is_rising=is_rising)}")
+        parts.append(f"{intervention} {describe_better_and_worse(tests, higher_is_better=higher_is_better)}")
     return f"Against zero: {'; '.join(parts)} (q ≤ {SIGNIFICANT})." if parts else "One intervention alone was measured."

@@ -57,7 +57,7 @@ class PruningCurve(PrunedModels):
         return StudyResult(
             study=str(self),
             tables=(_method_table(rows, metric), *([_method_difference_table(measured.pairs, metric)] if measured.pairs else [])),
-            sentence=_summary_sentence(rows, is_rising=first.value is not None and first.higher_is_better),
+            sentence=_summary_sentence(rows, higher_is_better=first.value is not None and first.higher_is_better),
             notes=tuple(
                 f"Dense model: {dense.metric or 'loss'} {dense.score:.4g} on {dense.n_examples} examples{f' of {task}' if len(tasks) > 1 else ''}."
                 for task, dense in measured.dense.items()
@@ -236,7 +236,7 @@ def _undefined_share_notes(rows: Sequence[MethodRow]) -> list[str]:
     return [f"No share of the dense model's score is defined for {task}: {reason}." for task, reason in reasons.items()]
 
 
-def _summary_sentence(rows: Sequence[MethodRow], *, is_rising: bool) -> str:
+def _summary_sentence(rows: Sequence[MethodRow], *, higher_is_better: bool) -> str:
     tested = [row for row in rows if row.q is not None]
     if not tested:
         return "Random heads alone were removed, so that no method is compared with them."
@@ -244,5 +244,5 @@ def _summary_sentence(rows: Sequence[MethodRow], *, is_rising: bool) -> str:
     for method in dict.fromkeys(row.method for row in tested):
         own = [row for row in tested if row.method == method]
         tests = [(row.against_random.difference if row.against_random else None, row.q) for row in own]
-        parts.append(f"{method} {describe_better_and_worse(tests, is_rising=is_rising)}")
+        parts.append(f"{method} {describe_better_and_worse(tests, higher_is_better=higher_is_better)}")
     return f"Against random heads: {'; '.join(parts)} (q ≤ {SIGNIFICANT})."

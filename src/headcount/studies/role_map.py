@@ -203,7 +203,7 @@ def _family_map_part(role_table: RoleTable, families: Families, rows: Sequence[R
     is_of_bias = is_judged_by_bias(rows, definition)
     rows_of = {family: [row for row in rows if definition.family_of(row.role) == family] for family in families.members}
     nearness = {
-        family: _largest_nearness_by_head(of_family) if is_of_bias else _largest_accuracy_by_head(of_family)
+        family: _largest_normalised_bias_by_head(of_family) if is_of_bias else _largest_accuracy_by_head(of_family)
         for family, of_family in rows_of.items()
     }
     value = "nearness" if is_of_bias else "strongest keys"
@@ -241,7 +241,7 @@ def _family_map_part(role_table: RoleTable, families: Families, rows: Sequence[R
     return Part((map_table,), tuple(figures), f"Heads by family: {sizes}, of {len(role_table.heads)}.")
 
 
-def _largest_nearness_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
+def _largest_normalised_bias_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
     """Returns how near each head comes to the maximum of a role, for the roles that can be labels, or else for all."""
     nearness: dict[Head, float] = {}
     for row in [row for row in rows if not row.note] or rows:

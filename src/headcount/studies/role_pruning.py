@@ -73,7 +73,7 @@ class RolePruning(Study):
         return StudyResult(
             study=str(self),
             tables=(_role_level_table(rows, metric),),
-            sentence=_summary_sentence(rows, is_rising=dense.value is not None and dense.higher_is_better),
+            sentence=_summary_sentence(rows, higher_is_better=dense.value is not None and dense.higher_is_better),
             notes=(dense_sentence(dense), *measured.left_out),
             figures=(_change_by_kept_heads_figure(rows, metric, dense.n_examples, len(context.loaded.heads)),),
             measurements={
@@ -138,10 +138,10 @@ def _change_by_kept_heads_figure(rows: Sequence[RoleLevel], metric: str, n_examp
     )
 
 
-def _summary_sentence(rows: Sequence[RoleLevel], *, is_rising: bool) -> str:
+def _summary_sentence(rows: Sequence[RoleLevel], *, higher_is_better: bool) -> str:
     parts = []
     for variant, words in (("prune", "pruning the heads of a role first"), ("spare", "sparing them longest")):
         own = [row for row in rows if row.choice.variant == variant]
         tests = [(row.against["random"].score.difference if "random" in row.against else None, row.q) for row in own]
-        parts.append(f"{words} {describe_better_and_worse(tests, is_rising=is_rising)}")
+        parts.append(f"{words} {describe_better_and_worse(tests, higher_is_better=higher_is_better)}")
     return f"Against random heads: {'; '.join(parts)} (q ≤ {SIGNIFICANT})."

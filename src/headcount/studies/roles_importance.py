@@ -80,20 +80,20 @@ def _roles_and_scores_by_head_table(table: RoleTable, scores: Mapping[str, Score
     rows = []
     for index, head in enumerate(table.heads):
         values = [of_method.values[index] for of_method in scores.values()]
-        rows.append((str(head), _family_or_several(table, labels[head]), ", ".join(labels[head]), *values))
+        rows.append((str(head), _family_label_of_head(table, labels[head]), ", ".join(labels[head]), *values))
     return Table("heads", columns, tuple(rows), "Roles and scores of every head", is_printed=False)
 
 
-def _family_or_several(table: RoleTable, roles: Sequence[str]) -> str:
+def _family_label_of_head(role_table: RoleTable, roles_of_head: Sequence[str]) -> str:
     """Returns the family of a head with these roles by the definition of the table, `several` or `no role`."""
-    families = Definition.parse(table.definition).families_of(roles)
+    families = Definition.parse(role_table.definition).families_of(roles_of_head)
     return families[0] if len(families) == 1 else "several" if families else "no role"
 
 
 def _scores_by_family_figure(table: RoleTable, scores: Mapping[str, Scores]) -> ScatterFigure | Histogram:
     """Returns every head by its first two scores, coloured by the family of its roles; a histogram if there is one score."""
     labels = table.labels()
-    family_of = [_family_or_several(table, labels[head]) for head in table.heads]
+    family_of = [_family_label_of_head(table, labels[head]) for head in table.heads]
     families = sorted(set(family_of), key=lambda family: (family == "no role", family == "several", family))
     members = {family: [index for index, of_head in enumerate(family_of) if of_head == family] for family in families}
     first, *further = scores.values()

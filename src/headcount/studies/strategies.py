@@ -69,11 +69,12 @@ class Strategies(Study):
         """Returns a row for every strategy, kind of attention and number of heads, and one for every pair of strategies."""
         measured = _measure.strategies.measure_strategies(self, context)
         metric = measured.dense.metric or "loss"
+        condition = " after the same training, mean over seeds" if measured.is_dense_trained else " as it is"
         return StudyResult(
             study=str(self),
             tables=(_strategy_table(measured.rows, metric), *([_strategy_pair_table(measured.pairs, metric)] if measured.pairs else [])),
             sentence=_summary_sentence(measured),
-            notes=_dense_and_kind_notes(measured),
+            notes=(dense_sentence(measured.dense, condition), *([ONE_KIND] if measured.has_one_kind else [])),
             figures=tuple(
                 _change_by_share_removed_figure(measured, kind, metric) for kind in dict.fromkeys(row.kind for row in measured.rows)
             ),
@@ -85,11 +86,6 @@ class Strategies(Study):
                 "pairs": [pair.to_dict() for pair in measured.pairs],
             },
         )
-
-
-def _dense_and_kind_notes(measured: StrategyResult) -> tuple[str, ...]:
-    training = " after the same training, mean over seeds" if measured.is_dense_trained else " as it is"
-    return (dense_sentence(measured.dense, training), *([ONE_KIND] if measured.has_one_kind else []))
 
 
 def _strategy_table(rows: Sequence[StrategyRow], metric: str) -> Table:
@@ -147,8 +143,8 @@ def _summary_sentence(measured: StrategyResult) -> str:
     tested = [row for row in measured.rows if row.q is not None]
     if not tested:
         return "Random heads alone were removed, so that no strategy is compared with them."
-    is_rising, parts = measured.dense.value is not None and measured.dense.higher_is_better, []
+    higher_is_better, parts = measured.dense.value is not None and measured.dense.higher_is_better, []
     for strategy in dict.fromkeys(row.strategy for row in tested):
         tests = [(row.against_random.difference if row.against_random else None, row.q) for row in tested if row.strategy == strategy]
-        parts.append(f"{strategy} {describe_better_and_worse(tests, is_rising=is_rising)}")
+        parts.append(f"{strategy} {describe_better_and_worse(tests, higher_is_better=higher_is_better)}")
     return f"Against random heads: {'; '.join(parts)} (q ≤ {SIGNIFICANT})."

@@ -49,12 +49,20 @@ class Survivors(Study):
         notes = [f"{counts}." if self.all else f"{counts}: any role, and q ≤ {SIGNIFICANT}; all=true shows the rest."]
         if trained:
             notes.append(_trained_methods_note(trained, self.dense_roles))
+        family_columns = Column("method"), Column("heads"), Column("seeds"), Column("family"), Column("survivors", format=".1f")
+        family_cells = tuple(astuple(row) for row in families)
         return StudyResult(
             study=str(self),
             tables=(
                 _survival_by_role_table(shown_survival),
                 _survivors_by_level_and_role_table(shown_levels),
-                _survivors_by_family_table(families),
+                Table(
+                    "families",
+                    family_columns,
+                    family_cells,
+                    "Heads that stay by the family of their roles, mean over seeds",
+                    is_printed=False,
+                ),
             ),
             sentence=_summary_sentence(survival),
             notes=tuple(notes),
@@ -71,9 +79,9 @@ class Survivors(Study):
         )
 
 
-def _trained_methods_note(names: Sequence[str], are_judged: bool) -> str:
+def _trained_methods_note(method_names: Sequence[str], are_judged: bool) -> str:
     """Returns the sentence about methods that trained the weights before they cut."""
-    methods = ", ".join(names)
+    methods = ", ".join(method_names)
     if are_judged:
         return f"{methods} trained the weights before cutting; their rows use the roles that heads had in the dense model before that."
     return (
@@ -114,12 +122,6 @@ def _survivors_by_level_and_role_table(rows: Sequence[Level]) -> Table:
     names = ("method", "keep", "seeds", "role", "survivors_with", "survivors", "share", "chance", "p", "q")
     cells = tuple(tuple(getattr(row, name) for name in names) for row in rows)
     return Table("levels", columns, cells, "Share of the survivors that have a role, by level")
-
-
-def _survivors_by_family_table(families: Sequence[FamilySurvivors]) -> Table:
-    columns = (Column("method"), Column("heads"), Column("seeds"), Column("family"), Column("survivors", format=".1f"))
-    title = "Heads that stay by the family of their roles, mean over seeds"
-    return Table("families", columns, tuple(astuple(row) for row in families), title, is_printed=False)
 
 
 def _survivors_by_family_figures(families: Sequence[FamilySurvivors], n_heads: int) -> list[BarFigure]:

@@ -42,9 +42,11 @@ class TrainingLog(Study):
         columns = [column for column in FIGURES if any(column in step.numbers for step in training.steps)]
         log = _training_log_table(training, columns)
         numbers = [draw_column([training], column, name=FIGURES[column], table=log.name) for column in columns]
+        gate_columns = Column("step"), Column("head"), Column("gate", format=".4f")
+        gates = tuple((step.step, head, gate) for step in training.steps for head, gate in zip(heads, step.gates, strict=True))
         return StudyResult(
             study=str(self),
-            tables=(log, _gates_by_step_and_head_table(training, heads)),
+            tables=(log, Table("gates", gate_columns, gates, "The gate of every head at every entry of the log", is_printed=False)),
             sentence=_summary_sentence(training, len(heads)),
             figures=(draw_gates(training, heads), *(figure for figure in numbers if figure is not None)),
             measurements={"model": context.model_name, "method": self.method, "rows": log.records()},
@@ -58,12 +60,6 @@ def _training_log_table(training: LoggedTraining, quantity_names: Sequence[str])
         values = (None if name not in step.numbers else scale_for_figure(name, step.numbers[name]) for name in quantity_names)
         cells.append((step.step, sum(step.gates), *values))
     return Table("log", columns, tuple(cells), f"The log of the training: {training.label}, {training.n_kept} heads stay")
-
-
-def _gates_by_step_and_head_table(training: LoggedTraining, head_names: Sequence[str]) -> Table:
-    columns = (Column("step"), Column("head"), Column("gate", format=".4f"))
-    cells = tuple((step.step, head, gate) for step in training.steps for head, gate in zip(head_names, step.gates, strict=True))
-    return Table("gates", columns, cells, "The gate of every head at every entry of the log", is_printed=False)
 
 
 def _summary_sentence(training: LoggedTraining, n_heads: int) -> str:

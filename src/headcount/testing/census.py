@@ -116,7 +116,7 @@ class CensusRow:
 
 def examine_model(model: nn.Module, row: CensusRow) -> CensusRow:
     """The row, filled in by proofs on a model in eval mode; public functions are called as a user would, without inputs."""
-    before = dict(_invariant_settings(model))
+    before = dict(_settings_by_path(model))
     heads = row.attempt("found", lambda: HeadMap.of(model))
     if heads is None:
         if "no attention modules" in " ".join(row.notes):
@@ -281,7 +281,7 @@ def _pair_attention_maps(gated_maps: list[Tensor], cut_maps: list[Tensor], dense
     return pairs
 
 
-def _invariant_settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def _settings_by_path(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Everything about a model that a forward pass may not change: plain attributes of modules and configurations, modes, tensors' identities."""
     for path, module in model.named_modules():
         for name, value in vars(module).items():
@@ -300,7 +300,7 @@ def _invariant_settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _require_unchanged(model: nn.Module, before: Mapping[str, object]) -> None:
-    after = dict(_invariant_settings(model))
+    after = dict(_settings_by_path(model))
     changed = sorted(
         name
         for name in before.keys() | after.keys()
@@ -368,7 +368,7 @@ def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Cens
     assert config_class is not None
     row = CensusRow(model_class.__name__, variant, config_class.model_type, model_class.__module__.rpartition(".")[0].rpartition(".")[2])
 
-    def build(dtype: torch.dtype) -> nn.Module:
+    def build_variant(dtype: torch.dtype) -> nn.Module:
         config = tiny_config(config_class)
         name, _, value = variant.partition("=")
         if name:
@@ -377,15 +377,15 @@ def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Cens
         return build_model(model_class, config, dtype=dtype)
 
     try:
-        if _batch_with_finite_outputs(build(torch.float64)) is None:
-            if _batch_with_finite_outputs(build(torch.float32)) is not None:
+        if _batch_with_finite_outputs(build_variant(torch.float64)) is None:
+            if _batch_with_finite_outputs(build_variant(torch.float32)) is not None:
                 row.dtype = "float32"
             elif (
                 variant and _batch_with_finite_outputs(build_model(model_class, tiny_config(config_class), dtype=torch.float32)) is not None
             ):
                 row.built = f"{config_class.model_type}: {model_class.__name__} does not run in this configuration"
                 return row
-        model = build(getattr(torch, row.dtype))  # a fresh one: some models change themselves on their first pass
+        model = build_variant(getattr(torch, row.dtype))  # a fresh one: some models change themselves on their first pass
     except ShrinkError as error:
         row.built = " ".join(str(error).split())[:_NOTE_LENGTH]
         return row

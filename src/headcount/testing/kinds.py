@@ -253,23 +253,23 @@ def check_pruner(pruner: str | Configurable) -> None:
     heads, task = hc.HeadMap.of(model), _random_token_task(model)
     size = None if getattr(method, "sizing_option", "") else len(heads) // 2
 
-    def prune(*protected: hc.Head) -> Any:
+    def prune_protecting(*protected: hc.Head) -> Any:
         with (
             checks.require_success("it prunes a model and leaves it as it was"),
             require_unchanged(model, str(method), random_numbers=False),
         ):
             return hc.prune(model, task, method, size, protected=protected, repair=False)  # pyright: ignore
 
-    pruned = prune()
+    pruned = prune_protecting()
     n_left = len(hc.HeadMap.of(pruned.model))
     checks.require(n_left == len(heads) - len(pruned.plan.removed), "its plan is carried out", f"{n_left} heads are left")
     checks.require(size in (None, n_left), "it keeps exactly the heads that are asked for", f"{n_left} are left, {size} were asked for")
-    again = prune()
+    again = prune_protecting()
     checks.require(again.plan.removed == pruned.plan.removed, "the same seed gives the same plan", "two runs remove different heads")
     if size is None or not pruned.plan.removed:
         return
     protected = pruned.plan.removed[0]
-    safe = prune(protected)
+    safe = prune_protecting(protected)
     checks.require(protected not in safe.plan.removed, "protected heads stay", f"{protected} was removed")
     n_safe = len(hc.HeadMap.of(safe.model))
     checks.require(

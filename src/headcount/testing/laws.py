@@ -378,12 +378,6 @@ def _inputs_of_generate(subject: Subject) -> dict[str, Any]:
     return prompt
 
 
-def _generate_dense(subject: Subject, options: Batch) -> Tensor:
-    """Returns the tokens of the dense model, without a cache where it would mix the keys of self- and cross-attention in one."""
-    shares_cache = bool(cross_blocks_on_shared_indices(subject.model, subject.heads))
-    return _generate(subject.model, {**options, "use_cache": False} if shares_cache else options)
-
-
 def generation_options(subject: Subject) -> dict[str, Any]:
     """Returns arguments of a greedy `generate` of 5 tokens that the model itself accepts; raises DoesNotApply where it does not generate."""
     model = subject.model
@@ -407,9 +401,13 @@ def _generate(model: nn.Module, options: Batch) -> Tensor:
 
 
 def require_same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: Batch) -> None:
-    """Raises LawBroken unless the cut model generates what the gated one generates."""
+    """Raises LawBroken unless the cut model generates what the gated one generates.
+
+    The gated one has no cache where it would mix the keys of self- and cross-attention in one.
+    """
+    shares_cache = bool(cross_blocks_on_shared_indices(subject.model, subject.heads))
     with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
-        expected = _generate_dense(subject, options)
+        expected = _generate(subject.model, {**options, "use_cache": False} if shares_cache else options)
     agree = torch.equal(expected, _generate(small, options))
     _require(agree, f"removing {len(plan.removed)} heads, {plan.removed[0]} first: the generated tokens differ")
 
