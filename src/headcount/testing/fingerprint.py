@@ -1,6 +1,6 @@
 """Everything that a model holds, by path, so that two moments can be compared and the differences named.
 
-Independent of `archs.state`, which restores models: this walks all attributes of all modules and objects, whatever their class.
+Independent of `models.state`, which restores models: this walks all attributes of all modules and objects, whatever their class.
 """
 
 from __future__ import annotations
