@@ -38,7 +38,9 @@ def items(*studies: Study) -> list[Item]:
 def test_efforts_add_up_and_share() -> None:
     first = Effort(1, 2, 3, {"a": Effort(10, 20), "b": Effort(100)})
     second = Effort(1, shared={"b": Effort(100), "c": Effort(steps=7)})
-    assert (first + second).total() == Effort(112, 29, 3) and sum([first, first], Effort()).total() == Effort(112, 24, 6)
+    assert (first + second).with_shared_work() == Effort(112, 29, 3) and sum([first, first], Effort()).with_shared_work() == Effort(
+        112, 24, 6
+    )
 
 
 def test_models_that_items_share_are_counted_once(context: StudyContext) -> None:

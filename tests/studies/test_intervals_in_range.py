@@ -12,7 +12,7 @@ from headcount.core.figure import LineFigure
 from headcount.core.metric_range import range_of_metric, score_interval_from_change
 from headcount.core.stats.seed_scores import SeedScores
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PEARSON, PERPLEXITY, TOKEN_ACCURACY
-from headcount.studies.pruning_curve import _difference_figure, _score_by_share_removed_figure
+from headcount.studies.pruning_curve import _difference_from_dense_figure, _score_by_share_removed_figure
 from headcount.workflows.grid import MethodRow
 
 CHANGE = PairedDifference(-0.01, -0.05, 0.03, 0.5, "Tango's score method")
@@ -67,7 +67,10 @@ def test_the_curve_shows_scores_in_range_and_the_difference_shows_what_is_tested
         band=score_interval_from_change(evaluation("accuracy", 0.99), CHANGE),
         dense=0.99,
     )
-    curve, difference = _score_by_share_removed_figure([row], "accuracy", n=100), _difference_figure([row], "accuracy", n=100)
+    curve, difference = (
+        _score_by_share_removed_figure([row], "accuracy", n_examples=100),
+        _difference_from_dense_figure([row], "accuracy", n_examples=100),
+    )
     assert isinstance(curve, LineFigure) and curve.lines[0].high == (1.0,) and curve.references[0].y == 0.99
     line = difference.lines[0]
     assert (line.y, line.low, line.high) == ((-0.01,), (-0.05,), (0.03,)) and difference.references[0].y == 0

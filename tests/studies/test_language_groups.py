@@ -21,7 +21,7 @@ from headcount.studies._measure.language_groups import (
     read_language_groups,
 )
 from headcount.studies._measure.weight_change import average_by_part_and_layer, correlate_changes_with_depth
-from headcount.studies._tuning import relative_changes, slice_weights
+from headcount.studies._tuning import relative_weight_changes, weights_by_head
 
 NAMES = [f"l{number}" for number in range(8)]
 GROUPS = {name: LanguageGroup(name, "north" if number < 4 else "south", 10.0 ** (number + 1)) for number, name in enumerate(NAMES)}
@@ -187,11 +187,11 @@ def test_prune_then_train_on_one_language_and_read_all(tmp_path: Path) -> None:
 
 def test_the_change_of_weights_by_layer(tmp_path: Path) -> None:
     live = build("encoder")
-    before = slice_weights(live)
+    before = weights_by_head(live)
     block = hc.HeadMap.of(live).blocks[1]
     with torch.no_grad():
         live.get_submodule(block.v.path).weight.mul_(1.5)
-    changes = relative_changes(before, slice_weights(live))
+    changes = relative_weight_changes(before, weights_by_head(live))
     values = {part: np.array([parts[part] for parts in changes.values()]) for part in ("q", "v")}
     rows = {(row.part, row.layer): row for row in average_by_part_and_layer(list(changes), values)}
     assert rows["v", "L1"].mean == pytest.approx(0.5) and rows["v", "L0"].mean == rows["q", "L1"].mean == 0

@@ -24,9 +24,9 @@ from headcount.data.share_above_chance import chance_of, share_left
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
-from headcount.studies._gated import count_levels, evaluate_without, measure_drop
+from headcount.studies._gated import evaluate_without, list_kept_counts, measure_paired_change
 from headcount.studies._measure import compensation, dynamics, layers
-from headcount.studies._tuning import load_with_head, relative_changes, slice_weights
+from headcount.studies._tuning import load_as_classifier, relative_weight_changes, weights_by_head
 from headcount.workflows.grid import average_evaluations
 
 
@@ -45,24 +45,26 @@ def silent(model: torch.nn.Module, chosen: Callable[[Head], bool]) -> None:
 def test_a_drop_is_paired_and_relative_to_the_own_score() -> None:
     live, toy = shared("encoder"), task("encoder", 40)
     whole = evaluate_without(None, "", live, toy, ())
-    same = measure_drop(whole, whole, toy)
+    same = measure_paired_change(whole, whole, toy)
     assert same.loss.difference == 0 and same.score.p == 1
     gone = evaluate_without(None, "", live, toy, hc.HeadMap.of(live))
-    lost = measure_drop(whole, gone, toy)
+    lost = measure_paired_change(whole, gone, toy)
     assert lost.loss.difference == pytest.approx(gone.loss - whole.loss)
     assert share_left(whole, gone, toy, chance_of(live, toy)).remaining is None, "made-up labels cannot be known"
     mean = average_evaluations([whole, gone], toy)
     assert mean.loss == pytest.approx((whole.loss + gone.loss) / 2)
     plain = hc.Task("plain", toy.calibration, toy.selection, toy.report, toy.collate)
-    bare = measure_drop(evaluate_without(None, "", live, plain, ()), evaluate_without(None, "", live, plain, hc.HeadMap.of(live)), plain)
+    bare = measure_paired_change(
+        evaluate_without(None, "", live, plain, ()), evaluate_without(None, "", live, plain, hc.HeadMap.of(live)), plain
+    )
     assert bare.metric is None and bare.score is bare.loss and chance_of(live, plain) is None
 
 
 def test_levels_are_whole_units() -> None:
     heads = hc.HeadMap.of(shared("decoder"))
     size = len(heads.units()[0])
-    assert size > 1 and all(keep % size == 0 for keep in count_levels((), heads, [share / 10 for share in range(1, 10)]))
-    assert count_levels(("50%", 2), heads, ()) == count_levels((0.5, "2"), heads, ()) == [len(heads) // 2, 2]
+    assert size > 1 and all(keep % size == 0 for keep in list_kept_counts((), heads, [share / 10 for share in range(1, 10)]))
+    assert list_kept_counts(("50%", 2), heads, ()) == list_kept_counts((0.5, "2"), heads, ()) == [len(heads) // 2, 2]
 
 
 # Layers.
@@ -201,14 +203,14 @@ def test_steps_of_checkpoints(tmp_path: Path) -> None:
 def test_slices_make_up_the_projections() -> None:
     for kind in ("encoder", "decoder", "t5"):
         live = shared(kind)
-        heads, found = hc.HeadMap.of(live), slice_weights(live)
+        heads, found = hc.HeadMap.of(live), weights_by_head(live)
         block = heads.blocks[0]
         weight = live.get_submodule(block.q.path).weight
         assert torch.equal(torch.cat([found[head]["q"] for head in block.heads]), weight.detach().double())
         weight = live.get_submodule(block.o.path).weight
         assert torch.equal(torch.cat([found[head]["o"] for head in block.heads], 1), weight.detach().double())
     one, two = block_of("decoder").groups()[0][:2]
-    grouped = slice_weights(shared("decoder"))
+    grouped = weights_by_head(shared("decoder"))
     assert torch.equal(grouped[one]["k"], grouped[two]["k"]) and not torch.equal(grouped[one]["q"], grouped[two]["q"])
 
 
@@ -218,10 +220,10 @@ def block_of(kind: str) -> Any:
 
 def test_a_planted_change_is_measured() -> None:
     live = build("encoder")
-    before = slice_weights(live)
+    before = weights_by_head(live)
     with torch.no_grad():
         live.get_submodule(block_of("encoder").v.path).weight.mul_(1.5)
-    found = relative_changes(before, slice_weights(live))
+    found = relative_weight_changes(before, weights_by_head(live))
     for head, parts in found.items():
         assert parts == pytest.approx({"q": 0, "k": 0, "v": 0.5 if head.layer == 0 else 0, "o": 0})
 
@@ -319,10 +321,10 @@ def test_a_model_with_a_new_head_is_loaded_as_asked(tmp_path: Path) -> None:
     torch.save(hc.load(folder).state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     context = context_of(TaskOptions(str(folder), dtype="float64", allow_pickle=True))
-    made: Any = load_with_head(context, str(folder), ("a", "b", "c")).model
+    made: Any = load_as_classifier(context, str(folder), ("a", "b", "c")).model
     assert {weight.dtype for weight in made.parameters()} == {torch.float64} and made.config.id2label[2] == "c"
     with pytest.raises(hc.HeadcountError, match="is a pickle"):
-        load_with_head(context_of(TaskOptions(str(folder), dtype="float64")), str(folder), ("a", "b", "c"))
+        load_as_classifier(context_of(TaskOptions(str(folder), dtype="float64")), str(folder), ("a", "b", "c"))
 
 
 def context_of(data: TaskOptions) -> StudyContext:

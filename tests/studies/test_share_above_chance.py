@@ -11,7 +11,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PERPLEXITY
 from headcount.data.share_above_chance import relative_gap, share_left
 from headcount.data.task import Task
-from headcount.studies._gated import measure_drop
+from headcount.studies._gated import measure_paired_change
 from headcount.studies._measure.dynamics import Checkpoint, CheckpointRow, summarise_curve
 
 N = 200
@@ -44,7 +44,7 @@ def test_at_chance_no_share_is_defined(number: int) -> None:
     """A model that answers as a constant would has nothing to lose: not 100 % kept, and no heads that can go."""
     share = share_left(right(number), right(number), toy(ACCURACY), 0.3)
     assert share.remaining is None and share.reason.endswith("than chance, 0.3") == (number <= 60)
-    checkpoint, drop = Checkpoint("a", 1), measure_drop(right(number), right(number), toy(ACCURACY))
+    checkpoint, drop = Checkpoint("a", 1), measure_paired_change(right(number), right(number), toy(ACCURACY))
     rows = [CheckpointRow(checkpoint, 1, 0.9, 1.0, None, drop, share)]
     assert summarise_curve(checkpoint, right(number), rows, 0.9).removable is None
 

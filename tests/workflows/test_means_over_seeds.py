@@ -14,7 +14,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.stats.significance import paired_bootstrap
 from headcount.data.metrics import ACCURACY, F1, PERPLEXITY, Metric, bleu
 from headcount.data.share_above_chance import relative_gap, share_left
-from headcount.studies._gated import measure_drop
+from headcount.studies._gated import measure_paired_change
 from headcount.studies._measure.language_groups import resample_lost_shares
 from headcount.workflows.grid import average_evaluations, compare_evaluations
 
@@ -80,7 +80,7 @@ def test_mean_difference_and_interval_are_of_one_quantity(models: Any) -> None:
     assert change.difference == pytest.approx(shown - dense.score) and change.low < change.difference < change.high < 0
     back = compare_evaluations(average, dense, task)
     assert (back.difference, back.low, back.high, back.p) == pytest.approx((-change.difference, -change.high, -change.low, change.p))
-    drop = measure_drop(dense, average, task).score
+    drop = measure_paired_change(dense, average, task).score
     assert drop.interval == pytest.approx((change.difference, change.low, change.high))
     share = share_left(dense, average, task, 0.0).interval_lost
     assert share[0] == pytest.approx(1 - shown / dense.score) and share[1] is not None and share[1] < share[0] < share[2]

@@ -80,15 +80,15 @@ class Sources(Protocol):
         """The name of the task that the caller chose; empty if the head of the model decides."""
         ...
 
-    def load_model(self, name: str, *, as_configured: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
+    def load_model(self, model_name: str, *, class_from_config: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
         """Returns the model of a folder, hub id or embedded name.
 
-        With `as_configured` its own configuration chooses the class, whatever class the caller chose; with `new_classes` it gets a new, untrained
-        classification head for these classes.
+        With `class_from_config` its own configuration chooses the class, whatever class the caller chose; with `new_classes` it gets a new,
+        untrained classification head for these classes.
         """
         ...
 
-    def read_heads(self, name: str) -> HeadMap:
+    def read_heads(self, model_name: str) -> HeadMap:
         """Returns the heads of a model without keeping the model."""
         ...
 
@@ -103,17 +103,17 @@ class Sources(Protocol):
     def open_task(
         self,
         loaded: LoadedModel,
-        name: str | None = None,
+        task_name: str | None = None,
         options: Mapping[str, str] | None = None,
         *,
-        file: Path | None = None,
-        keeps_train: bool = False,
+        data_file: Path | None = None,
+        file_is_held_out: bool = False,
     ) -> Task:
         """Returns the task of the caller, or the named one, for a model.
 
-        `options` are further options of the task; `file` holds its data in place of those that the caller named. With `keeps_train` it stands in for
-        those held out alone, where the caller named some for training and some held out. A name that is a file stands for the task of the caller on
-        the data in it.
+        `options` are further options of the task; `data_file` holds its data in place of those that the caller named. With `file_is_held_out`
+        it stands in for those held out alone, where the caller named some for training and some held out. A name that is a file stands for the
+        task of the caller on the data in it.
         """
         ...
 
@@ -131,7 +131,7 @@ class Sources(Protocol):
         """What identifies the content of the text that the caller named; empty if it named none."""
         ...
 
-    def opening_record(self, name: str) -> dict[str, Any]:
+    def record_to_reopen(self, model_name: str) -> dict[str, Any]:
         """Returns what it takes to open the model of that name and the task again, as plain data."""
         ...
 
@@ -234,7 +234,7 @@ class Effort:
         shared = {**self.shared, **other.shared}
         return Effort(self.passes + other.passes, self.steps + other.steps, self.seconds + other.seconds, shared)
 
-    def total(self) -> Effort:
+    def with_shared_work(self) -> Effort:
         """Returns all work, that which is shared included, as numbers alone."""
         parts = [self, *self.shared.values()]
         return Effort(sum(part.passes for part in parts), sum(part.steps for part in parts), sum(part.seconds for part in parts))
@@ -276,24 +276,24 @@ class Study(Configurable):
         return STUDIES.parse(study, Study)
 
 
-def family_of_roles(roles: Iterable[str]) -> str:
+def family_label_of_head(roles_of_head: Iterable[str]) -> str:
     """Returns the family of a head with these roles, the part of a role before its colon: `no role`, or `several` for roles of more than one."""
-    families = sorted({role.partition(":")[0] for role in roles})
+    families = sorted({role.partition(":")[0] for role in roles_of_head})
     return families[0] if len(families) == 1 else "several" if families else "no role"
 
 
-def parse_name_value_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+def parse_name_value_pairs(texts: Sequence[str], option_name: str) -> dict[str, str]:
     """Returns the values of texts of the form NAME=VALUE by name; raises OptionError for any other text."""
     values = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
-            raise OptionError(f"{option} must be NAME=VALUE; got {text!r}")
+            raise OptionError(f"{option_name} must be NAME=VALUE; got {text!r}")
         values[name.replace("-", "_")] = value
     return values
 
 
-def new_head_options(classes: Sequence[str]) -> dict[str, Any]:
+def load_options_of_new_head(classes: Sequence[str]) -> dict[str, Any]:
     """Returns the arguments of `headcount.load` that give a model a new classification head for these classes."""
     names = {"id2label": dict(enumerate(classes)), "label2id": {name: number for number, name in enumerate(classes)}}
     return {"auto": "AutoModelForSequenceClassification", "new_layers": True, "model_kwargs": names}

@@ -27,7 +27,7 @@ from headcount.workflows.evaluate import evaluate_into
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class PairedChange:
     """Change of the loss and of the metric between two models on the same examples."""
 
     loss: MeanDifference
@@ -46,16 +46,16 @@ class Drop:
         return numbers
 
 
-def measure_drop(dense: Evaluation, pruned: Evaluation, task: Task, *, seed: int = 0) -> Drop:
+def measure_paired_change(dense: Evaluation, pruned: Evaluation, task: Task, *, seed: int = 0) -> PairedChange:
     """Returns the change from `dense` to `pruned` on the same examples, of the mean loss and of the metric."""
     loss = rise_of_loss(dense, pruned)
     if task.metric is None or dense.parts is None or pruned.parts is None:
-        return Drop(loss, None)
+        return PairedChange(loss, None)
     change = change_of_metric(dense, pruned, task.metric.total, seed=seed)
-    return Drop(loss, MeanDifference(change.difference, change.low, change.high, change.p))
+    return PairedChange(loss, MeanDifference(change.difference, change.low, change.high, change.p))
 
 
-def admit_model(run: Run | None, model: nn.Module) -> None:
+def allow_other_model(run: Run | None, model: nn.Module) -> None:
     """Lets a run hold artifacts of a model that a study compares with the run's own."""
     if run is not None:
         run.admit(weight_hash(model))
@@ -63,10 +63,10 @@ def admit_model(run: Run | None, model: nn.Module) -> None:
 
 def evaluate_without(
     run: Run | None,
-    name: str,
+    artifact_name: str,
     model: nn.Module,
     task: Task,
-    heads: Iterable[Head],
+    removed_heads: Iterable[Head],
     *,
     ablation: Replacement = "zero",
     means: Mapping[str, Tensor] | None = None,
@@ -74,17 +74,17 @@ def evaluate_without(
     limit: int | None = None,
     batch_size: int | None = None,
 ) -> Evaluation:
-    """Evaluates the model on a split with some heads gated away; a run keeps the evaluation under `name`."""
-    admit_model(run, model)
-    removed = frozenset(heads)
+    """Evaluates the model on a split with some heads gated away; a run keeps the evaluation under `artifact_name`."""
+    allow_other_model(run, model)
+    removed = frozenset(removed_heads)
     if not removed:
-        return evaluate_into(run, name, model, task, split=split, limit=limit, batch_size=batch_size)
+        return evaluate_into(run, artifact_name, model, task, split=split, limit=limit, batch_size=batch_size)
     under: dict[str, Any] = {"removed": sorted(map(str, removed)), "how": ablation}
     if means is not None:
         under["means"] = _hash_means(means)
     values = torch.tensor([float(head not in removed) for head in HeadMap.of(model)], dtype=torch.float64)
     with HeadGates(model, values, how=ablation, means=means):
-        return evaluate_into(run, name, model, task, under=under, split=split, limit=limit, batch_size=batch_size)
+        return evaluate_into(run, artifact_name, model, task, under=under, split=split, limit=limit, batch_size=batch_size)
 
 
 def _hash_means(means: Mapping[str, Tensor]) -> str:
@@ -95,14 +95,14 @@ def _hash_means(means: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def means_for(
+def measure_means_for_ablation(
     model: nn.Module, task: Task, ablation: Replacement, limit: int | None, split: Split = "calibration"
 ) -> dict[str, Tensor] | None:
     """Returns the mean outputs of the heads on a split if the ablation puts them in place of removed heads, else None."""
     return mean_outputs(model, batches(task, split=split, limit=limit)) if ablation == "mean" else None
 
 
-def count_heads(keep: int | float | str, n_heads: int) -> int:
+def resolve_kept_count(keep: int | float | str, n_heads: int) -> int:
     """Returns how many of the heads stay: a number of heads, or a share of them such as 0.25 or "25%".
 
     Raises:
@@ -118,11 +118,11 @@ def count_heads(keep: int | float | str, n_heads: int) -> int:
         ) from error
 
 
-def count_levels(keeps: Sequence[int | float | str], heads: HeadMap, shares: Sequence[float]) -> list[int]:
+def list_kept_counts(keeps: Sequence[int | float | str], head_map: HeadMap, default_shares: Sequence[float]) -> list[int]:
     """Returns how many heads stay at each level of a curve, most first: `keeps`, or these shares of the units that stay or go together."""
     if keeps:
-        return sorted({count_heads(keep, len(heads)) for keep in keeps}, reverse=True)
-    units = heads.units()
+        return sorted({resolve_kept_count(keep, len(head_map)) for keep in keeps}, reverse=True)
+    units = head_map.units()
     size = len(units[0]) if len({len(unit) for unit in units}) == 1 else 1
-    number = len(heads) // size
-    return sorted({max(1, round(share * number)) * size for share in shares}, reverse=True)
+    number = len(head_map) // size
+    return sorted({max(1, round(share * number)) * size for share in default_shares}, reverse=True)

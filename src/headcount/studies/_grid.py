@@ -14,7 +14,7 @@ from headcount.runs.layout import ARTIFACTS
 from headcount.runs.results import PRUNED, unpack_pruned
 from headcount.runs.sweep import sweep
 from headcount.studies._base import STEP_BATCH, Effort, StudyContext
-from headcount.studies._tuning import note_training
+from headcount.studies._tuning import announce_training
 from headcount.workflows.grid import Grid, average_evaluations
 from headcount.workflows.prune import Pruning, check_requests, prune_all
 
@@ -37,12 +37,12 @@ def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]
     """
     specs = [with_new_head_training(spec) for spec in specs] if context.new_head else specs
     check_requests(pruning, specs)
-    note_training(context, pruning, specs)
+    announce_training(context, pruning, specs)
     with context.progress("pruning", "models") as advance:
         dense, artifacts, failed = prune_all(pruning, specs, save_models=lambda spec: keep_models and spec.n_steps(1) > 0, progress=advance)
     for error in failed.values():
         raise error
-    return Grid.of(pruning, evaluate_dense(context, pruning, specs) if context.new_head else dense, artifacts)
+    return Grid.of(pruning, evaluate_dense_reference(context, pruning, specs) if context.new_head else dense, artifacts)
 
 
 def with_new_head_training(spec: PruneSpec) -> PruneSpec:
@@ -52,7 +52,7 @@ def with_new_head_training(spec: PruneSpec) -> PruneSpec:
     return replace(spec, recover=spec.recipe.length)
 
 
-def evaluate_dense(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]) -> Evaluation:
+def evaluate_dense_reference(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]) -> Evaluation:
     """Returns the dense model that some requests are compared with; where its head is new, its mean over seeds after the training alone."""
     if not context.new_head:
         return pruning.evaluate_dense()
@@ -67,19 +67,19 @@ def evaluate_dense(context: StudyContext, pruning: Pruning, specs: Sequence[Prun
     return evaluations[0] if len(evaluations) == 1 else average_evaluations(evaluations, pruning.task)
 
 
-def estimate_requests(context: StudyContext, specs: Sequence[PruneSpec], *, subject: str = "") -> Effort:
+def estimate_grid_effort(context: StudyContext, specs: Sequence[PruneSpec], *, other_subject: str = "") -> Effort:
     """Returns the work of `run_grid`: the dense model, and the choice, training and evaluation on two splits of every request that the run
     does not hold yet.
 
-    `subject` names the model or task where these are not those of the study.
+    `other_subject` names the model or task where these are not those of the study.
     """
     task = context.task
     n_train, n_report, n_selection = (
         min(len(split), context.limit or len(split)) for split in (task.calibration, task.report, task.selection)
     )
     evaluation = Effort(passes=n_report + n_selection)
-    shared: dict[Hashable, Effort] = {("dense", subject): Effort(passes=n_report)}
-    has_models = not subject and (context.required_run.folder / ARTIFACTS / PRUNED).is_dir()
+    shared: dict[Hashable, Effort] = {("dense", other_subject): Effort(passes=n_report)}
+    has_models = not other_subject and (context.required_run.folder / ARTIFACTS / PRUNED).is_dir()
     pruning = make_pruning(context) if has_models else None
     for spec in specs:
         request = (with_new_head_training(spec) if context.new_head else spec).resolve_share(context.loaded.heads)
@@ -88,13 +88,13 @@ def estimate_requests(context: StudyContext, specs: Sequence[PruneSpec], *, subj
         n_steps = request.n_steps(n_train)
         if request.scratch is not None and request.repair is False and request.recover is None:  # the choice is that of the request without
             choice = replace(request, scratch=None, scratch_rate=PruneSpec.scratch_rate)
-            shared |= estimate_requests(context, [choice], subject=subject).shared
+            shared |= estimate_grid_effort(context, [choice], other_subject=other_subject).shared
             n_steps -= choice.n_steps(n_train)
-        shared["pruned", subject, request] = evaluation + Effort(steps=n_steps * request.recipe.train_batch / STEP_BATCH)
+        shared["pruned", other_subject, request] = evaluation + Effort(steps=n_steps * request.recipe.train_batch / STEP_BATCH)
         if not request.method.info.draws:
             n_ranked = request.method.to_dict().get("limit") or RANKED
-            shared["choice", subject, request.method] = Effort(passes=3 * min(n_train, n_ranked))
+            shared["choice", other_subject, request.method] = Effort(passes=3 * min(n_train, n_ranked))
         if context.new_head:
             n_dense = (request.recipe.with_length(request.recover or request.recipe.length)).n_steps(n_train)
-            shared["dense", subject, request.seed] = evaluation + Effort(steps=n_dense * request.recipe.train_batch / STEP_BATCH)
+            shared["dense", other_subject, request.seed] = evaluation + Effort(steps=n_dense * request.recipe.train_batch / STEP_BATCH)
     return Effort(shared=shared)

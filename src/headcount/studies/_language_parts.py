@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from math import log10
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headcount.core.figure import Axis, BarFigure, Bars, HeatMap, Points, ScatterFigure
 from headcount.core.study_result import Cell, Column, Table, format_interval, interval_columns
@@ -25,30 +25,40 @@ LANGUAGES = "languages"
 LOST = "share of the score above chance that is lost"
 
 
-def build_parts(losses: LanguageLosses, first: str, *, is_trained: bool) -> dict[str, Part]:
-    """Returns what was measured by question; `first` is the language that heads are chosen on, and that all models are trained on if they are."""
-    lost, languages = _loss_table(losses), _language_table(losses)
+class RemovalNames(NamedTuple):
+    """The names of what is removed, and the note of the figure with the method that all of them share; empty if they share none."""
+
+    names: tuple[str, ...]
+    note: str
+
+
+def build_language_parts(losses: LanguageLosses, first_language: str, *, is_trained: bool) -> dict[str, Part]:
+    """Returns what was measured by question.
+
+    `first_language` is the one that heads are chosen on, and that all models are trained on if they are.
+    """
+    lost, languages = _share_lost_table(losses), _dense_scores_table(losses)
     heads = [row for row in losses.rows if row.kind == SINGLE_HEADS and row.model == losses.models[0]]
-    parts = {"transfer": _transfer_part(losses, (lost, languages), heads, first)}
+    parts = {"transfer": _transfer_part(losses, (lost, languages), heads, first_language)}
     if is_trained:
-        parts["trained"] = _trained_part(heads, first)
+        parts["trained"] = _trained_part(heads, first_language)
     else:
-        parts["layers"] = Part((lost, languages), (_loss_map(losses),), _layer_sentence(losses))
+        parts["layers"] = Part((lost, languages), (_share_lost_heat_map(losses),), _layer_sentence(losses))
     if len(losses.models) > 1:
         parts["models"] = _models_part(losses)
     if losses.groups:
         parts["families"] = _families_part(losses, languages)
-        parts["sizes"] = _sizes_part(losses, heads, languages)
+        parts["sizes"] = _corpus_sizes_part(losses, heads, languages)
     return parts
 
 
-def note_dense_models(losses: LanguageLosses, tables: Sequence[Table]) -> Iterator[str]:
+def describe_dense_models(losses: LanguageLosses, shown_tables: Sequence[Table]) -> Iterator[str]:
     """Yields a sentence about the score of every dense model, before and after training, and why shares are not defined.
 
-    Models that were not trained are left out where the table of languages is among `tables`, which says the same of them.
+    Models that were not trained are left out where the table of languages is among `shown_tables`, which says the same of them.
     """
-    listed = set(losses.columns) if any(table.name == LANGUAGES for table in tables) else set()
-    names = _shorten_models(losses)
+    listed = set(losses.columns) if any(table.name == LANGUAGES for table in shown_tables) else set()
+    names = _short_model_names(losses)
     of_tasks = [row for drop in losses.drops for row in (drop.row, drop.row_of_other)]
     row_of = {(row.model, row.language): row for row in (*losses.rows, *of_tasks)}
     for (model, language), row in row_of.items():
@@ -61,7 +71,7 @@ def note_dense_models(losses: LanguageLosses, tables: Sequence[Table]) -> Iterat
             yield f"{names[model]}, {language}: no share is defined: {row.share.reason}."
 
 
-def _shorten_models(losses: LanguageLosses) -> dict[str, str]:
+def _short_model_names(losses: LanguageLosses) -> dict[str, str]:
     """Returns how every model is called: folders by the last part of their path, where no other model has the same; all others as they are."""
     of_tasks = [row.model for drop in losses.drops for row in (drop.row, drop.row_of_other)]
     models = list(dict.fromkeys([*losses.models, *of_tasks]))
@@ -69,22 +79,22 @@ def _shorten_models(losses: LanguageLosses) -> dict[str, str]:
     return names if len(set(names.values())) == len(names) else {model: model for model in models}
 
 
-def _name_columns(losses: LanguageLosses) -> list[str]:
+def _column_headings(losses: LanguageLosses) -> list[str]:
     """Returns the name of every column: the language, after the model where there are two."""
-    names = _shorten_models(losses)
+    names = _short_model_names(losses)
     return [language if len(losses.models) == 1 else f"{names[model]}: {language}" for model, language in losses.columns]
 
 
-def _count_significant(tests: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
-    return f"{sum(is_significant(row.q) for row in tests)} of {len(tests)}"
+def _format_significant_count(rows: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
+    return f"{sum(is_significant(row.q) for row in rows)} of {len(rows)}"
 
 
-def _format_lost(row: LossRow) -> str:
+def _format_share_lost(row: LossRow) -> str:
     share, low, high = row.share.interval_lost
     return "an undefined share" if share is None else format_interval(share, low, high, ".1%")
 
 
-def _last_removal(rows: Sequence[LossRow]) -> list[LossRow]:
+def _rows_of_smallest_model(rows: Sequence[LossRow]) -> list[LossRow]:
     """Returns the rows of the smallest models, those that are made last."""
     return [row for row in rows if row.without == rows[-1].without]
 
@@ -92,10 +102,10 @@ def _last_removal(rows: Sequence[LossRow]) -> list[LossRow]:
 # What is lost: every language and block of layers or number of heads.
 
 
-def _loss_table(losses: LanguageLosses) -> Table:
+def _share_lost_table(losses: LanguageLosses) -> Table:
     row_of = {(row.model, row.language, row.without): row for row in losses.rows}
     headings = [Column("without")]
-    for name, n_examples in zip(_name_columns(losses), losses.n_examples_of_columns, strict=True):
+    for name, n_examples in zip(_column_headings(losses), losses.n_examples_of_columns, strict=True):
         headings += interval_columns(name, ".1%", f"n = {n_examples}")
     cells = []
     for without in dict.fromkeys(row.without for row in losses.rows):
@@ -107,7 +117,7 @@ def _loss_table(losses: LanguageLosses) -> Table:
     return Table("lost", tuple(headings), tuple(cells), "Share of its own score above chance that each model loses in each language")
 
 
-def _language_table(losses: LanguageLosses) -> Table:
+def _dense_scores_table(losses: LanguageLosses) -> Table:
     row_of = {(row.model, row.language): row for row in losses.rows}
     columns = (
         Column("model"),
@@ -119,7 +129,7 @@ def _language_table(losses: LanguageLosses) -> Table:
         Column("size"),
         Column("remark"),
     )
-    names, cells = _shorten_models(losses), []
+    names, cells = _short_model_names(losses), []
     for (model, language), n_examples in zip(losses.columns, losses.n_examples_of_columns, strict=True):
         row, group = row_of[model, language], losses.groups.get(language)
         family, size = (None, None) if group is None else (group.family, group.size)
@@ -129,12 +139,12 @@ def _language_table(losses: LanguageLosses) -> Table:
     return Table(LANGUAGES, columns, tuple(cells), title)
 
 
-def _loss_map(losses: LanguageLosses) -> HeatMap:
+def _share_lost_heat_map(losses: LanguageLosses) -> HeatMap:
     row_of = {(row.model, row.language, row.without): row for row in losses.rows}
     removals = tuple(dict.fromkeys(row.without for row in losses.rows))
     cells = [[row_of.get((model, language, without)) for model, language in losses.columns] for without in removals]
-    columns, is_one_size = _name_columns(losses), len(set(losses.n_examples_of_columns)) == 1
-    names, note = _shorten_removals(removals)
+    columns, is_one_size = _column_headings(losses), len(set(losses.n_examples_of_columns)) == 1
+    names, note = _short_removal_names(removals)
     return HeatMap(
         name="lost",
         title="Share of its own score above chance that each model loses in each language",
@@ -156,35 +166,35 @@ def _loss_map(losses: LanguageLosses) -> HeatMap:
     )
 
 
-def _shorten_removals(removals: Sequence[str]) -> tuple[tuple[str, ...], str]:
+def _short_removal_names(removals: Sequence[str]) -> RemovalNames:
     """Returns the names of what is removed, and a note with the method of those that remove single heads, where all have one."""
     methods = {text.partition(" heads by ")[2] for text in removals} - {""}
     if len(methods) != 1:
-        return tuple(removals), ""
+        return RemovalNames(tuple(removals), "")
     method = methods.pop()
-    return tuple(text.removesuffix(f" by {method}") for text in removals), f"Single heads by {method}."
+    return RemovalNames(tuple(text.removesuffix(f" by {method}") for text in removals), f"Single heads by {method}.")
 
 
 def _layer_sentence(losses: LanguageLosses) -> str:
     rows = [row for row in losses.rows if row.kind != SINGLE_HEADS and row.model == losses.models[0]]
     defined = [row for row in rows if row.share.interval_lost[0] is not None]
-    text = f"{_count_significant(rows)} removals of layers change the score significantly (q ≤ {SIGNIFICANT})"
+    text = f"{_format_significant_count(rows)} removals of layers change the score significantly (q ≤ {SIGNIFICANT})"
     if not defined:
         return f"{text}; no share of the score above chance is defined."
     most: dict[str, LossRow] = {}
     for row in defined:
-        if row.language not in most or _lost(row) > _lost(most[row.language]):
+        if row.language not in most or _share_lost_or_zero(row) > _share_lost_or_zero(most[row.language]):
             most[row.language] = row
     blocks = [row.without for row in most.values()]
     common = max(dict.fromkeys(blocks), key=blocks.count)
-    worst = max(most.values(), key=_lost)
+    worst = max(most.values(), key=_share_lost_or_zero)
     return (
         f"{text}; {blocks.count(common)} of {len(most)} languages lose most without {common}, "
-        f"and {worst.language} without {worst.without} loses {_format_lost(worst)} of its score above chance."
+        f"and {worst.language} without {worst.without} loses {_format_share_lost(worst)} of its score above chance."
     )
 
 
-def _lost(row: LossRow) -> float:
+def _share_lost_or_zero(row: LossRow) -> float:
     share = row.share.interval_lost[0]
     return 0.0 if share is None else share
 
@@ -192,28 +202,37 @@ def _lost(row: LossRow) -> float:
 # Every language without single heads.
 
 
-def _transfer_part(losses: LanguageLosses, shared: Sequence[Table], heads: Sequence[LossRow], first: str) -> Part:
-    tables, text = list(shared), ""
-    if heads:
-        last = _last_removal(heads)
-        shares = ", ".join(f"{row.language} loses {_format_lost(row)}" for row in last)
+def _transfer_part(losses: LanguageLosses, shared_tables: Sequence[Table], head_rows: Sequence[LossRow], first_language: str) -> Part:
+    tables, text = list(shared_tables), ""
+    if head_rows:
+        last = _rows_of_smallest_model(head_rows)
+        shares = ", ".join(f"{row.language} loses {_format_share_lost(row)}" for row in last)
         text = f"Without {last[0].without}, of the score above chance {shares}; "
     if losses.between:
         columns = (Column("language"), Column("without"), *interval_columns("difference", "+.3g"), Column("q", format=".2g"))
         cells = tuple((row.language, row.without, row.difference, row.low, row.high, row.q) for row in losses.between)
         tables.append(
             Table(
-                "between languages", columns, cells, f"Rise of the loss beyond that in {first}, {_shorten_models(losses)[losses.models[0]]}"
+                "between languages",
+                columns,
+                cells,
+                f"Rise of the loss beyond that in {first_language}, {_short_model_names(losses)[losses.models[0]]}",
             )
         )
-        text += f"{_count_significant(losses.between)} removals raise the loss otherwise than in {first} (q ≤ {SIGNIFICANT})."
+        text += (
+            f"{_format_significant_count(losses.between)} removals raise the loss otherwise than in {first_language} (q ≤ {SIGNIFICANT})."
+        )
     else:
-        text += f"{_count_significant(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT})."
-    figures = (_language_bars("languages", "Share of the score above chance that each language loses", heads, "lost"),) if heads else ()
+        text += f"{_format_significant_count(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT})."
+    figures = (
+        (_share_lost_by_language_figure("languages", "Share of the score above chance that each language loses", head_rows, "lost"),)
+        if head_rows
+        else ()
+    )
     return Part(tuple(tables), figures, text)
 
 
-def _language_bars(name: str, title: str, rows: Sequence[LossRow], table: str) -> BarFigure:
+def _share_lost_by_language_figure(figure_name: str, title: str, rows: Sequence[LossRow], table_name: str) -> BarFigure:
     """Returns a group of bars for every language, one for each number of heads."""
     languages, row_of = tuple(dict.fromkeys(row.language for row in rows)), {(row.language, row.without): row for row in rows}
     bars = []
@@ -222,11 +241,11 @@ def _language_bars(name: str, title: str, rows: Sequence[LossRow], table: str) -
         bars.append(Bars(f"without {without}", *zip(*shares, strict=True)))
     sizes = {row.n_examples for row in rows}
     return BarFigure(
-        name=name,
+        name=figure_name,
         title=title,
         x=Axis("language"),
         y=Axis(LOST, is_share=True),
-        table=table,
+        table=table_name,
         n=min(sizes),
         n_unit="examples in each language" if len(sizes) == 1 else "examples in a language at least",
         categories=languages,
@@ -237,7 +256,7 @@ def _language_bars(name: str, title: str, rows: Sequence[LossRow], table: str) -
 # Pruned, then fine-tuned on the first language.
 
 
-def _trained_part(heads: Sequence[LossRow], first: str) -> Part:
+def _trained_part(head_rows: Sequence[LossRow], first_language: str) -> Part:
     columns = (
         Column("language"),
         Column("without"),
@@ -250,18 +269,24 @@ def _trained_part(heads: Sequence[LossRow], first: str) -> Part:
         Column("q", format=".2g"),
     )
     cells: list[tuple[Cell, ...]] = []
-    for row in heads:
+    for row in head_rows:
         pruned = row.loss if row.value is None else row.value
         scores = row.untrained, row.dense, pruned
         cells.append((row.language, row.without, *scores, *row.drop.score.interval, *row.share.interval_lost, row.p, row.q))
-    title = f"Heads pruned and the model fine-tuned on {first} alone, then read in every language, means over seeds; the dense model is trained alike"
-    last = _last_removal(heads)
+    title = (
+        f"Heads pruned and the model fine-tuned on {first_language} alone, then read in every language, means over seeds; "
+        "the dense model is trained alike"
+    )
+    last = _rows_of_smallest_model(head_rows)
     changes = ", ".join(f"{row.language} {format_interval(*row.drop.score.interval)}" for row in last)
     sentence = (
-        f"Without {last[0].without}, and fine-tuned on {first}, the score changes against the dense model after the same fine-tuning by: {changes}; "
-        f"{_count_significant(heads)} changes are significant (q ≤ {SIGNIFICANT})."
+        f"Without {last[0].without}, and fine-tuned on {first_language}, the score changes against the dense model after the same fine-tuning "
+        f"by: {changes}; "
+        f"{_format_significant_count(head_rows)} changes are significant (q ≤ {SIGNIFICANT})."
     )
-    figure = _language_bars("trained", f"Share of the score above chance that each language loses, fine-tuned on {first}", heads, "trained")
+    figure = _share_lost_by_language_figure(
+        "trained", f"Share of the score above chance that each language loses, fine-tuned on {first_language}", head_rows, "trained"
+    )
     return Part((Table("trained", columns, tuple(cells), title),), (figure,), sentence)
 
 
@@ -269,24 +294,24 @@ def _trained_part(heads: Sequence[LossRow], first: str) -> Part:
 
 
 def _models_part(losses: LanguageLosses) -> Part:
-    names = _shorten_models(losses)
-    tables = [_task_table(losses.drops, names)] if losses.drops else []
+    names = _short_model_names(losses)
+    tables = [_share_lost_by_task_table(losses.drops, names)] if losses.drops else []
     title = f"Share above chance that {names[losses.models[0]]} loses minus that of the other model, on the same examples"
-    tables.append(_gap_table(losses.gaps, title))
+    tables.append(_model_gap_table(losses.gaps, title))
     both = " and ".join(names[model] for model in losses.models)
-    text = f"{_count_significant(losses.gaps)} removals take another share of the score above chance from {both} (q ≤ {SIGNIFICANT})"
+    text = f"{_format_significant_count(losses.gaps)} removals take another share of the score above chance from {both} (q ≤ {SIGNIFICANT})"
     smallest = {drop.gap.language: drop for drop in losses.drops}  # the last of every task is the smallest model
     differences = [
-        f"on {task} {names[drop.row.model]} loses {_format_lost(drop.row)} "
-        f"and {names[drop.row_of_other.model]} {_format_lost(drop.row_of_other)}, "
+        f"on {task} {names[drop.row.model]} loses {_format_share_lost(drop.row)} "
+        f"and {names[drop.row_of_other.model]} {_format_share_lost(drop.row_of_other)}, "
         f"a difference of {format_interval(drop.gap.difference, drop.gap.low, drop.gap.high, '+.1%')}"
         for task, drop in smallest.items()
     ]
     sentence = f"Of the score above chance, {'; '.join(differences)}. {text}." if differences else f"{text}."
-    return Part(tuple(tables), (_task_bars(losses.drops, names),) if losses.drops else (), sentence)
+    return Part(tuple(tables), (_share_lost_by_task_figure(losses.drops, names),) if losses.drops else (), sentence)
 
 
-def _task_table(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> Table:
+def _share_lost_by_task_table(drops: Sequence[TaskDrop], short_name_by_model: Mapping[str, str]) -> Table:
     columns = (
         Column("task"),
         Column("without"),
@@ -304,14 +329,14 @@ def _task_table(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> Table:
     for drop in drops:
         row, control, gap = drop.row, drop.row_of_other, drop.gap
         shares = (*row.share.interval_lost, *control.share.interval_lost, gap.difference, gap.low, gap.high)
-        models = names[row.model], names[control.model]
+        models = short_name_by_model[row.model], short_name_by_model[control.model]
         cells.append((gap.language, gap.without, *models, row.dense, control.dense, *shares, gap.p, gap.q))
     return Table(
         "tasks", columns, tuple(cells), "Share of its own score above chance that each model loses, task by task, on the same examples"
     )
 
 
-def _task_bars(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> BarFigure:
+def _share_lost_by_task_figure(drops: Sequence[TaskDrop], short_name_by_model: Mapping[str, str]) -> BarFigure:
     """Returns a group of bars for every task and number of heads: one for the model, one for the other."""
     has_levels = len({drop.gap.without for drop in drops}) > 1
     own, of_control = ([row.share.interval_lost for row in rows] for rows in ([d.row for d in drops], [d.row_of_other for d in drops]))
@@ -325,11 +350,14 @@ def _task_bars(drops: Sequence[TaskDrop], names: Mapping[str, str]) -> BarFigure
         n=min(drop.row.n_examples for drop in drops),
         n_unit="examples of a task at least",
         categories=tuple(f"{drop.gap.language}, without {drop.gap.without}" if has_levels else drop.gap.language for drop in drops),
-        bars=(Bars(names[first.row.model], *zip(*own, strict=True)), Bars(names[first.row_of_other.model], *zip(*of_control, strict=True))),
+        bars=(
+            Bars(short_name_by_model[first.row.model], *zip(*own, strict=True)),
+            Bars(short_name_by_model[first.row_of_other.model], *zip(*of_control, strict=True)),
+        ),
     )
 
 
-def _gap_table(rows: Sequence[ModelGap], title: str) -> Table:
+def _model_gap_table(rows: Sequence[ModelGap], title: str) -> Table:
     columns = (
         Column("language"),
         Column("without"),
@@ -345,29 +373,29 @@ def _gap_table(rows: Sequence[ModelGap], title: str) -> Table:
 # Families of languages, and the size of their corpus.
 
 
-def _smallest_without(rows: Sequence[FamilyContrast] | Sequence[SizeTrend], losses: LanguageLosses) -> str:
+def _choose_removal_to_report(rows: Sequence[FamilyContrast] | Sequence[SizeTrend], losses: LanguageLosses) -> str:
     """Returns the removal to speak of: the smallest model, or else the first that was compared."""
     heads = [row.without for row in losses.rows if row.kind == SINGLE_HEADS]
     compared = [row.without for row in rows]
     return next((without for without in reversed(heads) if without in compared), compared[0])
 
 
-def _families_part(losses: LanguageLosses, languages: Table) -> Part:
+def _families_part(losses: LanguageLosses, language_table: Table) -> Part:
     rows = losses.contrasts
-    tables = (_contrast_table(rows), languages)
+    tables = (_family_contrast_table(rows), language_table)
     if not rows:
         return Part(tables, (), "No contrast: the file of groups names fewer than two families whose losses are defined.")
-    without = _smallest_without(rows, losses)
+    without = _choose_removal_to_report(rows, losses)
     texts = []
     for row in rows:
         if row.without == without:
             tested = "no interval, since one side is a single language" if row.p is None else f"p = {row.p:.2g}, q = {row.q:.2g}"
             texts.append(f"{row.family} {format_interval(row.difference, row.low, row.high, '+.1%')} ({tested})")
     sentence = f"Without {without}, the share that languages of a family lose differs from that of all others by: {'; '.join(texts)}."
-    return Part(tables, (_contrast_bars(rows),), sentence)
+    return Part(tables, (_family_contrast_figure(rows),), sentence)
 
 
-def _contrast_bars(rows: Sequence[FamilyContrast]) -> BarFigure:
+def _family_contrast_figure(rows: Sequence[FamilyContrast]) -> BarFigure:
     removals, row_of = tuple(dict.fromkeys(row.without for row in rows)), {(row.family, row.without): row for row in rows}
     bars = []
     for family in dict.fromkeys(row.family for row in rows):
@@ -388,7 +416,7 @@ def _contrast_bars(rows: Sequence[FamilyContrast]) -> BarFigure:
     )
 
 
-def _contrast_table(rows: Sequence[FamilyContrast]) -> Table:
+def _family_contrast_table(rows: Sequence[FamilyContrast]) -> Table:
     columns = (
         Column("without"),
         Column("family"),
@@ -404,17 +432,17 @@ def _contrast_table(rows: Sequence[FamilyContrast]) -> Table:
     return Table("families", columns, tuple(astuple(row) for row in rows), title)
 
 
-def _sizes_part(losses: LanguageLosses, heads: Sequence[LossRow], languages: Table) -> Part:
-    sizes = _size_table(losses, heads)
-    tables = (*([_trend_table(losses.trends)] if losses.trends else []), sizes, languages)
-    figures = tuple(_size_figures(sizes, {row.without: row for row in losses.trends}))
+def _corpus_sizes_part(losses: LanguageLosses, head_rows: Sequence[LossRow], language_table: Table) -> Part:
+    sizes = _share_lost_by_corpus_size_table(losses, head_rows)
+    tables = (*([_corpus_size_trend_table(losses.trends)] if losses.trends else []), sizes, language_table)
+    figures = tuple(_share_lost_by_corpus_size_figures(sizes, {row.without: row for row in losses.trends}))
     if not losses.trends:
-        n_languages = len({row.language for row in heads if losses.groups[row.language].size is not None})
+        n_languages = len({row.language for row in head_rows if losses.groups[row.language].size is not None})
         sentence = (
             f"No rank correlation of the share lost with the size of the corpus: {n_languages} languages have a size, and it takes four."
         )
         return Part(tables, figures, sentence)
-    without = _smallest_without(losses.trends, losses)
+    without = _choose_removal_to_report(losses.trends, losses)
     (row,) = [row for row in losses.trends if row.without == without]
     sentence = (
         f"Without {without}, the rank correlation of the share lost with the size of the corpus over {row.n_languages} languages is "
@@ -423,7 +451,7 @@ def _sizes_part(losses: LanguageLosses, heads: Sequence[LossRow], languages: Tab
     return Part(tables, figures, sentence)
 
 
-def _size_table(losses: LanguageLosses, heads: Sequence[LossRow]) -> Table:
+def _share_lost_by_corpus_size_table(losses: LanguageLosses, head_rows: Sequence[LossRow]) -> Table:
     columns = (
         Column("language"),
         Column("family"),
@@ -433,16 +461,16 @@ def _size_table(losses: LanguageLosses, heads: Sequence[LossRow]) -> Table:
         *interval_columns("lost", ".1%"),
     )
     cells = []
-    for row in heads:
+    for row in head_rows:
         group = losses.groups[row.language]
         if group.size is not None:
             cells.append((row.language, group.family, group.size, log10(group.size), row.without, *row.share.interval_lost))
     return Table("language sizes", columns, tuple(cells), "Share above chance that every language loses, with the size of its corpus")
 
 
-def _size_figures(table: Table, trends: Mapping[str, SizeTrend]) -> Iterator[ScatterFigure]:
+def _share_lost_by_corpus_size_figures(size_table: Table, trend_by_removal: Mapping[str, SizeTrend]) -> Iterator[ScatterFigure]:
     """Yields every language by the size of its corpus and the share that it loses, a figure for each number of heads."""
-    records = [record for record in table.records() if record["lost"] is not None]
+    records = [record for record in size_table.records() if record["lost"] is not None]
     removals = list(dict.fromkeys(str(record["without"]) for record in records))
     for number, without in enumerate(removals, 1):
         own = [record for record in records if record["without"] == without]
@@ -452,13 +480,13 @@ def _size_figures(table: Table, trends: Mapping[str, SizeTrend]) -> Iterator[Sca
             of_family = [record for record in own if record["family"] == family]
             x, y = (tuple(float(record[name] or 0) for record in of_family) for name in ("log10 size", "lost"))
             groups.append(Points(family or "no family", x, y, tuple(str(record["language"]) for record in of_family)))
-        trend = trends.get(without)
+        trend = trend_by_removal.get(without)
         yield ScatterFigure(
             name="sizes" if len(removals) == 1 else f"sizes {number}",
             title=f"Share above chance that languages lose by the size of their corpus, without {without}",
             x=Axis("size of the corpus", "log10"),
             y=Axis("share lost", is_share=True),
-            table=table.name,
+            table=size_table.name,
             n=len(own),
             n_unit="languages",
             groups=tuple(groups),
@@ -466,7 +494,7 @@ def _size_figures(table: Table, trends: Mapping[str, SizeTrend]) -> Iterator[Sca
         )
 
 
-def _trend_table(rows: Sequence[SizeTrend]) -> Table:
+def _corpus_size_trend_table(rows: Sequence[SizeTrend]) -> Table:
     columns = (
         Column("without"),
         Column("languages"),

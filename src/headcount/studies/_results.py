@@ -32,7 +32,7 @@ def describe_study_run(context: StudyContext, loaded: LoadedModel, config: Mappi
             command=context.command,
             seed=context.seed,
             task=context.sources.task_name,
-            config={**config, "opened": context.sources.opening_record(loaded.name) | ({"new_head": True} if context.new_head else {})},
+            config={**config, "opened": context.sources.record_to_reopen(loaded.name) | ({"new_head": True} if context.new_head else {})},
             machine=machine_of(loaded.model),
         )
         context.run.describe(record, loaded.heads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.study_result import Cell, Column, Table, interval_columns
@@ -35,57 +35,74 @@ _ACCURACY_COLUMNS = (
 )
 
 
+class RoleSummary(NamedTuple):
+    """The head that shows a role most, and the cells of the role's row that are about the criterion."""
+
+    best_head: RoleScore
+    cells: tuple[Cell, ...]
+
+
+class DrawnRoles(NamedTuple):
+    """The roles that a figure has room for, and the note that says how many others there are; empty if there are none."""
+
+    roles: tuple[str, ...]
+    note: str
+
+
 def build_role_table(rows: Sequence[RoleScore], definition: Definition) -> Table:
     """Returns a row for every role with what the definition judges by: the sieve bias, or else the share of the strongest keys."""
-    columns, judge = (_BIAS_COLUMNS, _judge_bias) if reads_bias(rows, definition) else (_ACCURACY_COLUMNS, _judge_accuracy)
+    columns, summarize = (
+        (_BIAS_COLUMNS, _summarize_by_bias) if is_judged_by_bias(rows, definition) else (_ACCURACY_COLUMNS, _summarize_by_accuracy)
+    )
     cells = []
     for role in dict.fromkeys(row.role for row in rows):
         of_role = [row for row in rows if row.role == role]
-        top, numbers = judge(of_role, definition)
+        summary = summarize(of_role, definition)
+        top = summary.best_head
         n_with_role = sum(row.has_role for row in of_role)
-        cells.append((role, definition.family_of(role), len(of_role), top.n_sentences, str(top.head), *numbers, n_with_role))
+        cells.append((role, definition.family_of(role), len(of_role), top.n_sentences, str(top.head), *summary.cells, n_with_role))
     columns = (Column("role"), Column("family"), Column("heads tested"), Column("sentences"), *columns, Column(WITH_ROLE))
     return Table("roles", columns, tuple(cells), f"Roles by {definition}; intervals of 95 % over sentences")
 
 
-def reads_bias(rows: Sequence[RoleScore], definition: Definition) -> bool:
+def is_judged_by_bias(rows: Sequence[RoleScore], definition: Definition) -> bool:
     """Whether the sieve bias decides about these roles."""
     return all(definition.accuracy_threshold(row) is None for row in rows)
 
 
-def _judge_bias(of_role: Sequence[RoleScore], definition: Definition) -> tuple[RoleScore, tuple[Cell, ...]]:
+def _summarize_by_bias(rows_of_role: Sequence[RoleScore], definition: Definition) -> RoleSummary:
     """Returns the head of the largest bias, and its numbers."""
-    top = max(of_role, key=lambda row: row.bias)
-    return top, (top.bias, top.low, top.high, top.maximum, sum(row.bias > definition.tested_bias for row in of_role))
+    top = max(rows_of_role, key=lambda row: row.bias)
+    return RoleSummary(top, (top.bias, top.low, top.high, top.maximum, sum(row.bias > definition.tested_bias for row in rows_of_role)))
 
 
-def _judge_accuracy(of_role: Sequence[RoleScore], definition: Definition) -> tuple[RoleScore, tuple[Cell, ...]]:
+def _summarize_by_accuracy(rows_of_role: Sequence[RoleScore], definition: Definition) -> RoleSummary:
     """Returns the head whose strongest key is in the sieve most often, and its numbers."""
-    top = max(of_role, key=lambda row: row.accuracy)
-    n_at_threshold = sum(row.accuracy >= _threshold_of(row, definition) for row in of_role)
-    numbers = (top.accuracy, top.accuracy_low, top.accuracy_high, _threshold_of(top, definition))
-    return top, (*numbers, f"{top.baseline_offset:+d}", top.baseline, top.chance, n_at_threshold)
+    top = max(rows_of_role, key=lambda row: row.accuracy)
+    n_at_threshold = sum(row.accuracy >= _accuracy_threshold_or_one(row, definition) for row in rows_of_role)
+    numbers = (top.accuracy, top.accuracy_low, top.accuracy_high, _accuracy_threshold_or_one(top, definition))
+    return RoleSummary(top, (*numbers, f"{top.baseline_offset:+d}", top.baseline, top.chance, n_at_threshold))
 
 
-def _threshold_of(row: RoleScore, definition: Definition) -> float:
+def _accuracy_threshold_or_one(row: RoleScore, definition: Definition) -> float:
     threshold = definition.accuracy_threshold(row)
     return 1.0 if threshold is None else threshold
 
 
-def choose_roles(size_of_role: Mapping[str, float], criterion: str) -> tuple[tuple[str, ...], str]:
+def choose_roles_to_draw(size_by_role: Mapping[str, float], criterion: str) -> DrawnRoles:
     """Returns the roles that a figure has room for, in their order, and the note that says which others there are."""
-    largest = sorted(size_of_role, key=lambda role: -size_of_role[role])[:MOST_ROLES]
-    n_left = len(size_of_role) - len(largest)
+    largest = sorted(size_by_role, key=lambda role: -size_by_role[role])[:MOST_ROLES]
+    n_left = len(size_by_role) - len(largest)
     note = f"The {len(largest)} roles with the {criterion}; {n_left} further ones are in the table." if n_left else ""
-    return tuple(role for role in size_of_role if role in largest), note
+    return DrawnRoles(tuple(role for role in size_by_role if role in largest), note)
 
 
-def build_labels_part(roles: Table, heads: Table, definition: Definition, table: RoleTable) -> Part:
+def build_labels_part(role_table: Table, head_table: Table, definition: Definition, scores_by_head_and_role: RoleTable) -> Part:
     """Returns how many heads have each role, and where strongest keys decide the best head of each beside its threshold."""
-    is_of_bias = ABOVE_TAU in [column.name for column in roles.columns]
+    is_of_bias = ABOVE_TAU in [column.name for column in role_table.columns]
     names = (ABOVE_TAU if is_of_bias else AT_THRESHOLD, WITH_ROLE)
-    numbers = {str(record["role"]): tuple(float(record[name] or 0) for name in names) for record in roles.records()}
-    chosen, note = choose_roles({role: max(pair) for role, pair in numbers.items() if any(pair)}, "most heads")
+    numbers = {str(record["role"]): tuple(float(record[name] or 0) for name in names) for record in role_table.records()}
+    chosen, note = choose_roles_to_draw({role: max(pair) for role, pair in numbers.items() if any(pair)}, "most heads")
     n_empty = sum(not any(pair) for pair in numbers.values())
     notes = [f"{n_empty} roles that no head has are left out."] if n_empty else []
     counts = BarFigure(
@@ -94,24 +111,24 @@ def build_labels_part(roles: Table, heads: Table, definition: Definition, table:
         x=Axis("role"),
         y=Axis("heads", is_count=True),
         table="roles",
-        n=len(table.heads),
+        n=len(scores_by_head_and_role.heads),
         n_unit="heads",
         note=" ".join([*notes, *([note] if note else [])]),
         categories=chosen,
         bars=tuple(Bars(name, tuple(numbers[role][at] for role in chosen)) for at, name in enumerate(names)),
         is_horizontal=True,
     )
-    figures = (counts,) if is_of_bias else (_accuracy_figure(roles, definition), counts)
-    n_labelled = sum(any(definition.family_of(role) for role in labels) for labels in table.labels().values())
-    sentence = f"{n_labelled} of {len(table.heads)} heads have a role of {definition}."
-    return Part((roles, heads), figures, sentence if is_of_bias else f"{sentence} {_accuracy_sentence(roles)}")
+    figures = (counts,) if is_of_bias else (_accuracy_figure(role_table, definition), counts)
+    n_labelled = sum(any(definition.family_of(role) for role in labels) for labels in scores_by_head_and_role.labels().values())
+    sentence = f"{n_labelled} of {len(scores_by_head_and_role.heads)} heads have a role of {definition}."
+    return Part((role_table, head_table), figures, sentence if is_of_bias else f"{sentence} {_accuracy_sentence(role_table)}")
 
 
-def _accuracy_figure(roles: Table, definition: Definition) -> BarFigure:
+def _accuracy_figure(role_table: Table, definition: Definition) -> BarFigure:
     """Returns the most accurate head of every role beside the threshold that it must reach."""
-    leads = {str(record["role"]): float(record[KEYS] or 0) - float(record["threshold"] or 0) for record in roles.records()}
-    chosen, note = choose_roles(leads, "largest lead over the threshold")
-    records = [record for record in roles.records() if record["role"] in chosen]
+    leads = {str(record["role"]): float(record[KEYS] or 0) - float(record["threshold"] or 0) for record in role_table.records()}
+    chosen, note = choose_roles_to_draw(leads, "largest lead over the threshold")
+    records = [record for record in role_table.records() if record["role"] in chosen]
     shares, low, high, thresholds = (
         tuple(float(record[name] or 0) for record in records) for name in (KEYS, f"{KEYS} low", f"{KEYS} high", "threshold")
     )
@@ -131,10 +148,10 @@ def _accuracy_figure(roles: Table, definition: Definition) -> BarFigure:
     )
 
 
-def _accuracy_sentence(roles: Table) -> str:
+def _accuracy_sentence(role_table: Table) -> str:
     """Returns by family which head comes nearest to its threshold, or exceeds it most."""
     best: dict[Cell, dict[str, Cell]] = {}
-    for record in roles.records():
+    for record in role_table.records():
         lead = float(record[KEYS] or 0) - float(record["threshold"] or 0)
         if record["family"] not in best or lead > float(best[record["family"]]["lead"] or 0):
             best[record["family"]] = {**record, "lead": lead}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from headcount.core.study_result import Cell, Column, interval_columns
 from headcount.studies._base import SIGNIFICANT
@@ -14,16 +14,20 @@ if TYPE_CHECKING:
     from headcount.core.stats.seed_scores import SeedScores
 
 
-def count_directions(tests: Sequence[tuple[float | None, float | None]], *, is_rising: bool) -> str:
+def describe_better_and_worse(differences_and_q: Sequence[tuple[float | None, float | None]], *, higher_is_better: bool) -> str:
     """Returns at how many sizes something is significantly better, and at how many worse: `better at 5 of 9 sizes, worse at 2`.
 
     Args:
-        tests: The difference and its corrected p-value at every size.
-        is_rising: Whether more of what is measured is better.
+        differences_and_q: The difference and its corrected p-value at every size.
+        higher_is_better: Whether more of what is measured is better.
     """
-    signs = [(difference > 0) == is_rising for difference, q in tests if difference is not None and q is not None and q <= SIGNIFICANT]
+    signs = [
+        (difference > 0) == higher_is_better
+        for difference, q in differences_and_q
+        if difference is not None and q is not None and q <= SIGNIFICANT
+    ]
     worse = f", worse at {signs.count(False)}" if False in signs else ""
-    return f"better at {signs.count(True)} of {len(tests)} sizes{worse}"
+    return f"better at {signs.count(True)} of {len(differences_and_q)} sizes{worse}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,19 +87,19 @@ def is_significant(q: float | None) -> bool:
     return q is not None and q <= SIGNIFICANT
 
 
-def format_significance(name: str, value: float | None) -> str:
+def format_significance(name: Literal["p", "q"], value: float | None) -> str:
     """Returns a p- or q-value in words, such as `q = 0.03`; where there is none, that the examples are too thin for it."""
     return f"no {name}: too few or too skewed examples" if value is None else f"{name} = {value:.2g}"
 
 
-def difference_cells(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
+def difference_with_interval(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
     """Returns a difference with the ends of its interval; None for all three where there is none."""
     return (None, None, None) if change is None else (change.difference, change.low, change.high)
 
 
-def seed_columns(metric: str) -> tuple[Column, ...]:
+def seed_columns(metric_name: str) -> tuple[Column, ...]:
     """Returns the columns of `seed_cells`."""
-    return Column("seeds"), *interval_columns(metric, ".4g"), Column("sd", format=".2g")
+    return Column("seeds"), *interval_columns(metric_name, ".4g"), Column("sd", format=".2g")
 
 
 def seed_cells(scores: SeedScores) -> tuple[Cell, ...]:
@@ -103,13 +107,13 @@ def seed_cells(scores: SeedScores) -> tuple[Cell, ...]:
     return scores.n_seeds, scores.mean, scores.low, scores.high, scores.deviation
 
 
-def controlled_columns(metric: str) -> tuple[Column, ...]:
+def controlled_columns(metric_name: str) -> tuple[Column, ...]:
     """Returns the columns of `controlled_cells`."""
     return (
         Column("steps"),
-        *seed_columns(metric),
-        *interval_columns("against the dense model", "+.3g", metric),
-        *interval_columns("against random", "+.3g", metric),
+        *seed_columns(metric_name),
+        *interval_columns("against the dense model", "+.3g", metric_name),
+        *interval_columns("against random", "+.3g", metric_name),
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
@@ -117,21 +121,28 @@ def controlled_columns(metric: str) -> tuple[Column, ...]:
 
 def controlled_cells(row: ControlledRow) -> tuple[Cell, ...]:
     """Returns the score of a model over seeds, and its differences from the dense model and from random heads."""
-    return (row.scores.steps, *seed_cells(row.scores), *difference_cells(row.change), *difference_cells(row.against_random), row.p, row.q)
+    return (
+        row.scores.steps,
+        *seed_cells(row.scores),
+        *difference_with_interval(row.change),
+        *difference_with_interval(row.against_random),
+        row.p,
+        row.q,
+    )
 
 
-def list_kinds_of_rows(counts: Sequence[Mapping[str, float]]) -> list[str]:
+def choose_kinds_to_show(heads_by_kind_of_rows: Sequence[Mapping[str, float]]) -> list[str]:
     """Returns the kinds of attention that need columns of their own: all of them, or none where there is one kind."""
-    kinds = list(dict.fromkeys(kind for by_kind in counts for kind in by_kind))
+    kinds = list(dict.fromkeys(kind for by_kind in heads_by_kind_of_rows for kind in by_kind))
     return kinds if len(kinds) > 1 else []
 
 
-def kind_columns(kinds: Sequence[str]) -> tuple[Column, ...]:
+def kept_heads_columns(kinds: Sequence[str]) -> tuple[Column, ...]:
     """Returns a column for the heads of each kind of attention that stay."""
     return tuple(Column(f"{kind} heads", format=".3g") for kind in kinds)
 
 
-def loss_and_metric(dense: Evaluation) -> dict[str, object]:
+def dense_scores_to_dict(dense: Evaluation) -> dict[str, object]:
     """Returns the loss and the metric of the dense model as plain data."""
     return {"loss": dense.loss, "metric": dense.metric, "value": dense.value}
 

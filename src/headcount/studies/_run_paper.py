@@ -54,14 +54,14 @@ def _uses_text(item: Item) -> bool:
     return item.study is not None and item.study.info.uses("text")
 
 
-def check_items(items: Sequence[Item], context: StudyContext, describe: Callable[[Item], str]) -> None:
+def check_items(items: Sequence[Item], context: StudyContext, describe_lack: Callable[[Item], str]) -> None:
     """Raises an error where no item can run, the run is one of another model, or a text, file, model or task that an item names cannot be used.
 
-    `describe` says of an item that cannot run what it lacks, or why.
+    `describe_lack` says of an item that cannot run what it lacks, or why.
     """
     studies = [item.study for item in items if item.study is not None]
     if not studies:
-        reasons = "; ".join(f"{item.id}: {describe(item)}" for item in items)
+        reasons = "; ".join(f"{item.id}: {describe_lack(item)}" for item in items)
         raise OptionError(f"none of these items can run with {context.model_name} and task {context.task.name}: {reasons}")
     describe_study_run(context, context.loaded, {})
     if context.text_problem is not None and any(study.info.uses("text") for study in studies):
@@ -93,7 +93,7 @@ def sum_efforts(items: Iterable[Item], context: StudyContext) -> Effort:
     """Returns the work of all items that are not finished: equal studies, and what studies share, once."""
     studies = dict.fromkeys(item.study for item in items if item.study is not None)
     unfinished = [study for study in studies if context.required_run.find(_result_key(study, context)) is None]
-    return sum((study.effort(context) for study in unfinished), Effort()).total()
+    return sum((study.effort(context) for study in unfinished), Effort()).with_shared_work()
 
 
 def run_paper(
@@ -177,12 +177,12 @@ def commit_page(
     items: Iterable[Item],
     context: StudyContext,
     failures: Mapping[str, str],
-    describe: Callable[[Item], str],
+    describe_lack: Callable[[Item], str],
     command_of: Callable[[Item], str] = lambda item: "",
 ) -> None:
     """Lists a paper in its run for the report: all items, what is finished, and for each other one why it is not.
 
-    `describe` says of an item that cannot run what it lacks, or why; `command_of` gives the command that measures an item.
+    `describe_lack` says of an item that cannot run what it lacks, or why; `command_of` gives the command that measures an item.
     """
     entries, digests = [], {}
     for item in items:
@@ -193,19 +193,19 @@ def commit_page(
         elif item.id in failures:
             reason = f"failed: {failures[item.id]}"
         else:
-            reason = "not measured yet" if item.study is not None else describe(item)
+            reason = "not measured yet" if item.study is not None else describe_lack(item)
         entries.append(PaperEntry(item.id, item.title, item.part, None, reason, item.published, command_of(item)))
     commit_paper_page(context.required_run, build_page(paper, context, entries), digests, provenance=provenance())
 
 
-def write_files(result: PaperResult, context: StudyContext, describe: Callable[[Item], str]) -> PaperResult:
+def write_files(result: PaperResult, context: StudyContext, describe_lack: Callable[[Item], str]) -> PaperResult:
     """Writes figures, tables, summary and bibliography to the run folder; returns the result with the path of the summary.
 
-    `describe` says of an item that did not run what it lacks, or why. Without matplotlib no figure is drawn, and a warning names the remedy.
+    `describe_lack` says of an item that did not run what it lacks, or why. Without matplotlib no figure is drawn, and a warning names the remedy.
     """
     entries = []
     for item in result.items:
-        reason = result.failures.get(item.id, "" if item.id in result.results else describe(item))
+        reason = result.failures.get(item.id, "" if item.id in result.results else describe_lack(item))
         entries.append(PaperEntry(item.id, item.title, item.part, result.results.get(item.id), reason, item.published))
     folder = context.required_run.folder / PAPERS / safe_name(result.paper.name)
     try:

@@ -25,7 +25,7 @@ from headcount.data.task import Task
 from headcount.data.task_builder import TaskBuilder
 from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
-from headcount.studies._base import LoadedModel, Study, StudyContext, new_head_options
+from headcount.studies._base import LoadedModel, Study, StudyContext, load_options_of_new_head
 from headcount.studies._results import run_study
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
@@ -125,11 +125,11 @@ def name_of_model(model: nn.Module | str | Path | None) -> str:
     return str(getattr(getattr(model, "config", None), "name_or_path", "") or type(model).__name__)
 
 
-def format_call(function: str, positional: Sequence[str], keywords: Mapping[str, object]) -> str:
+def format_call(function_name: str, positional: Sequence[str], keywords: Mapping[str, object]) -> str:
     """Returns a call of the public API as Python text, with the arguments that are not empty; a text that is no path is left out."""
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in keywords.items()}
     named = [f"{name}={value!r}" for name, value in plain.items() if value and isinstance(value, str | int)]
-    return f"headcount.{function}({', '.join([*(repr(value) for value in positional if value), *named])})"
+    return f"headcount.{function_name}({', '.join([*(repr(value) for value in positional if value), *named])})"
 
 
 def _check_inputs(study: Study, inputs: Mapping[str, object]) -> None:
@@ -180,15 +180,15 @@ class PythonSources:
         """Whether the caller named a text, or a task whose texts can be read."""
         return self.text is not None or self.data is not None
 
-    def load_model(self, name: str, *, as_configured: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
+    def load_model(self, model_name: str, *, class_from_config: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
         """Returns the model of a folder, hub id or embedded name; its configuration chooses the class unless it gets new classes."""
-        folder = local_folder(name)
-        model = load(folder, **new_head_options(new_classes)) if new_classes else load(folder)
-        return LoadedModel(name, model.eval(), folder)
+        folder = local_folder(model_name)
+        model = load(folder, **load_options_of_new_head(new_classes)) if new_classes else load(folder)
+        return LoadedModel(model_name, model.eval(), folder)
 
-    def read_heads(self, name: str) -> HeadMap:
+    def read_heads(self, model_name: str) -> HeadMap:
         """Returns the heads of a model."""
-        return HeadMap.of(load(name))
+        return HeadMap.of(load(model_name))
 
     def find_processor(self, loaded: LoadedModel) -> Any:
         """Returns the tokenizer of the caller, or else the tokenizer or image processor in the folder of the model."""
@@ -205,24 +205,24 @@ class PythonSources:
     def open_task(
         self,
         loaded: LoadedModel,
-        name: str | None = None,
+        task_name: str | None = None,
         options: Mapping[str, str] | None = None,
         *,
-        file: Path | None = None,
-        keeps_train: bool = False,
+        data_file: Path | None = None,
+        file_is_held_out: bool = False,
     ) -> Task:
         """Returns the task of the caller, or the named one, for a model.
 
         A file, also one named in place of a task, is divided in three splits, since no other data are named.
         """
-        if name and (named := Path(name)).is_file():
-            return replace(self.open_task(loaded, None, options, file=named), name=named.stem)
-        if isinstance(self.data, Task) and name is None and file is None:
+        if task_name and (named := Path(task_name)).is_file():
+            return replace(self.open_task(loaded, None, options, data_file=named), name=named.stem)
+        if isinstance(self.data, Task) and task_name is None and data_file is None:
             task = limit_splits(self.data, self.limit)
             return task if self.batch_size is None else replace(task, batch_size=self.batch_size)
-        chosen = name or (self.data if isinstance(self.data, str) else default_task(loaded.model))
+        chosen = task_name or (self.data if isinstance(self.data, str) else default_task(loaded.model))
         builder = TaskBuilder.parse(chosen).with_texts(options or {})
-        task = open_task(builder, loaded.model, self.find_processor(loaded), train=file, limit=self.limit, seed=self.seed)
+        task = open_task(builder, loaded.model, self.find_processor(loaded), train=data_file, limit=self.limit, seed=self.seed)
         return replace(task, batch_size=self.batch_size)
 
     def open_corpus(self, loaded: LoadedModel, task: Task | None = None) -> Corpus | None:
@@ -237,7 +237,7 @@ class PythonSources:
             return hash_file_or_folder(Path(self.text))
         return "" if self.text is None else hashlib.sha256(repr(self.text).encode()).hexdigest()
 
-    def opening_record(self, name: str) -> dict[str, Any]:
+    def record_to_reopen(self, model_name: str) -> dict[str, Any]:
         """Returns where the model of that name and the task are opened again."""
         task = {"task": self.task_name} if isinstance(self.data, str) else {}
-        return {**task, **model_path_entry(name)}
+        return {**task, **model_path_entry(model_name)}

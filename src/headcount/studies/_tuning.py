@@ -38,14 +38,14 @@ TINY = 1e-12
 """The smallest importance that a ratio is taken of."""
 
 
-def note_training(context: StudyContext, pruning: Pruning, requests: Sequence[PruneSpec]) -> None:
+def announce_training(context: StudyContext, pruning: Pruning, requests: Sequence[PruneSpec]) -> None:
     """Tells the caller how long the pruned models that are not finished yet will train, if any of them trains."""
     estimate = estimate_training(pruning, requests)
     if estimate is not None:
         context.note_training(estimate)
 
 
-def slice_weights(model: nn.Module) -> dict[Head, dict[str, Tensor]]:
+def weights_by_head(model: nn.Module) -> dict[Head, dict[str, Tensor]]:
     """Returns the weights of every head in Q, K, V and O, in float64; heads of one KV group share those of K and V."""
     slices: dict[Head, dict[str, Tensor]] = {}
     for block in HeadMap.of(model).blocks:
@@ -55,7 +55,7 @@ def slice_weights(model: nn.Module) -> dict[Head, dict[str, Tensor]]:
     return slices
 
 
-def relative_changes(
+def relative_weight_changes(
     before: Mapping[Head, Mapping[str, Tensor]], after: Mapping[Head, Mapping[str, Tensor]]
 ) -> dict[Head, dict[str, float]]:
     """Returns ‖W' − W‖/‖W‖ of every part of every head; 0 for a part that was and stays zero."""
@@ -68,11 +68,11 @@ def relative_changes(
 
 def tune_model(
     context: StudyContext,
-    name: str,
+    artifact_name: str,
     model: nn.Module,
     recipe: Recipe,
     *,
-    by: str,
+    importance: str,
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Artifact:
@@ -83,30 +83,35 @@ def tune_model(
     run, task = context.required_run, context.task
     seed = context.seed if seed is None else seed
     fingerprints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
-    request = {"recipe": recipe.to_dict(), "seed": seed, "by": by, "limit": context.limit}
-    key = ArtifactKey(KIND, name, {**model_key(model), **task_key(task), **fingerprints, **request})
+    request = {"recipe": recipe.to_dict(), "seed": seed, "by": importance, "limit": context.limit}
+    key = ArtifactKey(KIND, artifact_name, {**model_key(model), **task_key(task), **fingerprints, **request})
     folder = run.folder / WORK / key.digest[:24]
     artifact = run.find_or_compute(
         key,
-        lambda: _tune_copy(model, task, recipe, by=by, limit=context.limit, seed=seed, folder=folder, progress=progress),
+        lambda: _tune_copy_and_measure_changes(
+            model, task, recipe, importance=importance, limit=context.limit, seed=seed, folder=folder, progress=progress
+        ),
         provenance=provenance(),
     )
     shutil.rmtree(folder, ignore_errors=True)
     return artifact
 
 
-def _tune_copy(
-    model: nn.Module, task: Task, recipe: Recipe, *, by: str, limit: int | None, seed: int, folder: Path, progress: Progress | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _tune_copy_and_measure_changes(
+    model: nn.Module, task: Task, recipe: Recipe, *, importance: str, limit: int | None, seed: int, folder: Path, progress: Progress | None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Fine-tunes a copy of the model; returns the content and the arrays of its artifact.
 
     The arrays hold, by head, the relative change of its parts, and ln of the ratio of its importance after to before.
     """
     tuned_model = copy_model(model)
     reading: Any = {"limit": min(SCORED, limit or SCORED), "seed": seed, "normalise": "none"}  # sizes are compared, not ranks
-    slices, scores_before = slice_weights(tuned_model), score(tuned_model, task, by, **reading).keep_values()
+    slices, scores_before = weights_by_head(tuned_model), score(tuned_model, task, importance, **reading).keep_values()
     fine_tune(tuned_model, task, recipe, seed=seed, folder=folder, progress=progress)
-    changes, scores_after = relative_changes(slices, slice_weights(tuned_model)), score(tuned_model, task, by, **reading).keep_values()
+    changes, scores_after = (
+        relative_weight_changes(slices, weights_by_head(tuned_model)),
+        score(tuned_model, task, importance, **reading).keep_values(),
+    )
     result = evaluate(tuned_model, task, limit=limit)
     log_ratio = {head: float(np.log(max(abs(scores_after[head]), TINY)) - np.log(max(abs(scores_before[head]), TINY))) for head in changes}
     values = np.array([[*(parts[part] for part in PARTS), log_ratio[head]] for head, parts in changes.items()])
@@ -115,16 +120,16 @@ def _tune_copy(
     return {**content, "n_examples": result.n_examples}, arrays
 
 
-def load_with_head(context: StudyContext, name: str, labels: Sequence[str]) -> LoadedModel:
+def load_as_classifier(context: StudyContext, model_name: str, class_names: Sequence[str]) -> LoadedModel:
     """Returns the model unchanged if it classifies already or no labels are known, else with a new head for these classes."""
-    loaded = context.loaded if name == context.model_name else context.sources.load_model(name)
-    if CLASSIFIER in type(unwrap(loaded.model)).__name__ or not labels:
+    loaded = context.loaded if model_name == context.model_name else context.sources.load_model(model_name)
+    if CLASSIFIER in type(unwrap(loaded.model)).__name__ or not class_names:
         return loaded
     torch.manual_seed(context.seed)
-    return context.sources.load_model(name, new_classes=labels)
+    return context.sources.load_model(model_name, new_classes=class_names)
 
 
-def train_model(context: StudyContext, loaded: LoadedModel, task: Task, recipe: Recipe) -> LoadedModel:
+def train_or_read_model(context: StudyContext, loaded: LoadedModel, task: Task, recipe: Recipe) -> LoadedModel:
     """Returns the model after training on a task, from the run if it is finished there; the run keeps it."""
     run, model = context.required_run, loaded.model
     data = fingerprint_of(model, task, "calibration")

@@ -10,10 +10,9 @@ from headcount.core.study_result import Cell, Column, StudyResult, Table, format
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._parts import Part, choose_part
-from headcount.studies._rows import is_significant
+from headcount.studies._rows import difference_with_interval, is_significant
 
 if TYPE_CHECKING:
-    from headcount.core.evaluation import PairedDifference
     from headcount.studies._measure.all_but_one import LayerRow
 
 
@@ -44,13 +43,15 @@ class AllButOne(Study):
         task = context.task
         rows = _measure.all_but_one.measure_layers_reduced_to_best_head(context, self.how)
         metric = task.metric.name if task.metric else ""
-        layers, figures = _table(rows, metric), (_metric_figure(rows, metric),) if metric else ()
+        layers, figures = _layer_table(rows, metric), (_chosen_and_reported_change_figure(rows, metric),) if metric else ()
         parts = {
             "layers": Part(
-                (layers, _kind_table(rows, metric)), (_loss_rise_by_layer_figure(rows), *figures), _layer_sentence(rows, metric)
+                (layers, _change_by_layer_and_kind_table(rows, metric)),
+                (_loss_rise_by_layer_figure(rows), *figures),
+                _harmed_layers_sentence(rows, metric),
             ),
-            "splits": Part((layers,), figures or (_loss_rise_by_layer_figure(rows),), _split_sentence(rows, metric)),
-            "everywhere": Part((layers,), figures or (_loss_rise_by_layer_figure(rows),), _everywhere_sentence(rows, metric)),
+            "splits": Part((layers,), figures or (_loss_rise_by_layer_figure(rows),), _split_difference_sentence(rows, metric)),
+            "everywhere": Part((layers,), figures or (_loss_rise_by_layer_figure(rows),), _all_layers_at_once_sentence(rows, metric)),
         }
         part = choose_part(parts, self.show)
         return StudyResult(
@@ -62,14 +63,16 @@ class AllButOne(Study):
         )
 
 
-def _table(rows: Sequence[LayerRow], metric: str) -> Table:
+def _layer_table(rows: Sequence[LayerRow], metric: str) -> Table:
+    chosen, reported = interval_columns("change when chosen", "+.3g", metric), interval_columns("change on report", "+.3g", metric)
+    metric_columns = (Column(metric, format=".4g"), *chosen, *reported, Column("q of the change", format=".2g")) if metric else ()
     columns = (
         Column("layer"),
         Column("head left"),
         Column("rise when chosen", "loss", "+.4g"),
         *interval_columns("rise on report", "+.3g", "loss"),
         Column("q", format=".2g"),
-        *_metric_columns(metric),
+        *metric_columns,
     )
     cells = [
         (
@@ -81,7 +84,7 @@ def _table(rows: Sequence[LayerRow], metric: str) -> Table:
             row.rise.high,
             row.q,
             *(
-                [row.metric, *_difference_and_ends(row.chosen_change), *_difference_and_ends(row.metric_change), row.metric_q]
+                [row.metric, *difference_with_interval(row.chosen_change), *difference_with_interval(row.metric_change), row.metric_q]
                 if metric
                 else []
             ),
@@ -93,18 +96,7 @@ def _table(rows: Sequence[LayerRow], metric: str) -> Table:
     )
 
 
-def _metric_columns(metric: str) -> tuple[Column, ...]:
-    if not metric:
-        return ()
-    chosen, reported = interval_columns("change when chosen", "+.3g", metric), interval_columns("change on report", "+.3g", metric)
-    return Column(metric, format=".4g"), *chosen, *reported, Column("q of the change", format=".2g")
-
-
-def _difference_and_ends(change: PairedDifference | None) -> tuple[float | None, float | None, float | None]:
-    return (None, None, None) if change is None else (change.difference, change.low, change.high)
-
-
-def _kind_table(rows: Sequence[LayerRow], metric: str) -> Table:
+def _change_by_layer_and_kind_table(rows: Sequence[LayerRow], metric: str) -> Table:
     """Returns the change on the report split by layer and kind of attention."""
     blocks = {(row.layer, row.kind): row for row in rows if row.layer is not None}
     kinds = list(dict.fromkeys(kind for _, kind in blocks))
@@ -119,15 +111,15 @@ def _kind_table(rows: Sequence[LayerRow], metric: str) -> Table:
             if row is None:
                 numbers += [None] * 4
                 continue
-            numbers += [*_report_change(row), row.metric_q if metric else row.q]
+            numbers += [*_change_on_report_split(row), row.metric_q if metric else row.q]
         cells.append((layer, *numbers))
     title = f"Change of {metric or 'the loss'} on the report split when one layer is reduced to its best head, by kind of attention"
     return Table("kinds", tuple(columns), tuple(cells), title)
 
 
-def _report_change(row: LayerRow) -> tuple[float | None, float | None, float | None]:
+def _change_on_report_split(row: LayerRow) -> tuple[float | None, float | None, float | None]:
     """Returns the change of the metric on the report split, or of the loss where there is none."""
-    return row.rise.interval if row.metric_change is None else _difference_and_ends(row.metric_change)
+    return row.rise.interval if row.metric_change is None else difference_with_interval(row.metric_change)
 
 
 def _loss_rise_by_layer_figure(rows: Sequence[LayerRow]) -> BarFigure:
@@ -146,9 +138,9 @@ def _loss_rise_by_layer_figure(rows: Sequence[LayerRow]) -> BarFigure:
     )
 
 
-def _metric_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
+def _chosen_and_reported_change_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
     chosen, reported = (
-        zip(*(_difference_and_ends(change) for change in changes), strict=True)
+        zip(*(difference_with_interval(change) for change in changes), strict=True)
         for changes in ([row.chosen_change for row in rows], [row.metric_change for row in rows])
     )
     return BarFigure(
@@ -164,30 +156,31 @@ def _metric_figure(rows: Sequence[LayerRow], metric: str) -> BarFigure:
     )
 
 
-def _layer_sentence(rows: Sequence[LayerRow], metric: str) -> str:
+def _harmed_layers_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     layers = rows[:-1]
     harmed = sum(is_significant(row.q) and row.rise.difference > 0 for row in layers)
     worst = max(layers, key=lambda row: row.chosen_rise)
-    change = f"{metric or 'the loss'} changes by {format_interval(*_defined_ends(_report_change(worst)))}"
+    change = f"{metric or 'the loss'} changes by {format_interval(*_zero_for_undefined_difference(_change_on_report_split(worst)))}"
     return (
         f"For {harmed} of {len(layers)} layers the loss rises significantly when one head is left (q ≤ {SIGNIFICANT}); "
         f"on the selection split it rises most in {worst.block}, where on the report split {change}."
     )
 
 
-def _split_sentence(rows: Sequence[LayerRow], metric: str) -> str:
+def _split_difference_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     """Returns how much better a layer looks on the split that its head was chosen on."""
     layers = rows[:-1]
 
-    def gap(row: LayerRow) -> float:
+    def report_rise_beyond_chosen(row: LayerRow) -> float:
         return row.rise.difference - row.chosen_rise
 
-    widest = max(layers, key=lambda row: abs(gap(row)))
-    n_better = sum(gap(row) > 0 for row in layers)
+    widest = max(layers, key=lambda row: abs(report_rise_beyond_chosen(row)))
+    n_better = sum(report_rise_beyond_chosen(row) > 0 for row in layers)
     changes = ""
     if metric and widest.chosen_change is not None:
         chosen, reported = (
-            format_interval(*_defined_ends(ends)) for ends in (_difference_and_ends(widest.chosen_change), _report_change(widest))
+            format_interval(*_zero_for_undefined_difference(ends))
+            for ends in (difference_with_interval(widest.chosen_change), _change_on_report_split(widest))
         )
         changes = f", where {metric} changes by {chosen} and {reported}"
     return (
@@ -196,13 +189,13 @@ def _split_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     )
 
 
-def _everywhere_sentence(rows: Sequence[LayerRow], metric: str) -> str:
+def _all_layers_at_once_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     everywhere = rows[-1]
     rise = format_interval(everywhere.rise.difference, everywhere.rise.low, everywhere.rise.high)
-    change = f" and {metric} by {format_interval(*_defined_ends(_report_change(everywhere)))}" if metric else ""
+    change = f" and {metric} by {format_interval(*_zero_for_undefined_difference(_change_on_report_split(everywhere)))}" if metric else ""
     return f"One head in every layer at once changes the loss by {rise}{change} on the report split."
 
 
-def _defined_ends(interval: tuple[float | None, float | None, float | None]) -> tuple[float, float | None, float | None]:
+def _zero_for_undefined_difference(interval: tuple[float | None, float | None, float | None]) -> tuple[float, float | None, float | None]:
     value, low, high = interval
     return 0.0 if value is None else value, low, high

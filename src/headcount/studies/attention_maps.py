@@ -39,7 +39,7 @@ class AttentionMaps(Study):
         table, heads = _measure.attention_maps.measure_typical_heads(self, context)
         return StudyResult(
             study=str(self),
-            tables=(_table(heads), _weight_table(heads)),
+            tables=(_typical_head_table(heads), _attention_weight_table(heads)),
             sentence=_summary_sentence(heads),
             notes=(
                 _measure.role_tables.describe_tested_sentences(table),
@@ -50,7 +50,7 @@ class AttentionMaps(Study):
         )
 
 
-def _table(heads: Sequence[TypicalHead]) -> Table:
+def _typical_head_table(heads: Sequence[TypicalHead]) -> Table:
     columns = (
         Column("family"),
         Column("head"),
@@ -67,7 +67,7 @@ def _table(heads: Sequence[TypicalHead]) -> Table:
     return Table("heads", columns, cells, "A typical head of each family: accuracy of its strongest key over all sentences")
 
 
-def _weight_table(heads: Sequence[TypicalHead]) -> Table:
+def _attention_weight_table(heads: Sequence[TypicalHead]) -> Table:
     columns = (
         Column("family"),
         Column("head"),

@@ -35,7 +35,7 @@ class ByType(Study):
         measurements = {"model": context.model_name, "task": task.name, "by": by, "normalise": ranking.normalise}
         return StudyResult(
             study=str(self),
-            tables=(_table(rows, by, metric),),
+            tables=(_type_table(rows, by, metric),),
             sentence=_summary_sentence(rows),
             notes=(
                 f"Changes of the loss on the report split when heads are removed.{dense}",
@@ -46,23 +46,23 @@ class ByType(Study):
         )
 
 
-def _table(rows: Sequence[TypeRow], by: str, metric: str) -> Table:
+def _type_table(rows: Sequence[TypeRow], importance: str, metric_name: str) -> Table:
     half, none = "without the lower half", "without any"
     columns = [
         Column("attention"),
         Column("heads"),
-        *interval_columns(f"mean {by} (raw)", ".4g"),
+        *interval_columns(f"mean {importance} (raw)", ".4g"),
         Column("share", format=".0%"),
         *interval_columns(half, "+.4g", "loss"),
-        *([Column(f"{metric} {half}", format=".4g")] if metric else []),
+        *([Column(f"{metric_name} {half}", format=".4g")] if metric_name else []),
         *interval_columns(none, "+.4g", "loss"),
-        *([Column(f"{metric} {none}", format=".4g")] if metric else []),
+        *([Column(f"{metric_name} {none}", format=".4g")] if metric_name else []),
     ]
     cells = []
     for row in rows:
         changes = []
         for change, value in ((row.without_half, row.metric_without_half), (row.without_all, row.metric_without_all)):
-            changes += [change.difference, change.low, change.high, *([value] if metric else [])]
+            changes += [change.difference, change.low, change.high, *([value] if metric_name else [])]
         cells.append((row.kind, row.n_heads, row.mean, row.low, row.high, row.share, *changes))
     return Table("types", tuple(columns), tuple(cells))
 

@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import difference_cells, format_significance, seed_cells, seed_columns
+from headcount.studies._rows import difference_with_interval, format_significance, seed_cells, seed_columns
 
 if TYPE_CHECKING:
     from headcount.studies._measure.compensation import ChangeRow, Evenness, QualityRow
@@ -60,8 +60,12 @@ class Compensation(Study):
         changes = _measure.compensation.measure_compensation(self, context)
         return StudyResult(
             study=str(self),
-            tables=(_change_table(changes.rows), _evenness_table(changes.evenness), _quality_table(changes.quality, changes.metric)),
-            sentence=f"{_quality_verdict(changes.quality, changes.metric)} {_summary_sentence(changes.rows)}",
+            tables=(
+                _change_by_part_and_layer_table(changes.rows),
+                _evenness_by_part_table(changes.evenness),
+                _quality_by_model_table(changes.quality, changes.metric),
+            ),
+            sentence=f"{_quality_after_fine_tuning_sentence(changes.quality, changes.metric)} {_significant_changes_sentence(changes.rows)}",
             notes=(f"{self.seeds} trainings of each model; quality is measured on {changes.n_examples} examples.",),
             figures=(
                 _change_by_layer_figure(changes.rows, "weights", ("q", "k", "v", "o"), "relative change of weights"),
@@ -80,7 +84,7 @@ class Compensation(Study):
         )
 
 
-def _change_table(rows: Sequence[ChangeRow]) -> Table:
+def _change_by_part_and_layer_table(rows: Sequence[ChangeRow]) -> Table:
     columns = (
         Column("part"),
         Column("layer"),
@@ -95,14 +99,14 @@ def _change_table(rows: Sequence[ChangeRow]) -> Table:
     return Table("changes", columns, tuple(astuple(row) for row in rows), title)
 
 
-def _evenness_table(rows: Sequence[Evenness]) -> Table:
+def _evenness_by_part_table(rows: Sequence[Evenness]) -> Table:
     correlation = "rank correlation with heads lost in the layer"
     columns = (Column("part"), Column("between layers", format=".0%"), Column("p", format=".2g"), Column(correlation, format="+.2f"))
     title = "Share of the variance of the differences that lies between layers; p of heads permuted over layers"
     return Table("evenness", columns, tuple(astuple(row) for row in rows), title)
 
 
-def _quality_table(rows: Sequence[QualityRow], metric: str) -> Table:
+def _quality_by_model_table(rows: Sequence[QualityRow], metric: str) -> Table:
     columns = (
         Column("model"),
         *seed_columns(metric),
@@ -115,8 +119,8 @@ def _quality_table(rows: Sequence[QualityRow], metric: str) -> Table:
         (
             row.model,
             *seed_cells(row.scores),
-            *difference_cells(row.against_dense),
-            *difference_cells(row.against_tuned),
+            *difference_with_interval(row.against_dense),
+            *difference_with_interval(row.against_tuned),
             None if row.against_tuned is None else row.against_tuned.p,
         )
         for row in rows
@@ -126,7 +130,7 @@ def _quality_table(rows: Sequence[QualityRow], metric: str) -> Table:
     )
 
 
-def _quality_verdict(rows: Sequence[QualityRow], metric: str) -> str:
+def _quality_after_fine_tuning_sentence(rows: Sequence[QualityRow], metric: str) -> str:
     """Says how far the fine-tuned pruned model is from the fine-tuned dense one, and how far it was before."""
     by_model = {row.model: row for row in rows}
     before, after = by_model["pruned"], by_model["pruned, fine-tuned"]
@@ -140,7 +144,7 @@ def _quality_verdict(rows: Sequence[QualityRow], metric: str) -> str:
     )
 
 
-def _change_by_layer_figure(rows: Sequence[ChangeRow], name: str, parts: Sequence[str], quantity: str) -> LineFigure:
+def _change_by_layer_figure(rows: Sequence[ChangeRow], figure_name: str, parts: Sequence[str], quantity_of_axis: str) -> LineFigure:
     layers = list(dict.fromkeys(row.layer for row in rows if row.layer != "all"))
     lines = []
     for part in parts:
@@ -148,12 +152,12 @@ def _change_by_layer_figure(rows: Sequence[ChangeRow], name: str, parts: Sequenc
         values = [(of_part[layer].difference, of_part[layer].low, of_part[layer].high) for layer in layers]
         differences, low, high = zip(*values, strict=True)
         lines.append(Line(part, tuple(map(float, range(len(layers)))), differences, low, high))
-    limits = _limit_axis([row for row in rows if row.part in parts and row.layer != "all"])
+    limits = _choose_axis_limits([row for row in rows if row.part in parts and row.layer != "all"])
     return LineFigure(
-        name=name,
+        name=figure_name,
         title="Change of the heads that stay in the fine-tuning after pruning, beyond that in the dense model",
         x=Axis("layer", ticks=tuple((float(number), layer) for number, layer in enumerate(layers))),
-        y=Axis(f"difference in {quantity}", limits=limits),
+        y=Axis(f"difference in {quantity_of_axis}", limits=limits),
         table="changes",
         n=next(row.heads for row in rows if row.layer == "all"),
         n_unit="heads",
@@ -163,7 +167,7 @@ def _change_by_layer_figure(rows: Sequence[ChangeRow], name: str, parts: Sequenc
     )
 
 
-def _limit_axis(rows: Sequence[ChangeRow]) -> tuple[float, float] | tuple[()]:
+def _choose_axis_limits(rows: Sequence[ChangeRow]) -> tuple[float, float] | tuple[()]:
     """Returns the limits of the axis if a layer of so few heads has so wide an interval that the others could not be read, else nothing."""
     points = [0.0, *(row.difference for row in rows if row.difference is not None)]
     ends = [end for row in rows for end in (row.low, row.high) if end is not None]
@@ -175,7 +179,7 @@ def _limit_axis(rows: Sequence[ChangeRow]) -> tuple[float, float] | tuple[()]:
     return low - margin, high + margin
 
 
-def _summary_sentence(rows: Sequence[ChangeRow]) -> str:
+def _significant_changes_sentence(rows: Sequence[ChangeRow]) -> str:
     significant = [row for row in rows if row.layer == "all" and row.q is not None and row.q <= SIGNIFICANT]
     parts = [f"{row.part} {row.difference:+.3g} (q = {row.q:.2g})" for row in significant]
     if not parts:

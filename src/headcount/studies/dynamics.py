@@ -71,9 +71,9 @@ class Dynamics(Study):
         curves = _measure.dynamics.measure_checkpoints(self, context)
         return StudyResult(
             study=str(self),
-            tables=(_table(curves, self.hold),),
+            tables=(_checkpoint_table(curves, self.hold),),
             sentence=_summary_sentence(curves.checkpoints, self.hold),
-            notes=(*_notes(curves.checkpoints), f"Heads are ranked by {curves.by}, scores {curves.normalisation_in_words}."),
+            notes=(*_checkpoint_notes(curves.checkpoints), f"Heads are ranked by {curves.by}, scores {curves.normalisation_in_words}."),
             figures=(_remaining_score_figure(curves, self.hold),),
             measurements={
                 "by": curves.by,
@@ -86,13 +86,13 @@ class Dynamics(Study):
         )
 
 
-def _table(curves: CheckpointCurves, hold: float) -> Table:
+def _checkpoint_table(curves: CheckpointCurves, share_to_hold: float) -> Table:
     shares = sorted({row.removed for row in curves.rows})
     row_of = {(row.checkpoint.label, row.removed): row for row in curves.rows}
     columns = [Column("checkpoint"), Column(curves.checkpoints[0].dense.metric or "loss", format=".4g")]
     for share in shares:
         columns += interval_columns(f"{share:.0%}", ".0%")
-    columns.append(Column(f"heads that go for {1 - hold:.0%}", format=".0%"))
+    columns.append(Column(f"heads that go for {1 - share_to_hold:.0%}", format=".0%"))
     cells = []
     for summary in curves.checkpoints:
         label = summary.checkpoint.label
@@ -102,7 +102,7 @@ def _table(curves: CheckpointCurves, hold: float) -> Table:
     return Table("checkpoints", tuple(columns), tuple(cells), title)
 
 
-def _remaining_score_figure(curves: CheckpointCurves, hold: float) -> LineFigure:
+def _remaining_score_figure(curves: CheckpointCurves, share_to_hold: float) -> LineFigure:
     lines = []
     for summary in curves.checkpoints:
         rows = sorted((row for row in curves.rows if row.checkpoint == summary.checkpoint), key=lambda row: row.removed)
@@ -118,11 +118,11 @@ def _remaining_score_figure(curves: CheckpointCurves, hold: float) -> LineFigure
         table="checkpoints",
         n=curves.checkpoints[0].dense.n_examples,
         lines=tuple(lines),
-        references=(Reference(f"{hold:.0%} of the score", hold),),
+        references=(Reference(f"{share_to_hold:.0%} of the score", share_to_hold),),
     )
 
 
-def _notes(checkpoints: Sequence[CheckpointSummary]) -> list[str]:
+def _checkpoint_notes(checkpoints: Sequence[CheckpointSummary]) -> list[str]:
     notes = [f"{summary.checkpoint.label}: no share is defined: {summary.reason}." for summary in checkpoints if summary.reason]
     first = checkpoints[0]
     if first.chance is not None:
@@ -130,8 +130,8 @@ def _notes(checkpoints: Sequence[CheckpointSummary]) -> list[str]:
     return notes
 
 
-def _summary_sentence(checkpoints: Sequence[CheckpointSummary], hold: float) -> str:
+def _summary_sentence(checkpoints: Sequence[CheckpointSummary], share_to_hold: float) -> str:
     parts = [f"{summary.removable:.0%} at {summary.checkpoint.label}" for summary in checkpoints if summary.removable is not None]
     if not parts:
         return "No checkpoint is better than chance, so that none has a score to lose."
-    return f"Heads that can go while {hold:.0%} of the score above chance remains: {', '.join(parts)}."
+    return f"Heads that can go while {share_to_hold:.0%} of the score above chance remains: {', '.join(parts)}."

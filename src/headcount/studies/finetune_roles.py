@@ -50,8 +50,13 @@ class FinetuneRoles(Study):
         changes = _measure.finetune_roles.measure_role_changes(context, self.tuned, self.only, self.definition, self.sentences)
         trends = _measure.finetune_roles.correlate_role_changes_with_depth(changes, self.definition, seed=context.seed)
         significant = sorted((change for change in changes if is_significant(change.q)), key=lambda change: -abs(change.difference))
-        layers = _layer_table(changes)
-        tables = (_change_table(significant[:MOST_ROWS]), layers, _role_table(changes), _trend_table(trends))
+        layers = _mean_change_by_layer_table(changes)
+        tables = (
+            _change_by_head_and_role_table(significant[:MOST_ROWS]),
+            layers,
+            _bias_by_role_and_layer_table(changes),
+            _depth_trend_table(trends),
+        )
         parts = {
             "layers": Part(
                 tables, (_bias_change_figure(changes),) if changes else (), _summary_sentence(changes, significant, layers, trends)
@@ -74,7 +79,7 @@ class FinetuneRoles(Study):
         )
 
 
-def _change_table(changes: Sequence[HeadRoleChange]) -> Table:
+def _change_by_head_and_role_table(changes: Sequence[HeadRoleChange]) -> Table:
     columns = (
         Column("head"),
         Column("role"),
@@ -92,7 +97,7 @@ def _change_table(changes: Sequence[HeadRoleChange]) -> Table:
     return Table("changes", columns, tuple(rows))
 
 
-def _layer_table(changes: Sequence[HeadRoleChange]) -> Table:
+def _mean_change_by_layer_table(changes: Sequence[HeadRoleChange]) -> Table:
     by_layer: dict[str, list[HeadRoleChange]] = {}
     for change in changes:
         by_layer.setdefault(layer_of_address(change.head), []).append(change)
@@ -109,14 +114,14 @@ def _layer_table(changes: Sequence[HeadRoleChange]) -> Table:
     return Table("layers", columns, tuple(rows), "Mean size of all changes by layer")
 
 
-def _by_role_and_layer(changes: Sequence[HeadRoleChange]) -> dict[tuple[str, str], list[HeadRoleChange]]:
+def _group_by_role_and_layer(changes: Sequence[HeadRoleChange]) -> dict[tuple[str, str], list[HeadRoleChange]]:
     groups: dict[tuple[str, str], list[HeadRoleChange]] = {}
     for change in changes:
         groups.setdefault((change.role, layer_of_address(change.head)), []).append(change)
     return groups
 
 
-def _role_table(changes: Sequence[HeadRoleChange]) -> Table:
+def _bias_by_role_and_layer_table(changes: Sequence[HeadRoleChange]) -> Table:
     columns = (
         Column("role"),
         Column("layer"),
@@ -131,7 +136,7 @@ def _role_table(changes: Sequence[HeadRoleChange]) -> Table:
         Column("roles gained"),
     )
     rows = []
-    for (role, layer), group in _by_role_and_layer(changes).items():
+    for (role, layer), group in _group_by_role_and_layer(changes).items():
         means = [sum(values) / len(group) for values in zip(*((c.before, c.after, c.difference) for c in group), strict=True)]
         n_changed = sum(is_significant(change.q) for change in group)
         lost, gained = sum(change.had and not change.has for change in group), sum(change.has and not change.had for change in group)
@@ -141,10 +146,10 @@ def _role_table(changes: Sequence[HeadRoleChange]) -> Table:
 
 
 def _bias_change_figure(changes: Sequence[HeadRoleChange]) -> HeatMap:
-    groups = _by_role_and_layer(changes)
+    groups = _group_by_role_and_layer(changes)
     roles, layers = (tuple(dict.fromkeys(key[position] for key in groups)) for position in (0, 1))
 
-    def mean(role: str, layer: str) -> float | None:
+    def mean_bias_change(role: str, layer: str) -> float | None:
         group = groups.get((role, layer), ())
         return sum(change.difference for change in group) / len(group) if group else None
 
@@ -158,7 +163,7 @@ def _bias_change_figure(changes: Sequence[HeadRoleChange]) -> HeatMap:
         n_unit="sentences",
         rows=roles,
         columns=layers,
-        values=tuple(tuple(mean(role, layer) for layer in layers) for role in roles),
+        values=tuple(tuple(mean_bias_change(role, layer) for layer in layers) for role in roles),
         value=Axis("change of the sieve bias"),
         marks=tuple(tuple(any(change.had != change.has for change in groups.get((role, layer), ())) for layer in layers) for role in roles),
         mark_label="a head lost or gained the role",
@@ -166,7 +171,7 @@ def _bias_change_figure(changes: Sequence[HeadRoleChange]) -> HeatMap:
     )
 
 
-def _trend_table(trends: Sequence[Trend]) -> Table:
+def _depth_trend_table(trends: Sequence[Trend]) -> Table:
     columns = (
         Column("family"),
         Column("stack"),
@@ -226,9 +231,9 @@ def _families_part(changes: Sequence[HeadRoleChange], definition: Definition) ->
 
 
 def _summary_sentence(
-    changes: Sequence[HeadRoleChange], significant: Sequence[HeadRoleChange], layers: Table, trends: Sequence[Trend]
+    changes: Sequence[HeadRoleChange], significant: Sequence[HeadRoleChange], layer_table: Table, trends: Sequence[Trend]
 ) -> str:
-    most = max(layers.records(), key=lambda row: float(row["mean |change|"] or 0), default=None)
+    most = max(layer_table.records(), key=lambda row: float(row["mean |change|"] or 0), default=None)
     largest = "" if most is None else f"; changes are largest in {most['layer']}"
     overall = next((row for row in trends if row.family == "all roles"), None)
     by_depth = (

@@ -10,10 +10,10 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import dense_sentence, difference_cells, kind_columns, list_kinds_of_rows, loss_and_metric
+from headcount.studies._rows import choose_kinds_to_show, dense_scores_to_dict, dense_sentence, difference_with_interval, kept_heads_columns
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.from_scratch import ControlPair, ControlRow, ScratchResult
+    from headcount.studies._measure.from_scratch import ControlPair, ScratchResult
 
 DENSE = "dense model"
 LEARNT = 0.25
@@ -62,25 +62,25 @@ class FromScratch(Study):
         metric = measured.dense.metric or "loss"
         return StudyResult(
             study=str(self),
-            tables=(_table(measured, metric), _pair_table(measured.pairs, metric)),
+            tables=(_model_table(measured, metric), _pruned_minus_control_table(measured.pairs, metric)),
             sentence=_summary_sentence(measured.pairs, metric),
             notes=(
                 dense_sentence(measured.dense),
                 f"From scratch: {self.scratch if isinstance(self.scratch, str) else f'{self.scratch:g} epochs'} at rate {self.scratch_rate:g}.",
-                *_untrained_notes(measured, metric),
+                *_hardly_trained_notes(measured, metric),
             ),
             figures=(_score_by_kept_heads_figure(measured, metric),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": loss_and_metric(measured.dense),
+                "dense": dense_scores_to_dict(measured.dense),
                 "rows": [row.to_dict() for row in measured.rows],
                 "pairs": [pair.to_dict() for pair in measured.pairs],
             },
         )
 
 
-def _untrained_notes(measured: ScratchResult, metric: str) -> Iterator[str]:
+def _hardly_trained_notes(measured: ScratchResult, metric: str) -> Iterator[str]:
     """Yields a sentence about every control that has hardly learnt the task."""
     dense, floor = measured.dense.score, measured.floor
     if floor is None or dense <= floor:
@@ -95,12 +95,12 @@ def _untrained_notes(measured: ScratchResult, metric: str) -> Iterator[str]:
             )
 
 
-def _table(measured: ScratchResult, metric: str) -> Table:
-    kinds = list_kinds_of_rows([row.kept_by_kind for row in measured.rows])
+def _model_table(measured: ScratchResult, metric: str) -> Table:
+    kinds = choose_kinds_to_show([row.kept_by_kind for row in measured.rows])
     columns = (
         Column("model"),
         Column("heads"),
-        *kind_columns(kinds),
+        *kept_heads_columns(kinds),
         Column("seeds"),
         Column("steps"),
         *interval_columns(metric, ".4g"),
@@ -116,13 +116,13 @@ def _table(measured: ScratchResult, metric: str) -> Table:
         over_examples = (scores.mean, *score_interval_from_change(measured.dense, row.change))
         over_seeds = (scores.mean, scores.low, scores.high, scores.deviation)
         identity = (row.model, row.n_kept, *counts, scores.n_seeds, scores.steps)
-        cells.append((*identity, *over_examples, *over_seeds, *difference_cells(row.change), row.p, row.q))
+        cells.append((*identity, *over_examples, *over_seeds, *difference_with_interval(row.change), row.p, row.q))
     return Table(
         "models", columns, tuple(cells), f"{metric} of pruned models and of controls from scratch, with the paired interval over examples"
     )
 
 
-def _pair_table(pairs: Sequence[ControlPair], metric: str) -> Table:
+def _pruned_minus_control_table(pairs: Sequence[ControlPair], metric: str) -> Table:
     columns = (
         Column("heads"),
         Column("control"),
@@ -131,12 +131,16 @@ def _pair_table(pairs: Sequence[ControlPair], metric: str) -> Table:
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = tuple((pair.n_kept, pair.control, *difference_cells(pair.change), pair.change.by, pair.p, pair.q) for pair in pairs)
+    cells = tuple((pair.n_kept, pair.control, *difference_with_interval(pair.change), pair.change.by, pair.p, pair.q) for pair in pairs)
     return Table("pairs", columns, cells, f"{metric} of the pruned model minus that of its control, on the same examples")
 
 
 def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFigure:
-    lines = [_curve_line(name, [row for row in measured.rows if row.model == name], measured) for name in measured.models]
+    lines = []
+    for name in measured.models:
+        ordered = sorted((row for row in measured.rows if row.model == name), key=lambda row: row.n_kept)
+        low, high = zip(*(score_interval_from_change(measured.dense, row.change) for row in ordered), strict=True)
+        lines.append(Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high))
     return LineFigure(
         name="controls",
         title=f"{metric} by the heads that stay, pruned and from scratch; 95 % over examples, paired with the dense model",
@@ -147,12 +151,6 @@ def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFig
         lines=tuple(lines),
         references=(Reference(DENSE, measured.dense.score),),
     )
-
-
-def _curve_line(name: str, rows: Sequence[ControlRow], measured: ScratchResult) -> Line:
-    ordered = sorted(rows, key=lambda row: row.n_kept)
-    low, high = zip(*(score_interval_from_change(measured.dense, row.change) for row in ordered), strict=True)
-    return Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high)
 
 
 def _summary_sentence(pairs: Sequence[ControlPair], metric: str) -> str:

@@ -46,7 +46,7 @@ class ImportanceMap(Study):
         maps = [] if self.show == "parameters" else _measure.importance_map.score_heads(context, self)
         parts = {"scores": self._score_part(context, maps)} if maps else {}
         if self.show != "scores":
-            parts["parameters"] = _parameter_part(_measure.importance_map.count_parameters_by_block(context.loaded.model))
+            parts["parameters"] = _parameters_by_block_part(_measure.importance_map.count_parameters_by_block(context.loaded.model))
         part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
@@ -61,13 +61,16 @@ class ImportanceMap(Study):
         )
 
     def _score_part(self, context: StudyContext, maps: Sequence[MappedScores]) -> Part:
-        figures = [figure for scores in maps for figure in _score_maps(scores)]
+        figures = [figure for scores in maps for figure in _score_heat_maps(scores)]
         if not self.distances:
             return Part((_score_table(maps),), tuple(figures), _score_sentence(maps))
         distances = _measure.importance_map.measure_attention_distances(context)
-        tables = _score_table(maps), _layer_distance_table(distances), _distance_table(distances)
+        columns = (Column("kind"), Column("layer"), Column("other layer"), Column("distance", format=".3f"))
+        cells = tuple((matrix.kind, *layers, value) for matrix in distances for layers, value in matrix.mean_between_layers().items())
+        by_layers = Table("layer distances", columns, cells, "Mean distance between the heads of two layers")
+        tables = _score_table(maps), by_layers, _distance_by_head_pair_table(distances)
         sentence = f"{_score_sentence(maps)} {_distance_sentence(distances)}"
-        return Part(tables, (*figures, *map(_distance_map, distances)), sentence)
+        return Part(tables, (*figures, *map(_layer_distance_heat_map, distances)), sentence)
 
 
 def _score_table(maps: Sequence[MappedScores]) -> Table:
@@ -78,7 +81,7 @@ def _score_table(maps: Sequence[MappedScores]) -> Table:
     return Table("scores", columns, tuple(cells), "Scores of every head; rank 1 is kept longest", is_printed=False)
 
 
-def _parameter_part(rows: Sequence[BlockParameters]) -> Part:
+def _parameters_by_block_part(rows: Sequence[BlockParameters]) -> Part:
     sizes = sorted({row.per_head for row in rows})
     n_all, share = sum(row.all_heads for row in rows), sum(row.share for row in rows)
     of_one = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
@@ -95,10 +98,10 @@ def _parameter_part(rows: Sequence[BlockParameters]) -> Part:
         bars=(Bars("parameters of a head", tuple(float(row.per_head) for row in rows)),),
         is_horizontal=True,
     )
-    return Part((_parameter_table(rows),), (figure,), sentence)
+    return Part((_parameters_by_block_table(rows),), (figure,), sentence)
 
 
-def _parameter_table(rows: Sequence[BlockParameters]) -> Table:
+def _parameters_by_block_table(rows: Sequence[BlockParameters]) -> Table:
     columns = (
         Column("layer"),
         Column("kind"),
@@ -113,7 +116,7 @@ def _parameter_table(rows: Sequence[BlockParameters]) -> Table:
     )
 
 
-def _distance_table(distances: Sequence[HeadDistances]) -> Table:
+def _distance_by_head_pair_table(distances: Sequence[HeadDistances]) -> Table:
     columns = (Column("kind"), Column("head"), Column("other head"), Column("distance", format=".4f"))
     cells = []
     for matrix in distances:
@@ -122,7 +125,7 @@ def _distance_table(distances: Sequence[HeadDistances]) -> Table:
     return Table("distances", columns, tuple(cells), "Mean Jensen–Shannon distance of the attention of two heads, 0 to 1", is_printed=False)
 
 
-def _score_maps(scores: MappedScores) -> list[HeatMap]:
+def _score_heat_maps(scores: MappedScores) -> list[HeatMap]:
     kinds = list(dict.fromkeys(row.kind for row in scores.rows))
     maps = []
     for kind in kinds:
@@ -147,13 +150,7 @@ def _score_maps(scores: MappedScores) -> list[HeatMap]:
     return maps
 
 
-def _layer_distance_table(distances: Sequence[HeadDistances]) -> Table:
-    columns = (Column("kind"), Column("layer"), Column("other layer"), Column("distance", format=".3f"))
-    cells = [(matrix.kind, *layers, value) for matrix in distances for layers, value in matrix.mean_between_layers().items()]
-    return Table("layer distances", columns, tuple(cells), "Mean distance between the heads of two layers")
-
-
-def _distance_map(distances: HeadDistances) -> HeatMap:
+def _layer_distance_heat_map(distances: HeadDistances) -> HeatMap:
     values = distances.mean_between_layers()
     layers = tuple(dict.fromkeys(distances.layers))
     return HeatMap(

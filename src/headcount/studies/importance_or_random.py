@@ -43,12 +43,14 @@ class ImportanceOrRandom(Study):
         """Returns a row for every choice and stage at every number of heads."""
         choices = _measure.importance_or_random.compare_importance_with_random(self, context)
         metric = choices.dense.metric or "loss"
+        trained = choices.dense_recovered
+        after_training = "" if trained is None else f", {trained.score:.4g} after the same training"
         return StudyResult(
             study=str(self),
-            tables=(_table(choices.rows, metric),),
+            tables=(_choice_table(choices.rows, metric),),
             sentence=_summary_sentence(choices, self.by),
-            notes=_notes(choices, metric),
-            figures=tuple(_change_by_stage_figure(choices, size, metric) for size in dict.fromkeys(row.n_kept for row in choices.rows)),
+            notes=(f"Dense model: {metric} {choices.dense.score:.4g} on {choices.dense.n_examples} examples{after_training}.",),
+            figures=tuple(_change_by_stage_figure(choices, n_kept, metric) for n_kept in dict.fromkeys(row.n_kept for row in choices.rows)),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
@@ -60,27 +62,22 @@ class ImportanceOrRandom(Study):
         )
 
 
-def _notes(choices: Choices, metric: str) -> tuple[str, ...]:
-    after = "" if choices.dense_recovered is None else f", {choices.dense_recovered.score:.4g} after the same training"
-    return (f"Dense model: {metric} {choices.dense.score:.4g} on {choices.dense.n_examples} examples{after}.",)
-
-
-def _table(rows: Sequence[ChoiceRow], metric: str) -> Table:
+def _choice_table(rows: Sequence[ChoiceRow], metric: str) -> Table:
     columns = (Column("heads"), Column("choice"), Column("stage"), *controlled_columns(metric))
     cells = tuple((row.n_kept, row.choice, row.stage, *controlled_cells(row)) for row in rows)
     return Table("choices", columns, cells, f"{metric} of the importance's choice, of random heads and of its complement")
 
 
-def _change_by_stage_figure(choices: Choices, size: int, metric: str) -> BarFigure:
-    rows = [row for row in choices.rows if row.n_kept == size]
+def _change_by_stage_figure(choices: Choices, n_kept: int, metric: str) -> BarFigure:
+    rows = [row for row in choices.rows if row.n_kept == n_kept]
     stages, bars = list(dict.fromkeys(row.stage for row in rows)), []
     for choice in dict.fromkeys(row.choice for row in rows):
         of_choice = {row.stage: row for row in rows if row.choice == choice}
         y, low, high = (tuple(getattr(of_choice[stage].change, end) for stage in stages) for end in ("difference", "low", "high"))
         bars.append(Bars(choice, y, low, high))
     return BarFigure(
-        name=f"choices-{size}",
-        title=f"Change of {metric} from the dense model with {size} heads",
+        name=f"choices-{n_kept}",
+        title=f"Change of {metric} from the dense model with {n_kept} heads",
         x=Axis("what follows pruning"),
         y=Axis(f"change of {metric}"),
         table="choices",

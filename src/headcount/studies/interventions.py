@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import count_directions, dense_sentence, difference_cells, seed_cells, seed_columns
+from headcount.studies._rows import dense_sentence, describe_better_and_worse, difference_with_interval, seed_cells, seed_columns
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation
@@ -52,8 +52,8 @@ class Interventions(Study):
         metric = dense.metric or "loss"
         return StudyResult(
             study=str(self),
-            tables=(_table(rows, metric),),
-            sentence=_summary_sentence(rows, is_rising=dense.value is not None and dense.higher_is_better),
+            tables=(_intervention_table(rows, metric),),
+            sentence=_summary_sentence(rows, higher_is_better=dense.value is not None and dense.higher_is_better),
             notes=(f"{dense_sentence(dense)} Heads are gated, chosen by {self.method}.",),
             figures=(_change_by_substitute_figure(rows, dense, metric),),
             measurements={
@@ -65,7 +65,7 @@ class Interventions(Study):
         )
 
 
-def _table(rows: Sequence[InterventionRow], metric: str) -> Table:
+def _intervention_table(rows: Sequence[InterventionRow], metric: str) -> Table:
     columns = (
         Column("intervention"),
         Column("heads"),
@@ -82,8 +82,8 @@ def _table(rows: Sequence[InterventionRow], metric: str) -> Table:
             row.n_kept,
             row.share_removed,
             *seed_cells(row.scores),
-            *difference_cells(row.change),
-            *difference_cells(row.against_zero),
+            *difference_with_interval(row.change),
+            *difference_with_interval(row.against_zero),
             row.p,
             row.q,
         )
@@ -110,10 +110,10 @@ def _change_by_substitute_figure(rows: Sequence[InterventionRow], dense: Evaluat
     )
 
 
-def _summary_sentence(rows: Sequence[InterventionRow], *, is_rising: bool) -> str:
+def _summary_sentence(rows: Sequence[InterventionRow], *, higher_is_better: bool) -> str:
     parts = []
     for intervention in dict.fromkeys(row.intervention for row in rows if row.q is not None):
         own = [row for row in rows if row.intervention == intervention]
         tests = [(row.against_zero.difference if row.against_zero else None, row.q) for row in own]
-        parts.append(f"{intervention} {count_directions(tests, is_rising=is_rising)}")
+        parts.append(f"{intervention} {describe_better_and_worse(tests, higher_is_better=higher_is_better)}")
     return f"Against zero: {'; '.join(parts)} (q ≤ {SIGNIFICANT})." if parts else "One intervention alone was measured."

@@ -34,13 +34,15 @@ class Kept(PrunedModels):
         kept = _measure.kept.prune_and_count_kept_heads(self, context)
         methods = list(dict.fromkeys(row.method for row in kept.rows))
         labels, note = shorten_labels(methods)
-        figures = [figure for method in methods for figure in _figures(kept, method, labels[method], note, names_method=len(methods) > 1)]
+        figures = [
+            figure for method in methods for figure in _figures_of_method(kept, method, labels[method], note, names_method=len(methods) > 1)
+        ]
         return StudyResult(
             study=str(self),
             tables=(
-                _kind_table(kept),
-                _layer_table(kept),
-                _head_table(kept.rows),
+                _heads_by_kind_table(kept),
+                _heads_by_layer_table(kept),
+                _survivors_table(kept.rows),
             ),
             sentence=_summary_sentence(kept),
             notes=("Counts are means over seeds; in parentheses the fewest and the most of a seed.",),
@@ -58,29 +60,29 @@ class Kept(PrunedModels):
 _MODEL_COLUMNS = (Column("method"), Column("heads"), Column("removed"), Column("seeds"))
 
 
-def _model_cells(row: KeptRow) -> tuple[Cell, ...]:
+def _method_and_size_cells(row: KeptRow) -> tuple[Cell, ...]:
     return row.method, row.n_kept, row.n_removed, len(row.survivors)
 
 
-def _ends(row: KeptRow, kind: str) -> tuple[float | None, float | None]:
+def _fewest_and_most_of_seeds(row: KeptRow, kind: str) -> tuple[float | None, float | None]:
     """Returns the fewest and the most heads of a seed; None of a single seed."""
     return row.range_by_kind[kind] if len(row.survivors) > 1 else (None, None)
 
 
-def _kind_table(kept: KeptHeads) -> Table:
+def _heads_by_kind_table(kept: KeptHeads) -> Table:
     columns = [column for kind, number in kept.by_kind.items() for column in interval_columns(kind, ".3g", f"of {number}")]
-    cells = [[cell for kind in kept.by_kind for cell in (row.by_kind[kind], *_ends(row, kind))] for row in kept.rows]
-    rows = tuple((*_model_cells(row), *counts) for row, counts in zip(kept.rows, cells, strict=True))
+    cells = [[cell for kind in kept.by_kind for cell in (row.by_kind[kind], *_fewest_and_most_of_seeds(row, kind))] for row in kept.rows]
+    rows = tuple((*_method_and_size_cells(row), *counts) for row, counts in zip(kept.rows, cells, strict=True))
     return Table("kinds", (*_MODEL_COLUMNS, *columns), rows, "Heads that stay by kind of attention: mean over seeds, fewest and most")
 
 
-def _layer_table(kept: KeptHeads) -> Table:
+def _heads_by_layer_table(kept: KeptHeads) -> Table:
     columns = (*_MODEL_COLUMNS, *(Column(layer, f"of {number}", ".3g") for layer, number in kept.by_layer.items()))
-    rows = tuple((*_model_cells(row), *(row.by_layer[layer] for layer in kept.by_layer)) for row in kept.rows)
+    rows = tuple((*_method_and_size_cells(row), *(row.by_layer[layer] for layer in kept.by_layer)) for row in kept.rows)
     return Table("layers", columns, rows, "Heads that stay by layer: mean over seeds")
 
 
-def _head_table(rows: Sequence[KeptRow]) -> Table:
+def _survivors_table(rows: Sequence[KeptRow]) -> Table:
     columns = (Column("method"), Column("heads"), Column("seed"), Column("survivors"))
     cells = tuple(
         (row.method, row.n_kept, seed, " ".join(heads)) for row in rows for seed, heads in zip(row.seeds, row.survivors, strict=True)
@@ -88,19 +90,19 @@ def _head_table(rows: Sequence[KeptRow]) -> Table:
     return Table("survivors", columns, cells, "The heads that stay in every model", is_printed=False)
 
 
-def _figures(kept: KeptHeads, method: str, label: str, note: str, *, names_method: bool) -> list[LineFigure | HeatMap]:
+def _figures_of_method(kept: KeptHeads, method: str, method_label: str, note: str, *, names_method: bool) -> list[LineFigure | HeatMap]:
     rows = sorted((row for row in kept.rows if row.method == method), key=lambda row: row.n_removed)
-    suffix = f" by {label}" if names_method else ""
+    suffix = f" by {method_label}" if names_method else ""
     removed = tuple(float(row.n_removed) for row in rows)
     n_seeds = len(rows[0].survivors)
     lines = []
     for kind, number in kept.by_kind.items():
-        low, high = (tuple(_ends(row, kind)[at] for row in rows) if n_seeds > 1 else () for at in (0, 1))
+        low, high = (tuple(_fewest_and_most_of_seeds(row, kind)[at] for row in rows) if n_seeds > 1 else () for at in (0, 1))
         lines.append(Line(kind, removed, tuple(row.by_kind[kind] for row in rows), low, high, start=(0.0, number)))
     ranges = f"; bars go from the fewest to the most of {n_seeds} seeds" if n_seeds > 1 else ""
     by_kind = LineFigure(
         name=f"kinds{suffix}",
-        title=f"Heads that stay in each kind of attention, pruned by {label}{ranges}",
+        title=f"Heads that stay in each kind of attention, pruned by {method_label}{ranges}",
         x=Axis("heads removed", is_count=True),
         y=Axis("heads that stay", is_count=True),
         table="kinds",
@@ -111,7 +113,7 @@ def _figures(kept: KeptHeads, method: str, label: str, note: str, *, names_metho
     )
     by_layer = HeatMap(
         name=f"layers{suffix}",
-        title=f"Heads that stay in each layer, pruned by {label}",
+        title=f"Heads that stay in each layer, pruned by {method_label}",
         x=Axis("heads that stay in the model"),
         y=Axis("layer"),
         table="layers",

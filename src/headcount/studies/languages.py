@@ -8,7 +8,7 @@ from headcount.core.options import option
 from headcount.core.study_result import StudyResult
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo, parse_name_value_pairs
-from headcount.studies._language_parts import build_parts, note_dense_models
+from headcount.studies._language_parts import build_language_parts, describe_dense_models
 from headcount.studies._parts import choose_part
 
 
@@ -98,13 +98,13 @@ class Languages(Study):
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns what every model loses in every language without layers or heads, compared between languages and between models."""
         losses = _measure.languages.measure_languages(self, context)
-        parts = build_parts(losses, self.names[0], is_trained=self.recover is not None)
+        parts = build_language_parts(losses, self.names[0], is_trained=self.recover is not None)
         part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
             tables=part.tables,
             sentence=part.sentence,
-            notes=(*self._note_files(context.limit), *note_dense_models(losses, part.tables)),
+            notes=(*self._file_notes(context.limit), *describe_dense_models(losses, part.tables)),
             figures=part.figures,
             measurements={
                 **losses.request,
@@ -116,7 +116,7 @@ class Languages(Study):
             },
         )
 
-    def _note_files(self, limit: int | None) -> tuple[str, ...]:
+    def _file_notes(self, limit: int | None) -> tuple[str, ...]:
         if not self.files:
             return ()
         most = "" if limit is None else f", at most {limit}"

@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
-from headcount.studies._rows import dense_sentence, is_significant, loss_and_metric
+from headcount.studies._rows import dense_scores_to_dict, dense_sentence, is_significant
 
 if TYPE_CHECKING:
     from headcount.studies._measure.layers import GroupRow, LayerPairRow
@@ -33,22 +33,25 @@ class Layers(Study):
         metric = dense.metric or "loss"
         return StudyResult(
             study=str(self),
-            tables=(_group_table(rows, metric), *([_pair_table(pairs)] if pairs else [])),
+            tables=(_layer_group_table(rows, metric), *([_layer_pair_table(pairs)] if pairs else [])),
             sentence=_summary_sentence(rows, metric),
             notes=(dense_sentence(dense),),
-            figures=(_group_figure(rows, metric, dense.n_examples), *([_pair_figure(pairs, dense.n_examples)] if pairs else [])),
+            figures=(
+                _layer_group_figure(rows, metric, dense.n_examples),
+                *([_layer_pair_figure(pairs, dense.n_examples)] if pairs else []),
+            ),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
                 "how": self.how,
-                "dense": loss_and_metric(dense),
+                "dense": dense_scores_to_dict(dense),
                 "rows": [row.to_dict() for row in rows],
                 "pairs": [asdict(pair) for pair in pairs],
             },
         )
 
 
-def _group_table(rows: Sequence[GroupRow], metric: str) -> Table:
+def _layer_group_table(rows: Sequence[GroupRow], metric: str) -> Table:
     columns = (
         Column("group"),
         Column("layers without heads"),
@@ -73,7 +76,7 @@ def _group_table(rows: Sequence[GroupRow], metric: str) -> Table:
     return Table("groups", columns, tuple(cells))
 
 
-def _pair_table(pairs: Sequence[LayerPairRow]) -> Table:
+def _layer_pair_table(pairs: Sequence[LayerPairRow]) -> Table:
     columns = (
         Column("stack"),
         Column("of the loss"),
@@ -86,7 +89,7 @@ def _pair_table(pairs: Sequence[LayerPairRow]) -> Table:
     return Table("pairs", columns, tuple(astuple(pair) for pair in pairs), title)
 
 
-def _group_figure(rows: Sequence[GroupRow], metric: str, n_examples: int) -> BarFigure:
+def _layer_group_figure(rows: Sequence[GroupRow], metric: str, n_examples: int) -> BarFigure:
     groups = [row for row in rows if row.group.kind in ("third", "layer")]
     return BarFigure(
         name="groups",
@@ -101,7 +104,7 @@ def _group_figure(rows: Sequence[GroupRow], metric: str, n_examples: int) -> Bar
     )
 
 
-def _pair_figure(pairs: Sequence[LayerPairRow], n_examples: int) -> BarFigure:
+def _layer_pair_figure(pairs: Sequence[LayerPairRow], n_examples: int) -> BarFigure:
     names = [f"{pair.quantity}, {pair.stack}" if pair.stack else pair.quantity for pair in pairs]
     return BarFigure(
         name="pairs",

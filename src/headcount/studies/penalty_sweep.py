@@ -11,7 +11,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import difference_cells, kind_columns, list_kinds_of_rows, loss_and_metric
+from headcount.studies._rows import choose_kinds_to_show, dense_scores_to_dict, difference_with_interval, kept_heads_columns
 
 if TYPE_CHECKING:
     from headcount.studies._measure.penalty_sweep import PenaltyRow, Sweep
@@ -53,7 +53,7 @@ class PenaltySweep(Study):
         metric = sweep.dense.metric or "loss"
         return StudyResult(
             study=str(self),
-            tables=(_table(sweep, metric), *([_pair_table(sweep, metric)] if self.exact else [])),
+            tables=(_penalty_table(sweep, metric), *([_exact_against_penalty_table(sweep, metric)] if self.exact else [])),
             sentence=_summary_sentence(sweep, metric),
             notes=(
                 f"Dense model: {metric} {sweep.dense.score:.4g} on {sweep.dense.n_examples} examples, {sweep.n_free} heads with a gate.",
@@ -63,15 +63,15 @@ class PenaltySweep(Study):
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": loss_and_metric(sweep.dense),
+                "dense": dense_scores_to_dict(sweep.dense),
                 "rows": [row.to_dict() for row in sweep.rows],
                 "exact": [row.to_dict() for row in sweep.exact],
             },
         )
 
 
-def _table(sweep: Sweep, metric: str) -> Table:
-    kinds = list_kinds_of_rows([row.kept_by_kind for row in sweep.rows])
+def _penalty_table(sweep: Sweep, metric: str) -> Table:
+    kinds = choose_kinds_to_show([row.kept_by_kind for row in sweep.rows])
     columns = (
         Column("λ", format="g"),
         Column("seeds"),
@@ -79,7 +79,7 @@ def _table(sweep: Sweep, metric: str) -> Table:
         Column("heads left", f"of {sweep.n_free}", ".4g"),
         Column("fewest", "of a seed"),
         Column("most", "of a seed"),
-        *kind_columns(kinds),
+        *kept_heads_columns(kinds),
         *interval_columns(metric, ".4g"),
         *interval_columns("against the dense model", "+.3g", metric),
         Column("p", format=".2g"),
@@ -89,11 +89,22 @@ def _table(sweep: Sweep, metric: str) -> Table:
     for row in sweep.rows:
         counts = [row.kept_by_kind.get(kind) for kind in kinds]
         seeds = (len(row.kept), row.steps, row.mean_kept, min(row.kept), max(row.kept))
-        cells.append((row.penalty, *seeds, *counts, row.score, *_score_ends(row, sweep), *difference_cells(row.change), row.p, row.q))
+        cells.append(
+            (
+                row.penalty,
+                *seeds,
+                *counts,
+                row.score,
+                *_score_interval_ends(row, sweep),
+                *difference_with_interval(row.change),
+                row.p,
+                row.q,
+            )
+        )
     return Table("penalties", columns, tuple(cells), f"Heads left by λ, and {metric} with its paired interval over examples")
 
 
-def _pair_table(sweep: Sweep, metric: str) -> Table:
+def _exact_against_penalty_table(sweep: Sweep, metric: str) -> Table:
     columns = (
         Column("λ", format="g"),
         Column("heads"),
@@ -109,15 +120,15 @@ def _pair_table(sweep: Sweep, metric: str) -> Table:
         (
             *(row.penalty, row.n_kept, row.method),
             *(row.score, *score_interval_from_change(sweep.dense, row.against_dense)),
-            *(row.score_of_penalty, *_score_ends(rows_of[row.penalty], sweep)),
-            *(*difference_cells(row.change), row.p, row.q),
+            *(row.score_of_penalty, *_score_interval_ends(rows_of[row.penalty], sweep)),
+            *(*difference_with_interval(row.change), row.p, row.q),
         )
         for row in sweep.exact
     )
     return Table("exact", columns, cells, "A method that takes a number of heads, at the mean number that λ left, minus λ")
 
 
-def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
+def _figures(sweep: Sweep, metric: str, exact_method: str) -> list[LineFigure]:
     rows = sweep.rows
     n_seeds = len(rows[0].kept)
     seeds = "seeds" if n_seeds > 1 else "seed"
@@ -137,7 +148,7 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
     )
     ordered = sorted((row for row in rows if row.change is not None), key=lambda row: row.mean_kept)
     x = tuple(row.mean_kept for row in ordered)
-    line = _line_with_ends("L0 gates, by λ", x, [row.score for row in ordered], [_score_ends(row, sweep) for row in ordered])
+    line = _line_with_intervals("L0 gates, by λ", x, [row.score for row in ordered], [_score_interval_ends(row, sweep) for row in ordered])
     scores = LineFigure(
         name="metric",
         title=f"{metric} by the heads that λ leaves; intervals of 95 % over examples, paired with the dense model",
@@ -148,35 +159,37 @@ def _figures(sweep: Sweep, metric: str, exact: str) -> list[LineFigure]:
         lines=(line,),
         references=(Reference("dense model", sweep.dense.score),),
     )
-    return [heads_left, scores, *([_exact_figure(sweep, metric, exact)] if sweep.exact else [])]
+    return [heads_left, scores, *([_exact_against_penalty_figure(sweep, metric, exact_method)] if sweep.exact else [])]
 
 
-def _exact_figure(sweep: Sweep, metric: str, exact: str) -> LineFigure:
+def _exact_against_penalty_figure(sweep: Sweep, metric: str, exact_method: str) -> LineFigure:
     rows = sorted(sweep.exact, key=lambda row: row.n_kept)
     rows_of = {row.penalty: row for row in sweep.rows}
     x = tuple(float(row.n_kept) for row in rows)
     ends = [score_interval_from_change(sweep.dense, row.against_dense) for row in rows]
-    ends_of_penalty = [_score_ends(rows_of[row.penalty], sweep) for row in rows]
+    ends_of_penalty = [_score_interval_ends(rows_of[row.penalty], sweep) for row in rows]
     return LineFigure(
         name="exact",
-        title=f"{metric} by the number of heads: {exact} with exactly K, and L0 gates with λ; intervals of 95 % over examples",
+        title=f"{metric} by the number of heads: {exact_method} with exactly K, and L0 gates with λ; intervals of 95 % over examples",
         x=Axis("heads left", is_count=True),
         y=Axis(metric),
         table="exact",
         n=sweep.dense.n_examples,
         lines=(
-            _line_with_ends(f"{exact}, exactly K", x, [row.score for row in rows], ends),
-            _line_with_ends("L0 gates, by λ", x, [row.score_of_penalty for row in rows], ends_of_penalty),
+            _line_with_intervals(f"{exact_method}, exactly K", x, [row.score for row in rows], ends),
+            _line_with_intervals("L0 gates, by λ", x, [row.score_of_penalty for row in rows], ends_of_penalty),
         ),
         references=(Reference("dense model", sweep.dense.score),),
     )
 
 
-def _line_with_ends(label: str, x: tuple[float, ...], y: Sequence[float | None], ends: Sequence[tuple[float | None, float | None]]) -> Line:
+def _line_with_intervals(
+    label: str, x: tuple[float, ...], y: Sequence[float | None], ends: Sequence[tuple[float | None, float | None]]
+) -> Line:
     return Line(label, x, tuple(y), tuple(low for low, _ in ends), tuple(high for _, high in ends))
 
 
-def _score_ends(row: PenaltyRow, sweep: Sweep) -> tuple[float | None, float | None]:
+def _score_interval_ends(row: PenaltyRow, sweep: Sweep) -> tuple[float | None, float | None]:
     """Returns the score of the dense model plus the interval of the change; None where λ left no model."""
     return (None, None) if row.change is None else score_interval_from_change(sweep.dense, row.change)
 

@@ -10,7 +10,7 @@ from headcount.core.study_result import Column, StudyResult, Table, format_inter
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads
-from headcount.studies._rows import dense_sentence, difference_cells, format_significance, seed_cells, seed_columns
+from headcount.studies._rows import dense_sentence, difference_with_interval, format_significance, seed_cells, seed_columns
 
 if TYPE_CHECKING:
     from headcount.studies._measure.plan_transfer import Transfer, TransferRow, TransferTest
@@ -56,7 +56,7 @@ class PlanTransfer(Study):
         metric = transfer.dense.metric or "loss"
         return StudyResult(
             study=str(self),
-            tables=(_table(transfer, metric), _test_table(transfer.tests, metric)),
+            tables=(_choice_table(transfer, metric), _transferred_choice_test_table(transfer.tests, metric)),
             sentence=_summary_sentence(transfer),
             notes=(dense_sentence(transfer.dense),),
             figures=(_change_by_task_figure(transfer, metric),),
@@ -70,7 +70,7 @@ class PlanTransfer(Study):
         )
 
 
-def _choice_name(row: TransferRow, transfer: Transfer) -> str:
+def _choice_label(row: TransferRow, transfer: Transfer) -> str:
     return (
         f"chosen on {transfer.other_task}"
         if row.choice == "other task"
@@ -80,7 +80,7 @@ def _choice_name(row: TransferRow, transfer: Transfer) -> str:
     )
 
 
-def _table(transfer: Transfer, metric: str) -> Table:
+def _choice_table(transfer: Transfer, metric: str) -> Table:
     columns = (
         Column("heads"),
         Column("choice"),
@@ -95,14 +95,14 @@ def _table(transfer: Transfer, metric: str) -> Table:
     cells = [
         (
             row.n_kept,
-            _choice_name(row, transfer),
+            _choice_label(row, transfer),
             row.scores.steps,
             *seed_cells(row.scores),
             row.n_shared,
             row.n_expected,
-            *difference_cells(row.change),
-            *difference_cells(row.against_own),
-            *difference_cells(row.against_random),
+            *difference_with_interval(row.change),
+            *difference_with_interval(row.against_own),
+            *difference_with_interval(row.against_random),
         )
         for row in transfer.rows
     ]
@@ -110,7 +110,7 @@ def _table(transfer: Transfer, metric: str) -> Table:
     return Table("transfer", columns, tuple(cells), title)
 
 
-def _test_table(tests: Sequence[TransferTest], metric: str) -> Table:
+def _transferred_choice_test_table(tests: Sequence[TransferTest], metric: str) -> Table:
     columns = (
         Column("heads"),
         Column("against"),
@@ -118,7 +118,7 @@ def _test_table(tests: Sequence[TransferTest], metric: str) -> Table:
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = tuple((test.n_kept, test.control, *difference_cells(test.change), test.p, test.q) for test in tests)
+    cells = tuple((test.n_kept, test.control, *difference_with_interval(test.change), test.p, test.q) for test in tests)
     return Table("tests", columns, cells, f"Difference of {metric} of the heads chosen on the other task, on the same examples")
 
 
@@ -127,7 +127,7 @@ def _change_by_task_figure(transfer: Transfer, metric: str) -> BarFigure:
     for choice in dict.fromkeys(row.choice for row in transfer.rows):
         rows = [next(row for row in transfer.rows if (row.n_kept, row.choice) == (size, choice)) for size in sizes]
         y, low, high = (tuple(getattr(row.change, end) for row in rows) for end in ("difference", "low", "high"))
-        bars.append(Bars(_choice_name(rows[0], transfer), y, low, high))
+        bars.append(Bars(_choice_label(rows[0], transfer), y, low, high))
     return BarFigure(
         name="transfer",
         title=f"Change of {metric} from the dense model by the task that heads are chosen on",

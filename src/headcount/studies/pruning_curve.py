@@ -11,7 +11,7 @@ from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, StudyContext, StudyInfo
 from headcount.studies._labels import ShortLabels, shorten_labels
 from headcount.studies._pruned_models import PrunedModels
-from headcount.studies._rows import count_directions
+from headcount.studies._rows import describe_better_and_worse
 
 if TYPE_CHECKING:
     from headcount.workflows.grid import MethodDifference, MethodRow
@@ -48,13 +48,16 @@ class PruningCurve(PrunedModels):
         first = next(iter(measured.dense.values()))
         metrics = dict.fromkeys(dense.metric or "loss" for dense in measured.dense.values())
         metric = "score" if len(metrics) > 1 else next(iter(metrics))
-        figures = [_score_by_share_removed_figure(rows, metric, n=first.n_examples), _difference_figure(rows, metric, n=first.n_examples)]
+        figures = [
+            _score_by_share_removed_figure(rows, metric, n_examples=first.n_examples),
+            _difference_from_dense_figure(rows, metric, n_examples=first.n_examples),
+        ]
         if len(tasks) > 1:
-            figures.append(_relative_figure(rows, metric, n=first.n_examples))
+            figures.append(_share_left_figure(rows, metric, n_examples=first.n_examples))
         return StudyResult(
             study=str(self),
-            tables=(_table(rows, metric), *([_pair_table(measured.pairs, metric)] if measured.pairs else [])),
-            sentence=_summary_sentence(rows, is_rising=first.value is not None and first.higher_is_better),
+            tables=(_method_table(rows, metric), *([_method_difference_table(measured.pairs, metric)] if measured.pairs else [])),
+            sentence=_summary_sentence(rows, higher_is_better=first.value is not None and first.higher_is_better),
             notes=tuple(
                 f"Dense model: {dense.metric or 'loss'} {dense.score:.4g} on {dense.n_examples} examples{f' of {task}' if len(tasks) > 1 else ''}."
                 for task, dense in measured.dense.items()
@@ -71,7 +74,7 @@ class PruningCurve(PrunedModels):
         )
 
 
-def _table(rows: Sequence[MethodRow], metric: str) -> Table:
+def _method_table(rows: Sequence[MethodRow], metric: str) -> Table:
     places = dict.fromkeys(kind for row in rows for kind in row.kept_by_kind)
     kinds = list(places) if len(places) > 1 else []
     has_tasks = len({row.task for row in rows}) > 1
@@ -103,7 +106,7 @@ def _table(rows: Sequence[MethodRow], metric: str) -> Table:
             row.steps,
             row.mean,
             *row.band,
-            *(_share_interval(row) if has_tasks else ()),
+            *(_share_left_with_interval(row) if has_tasks else ()),
             row.mean,
             *row.interval,
             row.deviation,
@@ -123,7 +126,7 @@ def _table(rows: Sequence[MethodRow], metric: str) -> Table:
     return Table("curve", columns, tuple(cells), title)
 
 
-def _pair_table(pairs: Sequence[MethodDifference], metric: str) -> Table:
+def _method_difference_table(pairs: Sequence[MethodDifference], metric: str) -> Table:
     has_tasks = len({pair.task for pair in pairs}) > 1
     columns = (
         *([Column("task")] if has_tasks else []),
@@ -143,7 +146,7 @@ def _pair_table(pairs: Sequence[MethodDifference], metric: str) -> Table:
     )
 
 
-def _rows_by_line(rows: Sequence[MethodRow]) -> dict[tuple[str, str], list[MethodRow]]:
+def _rows_by_task_and_method(rows: Sequence[MethodRow]) -> dict[tuple[str, str], list[MethodRow]]:
     """Returns the rows of every line by task and method, those with most heads first."""
     by_line: dict[tuple[str, str], list[MethodRow]] = {}
     for row in sorted(rows, key=lambda row: row.share_removed):
@@ -151,78 +154,79 @@ def _rows_by_line(rows: Sequence[MethodRow]) -> dict[tuple[str, str], list[Metho
     return {line: by_line[line] for line in dict.fromkeys((row.task, row.method) for row in rows)}
 
 
-def _labels(rows: Sequence[MethodRow]) -> ShortLabels:
+def _method_labels(rows: Sequence[MethodRow]) -> ShortLabels:
     """Returns the short labels of methods; of one method on several tasks the note has all, and lines bear the names of tasks."""
-    methods = dict.fromkeys(method for _, method in _rows_by_line(rows))
+    methods = dict.fromkeys(method for _, method in _rows_by_task_and_method(rows))
     if len(methods) == 1 and len({row.task for row in rows}) > 1:
         return ShortLabels(dict.fromkeys(methods, ""), f"Pruned by {next(iter(methods))}.")
     return shorten_labels(methods)
 
 
-def _curve_lines(
+def _lines_by_task_and_method(
     rows: Sequence[MethodRow],
-    value_and_ends: Callable[[MethodRow], tuple[float | None, float | None, float | None]],
+    value_with_interval: Callable[[MethodRow], tuple[float | None, float | None, float | None]],
     dense_value: Callable[[MethodRow], float],
 ) -> tuple[Line, ...]:
     """Returns a line for every method, from the dense model on.
 
-    `value_and_ends` takes a number and the ends of its interval from a row, None where they are undefined, `dense_value` that of its dense model.
+    `value_with_interval` takes a number and the ends of its interval from a row, None where they are undefined; `dense_value` takes that of its
+    dense model.
     """
-    lines, labels = [], _labels(rows).by_method
+    lines, labels = [], _method_labels(rows).by_method
     has_tasks = len({row.task for row in rows}) > 1
-    for (task, method), points in _rows_by_line(rows).items():
-        y, low, high = zip(*map(value_and_ends, points), strict=True)
+    for (task, method), points in _rows_by_task_and_method(rows).items():
+        y, low, high = zip(*map(value_with_interval, points), strict=True)
         x, start = tuple(row.share_removed for row in points), (0.0, dense_value(points[0]))
         label = labels[method] if not has_tasks else task if len(labels) == 1 else f"{task}, {labels[method]}"
         lines.append(Line(label, x, y, low, high, is_control=method.startswith("random"), start=start))
     return tuple(lines)
 
 
-def _score_by_share_removed_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
+def _score_by_share_removed_figure(rows: Sequence[MethodRow], metric_name: str, *, n_examples: int) -> LineFigure:
     tasks = {row.task: row.dense for row in rows}
     return LineFigure(
         name="curve",
-        title=f"{metric} by the share of heads removed",
+        title=f"{metric_name} by the share of heads removed",
         x=Axis("heads removed", is_share=True),
-        y=Axis(metric),
+        y=Axis(metric_name),
         table="curve",
-        n=n,
-        note=_labels(rows).note,
-        lines=_curve_lines(rows, lambda row: (row.mean, *row.band), lambda row: row.dense),
+        n=n_examples,
+        note=_method_labels(rows).note,
+        lines=_lines_by_task_and_method(rows, lambda row: (row.mean, *row.band), lambda row: row.dense),
         references=tuple(Reference(f"dense model, {task}" if len(tasks) > 1 else "dense model", score) for task, score in tasks.items()),
     )
 
 
-def _difference_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
+def _difference_from_dense_figure(rows: Sequence[MethodRow], metric_name: str, *, n_examples: int) -> LineFigure:
     """Returns the differences from the dense model, with paired intervals that hold for all sizes of a method together."""
     return LineFigure(
         name="difference",
-        title=f"Difference of {metric} from the dense model on the same examples, 95 % for all sizes of a method together",
+        title=f"Difference of {metric_name} from the dense model on the same examples, 95 % for all sizes of a method together",
         x=Axis("heads removed", is_share=True),
-        y=Axis(f"difference of {metric}"),
+        y=Axis(f"difference of {metric_name}"),
         table="curve",
-        n=n,
-        note=_labels(rows).note,
-        lines=_curve_lines(rows, lambda row: (row.joint.difference, row.joint.low, row.joint.high), lambda row: 0.0),
+        n=n_examples,
+        note=_method_labels(rows).note,
+        lines=_lines_by_task_and_method(rows, lambda row: (row.joint.difference, row.joint.low, row.joint.high), lambda row: 0.0),
         references=(Reference("dense model", 0.0),),
     )
 
 
-def _relative_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineFigure:
+def _share_left_figure(rows: Sequence[MethodRow], metric_name: str, *, n_examples: int) -> LineFigure:
     return LineFigure(
         name="relative",
-        title=f"Share that is left of each dense model's {metric} above chance, by the share of heads removed",
+        title=f"Share that is left of each dense model's {metric_name} above chance, by the share of heads removed",
         x=Axis("heads removed", is_share=True),
-        y=Axis(f"share left of {metric} above chance", is_share=True),
+        y=Axis(f"share left of {metric_name} above chance", is_share=True),
         table="curve",
-        n=n,
-        note=_labels(rows).note,
-        lines=_curve_lines(rows, _share_interval, lambda row: 1.0),
+        n=n_examples,
+        note=_method_labels(rows).note,
+        lines=_lines_by_task_and_method(rows, _share_left_with_interval, lambda row: 1.0),
         references=(Reference("dense model", 1.0),),
     )
 
 
-def _share_interval(row: MethodRow) -> tuple[float | None, float | None, float | None]:
+def _share_left_with_interval(row: MethodRow) -> tuple[float | None, float | None, float | None]:
     return (None, None, None) if row.share is None else row.share.interval
 
 
@@ -232,7 +236,7 @@ def _undefined_share_notes(rows: Sequence[MethodRow]) -> list[str]:
     return [f"No share of the dense model's score is defined for {task}: {reason}." for task, reason in reasons.items()]
 
 
-def _summary_sentence(rows: Sequence[MethodRow], *, is_rising: bool) -> str:
+def _summary_sentence(rows: Sequence[MethodRow], *, higher_is_better: bool) -> str:
     tested = [row for row in rows if row.q is not None]
     if not tested:
         return "Random heads alone were removed, so that no method is compared with them."
@@ -240,5 +244,5 @@ def _summary_sentence(rows: Sequence[MethodRow], *, is_rising: bool) -> str:
     for method in dict.fromkeys(row.method for row in tested):
         own = [row for row in tested if row.method == method]
         tests = [(row.against_random.difference if row.against_random else None, row.q) for row in own]
-        parts.append(f"{method} {count_directions(tests, is_rising=is_rising)}")
+        parts.append(f"{method} {describe_better_and_worse(tests, higher_is_better=higher_is_better)}")
     return f"Against random heads: {'; '.join(parts)} (q ≤ {SIGNIFICANT})."

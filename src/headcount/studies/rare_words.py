@@ -37,13 +37,13 @@ class RareWords(Study):
         best = measured.best["rarest"] if "rarest" in measured.best else next(iter(measured.best.values()))
         return StudyResult(
             study=str(self),
-            tables=(_best_table(measured), _rank_table(measured)),
+            tables=(_best_head_table(measured), _frequency_rank_shares_table(measured)),
             sentence=(
                 f"{best.head} has its strongest key on the rarest token for {best.accuracy:.0%} of the queries, a random key would for "
                 f"{best.chance:.0%}, and the best offset ({best.baseline_offset:+d}) for {best.baseline:.0%} (p = {best.p:.2g})."
             ),
             notes=(f"Sentences whose rarest token is outside the {self.frequent} most frequent tokens of the text.",),
-            figures=(_rank_figure(measured), _head_figure(measured)),
+            figures=(_frequency_rank_shares_figure(measured), _rarest_token_share_by_head_figure(measured)),
             measurements={
                 "model": context.model_name,
                 "best": {label: {**asdict(row), "head": str(row.head)} for label, row in measured.best.items()},
@@ -53,12 +53,12 @@ class RareWords(Study):
         )
 
 
-def _rank_names(measured: RareWordResult) -> tuple[str, ...]:
+def _frequency_rank_labels(measured: RareWordResult) -> tuple[str, ...]:
     n_ranks = len(measured.chance) - 1
     return (*(str(rank) for rank in range(1, n_ranks + 1)), f"{n_ranks + 1} or more")
 
 
-def _best_table(measured: RareWordResult) -> Table:
+def _best_head_table(measured: RareWordResult) -> Table:
     columns = (
         Column("tokens"),
         Column("best head"),
@@ -80,14 +80,14 @@ def _best_table(measured: RareWordResult) -> Table:
     return Table("best", columns, tuple(rows), title)
 
 
-def _rank_table(measured: RareWordResult) -> Table:
-    columns = (Column("head"), Column("layer"), *(Column(f"rank {name}", format=".3f") for name in _rank_names(measured)))
+def _frequency_rank_shares_table(measured: RareWordResult) -> Table:
+    columns = (Column("head"), Column("layer"), *(Column(f"rank {name}", format=".3f") for name in _frequency_rank_labels(measured)))
     rows = [(str(head), layer_of_address(head), *shares) for head, shares in measured.shares.items()]
     rows.append(("random key", "", *measured.chance))
     return Table("ranks", columns, tuple(rows), "Share of the queries by frequency rank of their strongest key", is_printed=False)
 
 
-def _rank_figure(measured: RareWordResult) -> BarFigure:
+def _frequency_rank_shares_figure(measured: RareWordResult) -> BarFigure:
     head = next(iter(measured.best.values())).head
     return BarFigure(
         name="ranks",
@@ -97,12 +97,12 @@ def _rank_figure(measured: RareWordResult) -> BarFigure:
         table="ranks",
         n=next(iter(measured.best.values())).n_sentences + next(iter(measured.best.values())).n_choosing,
         n_unit="sentences",
-        categories=tuple(name.replace(" or more", "+") for name in _rank_names(measured)),
+        categories=tuple(name.replace(" or more", "+") for name in _frequency_rank_labels(measured)),
         bars=(Bars(str(head), measured.shares[head]), Bars("random key", measured.chance)),
     )
 
 
-def _head_figure(measured: RareWordResult) -> HeatMap:
+def _rarest_token_share_by_head_figure(measured: RareWordResult) -> HeatMap:
     layers = tuple(dict.fromkeys(layer_of_address(head) for head in measured.shares))
     by_layer = [[head for head in measured.shares if layer_of_address(head) == layer] for layer in layers]
     n_columns = max(map(len, by_layer))

@@ -37,7 +37,7 @@ class RelationAccuracy(Study):
         n_above = sum(row.q is not None and row.q <= SIGNIFICANT and row.accuracy > row.baseline for row in rows)
         return StudyResult(
             study=str(self),
-            tables=(_table(rows),),
+            tables=(_relation_table(rows),),
             sentence=(
                 f"The best head is at least 10 points above the best offset for {len(syntactic)} of {len(rows)} relations and directions, "
                 f"and significantly above it for {n_above} (q ≤ {SIGNIFICANT})."
@@ -48,7 +48,7 @@ class RelationAccuracy(Study):
         )
 
 
-def _table(rows: Sequence[RelationRow]) -> Table:
+def _relation_table(rows: Sequence[RelationRow]) -> Table:
     columns = (
         Column("relation"),
         Column("direction"),

@@ -41,9 +41,15 @@ class RemainingRoles(PrunedModels):
         """Returns the heads of every family in every pruned model, and how many kept, lost and gained it."""
         measured = _measure.remaining_roles.measure_roles_of_pruned_models(self, context)
         methods = list(dict.fromkeys(row.method for row in measured.changes))
+        head_columns = tuple(map(Column, ("method", "heads", "seed", "head", "roles in the dense model", "roles")))
+        heads = tuple((row.method, row.n_kept, row.seed, row.head, row.dense_roles, row.roles) for row in measured.heads)
         return StudyResult(
             study=str(self),
-            tables=(_family_table(measured), _change_table(measured.changes), _head_table(measured)),
+            tables=(
+                _heads_by_model_and_family_table(measured),
+                _family_change_table(measured.changes),
+                Table("heads", head_columns, heads, "Roles of every head that remains, before and after", is_printed=False),
+            ),
             sentence=_summary_sentence(measured),
             notes=(
                 _measure.role_tables.describe_tested_sentences(measured.dense),
@@ -59,7 +65,7 @@ class RemainingRoles(PrunedModels):
         )
 
 
-def _family_table(measured: RemainingFamilies) -> Table:
+def _heads_by_model_and_family_table(measured: RemainingFamilies) -> Table:
     columns = (
         Column("method"),
         Column("heads"),
@@ -71,7 +77,7 @@ def _family_table(measured: RemainingFamilies) -> Table:
     return Table("families", columns, (dense, *cells), "Heads that remain by the family of their roles in the pruned model")
 
 
-def _change_table(changes: Sequence[FamilyChange]) -> Table:
+def _family_change_table(changes: Sequence[FamilyChange]) -> Table:
     columns = (
         Column("method"),
         Column("heads"),
@@ -85,12 +91,6 @@ def _change_table(changes: Sequence[FamilyChange]) -> Table:
         for row in changes
     )
     return Table("changes", columns, cells, "Heads of each family: removed, kept, lost and gained against the dense model")
-
-
-def _head_table(measured: RemainingFamilies) -> Table:
-    columns = (Column("method"), Column("heads"), Column("seed"), Column("head"), Column("roles in the dense model"), Column("roles"))
-    cells = tuple((row.method, row.n_kept, row.seed, row.head, row.dense_roles, row.roles) for row in measured.heads)
-    return Table("heads", columns, cells, "Roles of every head that remains, before and after", is_printed=False)
 
 
 def _heads_by_family_figure(measured: RemainingFamilies, method: str, *, names_method: bool) -> BarFigure:

@@ -49,9 +49,9 @@ class RoleDefinitions(Study):
         if self.show == "blocks" and not measured.blocks:
             raise DataError("block heads are tested on pairs of texts, and none can be made of this text; use a task or a table with pairs")
         n_heads = len(measured.table.heads)
-        parts = {"sweep": _sweep_part(measured.sweep, n_heads), "rules": _rules_part(measured.rules, n_heads)}
+        parts = {"sweep": _tau_sweep_part(measured.sweep, n_heads), "rules": _labels_by_rule_part(measured.rules, n_heads)}
         if measured.blocks:
-            parts["blocks"] = _blocks_part(measured.blocks, self.tau)
+            parts["blocks"] = _block_heads_part(measured.blocks, self.tau)
         part = choose_part(parts, self.show)
         return StudyResult(
             study=str(self),
@@ -71,7 +71,7 @@ class RoleDefinitions(Study):
         )
 
 
-def _sweep_part(rows: Sequence[SweepRow], n_heads: int) -> Part:
+def _tau_sweep_part(rows: Sequence[SweepRow], n_heads: int) -> Part:
     columns = (Column("τ", format="g"), Column("family"), Column("heads tested"), Column("heads, published test"), Column("heads, BH"))
     cells = tuple((row.tau, row.family, row.n_tested, row.n_published, row.n_corrected) for row in rows)
     lines = []
@@ -94,7 +94,7 @@ def _sweep_part(rows: Sequence[SweepRow], n_heads: int) -> Part:
     return Part((Table("sweep", columns, cells, "Heads of each family by τ"),), (figure,), sentence)
 
 
-def _rules_part(rows: Sequence[RuleRow], n_heads: int) -> Part:
+def _labels_by_rule_part(rows: Sequence[RuleRow], n_heads: int) -> Part:
     columns = (
         Column("family"),
         Column("heads tested"),
@@ -127,7 +127,7 @@ def _rules_part(rows: Sequence[RuleRow], n_heads: int) -> Part:
     return Part((Table("rules", columns, cells, title),), (figure,), sentence)
 
 
-def _blocks_part(rows: Sequence[BlockRow], tau: float) -> Part:
+def _block_heads_part(rows: Sequence[BlockRow], tau: float) -> Part:
     columns = (
         Column("head"),
         Column("bias", format=".3f"),

@@ -40,10 +40,10 @@ class RoleFamilies(Study):
         measured = _measure.role_families.measure_families(context, self.name, self.definition, self.tasks, self.sentences)
         n_heads = len(measured.families.heads)
         parts = {
-            "shares": _shares_part(measured.shares, n_heads),
-            "overlap": _overlap_part(measured.overlaps, n_heads),
-            "layers": _layers_part(measured),
-            "depth": _depth_part(measured.thirds, n_heads),
+            "shares": _family_shares_part(measured.shares, n_heads),
+            "overlap": _family_overlap_part(measured.overlaps, n_heads),
+            "layers": _families_by_layer_part(measured),
+            "depth": _heads_of_several_families_part(measured.thirds, n_heads),
         }
         part = choose_part(parts, self.show)
         return StudyResult(
@@ -67,7 +67,7 @@ class RoleFamilies(Study):
         )
 
 
-def _shares_part(shares: Sequence[FamilyCount], n_heads: int) -> Part:
+def _family_shares_part(shares: Sequence[FamilyCount], n_heads: int) -> Part:
     columns = (Column("text"), Column("family"), Column("heads"), Column("of tested"), Column("share", format=".0%"))
     cells = tuple((row.text, row.family, row.n_members if row.n_tested else None, row.n_tested, row.share) for row in shares)
     texts, families = (tuple(dict.fromkeys(getattr(row, name) for row in shares)) for name in ("text", "family"))
@@ -89,7 +89,7 @@ def _shares_part(shares: Sequence[FamilyCount], n_heads: int) -> Part:
     return Part((Table("shares", columns, cells, "Heads of each family"),), (figure,) if families else (), sentence)
 
 
-def _overlap_part(overlaps: Sequence[Overlap], n_heads: int) -> Part:
+def _family_overlap_part(overlaps: Sequence[Overlap], n_heads: int) -> Part:
     columns = (
         Column("families"),
         Column("heads tested"),
@@ -126,7 +126,7 @@ def _overlap_part(overlaps: Sequence[Overlap], n_heads: int) -> Part:
     return Part((table,), (figure,), sentence)
 
 
-def _layers_part(measured: FamilyResult) -> Part:
+def _families_by_layer_part(measured: FamilyResult) -> Part:
     rows = measured.layers
     columns = (Column("family"), Column("layer"), Column("heads"), Column("of tested"), Column("share", format=".0%"))
     cells = tuple((row.family, row.layer, row.n_members, row.n_tested, row.share) for row in rows)
@@ -153,7 +153,7 @@ def _layers_part(measured: FamilyResult) -> Part:
     return Part((table,), (figure,), f"Most heads of each family: {places}." if places else "No head belongs to a family.")
 
 
-def _depth_part(thirds: Sequence[ThirdCount], n_heads: int) -> Part:
+def _heads_of_several_families_part(thirds: Sequence[ThirdCount], n_heads: int) -> Part:
     columns = (
         Column("third"),
         Column("layers"),

@@ -11,7 +11,7 @@ from headcount.core.study_result import Column, StudyResult, Table, interval_col
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.studies._parts import Part, choose_part, layer_of_address
-from headcount.studies._role_labels import build_labels_part, build_role_table, choose_roles, reads_bias
+from headcount.studies._role_labels import build_labels_part, build_role_table, choose_roles_to_draw, is_judged_by_bias
 
 if TYPE_CHECKING:
     from headcount.core.heads import Head
@@ -50,14 +50,14 @@ class RoleMap(Study):
         rows = sorted(
             (row for row in table.rows if definition.family_of(row.role)), key=lambda row: order.index(definition.family_of(row.role) or "")
         )
-        roles, heads = build_role_table(rows, definition), _head_table(rows, families, definition)
+        roles, heads = build_role_table(rows, definition), _bias_by_head_and_role_table(rows, families, definition)
         n = int(table.conditions.get("n_examples", 0)) or None
         labels = build_labels_part(roles, heads, definition, table)
         parts = {
-            "bias": Part((roles, heads), (_sieve_bias_figure(rows, n),), _bias_sentence(rows)),
+            "bias": Part((roles, heads), (_sieve_bias_figure(rows, n),), _largest_bias_sentence(rows)),
             "labels": labels,
-            "p-values": _p_part(rows, definition),
-            "map": _map_part(table, families, rows, n),
+            "p-values": _p_values_part(rows, definition),
+            "map": _family_map_part(table, families, rows, n),
         }
         part = choose_part(parts, self.show)
         untested = [f"Not tested: {role}: {reason}." for role, reason in table.untested.items() if ":" not in role]
@@ -82,7 +82,7 @@ def _p_before_correction(row: RoleScore, definition: Definition) -> float:
     return float(row.p_t if is_plain and row.p_t is not None else row.p)
 
 
-def _head_table(rows: Sequence[RoleScore], families: Families, definition: Definition) -> Table:
+def _bias_by_head_and_role_table(rows: Sequence[RoleScore], families: Families, definition: Definition) -> Table:
     columns = (
         Column("head"),
         Column("role"),
@@ -120,11 +120,11 @@ def _head_table(rows: Sequence[RoleScore], families: Families, definition: Defin
     return Table("heads", columns, tuple(cells), "Bias, test and label of every head and role", is_printed=False)
 
 
-def _sieve_bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
+def _sieve_bias_figure(rows: Sequence[RoleScore], n_sentences: int | None) -> HeatMap:
     largest_of_role: dict[str, float] = {}
     for row in rows:
         largest_of_role[row.role] = max(row.bias, largest_of_role.get(row.role, row.bias))
-    roles, note = choose_roles(largest_of_role, "largest bias")
+    roles, note = choose_roles_to_draw(largest_of_role, "largest bias")
     layers = tuple(dict.fromkeys(layer_of_address(row.head) for row in rows))
     largest: dict[tuple[str, str], RoleScore] = {}
     for row in rows:
@@ -138,7 +138,7 @@ def _sieve_bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
         x=Axis("layer"),
         y=Axis("role"),
         table="heads",
-        n=n,
+        n=n_sentences,
         n_unit="sentences",
         note=note,
         rows=roles,
@@ -150,14 +150,14 @@ def _sieve_bias_figure(rows: Sequence[RoleScore], n: int | None) -> HeatMap:
     )
 
 
-def _bias_sentence(rows: Sequence[RoleScore]) -> str:
+def _largest_bias_sentence(rows: Sequence[RoleScore]) -> str:
     if not rows:
         return "No role of the definition could be tested on this text."
     top = max(rows, key=lambda row: row.normalised)
     return f"Nearest to its largest possible bias is {top.head} with {top.role}: {top.bias:.2f} of at most {top.maximum:.2f}."
 
 
-def _p_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
+def _p_values_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
     by_family = {family: [row for row in rows if definition.family_of(row.role) == family] for family in definition.info.families}
     p_values = {
         family: [_p_before_correction(row, definition) for row in of_family] for family, of_family in by_family.items() if of_family
@@ -178,8 +178,8 @@ def _p_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
     table = Table("p-values", columns, tuple(cells), "p-values of all heads and roles, not corrected")
     edges = tuple(number / N_BINS for number in range(N_BINS + 1))
 
-    def count(values: Sequence[float]) -> tuple[float, ...]:
-        bins = [min(N_BINS - 1, int(p * N_BINS)) for p in values]
+    def count_per_bin(p_values_of_family: Sequence[float]) -> tuple[float, ...]:
+        bins = [min(N_BINS - 1, int(p * N_BINS)) for p in p_values_of_family]
         return tuple(float(bins.count(number)) for number in range(N_BINS))
 
     figure = Histogram(
@@ -191,18 +191,21 @@ def _p_part(rows: Sequence[RoleScore], definition: Definition) -> Part:
         n=len(everything),
         n_unit="tests",
         edges=edges,
-        groups=tuple(Counts(family, count(values)) for family, values in p_values.items()),
+        groups=tuple(Counts(family, count_per_bin(values)) for family, values in p_values.items()),
     )
     share = cells[-1][-1]
     sentence = "No role was tested." if share is None else f"{share:.0%} of {len(everything)} p-values are within {NEAR} of 0 or 1."
     return Part((table,), (figure,), sentence)
 
 
-def _map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n: int | None) -> Part:
-    labels, definition = table.labels(), Definition.parse(table.definition)
-    is_of_bias = reads_bias(rows, definition)
+def _family_map_part(role_table: RoleTable, families: Families, rows: Sequence[RoleScore], n_sentences: int | None) -> Part:
+    labels, definition = role_table.labels(), Definition.parse(role_table.definition)
+    is_of_bias = is_judged_by_bias(rows, definition)
     rows_of = {family: [row for row in rows if definition.family_of(row.role) == family] for family in families.members}
-    nearness = {family: _nearness_by_head(of_family) if is_of_bias else _keys_by_head(of_family) for family, of_family in rows_of.items()}
+    nearness = {
+        family: _largest_normalised_bias_by_head(of_family) if is_of_bias else _largest_accuracy_by_head(of_family)
+        for family, of_family in rows_of.items()
+    }
     value = "nearness" if is_of_bias else "strongest keys"
     columns = (
         Column("head"),
@@ -213,12 +216,16 @@ def _map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n
         *(Column(f"{value}, {family}", format=".3f") for family in nearness),
     )
     cells = []
-    for head in table.heads:
+    for head in role_table.heads:
         names = [family for family, members in families.members.items() if head in members]
         numbers = [of_family.get(head) for of_family in nearness.values()]
         cells.append((str(head), layer_of_address(head), ", ".join(names), len(names), ", ".join(labels[head]), *numbers))
-    counts = {head: families.count_families_of(head) for head in table.heads}
-    figures = [_head_map("map", "Number of families that each head belongs to", Axis("families", is_count=True), table, counts, n)]
+    counts = {head: families.count_families_of(head) for head in role_table.heads}
+    figures = [
+        _heat_map_of_heads(
+            "map", "Number of families that each head belongs to", Axis("families", is_count=True), role_table, counts, n_sentences
+        )
+    ]
     axis = Axis("nearness") if is_of_bias else Axis("share of tokens", is_share=True)
     for family, members in families.members.items():
         title = (
@@ -226,13 +233,15 @@ def _map_part(table: RoleTable, families: Families, rows: Sequence[RoleScore], n
             if is_of_bias
             else f"Largest share of tokens whose strongest key shows a {family} role, by head"
         )
-        figures.append(_head_map(f"map-{family.replace(' ', '-')}", title, axis, table, nearness[family], n, members))
+        figures.append(
+            _heat_map_of_heads(f"map-{family.replace(' ', '-')}", title, axis, role_table, nearness[family], n_sentences, members)
+        )
     sizes = ", ".join(f"{family} {len(members)}" for family, members in families.members.items())
     map_table = Table("map", columns, tuple(cells), "Families and roles of every head", is_printed=False)
-    return Part((map_table,), tuple(figures), f"Heads by family: {sizes}, of {len(table.heads)}.")
+    return Part((map_table,), tuple(figures), f"Heads by family: {sizes}, of {len(role_table.heads)}.")
 
 
-def _nearness_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
+def _largest_normalised_bias_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
     """Returns how near each head comes to the maximum of a role, for the roles that can be labels, or else for all."""
     nearness: dict[Head, float] = {}
     for row in [row for row in rows if not row.note] or rows:
@@ -240,7 +249,7 @@ def _nearness_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
     return nearness
 
 
-def _keys_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
+def _largest_accuracy_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
     """Returns the largest share of tokens whose strongest key shows a role, for the roles that can be labels, or else for all."""
     shares: dict[Head, float] = {}
     for row in [row for row in rows if not row.note] or rows:
@@ -248,36 +257,36 @@ def _keys_by_head(rows: Sequence[RoleScore]) -> dict[Head, float]:
     return shares
 
 
-def _head_map(
-    name: str,
+def _heat_map_of_heads(
+    figure_name: str,
     title: str,
-    value: Axis,
-    table: RoleTable,
+    value_axis: Axis,
+    role_table: RoleTable,
     values: dict[Head, float] | dict[Head, int],
-    n: int | None,
-    members: frozenset[Head] = frozenset(),
+    n_sentences: int | None,
+    marked_heads: frozenset[Head] = frozenset(),
 ) -> HeatMap:
-    layers = tuple(dict.fromkeys(layer_of_address(head) for head in table.heads))
-    by_layer = {layer: [head for head in table.heads if layer_of_address(head) == layer] for layer in layers}
+    layers = tuple(dict.fromkeys(layer_of_address(head) for head in role_table.heads))
+    by_layer = {layer: [head for head in role_table.heads if layer_of_address(head) == layer] for layer in layers}
     n_columns = max(map(len, by_layer.values()))
 
-    def row_of(layer: str) -> list[Head | None]:
+    def padded_heads_of(layer: str) -> list[Head | None]:
         heads = by_layer[layer]
         return [heads[number] if number < len(heads) else None for number in range(n_columns)]
 
-    grid = [row_of(layer) for layer in layers]
+    grid = [padded_heads_of(layer) for layer in layers]
     return HeatMap(
-        name=name,
+        name=figure_name,
         title=title,
         x=Axis("head"),
         y=Axis("layer"),
         table="map",
-        n=n,
+        n=n_sentences,
         n_unit="sentences",
         rows=layers,
         columns=tuple(str(number) for number in range(n_columns)),
         values=tuple(tuple(None if head is None or head not in values else float(values[head]) for head in heads) for heads in grid),
-        value=value,
-        marks=tuple(tuple(head in members for head in heads) for heads in grid) if members else (),
-        mark_label="has a role of the family" if members else "",
+        value=value_axis,
+        marks=tuple(tuple(head in marked_heads for head in heads) for heads in grid) if marked_heads else (),
+        mark_label="has a role of the family" if marked_heads else "",
     )

@@ -11,7 +11,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo, parse_name_value_pairs
-from headcount.studies._rows import count_directions, dense_sentence, loss_and_metric
+from headcount.studies._rows import dense_scores_to_dict, dense_sentence, describe_better_and_worse
 
 if TYPE_CHECKING:
     from headcount.studies._measure.role_pruning import RoleLevel
@@ -51,7 +51,7 @@ class RolePruning(Study):
             raise OptionError(f"the names of roles and groups must differ; got {', '.join(names)}")
 
     @property
-    def roles_by_name(self) -> dict[str, tuple[str, ...]]:
+    def roles_by_role_or_group(self) -> dict[str, tuple[str, ...]]:
         """The roles of every role and group, by its name."""
         groups = {name: tuple(filter(None, text.split(","))) for name, text in parse_name_value_pairs(self.groups, "groups").items()}
         return {role: (role,) for role in dict.fromkeys(self.role)} | groups
@@ -72,21 +72,21 @@ class RolePruning(Study):
         metric = dense.metric or "loss"
         return StudyResult(
             study=str(self),
-            tables=(_table(rows, metric),),
-            sentence=_summary_sentence(rows, is_rising=dense.value is not None and dense.higher_is_better),
+            tables=(_role_level_table(rows, metric),),
+            sentence=_summary_sentence(rows, higher_is_better=dense.value is not None and dense.higher_is_better),
             notes=(dense_sentence(dense), *measured.left_out),
             figures=(_change_by_kept_heads_figure(rows, metric, dense.n_examples, len(context.loaded.heads)),),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "dense": loss_and_metric(dense),
+                "dense": dense_scores_to_dict(dense),
                 "heads": {role: list(map(str, heads)) for role, heads in measured.heads_by_role.items()},
                 "rows": [row.to_dict() for row in rows],
             },
         )
 
 
-def _table(rows: Sequence[RoleLevel], metric: str) -> Table:
+def _role_level_table(rows: Sequence[RoleLevel], metric: str) -> Table:
     controls = {"dense": "against the dense model", "random": "against random", "spare": "pruned against spared"}
     columns = (
         Column("heads"),
@@ -99,7 +99,7 @@ def _table(rows: Sequence[RoleLevel], metric: str) -> Table:
         *interval_columns(controls["spare"], "+.3g", metric),
     )
 
-    def change(row: RoleLevel, control: str) -> Sequence[float | None]:
+    def change_with_interval(row: RoleLevel, control: str) -> Sequence[float | None]:
         return row.against[control].score.interval if control in row.against else (None, None, None)
 
     cells = [
@@ -108,10 +108,10 @@ def _table(rows: Sequence[RoleLevel], metric: str) -> Table:
             row.choice.role or "random",
             {"prune": "first", "spare": "last", "random": ""}[row.choice.variant],
             row.loss if row.value is None else row.value,
-            *change(row, "dense"),
-            *change(row, "random"),
+            *change_with_interval(row, "dense"),
+            *change_with_interval(row, "random"),
             row.q,
-            *change(row, "spare"),
+            *change_with_interval(row, "spare"),
         )
         for row in sorted(rows, key=lambda row: (-row.choice.keep, row.choice.role, row.choice.variant))
     ]
@@ -138,10 +138,10 @@ def _change_by_kept_heads_figure(rows: Sequence[RoleLevel], metric: str, n_examp
     )
 
 
-def _summary_sentence(rows: Sequence[RoleLevel], *, is_rising: bool) -> str:
+def _summary_sentence(rows: Sequence[RoleLevel], *, higher_is_better: bool) -> str:
     parts = []
     for variant, words in (("prune", "pruning the heads of a role first"), ("spare", "sparing them longest")):
         own = [row for row in rows if row.choice.variant == variant]
         tests = [(row.against["random"].score.difference if "random" in row.against else None, row.q) for row in own]
-        parts.append(f"{words} {count_directions(tests, is_rising=is_rising)}")
+        parts.append(f"{words} {describe_better_and_worse(tests, higher_is_better=higher_is_better)}")
     return f"Against random heads: {'; '.join(parts)} (q ≤ {SIGNIFICANT})."

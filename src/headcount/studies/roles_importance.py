@@ -51,18 +51,18 @@ class RolesImportance(Study):
         )
         return StudyResult(
             study=str(self),
-            tables=(_table(rows), _head_table(table, scores)),
+            tables=(_rank_difference_table(rows), _roles_and_scores_by_head_table(table, scores)),
             sentence=_summary_sentence(rows),
             notes=(
                 "Rank 1 is the head to keep first: a negative difference means that heads with the role matter more.",
                 _measure.role_tables.describe_tested_sentences(table),
             ),
-            figures=(_scores_by_family_figure(table, scores), *([_rank_figure(rows)] if rows else [])),
+            figures=(_scores_by_family_figure(table, scores), *([_rank_difference_figure(rows)] if rows else [])),
             measurements={"model": context.model_name, "task": context.task.name, "rows": [asdict(row) for row in rows]},
         )
 
 
-def _table(rows: Sequence[RoleRow]) -> Table:
+def _rank_difference_table(rows: Sequence[RoleRow]) -> Table:
     columns = (
         Column("score"),
         Column("role"),
@@ -76,26 +76,26 @@ def _table(rows: Sequence[RoleRow]) -> Table:
     return Table("rows", columns, tuple(tuple(getattr(row, name) for name in names) for row in rows))
 
 
-def _head_table(table: RoleTable, scores: Mapping[str, Scores]) -> Table:
+def _roles_and_scores_by_head_table(table: RoleTable, scores: Mapping[str, Scores]) -> Table:
     labels = table.labels()
     columns = (Column("head"), Column("family"), Column("roles"), *(Column(method, format=".4g") for method in scores))
     rows = []
     for index, head in enumerate(table.heads):
         values = [of_method.values[index] for of_method in scores.values()]
-        rows.append((str(head), _family_label(table, labels[head]), ", ".join(labels[head]), *values))
+        rows.append((str(head), _family_label_of_head(table, labels[head]), ", ".join(labels[head]), *values))
     return Table("heads", columns, tuple(rows), "Roles and scores of every head", is_printed=False)
 
 
-def _family_label(table: RoleTable, roles: Sequence[str]) -> str:
+def _family_label_of_head(role_table: RoleTable, roles_of_head: Sequence[str]) -> str:
     """Returns the family of a head with these roles by the definition of the table, `several` or `no role`."""
-    families = Definition.parse(table.definition).families_of(roles)
+    families = Definition.parse(role_table.definition).families_of(roles_of_head)
     return families[0] if len(families) == 1 else "several" if families else "no role"
 
 
 def _scores_by_family_figure(table: RoleTable, scores: Mapping[str, Scores]) -> ScatterFigure | Histogram:
     """Returns every head by its first two scores, coloured by the family of its roles; a histogram if there is one score."""
     labels = table.labels()
-    family_of = [_family_label(table, labels[head]) for head in table.heads]
+    family_of = [_family_label_of_head(table, labels[head]) for head in table.heads]
     families = sorted(set(family_of), key=lambda family: (family == "no role", family == "several", family))
     members = {family: [index for index, of_head in enumerate(family_of) if of_head == family] for family in families}
     first, *further = scores.values()
@@ -125,7 +125,7 @@ def _scores_by_family_figure(table: RoleTable, scores: Mapping[str, Scores]) -> 
     return ScatterFigure(title=title, x=Axis(second.label), y=Axis(first.label), groups=points, **about_heads)
 
 
-def _rank_figure(rows: Sequence[RoleRow]) -> BarFigure:
+def _rank_difference_figure(rows: Sequence[RoleRow]) -> BarFigure:
     roles, row_of = tuple(dict.fromkeys(row.role for row in rows)), {(row.method, row.role): row for row in rows}
     bars = []
     for method in dict.fromkeys(row.method for row in rows):

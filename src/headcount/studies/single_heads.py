@@ -46,11 +46,13 @@ class SingleHeads(Study):
         notes = [dense_sentence(dense)]
         if task.metric is not None and task.metric.generates:
             notes.append(f"{metric} is that of generated text: {len(rows) + 1} times {dense.n_examples} texts were generated.")
-        heads = _head_table(rows, metric, is_printed=self.show != "histogram")
+        heads = _change_by_head_table(rows, metric, is_printed=self.show != "histogram")
         parts = {
-            "histogram": Part((heads,), (_histogram(rows, dense, metric),), _score_sentence(rows, dense, metric)),
+            "histogram": Part((heads,), (_score_histogram(rows, dense, metric),), _score_range_sentence(rows, dense, metric)),
             "heads": Part(
-                (_matrix_table(rows, metric), heads), tuple(_difference_maps(rows, dense, metric)), _summary_sentence(rows, dense, metric)
+                (_change_by_layer_and_index_table(rows, metric), heads),
+                tuple(_change_heat_maps(rows, dense, metric)),
+                _summary_sentence(rows, dense, metric),
             ),
         }
         part = choose_part(parts, self.show)
@@ -70,7 +72,7 @@ class SingleHeads(Study):
         )
 
 
-def _head_table(rows: Sequence[HeadRow], metric: str, *, is_printed: bool) -> Table:
+def _change_by_head_table(rows: Sequence[HeadRow], metric: str, *, is_printed: bool) -> Table:
     columns = (
         Column("head"),
         Column("kind"),
@@ -108,7 +110,7 @@ def _rows_by_block(rows: Sequence[HeadRow]) -> dict[str, dict[int, HeadRow]]:
     return blocks
 
 
-def _matrix_table(rows: Sequence[HeadRow], metric: str) -> Table:
+def _change_by_layer_and_index_table(rows: Sequence[HeadRow], metric: str) -> Table:
     indices = sorted({row.index for row in rows})
     columns = (Column("layer"), *(Column(f"H{index}", format="+.2g") for index in indices), Column(f"q ≤ {SIGNIFICANT}"))
     cells: list[tuple[Cell, ...]] = []
@@ -124,7 +126,7 @@ def _matrix_table(rows: Sequence[HeadRow], metric: str) -> Table:
     )
 
 
-def _histogram(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> Histogram:
+def _score_histogram(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> Histogram:
     scores = [row.score for row in rows]
     low, high = min([*scores, dense.score]), max([*scores, dense.score])
     width = (high - low) / BINS or max(abs(high), 1.0) * 1e-3
@@ -144,7 +146,7 @@ def _histogram(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> Histo
     )
 
 
-def _difference_maps(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> list[HeatMap]:
+def _change_heat_maps(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> list[HeatMap]:
     kinds = list(dict.fromkeys(row.kind for row in rows))
     maps = []
     for kind in kinds:
@@ -172,7 +174,7 @@ def _difference_maps(rows: Sequence[HeadRow], dense: Evaluation, metric: str) ->
     return maps
 
 
-def _score_sentence(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> str:
+def _score_range_sentence(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> str:
     scores = [row.score for row in rows]
     n_lower = sum(score < dense.score for score in scores)
     return (

@@ -39,11 +39,11 @@ class Speed(Study):
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every size and batch size."""
         rows = _measure.speed.measure_speed(self, context)
-        by_batch = _figure_by_batch(rows)
-        by_size = [_figure_by_size(rows)] if len({row.n_kept for row in rows}) > 1 else []
+        by_batch = _speedup_by_batch_size_figure(rows)
+        by_size = [_speedup_by_share_removed_figure(rows)] if len({row.n_kept for row in rows}) > 1 else []
         return StudyResult(
             study=str(self),
-            tables=(_table(rows),),
+            tables=(_speed_table(rows),),
             sentence=_summary_sentence(rows),
             notes=(
                 f"Measured on {rows[0].device} with {rows[0].length} tokens in {rows[0].n_rounds} rounds; other machines give other times.",
@@ -53,7 +53,7 @@ class Speed(Study):
         )
 
 
-def _table(rows: Sequence[SpeedRow]) -> Table:
+def _speed_table(rows: Sequence[SpeedRow]) -> Table:
     columns = (
         Column("heads"),
         Column("removed", format=".0%"),
@@ -86,12 +86,12 @@ def _table(rows: Sequence[SpeedRow]) -> Table:
     return Table("speed", columns, cells, "Median latency of one pass, and speed-up: t interval of the log-ratios of the rounds")
 
 
-def _figure_by_batch(rows: Sequence[SpeedRow]) -> LineFigure:
+def _speedup_by_batch_size_figure(rows: Sequence[SpeedRow]) -> LineFigure:
     lines = []
     for n_kept in dict.fromkeys(row.n_kept for row in rows):
         points = sorted((row for row in rows if row.n_kept == n_kept), key=lambda row: row.batch)
         positions = tuple(float(number) for number in range(len(points)))
-        lines.append(_curve_line(f"{n_kept} heads stay", positions, points))
+        lines.append(_speedup_line(f"{n_kept} heads stay", positions, points))
     batches = sorted({row.batch for row in rows})
     return LineFigure(
         name="batches",
@@ -106,11 +106,11 @@ def _figure_by_batch(rows: Sequence[SpeedRow]) -> LineFigure:
     )
 
 
-def _figure_by_size(rows: Sequence[SpeedRow]) -> LineFigure:
+def _speedup_by_share_removed_figure(rows: Sequence[SpeedRow]) -> LineFigure:
     lines = []
     for batch in dict.fromkeys(row.batch for row in rows):
         points = sorted((row for row in rows if row.batch == batch), key=lambda row: row.share_removed)
-        lines.append(_curve_line(f"batch {batch}", tuple(row.share_removed for row in points), points))
+        lines.append(_speedup_line(f"batch {batch}", tuple(row.share_removed for row in points), points))
     return LineFigure(
         name="sizes",
         title="Speed-up of the cut model by the share of heads removed",
@@ -124,7 +124,7 @@ def _figure_by_size(rows: Sequence[SpeedRow]) -> LineFigure:
     )
 
 
-def _curve_line(label: str, x: tuple[float, ...], points: Sequence[SpeedRow]) -> Line:
+def _speedup_line(label: str, x: tuple[float, ...], points: Sequence[SpeedRow]) -> Line:
     low, high = tuple(row.low for row in points), tuple(row.high for row in points)
     return Line(label, x, tuple(row.speedup for row in points), low, high)
 

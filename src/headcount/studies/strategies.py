@@ -9,7 +9,13 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import controlled_cells, controlled_columns, count_directions, dense_sentence, difference_cells
+from headcount.studies._rows import (
+    controlled_cells,
+    controlled_columns,
+    dense_sentence,
+    describe_better_and_worse,
+    difference_with_interval,
+)
 
 if TYPE_CHECKING:
     from headcount.studies._measure.strategies import StrategyPair, StrategyResult, StrategyRow
@@ -63,11 +69,12 @@ class Strategies(Study):
         """Returns a row for every strategy, kind of attention and number of heads, and one for every pair of strategies."""
         measured = _measure.strategies.measure_strategies(self, context)
         metric = measured.dense.metric or "loss"
+        condition = " after the same training, mean over seeds" if measured.is_dense_trained else " as it is"
         return StudyResult(
             study=str(self),
-            tables=(_table(measured.rows, metric), *([_pair_table(measured.pairs, metric)] if measured.pairs else [])),
+            tables=(_strategy_table(measured.rows, metric), *([_strategy_pair_table(measured.pairs, metric)] if measured.pairs else [])),
             sentence=_summary_sentence(measured),
-            notes=_notes(measured),
+            notes=(dense_sentence(measured.dense, condition), *([ONE_KIND] if measured.has_one_kind else [])),
             figures=tuple(
                 _change_by_share_removed_figure(measured, kind, metric) for kind in dict.fromkeys(row.kind for row in measured.rows)
             ),
@@ -81,12 +88,7 @@ class Strategies(Study):
         )
 
 
-def _notes(measured: StrategyResult) -> tuple[str, ...]:
-    training = " after the same training, mean over seeds" if measured.is_dense_trained else " as it is"
-    return (dense_sentence(measured.dense, training), *([ONE_KIND] if measured.has_one_kind else []))
-
-
-def _table(rows: Sequence[StrategyRow], metric: str) -> Table:
+def _strategy_table(rows: Sequence[StrategyRow], metric: str) -> Table:
     columns = (
         Column("strategy"),
         Column("attention"),
@@ -99,7 +101,7 @@ def _table(rows: Sequence[StrategyRow], metric: str) -> Table:
     return Table("strategies", columns, cells, title)
 
 
-def _pair_table(pairs: Sequence[StrategyPair], metric: str) -> Table:
+def _strategy_pair_table(pairs: Sequence[StrategyPair], metric: str) -> Table:
     columns = (
         Column("attention"),
         Column("heads"),
@@ -109,7 +111,9 @@ def _pair_table(pairs: Sequence[StrategyPair], metric: str) -> Table:
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    cells = tuple((pair.kind, pair.n_kept, pair.strategy, pair.other, *difference_cells(pair.change), pair.p, pair.q) for pair in pairs)
+    cells = tuple(
+        (pair.kind, pair.n_kept, pair.strategy, pair.other, *difference_with_interval(pair.change), pair.p, pair.q) for pair in pairs
+    )
     return Table("pairs", columns, cells, f"Difference of {metric} between strategies at the same number of heads, on the same examples")
 
 
@@ -139,8 +143,8 @@ def _summary_sentence(measured: StrategyResult) -> str:
     tested = [row for row in measured.rows if row.q is not None]
     if not tested:
         return "Random heads alone were removed, so that no strategy is compared with them."
-    is_rising, parts = measured.dense.value is not None and measured.dense.higher_is_better, []
+    higher_is_better, parts = measured.dense.value is not None and measured.dense.higher_is_better, []
     for strategy in dict.fromkeys(row.strategy for row in tested):
         tests = [(row.against_random.difference if row.against_random else None, row.q) for row in tested if row.strategy == strategy]
-        parts.append(f"{strategy} {count_directions(tests, is_rising=is_rising)}")
+        parts.append(f"{strategy} {describe_better_and_worse(tests, higher_is_better=higher_is_better)}")
     return f"Against random heads: {'; '.join(parts)} (q ≤ {SIGNIFICANT})."

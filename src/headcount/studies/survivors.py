@@ -49,13 +49,25 @@ class Survivors(Study):
         counts = f"{len(shown_levels)} of {len(levels)} tests of method × level × role are shown"
         notes = [f"{counts}." if self.all else f"{counts}: any role, and q ≤ {SIGNIFICANT}; all=true shows the rest."]
         if trained:
-            notes.append(_note_trained(trained, self.dense_roles))
+            notes.append(_trained_methods_note(trained, self.dense_roles))
+        family_columns = Column("method"), Column("heads"), Column("seeds"), Column("family"), Column("survivors", format=".1f")
+        family_cells = tuple(astuple(row) for row in families)
         return StudyResult(
             study=str(self),
-            tables=(_survival_table(shown_survival), _level_table(shown_levels), _family_table(families)),
+            tables=(
+                _survival_by_role_table(shown_survival),
+                _survivors_by_level_and_role_table(shown_levels),
+                Table(
+                    "families",
+                    family_columns,
+                    family_cells,
+                    "Heads that stay by the family of their roles, mean over seeds",
+                    is_printed=False,
+                ),
+            ),
             sentence=_summary_sentence(survival),
             notes=tuple(notes),
-            figures=(*_family_figures(families, len(table.heads)), *_share_figures(levels)),
+            figures=(*_survivors_by_family_figures(families, len(table.heads)), *_share_with_role_figures(levels)),
             measurements={
                 "run": str(run.folder),
                 "model": record.model.name,
@@ -68,9 +80,9 @@ class Survivors(Study):
         )
 
 
-def _note_trained(names: Sequence[str], are_judged: bool) -> str:
+def _trained_methods_note(method_names: Sequence[str], are_judged: bool) -> str:
     """Returns the sentence about methods that trained the weights before they cut."""
-    methods = ", ".join(names)
+    methods = ", ".join(method_names)
     if are_judged:
         return f"{methods} trained the weights before cutting; their rows use the roles that heads had in the dense model before that."
     return (
@@ -79,7 +91,7 @@ def _note_trained(names: Sequence[str], are_judged: bool) -> str:
     )
 
 
-def _survival_table(rows: Sequence[Survival]) -> Table:
+def _survival_by_role_table(rows: Sequence[Survival]) -> Table:
     columns = (
         Column("method"),
         Column("role"),
@@ -95,7 +107,7 @@ def _survival_table(rows: Sequence[Survival]) -> Table:
     return Table("survival", columns, cells, "Share of all levels that heads survive, with and without a role")
 
 
-def _level_table(rows: Sequence[Level]) -> Table:
+def _survivors_by_level_and_role_table(rows: Sequence[Level]) -> Table:
     columns = (
         Column("method"),
         Column("heads"),
@@ -113,13 +125,7 @@ def _level_table(rows: Sequence[Level]) -> Table:
     return Table("levels", columns, cells, "Share of the survivors that have a role, by level")
 
 
-def _family_table(families: Sequence[FamilySurvivors]) -> Table:
-    columns = (Column("method"), Column("heads"), Column("seeds"), Column("family"), Column("survivors", format=".1f"))
-    title = "Heads that stay by the family of their roles, mean over seeds"
-    return Table("families", columns, tuple(astuple(row) for row in families), title, is_printed=False)
-
-
-def _family_figures(families: Sequence[FamilySurvivors], n_heads: int) -> list[BarFigure]:
+def _survivors_by_family_figures(families: Sequence[FamilySurvivors], n_heads: int) -> list[BarFigure]:
     """Returns, by method, the heads that stay at every level, stacked by the family of their roles."""
     figures = []
     names = sorted({row.family for row in families}, key=lambda family: (family == "no role", family == "several", family))
@@ -143,7 +149,7 @@ def _family_figures(families: Sequence[FamilySurvivors], n_heads: int) -> list[B
     return figures
 
 
-def _share_figures(levels: Sequence[Level]) -> list[LineFigure]:
+def _share_with_role_figures(levels: Sequence[Level]) -> list[LineFigure]:
     """Returns the share of the heads that stay with a role, by method and level; none if all heads have a role, or none has."""
     rows = [row for row in levels if row.role == ANY_ROLE]
     if not rows:

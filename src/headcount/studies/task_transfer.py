@@ -49,7 +49,7 @@ class TaskTransfer(Study):
         tasks, rows = _measure.task_transfer.compare_tasks(self, context)
         return StudyResult(
             study=str(self),
-            tables=(_table(rows), _head_table(tasks)),
+            tables=(_task_correlation_table(rows), _changes_by_task_and_head_table(tasks)),
             sentence=_summary_sentence(rows),
             notes=tuple(f"{row.other}, {row.quantity}: {row.reason}." for row in rows if row.reason),
             figures=tuple(
@@ -62,7 +62,7 @@ class TaskTransfer(Study):
         )
 
 
-def _table(rows: Sequence[TransferRow]) -> Table:
+def _task_correlation_table(rows: Sequence[TransferRow]) -> Table:
     columns = (
         Column("task"),
         Column("other task"),
@@ -84,7 +84,7 @@ def _table(rows: Sequence[TransferRow]) -> Table:
     return Table("correlations", columns, tuple(cells), "Correlation over heads of the changes on two tasks; intervals over examples")
 
 
-def _head_table(tasks: Sequence[Changes]) -> Table:
+def _changes_by_task_and_head_table(tasks: Sequence[Changes]) -> Table:
     columns = (
         Column("task"),
         Column("head"),
@@ -100,7 +100,7 @@ def _head_table(tasks: Sequence[Changes]) -> Table:
     return Table("heads", columns, tuple(cells), "Change without each head alone, on every task", is_printed=False)
 
 
-def _two_task_scatter(first: Changes, other: Changes, row: TransferRow, number: int) -> ScatterFigure:
+def _two_task_scatter(first: Changes, other: Changes, row: TransferRow, figure_number: int) -> ScatterFigure:
     is_loss = row.quantity == "loss"
     x, y = (changes.rises if is_loss else changes.metric_changes for changes in (first, other))
     labels = [f"{'rise of the loss' if is_loss else f'change of {changes.metric}'} on {changes.task}" for changes in (first, other)]
@@ -109,7 +109,7 @@ def _two_task_scatter(first: Changes, other: Changes, row: TransferRow, number: 
     if row.pearson is not None:
         note = f"Pearson r {format_interval(row.pearson.value, row.pearson.low, row.pearson.high, '.2f')}, 95 % over examples"
     return ScatterFigure(
-        name=f"{row.quantity} {number}",
+        name=f"{row.quantity} {figure_number}",
         title=f"{'Rise of the loss' if is_loss else 'Change of the metric'} without each head, on two tasks",
         x=Axis(labels[0]),
         y=Axis(labels[1]),

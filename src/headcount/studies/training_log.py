@@ -40,30 +40,26 @@ class TrainingLog(Study):
         training = _measure.training_log.train_and_read_log(self, context)
         heads = tuple(map(str, context.loaded.heads))
         columns = [column for column in FIGURES if any(column in step.numbers for step in training.steps)]
-        log = _log_table(training, columns)
+        log = _training_log_table(training, columns)
         numbers = [draw_column([training], column, name=FIGURES[column], table=log.name) for column in columns]
+        gate_columns = Column("step"), Column("head"), Column("gate", format=".4f")
+        gates = tuple((step.step, head, gate) for step in training.steps for head, gate in zip(heads, step.gates, strict=True))
         return StudyResult(
             study=str(self),
-            tables=(log, _gate_table(training, heads)),
+            tables=(log, Table("gates", gate_columns, gates, "The gate of every head at every entry of the log", is_printed=False)),
             sentence=_summary_sentence(training, len(heads)),
             figures=(draw_gates(training, heads), *(figure for figure in numbers if figure is not None)),
             measurements={"model": context.model_name, "method": self.method, "rows": log.records()},
         )
 
 
-def _log_table(training: LoggedTraining, numbers: Sequence[str]) -> Table:
-    columns = (Column("step"), Column("sum of gates", format=".4g"), *(Column(FIGURES[name], format=".4g") for name in numbers))
+def _training_log_table(training: LoggedTraining, quantity_names: Sequence[str]) -> Table:
+    columns = (Column("step"), Column("sum of gates", format=".4g"), *(Column(FIGURES[name], format=".4g") for name in quantity_names))
     cells = []
     for step in training.steps:
-        values = (None if name not in step.numbers else scale_for_figure(name, step.numbers[name]) for name in numbers)
+        values = (None if name not in step.numbers else scale_for_figure(name, step.numbers[name]) for name in quantity_names)
         cells.append((step.step, sum(step.gates), *values))
     return Table("log", columns, tuple(cells), f"The log of the training: {training.label}, {training.n_kept} heads stay")
-
-
-def _gate_table(training: LoggedTraining, heads: Sequence[str]) -> Table:
-    columns = (Column("step"), Column("head"), Column("gate", format=".4f"))
-    cells = tuple((step.step, head, gate) for step in training.steps for head, gate in zip(heads, step.gates, strict=True))
-    return Table("gates", columns, cells, "The gate of every head at every entry of the log", is_printed=False)
 
 
 def _summary_sentence(training: LoggedTraining, n_heads: int) -> str:

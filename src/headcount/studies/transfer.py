@@ -39,7 +39,7 @@ class Transfer(Study):
         ]
         return StudyResult(
             study=str(self),
-            tables=(_table(pairs), _head_table(by_method)),
+            tables=(_run_pair_table(pairs), _scores_by_run_and_head_table(by_method)),
             sentence=_summary_sentence(pairs),
             notes=tuple(notes),
             measurements={"pairs": [asdict(pair) for pair in pairs]},
@@ -47,7 +47,7 @@ class Transfer(Study):
         )
 
 
-def _table(pairs: Sequence[ScoreAgreement]) -> Table:
+def _run_pair_table(pairs: Sequence[ScoreAgreement]) -> Table:
     columns = (
         Column("method"),
         Column("run"),
@@ -71,7 +71,7 @@ def _table(pairs: Sequence[ScoreAgreement]) -> Table:
     return Table("pairs", columns, tuple(rows))
 
 
-def _head_table(by_method: Mapping[str, Mapping[str, Scores]]) -> Table:
+def _scores_by_run_and_head_table(by_method: Mapping[str, Mapping[str, Scores]]) -> Table:
     columns = (Column("method"), Column("run"), Column("head"), Column("score", format=".4g"))
     rows = [
         (method, run, str(head), value)
@@ -82,14 +82,14 @@ def _head_table(by_method: Mapping[str, Mapping[str, Scores]]) -> Table:
     return Table("heads", columns, tuple(rows), "Scores of every head in every run", is_printed=False)
 
 
-def _two_run_scatter(number: int, pair: ScoreAgreement, by_run: Mapping[str, Scores]) -> ScatterFigure:
+def _two_run_scatter(figure_number: int, pair: ScoreAgreement, by_run: Mapping[str, Scores]) -> ScatterFigure:
     a, b = by_run[pair.a], by_run[pair.b]
     values_of_b = dict(zip(b.heads, b.values, strict=True))
     points = Points("heads", tuple(a.values), tuple(values_of_b[head] for head in a.heads), tuple(map(str, a.heads)))
     estimates = {"Pearson": pair.pearson, "Spearman": pair.spearman}
     texts = [f"{name} {format_interval(estimate.value, estimate.low, estimate.high, '.2f')}" for name, estimate in estimates.items()]
     return ScatterFigure(
-        name=f"pair {number}",
+        name=f"pair {figure_number}",
         title=f"Scores of every head in two runs by {pair.method}",
         x=Axis(pair.a),
         y=Axis(pair.b),

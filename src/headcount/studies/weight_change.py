@@ -39,7 +39,7 @@ class WeightChange(Study):
         layers, trends = _measure.weight_change.measure_weight_changes(context, self.name, self.tuned)
         return StudyResult(
             study=str(self),
-            tables=(_layer_table(layers), _trend_table(trends)),
+            tables=(_change_by_part_and_layer_table(layers), _depth_trend_table(trends)),
             sentence=_summary_sentence(layers, trends),
             figures=(_weight_change_by_layer_figure(layers),),
             measurements={
@@ -51,12 +51,12 @@ class WeightChange(Study):
         )
 
 
-def _layer_table(rows: Sequence[LayerPartChange]) -> Table:
+def _change_by_part_and_layer_table(rows: Sequence[LayerPartChange]) -> Table:
     columns = (Column("part"), Column("layer"), Column("heads"), *interval_columns("relative change", ".4g"))
     return Table("layers", columns, tuple(astuple(row) for row in rows), "Mean of ‖ΔW‖/‖W‖ over the heads of a layer, with its t interval")
 
 
-def _trend_table(rows: Sequence[DepthTrend]) -> Table:
+def _depth_trend_table(rows: Sequence[DepthTrend]) -> Table:
     columns = (Column("part"), Column("stack"), Column("heads"), Column("rank correlation", format="+.2f"), Column("p", format=".2g"))
     return Table(
         "trends", columns, tuple(astuple(row) for row in rows), "Rank correlation of a head's change with its layer; p by permutation"

@@ -78,7 +78,7 @@ def public_calls_on(model: nn.Module, heads: HeadMap, batch: Batch, plan: Plan |
     """By name, the public calls that run or read a model; `plan` is None for models that cannot be cut."""
     task = probe_task(batch)
 
-    def run_masked(intervention: Replacement) -> None:
+    def run_with_first_head_masked(intervention: Replacement) -> None:
         with mask(model, heads[:1], intervention, data=[batch] if intervention == "mean" else None):
             forward_outputs(model, batch)
 
@@ -86,7 +86,7 @@ def public_calls_on(model: nn.Module, heads: HeadMap, batch: Batch, plan: Plan |
         "HeadMap.verify": lambda: heads.verify(model, batch),
         "HeadMap.verify without inputs": lambda: heads.verify(model),
         "HeadGates": lambda: HeadGates(model).__enter__().__exit__(),
-        **{f"mask, {intervention}": partial(run_masked, intervention) for intervention in get_args(Replacement)},
+        **{f"mask, {intervention}": partial(run_with_first_head_masked, intervention) for intervention in get_args(Replacement)},
         "observe": lambda: list(observe(model, [batch])),
         "score by gradient": lambda: score(model, task, "gradient"),
         "score by ablation": lambda: score(model, task, "ablation"),
@@ -104,7 +104,7 @@ def public_calls_on(model: nn.Module, heads: HeadMap, batch: Batch, plan: Plan |
 
 
 @contextmanager
-def _interrupted_at(model: nn.Module, path: str, error: type[BaseException]) -> Iterator[None]:
+def _interrupt_passes_at(model: nn.Module, path: str, error: type[BaseException]) -> Iterator[None]:
     """Raises `error` inside whenever a pass reaches a module."""
 
     def raise_error(*_: Any) -> None:
@@ -134,17 +134,17 @@ def require_calls_change_nothing(model: nn.Module, batch: Batch, plan: Plan | No
             calls = costly_calls_on(model, batch) if costly else public_calls_on(model, heads, batch, plan, folder)
             for name, call in calls.items():
                 with require_unchanged(model, name):
-                    completed += [name] if _succeeds(call) else []
+                    completed += [name] if _call_succeeds(call) else []
                 for error in (RuntimeError, KeyboardInterrupt):
-                    with _interrupted_at(model, last.o.path, error), require_unchanged(model, f"{name}, ended by {error.__name__},"):
-                        _succeeds(call)
+                    with _interrupt_passes_at(model, last.o.path, error), require_unchanged(model, f"{name}, ended by {error.__name__},"):
+                        _call_succeeds(call)
     finally:
         for module, mode in zip(model.modules(), modes, strict=True):
             module.training = mode
     return f"{len(completed)} calls, each also interrupted twice: {', '.join(completed)}"
 
 
-def _succeeds(call: Call) -> bool:
+def _call_succeeds(call: Call) -> bool:
     """Whether a call ends without an error; refusals by name and interruptions are as good, if they change nothing."""
     try:
         with warnings.catch_warnings():

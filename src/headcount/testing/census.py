@@ -116,7 +116,7 @@ class CensusRow:
 
 def examine_model(model: nn.Module, row: CensusRow) -> CensusRow:
     """The row, filled in by proofs on a model in eval mode; public functions are called as a user would, without inputs."""
-    before = dict(_invariant_settings(model))
+    before = dict(_settings_by_path(model))
     heads = row.attempt("found", lambda: HeadMap.of(model))
     if heads is None:
         if "no attention modules" in " ".join(row.notes):
@@ -128,25 +128,25 @@ def examine_model(model: nn.Module, row: CensusRow) -> CensusRow:
         for reason in sorted({f"{refusal.class_name}: {refusal.reason}" for refusal in heads.refused}):
             row.note("found", reason)
     row.attempt("gated", lambda: heads.verify(model))
-    batch = _comparison_batch(model)
+    batch = _batch_with_finite_outputs(model)
     if batch is None:
         row.attempt("cut", lambda: cut(model, random_plan(list(heads.blocks), row.name)))
         row.attempt("unchanged", lambda: _require_unchanged(model, before))
         return row
     subject = Subject(model, heads, batch)
     gate_only = sorted({block.gate_only for block in heads.blocks if block.gate_only})
-    row.attempt("zeroed", lambda: _compare_with_zeroed_attention(subject, gate_only))
+    row.attempt("zeroed", lambda: _require_same_as_zeroed_attention(subject, gate_only))
     for reason in gate_only:
         row.note("cut", f"gate only: {reason}")
     plan = row.attempt("cut", lambda: random_plan(_blocks_that_run(subject), row.name))
-    small = row.attempt("cut", lambda: _cut_and_compare(subject, plan)) if plan is not None else None
+    small = row.attempt("cut", lambda: _cut_and_require_same_outputs(subject, plan)) if plan is not None else None
     row.attempt("unchanged", lambda: _require_unchanged(model, before))
     if plan is not None and small is not None:
         _examine_cut_model(subject, plan, small, row)
     return row
 
 
-def _comparison_batch(model: nn.Module) -> dict[str, Any] | None:
+def _batch_with_finite_outputs(model: nn.Module) -> dict[str, Any] | None:
     """Inputs other than those that `cut` is verified on; None where the dense model gives nothing finite on dummy inputs."""
     try:
         batch = probe_inputs(model, batch=3, seed=7)
@@ -156,22 +156,22 @@ def _comparison_batch(model: nn.Module) -> dict[str, Any] | None:
     return batch if any(bool(output.isfinite().any()) for output in outputs) else None
 
 
-def _compare_with_zeroed_attention(subject: Subject, gate_only: list[str]) -> None:
+def _require_same_as_zeroed_attention(subject: Subject, gate_only_reasons: list[str]) -> None:
     try:
         gate_zero_is_no_attention(subject)
     except LawBroken as error:
-        if gate_only:  # what makes a cut impossible, such as a norm over all heads, also stands between attention and the gate
+        if gate_only_reasons:  # what makes a cut impossible, such as a norm over all heads, also stands between attention and the gate
             raise DoesNotApply(str(error)) from error
         with Float64():
             gate_zero_is_no_attention(subject)
 
 
-def _examine_cut_model(subject: Subject, plan: Plan, small: nn.Module, row: CensusRow) -> None:
-    row.attempt("attentions", lambda: _compare_attentions_without_rounding(subject, plan, small))
+def _examine_cut_model(subject: Subject, plan: Plan, cut_model: nn.Module, row: CensusRow) -> None:
+    row.attempt("attentions", lambda: _require_same_attentions_up_to_rounding(subject, plan, cut_model))
     options = row.attempt("generated", lambda: generation_options(subject))
     if options is not None:
-        row.attempt("generated", lambda: require_same_tokens(subject, plan, small, options))
-    row.attempt("reloaded", lambda: require_equal_reload(small, subject.batch))
+        row.attempt("generated", lambda: require_same_tokens(subject, plan, cut_model, options))
+    row.attempt("reloaded", lambda: require_equal_reload(cut_model, subject.batch))
 
 
 def random_plan(blocks: list[AttentionBlock], seed: str) -> Plan:
@@ -202,7 +202,7 @@ def _blocks_that_run(subject: Subject) -> list[AttentionBlock]:
     return [block for block in subject.heads.blocks if block.path in paths]
 
 
-def _cut_and_compare(subject: Subject, plan: Plan) -> nn.Module:
+def _cut_and_require_same_outputs(subject: Subject, plan: Plan) -> nn.Module:
     try:
         small = cut(subject.model, plan)
     except VerificationError as error:  # a bug, unless it is the rounding of what the model's code does in float32
@@ -222,33 +222,33 @@ def _cut_and_compare(subject: Subject, plan: Plan) -> nn.Module:
     return small
 
 
-def _attention_maps(value: Any, is_map: bool = False) -> Iterator[Tensor]:
+def _find_attention_maps(value: Any, is_under_attentions_key: bool = False) -> Iterator[Tensor]:
     """Every tensor [batch, heads, q, k] under a key that names attentions."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _attention_maps(inner, is_map or "attentions" in name)
+            yield from _find_attention_maps(inner, is_under_attentions_key or "attentions" in name)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _attention_maps(inner, is_map)
-    elif is_map and isinstance(value, Tensor) and value.ndim == 4 and value.is_floating_point():
+            yield from _find_attention_maps(inner, is_under_attentions_key)
+    elif is_under_attentions_key and isinstance(value, Tensor) and value.ndim == 4 and value.is_floating_point():
         yield value
 
 
 def _observe_attentions(model: nn.Module, batch: Batch) -> list[Tensor]:
     with eager(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return list(_attention_maps(model(**batch, output_attentions=True)))
+        return list(_find_attention_maps(model(**batch, output_attentions=True)))
 
 
-def _compare_attentions_without_rounding(subject: Subject, plan: Plan, small: nn.Module) -> None:
+def _require_same_attentions_up_to_rounding(subject: Subject, plan: Plan, cut_model: nn.Module) -> None:
     try:
-        _compare_attentions(subject, plan, small)
+        _require_same_attentions(subject, plan, cut_model)
     except LawBroken:
         with Float64():
-            _compare_attentions(subject, plan, small)
+            _require_same_attentions(subject, plan, cut_model)
 
 
-def _compare_attentions(subject: Subject, plan: Plan, small: nn.Module) -> None:
+def _require_same_attentions(subject: Subject, plan: Plan, cut_model: nn.Module) -> None:
     """Raises LawBroken unless the attention maps of the cut model are those of the kept heads in the gated one."""
     try:
         with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
@@ -256,7 +256,7 @@ def _compare_attentions(subject: Subject, plan: Plan, small: nn.Module) -> None:
     except Exception as error:  # the class has no such argument, or fails with it by itself
         raise DoesNotApply(_NO_ATTENTIONS) from error
     kept_positions = [(block.n_heads, list(plan.kept_positions(block))) for block in subject.heads.blocks]
-    pairs = _pair_maps(gated, _observe_attentions(small, subject.batch), {n_heads for n_heads, _ in kept_positions})
+    pairs = _pair_attention_maps(gated, _observe_attentions(cut_model, subject.batch), {n_heads for n_heads, _ in kept_positions})
     for dense_map, cut_map in pairs:
         if subject.heads.refused and largest_relative_difference([dense_map], [cut_map]) <= subject.tolerance:
             continue  # the map of a module that was not taken in, so it was not cut either
@@ -271,17 +271,17 @@ def _compare_attentions(subject: Subject, plan: Plan, small: nn.Module) -> None:
             raise LawBroken(f"attentions {tuple(cut_map.shape)} of the cut model are not those of the kept heads, gap {min(gaps):.3g}")
 
 
-def _pair_maps(gated: list[Tensor], small: list[Tensor], counts: set[int]) -> list[tuple[Tensor, Tensor]]:
+def _pair_attention_maps(gated_maps: list[Tensor], cut_maps: list[Tensor], dense_head_counts: set[int]) -> list[tuple[Tensor, Tensor]]:
     """The maps of the gated and of the cut model side by side, without those that have no heads."""
-    if len(gated) != len(small):
-        raise LawBroken(f"the dense model returns {len(gated)} attention maps, the cut one {len(small)}")
-    pairs = [pair for pair in zip(gated, small, strict=True) if pair[0].shape[1] in counts]
+    if len(gated_maps) != len(cut_maps):
+        raise LawBroken(f"the dense model returns {len(gated_maps)} attention maps, the cut one {len(cut_maps)}")
+    pairs = [pair for pair in zip(gated_maps, cut_maps, strict=True) if pair[0].shape[1] in dense_head_counts]
     if not pairs:
         raise DoesNotApply(_NO_ATTENTIONS)
     return pairs
 
 
-def _invariant_settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def _settings_by_path(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Everything about a model that a forward pass may not change: plain attributes of modules and configurations, modes, tensors' identities."""
     for path, module in model.named_modules():
         for name, value in vars(module).items():
@@ -300,7 +300,7 @@ def _invariant_settings(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _require_unchanged(model: nn.Module, before: Mapping[str, object]) -> None:
-    after = dict(_invariant_settings(model))
+    after = dict(_settings_by_path(model))
     changed = sorted(
         name
         for name in before.keys() | after.keys()
@@ -368,7 +368,7 @@ def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Cens
     assert config_class is not None
     row = CensusRow(model_class.__name__, variant, config_class.model_type, model_class.__module__.rpartition(".")[0].rpartition(".")[2])
 
-    def build(dtype: torch.dtype) -> nn.Module:
+    def build_variant(dtype: torch.dtype) -> nn.Module:
         config = tiny_config(config_class)
         name, _, value = variant.partition("=")
         if name:
@@ -377,13 +377,15 @@ def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Cens
         return build_model(model_class, config, dtype=dtype)
 
     try:
-        if _comparison_batch(build(torch.float64)) is None:
-            if _comparison_batch(build(torch.float32)) is not None:
+        if _batch_with_finite_outputs(build_variant(torch.float64)) is None:
+            if _batch_with_finite_outputs(build_variant(torch.float32)) is not None:
                 row.dtype = "float32"
-            elif variant and _comparison_batch(build_model(model_class, tiny_config(config_class), dtype=torch.float32)) is not None:
+            elif (
+                variant and _batch_with_finite_outputs(build_model(model_class, tiny_config(config_class), dtype=torch.float32)) is not None
+            ):
                 row.built = f"{config_class.model_type}: {model_class.__name__} does not run in this configuration"
                 return row
-        model = build(getattr(torch, row.dtype))  # a fresh one: some models change themselves on their first pass
+        model = build_variant(getattr(torch, row.dtype))  # a fresh one: some models change themselves on their first pass
     except ShrinkError as error:
         row.built = " ".join(str(error).split())[:_NOTE_LENGTH]
         return row

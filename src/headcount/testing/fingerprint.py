@@ -1,6 +1,6 @@
 """Everything that a model holds, by path, so that two moments can be compared and the differences named.
 
-Independent of `archs.state`, which restores models: this walks all attributes of all modules and objects, whatever their class.
+Independent of `models.state`, which restores models: this walks all attributes of all modules and objects, whatever their class.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def _describe_tensor(tensor: Tensor) -> tuple[Any, ...]:
     return (*shape, hashlib.blake2b(content, digest_size=16).digest())
 
 
-def _describe_value(path: str, value: Any, above: set[int]) -> dict[str, Any]:
-    """The entries of a value and of all that it holds; `above` are the ids of the objects around it."""
+def _describe_value(path: str, value: Any, enclosing_ids: set[int]) -> dict[str, Any]:
+    """The entries of a value and of all that it holds; `enclosing_ids` are the ids of the objects around it."""
     if isinstance(value, Tensor):
         return {path: _describe_tensor(value)}
     if isinstance(value, SIMPLE):
         return {path: (type(value), repr(value))}
-    if id(value) in above or isinstance(value, type | nn.Module) or callable(value):
+    if id(value) in enclosing_ids or isinstance(value, type | nn.Module) or callable(value):
         return {path: id(value)}
     if isinstance(value, set | frozenset):
         return {path: sorted(map(repr, value))}
@@ -92,5 +92,5 @@ def _describe_value(path: str, value: Any, above: set[int]) -> dict[str, Any]:
         return {path: id(value)}
     entries: dict[str, Any] = {path: (type(value), list(parts))}
     for part_path, part in parts.items():
-        entries |= _describe_value(part_path, part, above | {id(value)})
+        entries |= _describe_value(part_path, part, enclosing_ids | {id(value)})
     return entries

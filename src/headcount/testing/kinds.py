@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import getdoc
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 from unittest import mock
 
 import torch
@@ -36,6 +36,8 @@ from headcount.testing.laws import LawBroken
 N_EXAMPLES = 8
 N_SENTENCES = 40
 N_IMAGES = 8
+RoleAttention = Literal["self", "cross", "image"]
+"""The attention that a role is tested on: of a text, between a text and its translation, or of an image."""
 
 
 class _Checks:
@@ -64,7 +66,7 @@ class _Checks:
             raise LawBroken(f"{self.kind} '{self.method}' breaks the law that {law}: {detail}") from error
 
 
-def _check_declaration(method: str | Configurable, registry: Registry) -> tuple[Configurable, _Checks]:
+def _parse_and_check_declaration(method: str | Configurable, registry: Registry) -> tuple[Configurable, _Checks]:
     """Returns the object of a method; raises LawBroken unless it is declared as a method of its kind is."""
     if isinstance(method, str):
         try:
@@ -99,11 +101,11 @@ def _check_declaration(method: str | Configurable, registry: Registry) -> tuple[
     return method, checks
 
 
-def _make_model() -> nn.Module:
+def _tiny_classifier() -> nn.Module:
     return tiny_model("bert", auto="AutoModelForSequenceClassification").eval()
 
 
-def _make_task(model: nn.Module) -> Task:
+def _random_token_task(model: nn.Module) -> Task:
     """Returns a task of random tokens and labels for a tiny classifier."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(5, int(model.config.vocab_size), (N_EXAMPLES, 7), generator=generator)  # pyright: ignore
@@ -113,8 +115,8 @@ def _make_task(model: nn.Module) -> Task:
     return Task("random tokens", examples, examples, examples, join_rows)
 
 
-def _zero_output_projection(model: nn.Module, head: hc.Head, heads: hc.HeadMap) -> None:
-    block = heads.block_of(head)
+def _zero_output_projection(model: nn.Module, head: hc.Head, head_map: hc.HeadMap) -> None:
+    block = head_map.block_of(head)
     part = next(part for part in block.slices if part.tensor == f"{block.o.path}.weight")
     entries = torch.tensor(list(part.rows.of(block.position(head))))
     with torch.no_grad():
@@ -134,9 +136,9 @@ def check_importance(importance: str | Configurable) -> None:
     Example:
         >>> check_importance("gradient:token")
     """
-    method, checks = _check_declaration(importance, IMPORTANCES)
-    model = _make_model()
-    heads, task = hc.HeadMap.of(model), _make_task(model)
+    method, checks = _parse_and_check_declaration(importance, IMPORTANCES)
+    model = _tiny_classifier()
+    heads, task = hc.HeadMap.of(model), _random_token_task(model)
     with checks.require_success("it scores a model and leaves it as it was"), require_unchanged(model, str(method)):
         scores = hc.score(model, task, method)  # pyright: ignore[reportArgumentType]
     checks.require(
@@ -164,7 +166,7 @@ def check_importance(importance: str | Configurable) -> None:
         checks.require(scores.ranking()[-1] == silent, law, f"{scores.ranking()[-1]} ranks last; is higher_is_keep right?")
 
 
-def _open_role_text(attention: str) -> tuple[nn.Module, Any, Any]:
+def _open_model_text_and_tokenizer(attention: RoleAttention) -> tuple[nn.Module, Any, Any]:
     """Returns a model, text or images, and a tokenizer on which roles of an attention can be tested."""
     if attention == "image":
         model = tiny_model("vit").eval()
@@ -179,14 +181,14 @@ def _open_role_text(attention: str) -> tuple[nn.Module, Any, Any]:
 
 
 @contextmanager
-def _record_sieves(role: Configurable, check: Callable[[Any, Any], None]) -> Iterator[list[Any]]:
-    """Calls `check` with every view and sieve of a role inside; the list holds the sieves."""
+def _record_sieves(role: Configurable, check_sieve: Callable[[Any, Any], None]) -> Iterator[list[Any]]:
+    """Calls `check_sieve` with every view and sieve of a role inside; the list holds the sieves."""
     original: Any = getattr(type(role), "sieve", None)
     sieves: list[Any] = []
 
     def checked_sieve(self: Any, view: Any) -> Any:
         sieve = original(self, view)
-        check(view, sieve)
+        check_sieve(view, sieve)
         sieves.append(sieve)
         return sieve
 
@@ -208,11 +210,11 @@ def check_role(role: str | Configurable, text: Any = None) -> None:
     Example:
         >>> check_role("offset:-1")
     """
-    method, checks = _check_declaration(role, ROLES)
+    method, checks = _parse_and_check_declaration(role, ROLES)
     checks.require(callable(getattr(method, "sieve", None)), "it has a sieve", "write sieve(self, view)")
     attentions = getattr(type(method).info, "attention", frozenset({"self"}))  # pyright: ignore[reportAttributeAccessIssue]
-    attention = next(name for name in ("self", "cross", "image") if name in attentions)
-    model, embedded_text, tokenizer = _open_role_text(attention)
+    attention: RoleAttention = next(name for name in get_args(RoleAttention) if name in attentions)
+    model, embedded_text, tokenizer = _open_model_text_and_tokenizer(attention)
 
     def check_sieve(view: Any, sieve: Any) -> None:
         law = "its sieve is a boolean tensor [batch, q, k]"
@@ -246,28 +248,28 @@ def check_pruner(pruner: str | Configurable) -> None:
     Example:
         >>> check_pruner("random")
     """
-    method, checks = _check_declaration(pruner, PRUNERS)
-    model = _make_model()
-    heads, task = hc.HeadMap.of(model), _make_task(model)
+    method, checks = _parse_and_check_declaration(pruner, PRUNERS)
+    model = _tiny_classifier()
+    heads, task = hc.HeadMap.of(model), _random_token_task(model)
     size = None if getattr(method, "sizing_option", "") else len(heads) // 2
 
-    def prune(*protected: hc.Head) -> Any:
+    def prune_protecting(*protected: hc.Head) -> Any:
         with (
             checks.require_success("it prunes a model and leaves it as it was"),
             require_unchanged(model, str(method), random_numbers=False),
         ):
             return hc.prune(model, task, method, size, protected=protected, repair=False)  # pyright: ignore
 
-    pruned = prune()
+    pruned = prune_protecting()
     n_left = len(hc.HeadMap.of(pruned.model))
     checks.require(n_left == len(heads) - len(pruned.plan.removed), "its plan is carried out", f"{n_left} heads are left")
     checks.require(size in (None, n_left), "it keeps exactly the heads that are asked for", f"{n_left} are left, {size} were asked for")
-    again = prune()
+    again = prune_protecting()
     checks.require(again.plan.removed == pruned.plan.removed, "the same seed gives the same plan", "two runs remove different heads")
     if size is None or not pruned.plan.removed:
         return
     protected = pruned.plan.removed[0]
-    safe = prune(protected)
+    safe = prune_protecting(protected)
     checks.require(protected not in safe.plan.removed, "protected heads stay", f"{protected} was removed")
     n_safe = len(hc.HeadMap.of(safe.model))
     checks.require(

@@ -88,12 +88,12 @@ class Subject:
         return TOLERANCE[lowest_float_dtype(self.model)]
 
 
-def _require(holds: bool, text: str) -> None:
+def _require(holds: bool, message: str) -> None:
     if not holds:
-        raise LawBroken(text)
+        raise LawBroken(message)
 
 
-def _equal(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+def _all_equal(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
     return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -137,11 +137,11 @@ def gate_one_is_identity(subject: Subject) -> MeasuredDetail:
     """Gates of one change no bit."""
     plain = forward_outputs(subject.model, subject.batch)
     with HeadGates(subject.model, torch.ones(len(subject.heads), dtype=torch.float64), heads=subject.heads):
-        _require(_equal(plain, forward_outputs(subject.model, subject.batch)), "gates of one changed the output")
+        _require(_all_equal(plain, forward_outputs(subject.model, subject.batch)), "gates of one changed the output")
     return "bit-identical"
 
 
-def _state_of_model(model: nn.Module) -> tuple[Any, ...]:
+def _hooks_gradients_and_kernel(model: nn.Module) -> tuple[Any, ...]:
     hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks), m.training) for m in model.modules()]
     gradients = [(p.requires_grad, p.grad is None) for p in model.parameters()]
     return hooks, gradients, getattr(model.config, "_attn_implementation", None)
@@ -150,7 +150,7 @@ def _state_of_model(model: nn.Module) -> tuple[Any, ...]:
 def leaving_restores(subject: Subject) -> MeasuredDetail:
     """Leaving a context, also by an exception, leaves hooks, gradients, modes, random state and attention implementation as they were."""
     model, batch = subject.model, subject.batch
-    before, plain = _state_of_model(model), forward_outputs(model, batch)
+    before, plain = _hooks_gradients_and_kernel(model), forward_outputs(model, batch)
     seed = torch.get_rng_state()
     with HeadGates(model, torch.zeros(len(subject.heads)), heads=subject.heads):
         pass
@@ -165,8 +165,8 @@ def leaving_restores(subject: Subject) -> MeasuredDetail:
         except UnsupportedModel:
             if intervention == "zero":
                 raise
-    _require(_state_of_model(model) == before, "the model was not left as it was found")
-    _require(_equal(plain, forward_outputs(model, batch)), "the output changed after leaving")
+    _require(_hooks_gradients_and_kernel(model) == before, "the model was not left as it was found")
+    _require(_all_equal(plain, forward_outputs(model, batch)), "the output changed after leaving")
     return "hooks, gradients, modes, random state, attention implementation"
 
 
@@ -181,11 +181,11 @@ def gate_zero_is_no_attention(subject: Subject) -> MeasuredDetail:
     with HeadGates(subject.model, values, heads=subject.heads), eager(subject.model):
         gated = forward_outputs(subject.model, subject.batch)
 
-    def silence(block: AttentionBlock, probabilities: Tensor, _visible: Tensor) -> Tensor:
+    def zero_probabilities_of_gated_heads(block: AttentionBlock, probabilities: Tensor, _visible: Tensor) -> Tensor:
         return probabilities * values[subject.heads.positions(block)].to(probabilities).view(1, -1, 1, 1)
 
     try:
-        with AttentionTap(subject.model, subject.heads.blocks, silence):
+        with AttentionTap(subject.model, subject.heads.blocks, zero_probabilities_of_gated_heads):
             masked = forward_outputs(subject.model, subject.batch)
     except UnsupportedModel as error:
         raise DoesNotApply(f"attention probabilities cannot be replaced: {error}") from error
@@ -223,7 +223,7 @@ ATTENTIONS = {
 """Outputs that hold attention maps, with the kinds of blocks that they come from."""
 
 
-def _attention_maps(model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
+def _attention_maps_by_output(model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
     with evaluating(model), eager(model):
         output = forward(model, {**batch, "output_attentions": True})
     fields = {name: output.get(name) for name in ATTENTIONS} if hasattr(output, "get") else {}
@@ -235,8 +235,8 @@ def attention_maps_follow_the_cut(subject: Subject) -> MeasuredDetail:
     plan = uneven_plan(subject.cuttable)
     small = cut(subject.model, plan, inputs=subject.batch)
     with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
-        dense = _attention_maps(subject.model, subject.batch)
-    cut_maps, compared = _attention_maps(small, subject.batch), 0
+        dense = _attention_maps_by_output(subject.model, subject.batch)
+    cut_maps, compared = _attention_maps_by_output(small, subject.batch), 0
     for name, maps in dense.items():
         blocks = [block for block in subject.heads.blocks if block.kind in ATTENTIONS[name] and block.n_heads]
         blocks = blocks * len(maps) if len(blocks) == 1 else blocks  # one block may run as several layers
@@ -285,7 +285,7 @@ def cutting_twice_is_cutting_once(subject: Subject) -> MeasuredDetail:
     return f"difference {gap:.1e}"
 
 
-def _same_bits(first: Tensor, second: Tensor) -> bool:
+def _equal_with_nan(first: Tensor, second: Tensor) -> bool:
     return torch.equal(first, second) or torch.equal(torch.nan_to_num(first), torch.nan_to_num(second))
 
 
@@ -343,10 +343,10 @@ def require_same_model(model: nn.Module, again: nn.Module, batch: Batch) -> None
         ("buffer", dict(model.named_buffers()), dict(again.named_buffers())),
     ):
         _require(ours.keys() == theirs.keys(), f"the {kind}s changed between save and load: {sorted(ours.keys() ^ theirs.keys())[:3]}")
-        changed = [name for name in ours if ours[name].dtype != theirs[name].dtype or not _same_bits(ours[name], theirs[name])]
+        changed = [name for name in ours if ours[name].dtype != theirs[name].dtype or not _equal_with_nan(ours[name], theirs[name])]
         _require(not changed, f"a {kind} changed between save and load: {', '.join(changed[:3])}")
     before, after = forward_outputs(model, batch), forward_outputs(again, batch)
-    same = len(before) == len(after) and all(a.dtype == b.dtype and _same_bits(a, b) for a, b in zip(before, after, strict=True))
+    same = len(before) == len(after) and all(a.dtype == b.dtype and _equal_with_nan(a, b) for a, b in zip(before, after, strict=True))
     _require(same, "the output changed between save and load")
     _require(HeadMap.of(model).heads == HeadMap.of(again).heads, "the addresses changed between save and load")
 
@@ -364,12 +364,12 @@ def impossible_plans_raise(subject: Subject) -> MeasuredDetail:
         except PlanError:
             continue
         raise LawBroken(f"an impossible plan ({plan.removed[0]}) was carried out")
-    _require(_equal(list(before.values()), list(subject.model.state_dict().values())), "an impossible plan changed a tensor")
-    _require(_equal(plain, forward_outputs(subject.model, subject.batch)), "an impossible plan changed the output")
+    _require(_all_equal(list(before.values()), list(subject.model.state_dict().values())), "an impossible plan changed a tensor")
+    _require(_all_equal(plain, forward_outputs(subject.model, subject.batch)), "an impossible plan changed the output")
     return f"{len(wrong)} plans refused"
 
 
-def _generation_prompt(subject: Subject) -> dict[str, Any]:
+def _inputs_of_generate(subject: Subject) -> dict[str, Any]:
     skip = ("decoder_input_ids", "decoder_attention_mask", "labels")
     skip += () if cross_blocks_on_shared_indices(subject.model, subject.heads) else ("encoder_hidden_states",)
     prompt = {name: value for name, value in subject.batch.items() if name not in skip}
@@ -378,18 +378,12 @@ def _generation_prompt(subject: Subject) -> dict[str, Any]:
     return prompt
 
 
-def _generate_dense(subject: Subject, options: Batch) -> Tensor:
-    """Returns the tokens of the dense model, without a cache where it would mix the keys of self- and cross-attention in one."""
-    shares_cache = bool(cross_blocks_on_shared_indices(subject.model, subject.heads))
-    return _generate(subject.model, {**options, "use_cache": False} if shares_cache else options)
-
-
 def generation_options(subject: Subject) -> dict[str, Any]:
     """Returns arguments of a greedy `generate` of 5 tokens that the model itself accepts; raises DoesNotApply where it does not generate."""
     model = subject.model
     if not (hasattr(model, "can_generate") and model.can_generate()):  # pyright: ignore[reportCallIssue]
         raise DoesNotApply("the model does not generate")
-    options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "use_cache": True, **_generation_prompt(subject)}
+    options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "use_cache": True, **_inputs_of_generate(subject)}
     if getattr(model.config, "is_encoder_decoder", False) and model.generation_config.decoder_start_token_id is None:  # pyright: ignore
         options["decoder_start_token_id"] = getattr(model.config, "pad_token_id", None) or 0
     try:
@@ -407,9 +401,13 @@ def _generate(model: nn.Module, options: Batch) -> Tensor:
 
 
 def require_same_tokens(subject: Subject, plan: Plan, small: nn.Module, options: Batch) -> None:
-    """Raises LawBroken unless the cut model generates what the gated one generates."""
+    """Raises LawBroken unless the cut model generates what the gated one generates.
+
+    The gated one has no cache where it would mix the keys of self- and cross-attention in one.
+    """
+    shares_cache = bool(cross_blocks_on_shared_indices(subject.model, subject.heads))
     with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
-        expected = _generate_dense(subject, options)
+        expected = _generate(subject.model, {**options, "use_cache": False} if shares_cache else options)
     agree = torch.equal(expected, _generate(small, options))
     _require(agree, f"removing {len(plan.removed)} heads, {plan.removed[0]} first: the generated tokens differ")
 
@@ -456,18 +454,18 @@ def check_model(model: nn.Module, inputs: Batch | None = None, *, further_plan: 
     """
     subject = Subject.of(model, inputs)
 
-    def plan_can_be_cut(subject: Subject) -> MeasuredDetail:
+    def further_plan_can_be_cut(subject: Subject) -> MeasuredDetail:
         small = cut(subject.model, further_plan or Plan.removing([]), inputs=subject.batch)
         return f"{sum(p.numel() for p in small.parameters()):,} parameters left"
 
-    laws = LAWS | ({f"cut equals gate for {', '.join(map(str, further_plan.removed))}": plan_can_be_cut} if further_plan else {})
+    laws = LAWS | ({f"cut equals gate for {', '.join(map(str, further_plan.removed))}": further_plan_can_be_cut} if further_plan else {})
     for name, law in laws.items():
         with evaluating(subject.model):
-            result = _law_result(name, law, subject)
+            result = _try_law(name, law, subject)
         yield result
 
 
-def _law_result(name: str, law: Callable[[Subject], MeasuredDetail], subject: Subject) -> LawResult:
+def _try_law(name: str, law: Callable[[Subject], MeasuredDetail], subject: Subject) -> LawResult:
     try:
         return LawResult(name, True, law(subject))
     except DoesNotApply as error:

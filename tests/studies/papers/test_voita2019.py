@@ -397,4 +397,4 @@ def test_v7_v10_count_rare_words_with_the_number_of_frequent_tokens(rare: PaperR
     changes = [row for row in records(rare.results["V10"], "changes") if row["family"] == "rare words"]
     assert changes and all(row["in the dense model"] == len(families["rare words"]) for row in changes)
     default = Voita2019Paper(definition="pande2021", frequent=60)
-    assert "frequent" not in str(default._rule), "another definition stays as it is"
+    assert "frequent" not in str(default._role_definition), "another definition stays as it is"

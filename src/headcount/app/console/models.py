@@ -24,7 +24,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.provenance import machine_of, model_record
 from headcount.runs.describe import describe_run
 from headcount.runs.store import Run
-from headcount.studies._base import new_head_options
+from headcount.studies._base import load_options_of_new_head
 from headcount.surgery.load import cut_class, load
 from headcount.surgery.source import build_from_config, local_folder, model_class_of, read_config
 from headcount.surgery.verify import lowest_float_dtype
@@ -106,7 +106,7 @@ def open_task_model(
     if not new_head:
         return open_model(session, data.model, data.model_options)
     check_new_head(data)
-    options = new_head_options(read_task_classes(data))
+    options = load_options_of_new_head(read_task_classes(data))
     loading = data.model_options._replace(auto=options["auto"])
     torch.manual_seed(data.seed if seed is None else seed)
     return open_model(session, data.model, loading, new_layers=True, model_kwargs=options["model_kwargs"])

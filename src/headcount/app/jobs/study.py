@@ -22,7 +22,7 @@ from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
-from headcount.studies._base import LoadedModel, Study, StudyContext, new_head_options
+from headcount.studies._base import LoadedModel, Study, StudyContext, load_options_of_new_head
 from headcount.studies._results import run_study as keep_study
 from headcount.surgery.load import load
 
@@ -86,25 +86,25 @@ class ConsoleSources:
         """Whether a text or a task is named."""
         return self.request.has_text
 
-    def load_model(self, name: str, *, as_configured: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
-        """Returns the model of a folder, hub id or embedded name, of the class that the command line chose unless `as_configured`."""
+    def load_model(self, model_name: str, *, class_from_config: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
+        """Returns the model of a folder, hub id or embedded name, of the class that the command line chose unless `class_from_config`."""
         loading, options = self.data.model_options, {}
-        if as_configured:
+        if class_from_config:
             loading = loading._replace(auto=None)
         if new_classes:
-            options = new_head_options(new_classes)
+            options = load_options_of_new_head(new_classes)
             loading = loading._replace(auto=options.pop("auto"))
-        model, _, folder = open_model(self.session, name, loading, **options)
-        return LoadedModel(name, model, folder)
+        model, _, folder = open_model(self.session, model_name, loading, **options)
+        return LoadedModel(model_name, model, folder)
 
     def read_classes(self) -> tuple[str, ...]:
         """Returns the classes in the data of the command line."""
         return read_task_classes(self.data)
 
-    def read_heads(self, name: str) -> HeadMap:
+    def read_heads(self, model_name: str) -> HeadMap:
         """Returns the heads of a model."""
         data = self.data
-        return HeadMap.of(load(name, auto=data.auto, allow_pickle=data.allow_pickle, trust_remote_code=data.trust_remote_code))
+        return HeadMap.of(load(model_name, auto=data.auto, allow_pickle=data.allow_pickle, trust_remote_code=data.trust_remote_code))
 
     def find_processor(self, loaded: LoadedModel) -> Any:
         """Returns the tokenizer or image processor in the folder of a model."""
@@ -114,26 +114,26 @@ class ConsoleSources:
     def open_task(
         self,
         loaded: LoadedModel,
-        name: str | None = None,
+        task_name: str | None = None,
         options: Mapping[str, str] | None = None,
         *,
-        file: Path | None = None,
-        keeps_train: bool = False,
+        data_file: Path | None = None,
+        file_is_held_out: bool = False,
     ) -> Task:
         """Returns the task of the command line, or the named one, for a model.
 
-        A file stands in for its data, also one named in place of a task; with `keeps_train` for --eval alone, if --train is named too and is another
-        file.
+        A file stands in for its data, also one named in place of a task; with `file_is_held_out` for --eval alone, if --train is named too and is
+        another file.
         """
         assert loaded.folder is not None
-        if name and (named := Path(name)).is_file():
-            return replace(self.open_task(loaded, None, options, file=named), name=named.stem)
+        if task_name and (named := Path(task_name)).is_file():
+            return replace(self.open_task(loaded, None, options, data_file=named), name=named.stem)
         task_options = [*(self.data.task_option or []), *(f"{option}={value}" for option, value in (options or {}).items())]
-        data = self.data._replace(task=name or self.data.task, task_option=task_options or None)
-        if file is not None and keeps_train and data.train and data.eval and data.train != [file]:
-            data = data._replace(eval=[file])
-        elif file is not None:
-            data = data._replace(train=[file], eval=None)
+        data = self.data._replace(task=task_name or self.data.task, task_option=task_options or None)
+        if data_file is not None and file_is_held_out and data.train and data.eval and data.train != [data_file]:
+            data = data._replace(eval=[data_file])
+        elif data_file is not None:
+            data = data._replace(train=[data_file], eval=None)
         return open_named_task(self.session, data, loaded.model, loaded.folder)
 
     def open_corpus(self, loaded: LoadedModel, task: Task | None = None) -> Corpus:
@@ -147,9 +147,9 @@ class ConsoleSources:
         """The hash of the text file, or the name of the embedded text."""
         return hash_file_or_folder(self.request.text) if self.request.text is not None else self.request.embedded or ""
 
-    def opening_record(self, name: str) -> dict[str, Any]:
+    def record_to_reopen(self, model_name: str) -> dict[str, Any]:
         """Returns what it takes to open the model of that name and the task again."""
-        return self.data._replace(model=name).opening_record()
+        return self.data._replace(model=model_name).opening_record()
 
 
 def print_table(session: Session, table: Table) -> None:

@@ -12,7 +12,7 @@ from headcount.core.stats.means import MeanDifference
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import Ablation, StudyContext
-from headcount.studies._gated import evaluate_without, means_for
+from headcount.studies._gated import evaluate_without, measure_means_for_ablation
 from headcount.workflows.grid import compare_evaluations
 from headcount.workflows.score import score_into
 
@@ -48,7 +48,7 @@ def measure_layers_reduced_to_best_head(context: StudyContext, ablation: Ablatio
     settings = ScoreSettings(split="selection", seed=seed, limit=context.limit, batch_size=context.batch_size)
     with context.progress("scoring") as advance:
         (scores,) = score_into(context.run, model, task, [f"all-but-one:{ablation}"], settings, progress=advance).values()
-    means = means_for(model, task, ablation, context.limit, "selection")
+    means = measure_means_for_ablation(model, task, ablation, context.limit, "selection")
     evaluate = partial(evaluate_without, context.run, limit=context.limit, batch_size=context.batch_size)
     dense = evaluate("dense", model, task, ())
     chosen_dense = evaluate("dense on selection", model, task, (), split="selection")

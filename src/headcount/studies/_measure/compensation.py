@@ -25,9 +25,9 @@ from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
 from headcount.runs.results import unpack_pruned
 from headcount.studies._base import STEP_BATCH, Effort, StudyContext
-from headcount.studies._gated import count_heads
+from headcount.studies._gated import resolve_kept_count
 from headcount.studies._results import describe_study_run
-from headcount.studies._tuning import SCORED, note_training, tune_model
+from headcount.studies._tuning import SCORED, announce_training, tune_model
 from headcount.workflows.grid import average_evaluations, compare_evaluations
 from headcount.workflows.prune import Pruning
 
@@ -141,7 +141,7 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Compensa
     """Prunes the model, fine-tunes the pruned and the dense model by one recipe, and compares the changes of the heads that stay."""
     by = str(Importance.parse(study.by))
     run, loaded = context.required_run, context.loaded
-    keep = count_heads(study.keep, len(loaded.heads))
+    keep = resolve_kept_count(study.keep, len(loaded.heads))
     recipe = Recipe(epochs=study.epochs, steps=study.steps, rate=study.rate, train_batch=study.train_batch)
     request = PruneSpec.of(study.method, keep, repair=False, recipe=recipe, seed=context.seed)
     check_request(request, loaded.model, loaded.heads)
@@ -151,7 +151,7 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Compensa
     task = context.task
     pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
     requests = [replace(request, seed=context.seed + number) for number in range(study.seeds)]
-    note_training(context, pruning, requests)
+    announce_training(context, pruning, requests)
     n_steps = recipe.n_steps(len(task.calibration))
     context.note(f"{2 * len(requests)} fine-tunings of {n_steps} optimiser steps each follow")
     trainings: list[TrainingPair] = []
@@ -161,9 +161,9 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Compensa
             artifact, small = pruning.make_model(each, advance)
         small, plan = small.to(next(loaded.model.parameters()).device).eval(), Plan.removing(artifact.content["removed"])
         with context.progress("fine-tuning the pruned model") as advance:
-            pruned = tune_model(context, f"after {each.name}", small, recipe, by=by, seed=each.seed, progress=advance)
+            pruned = tune_model(context, f"after {each.name}", small, recipe, importance=by, seed=each.seed, progress=advance)
         with context.progress("fine-tuning the dense model") as advance:
-            dense = tune_model(context, "dense", loaded.model, recipe, by=by, seed=each.seed, progress=advance)
+            dense = tune_model(context, "dense", loaded.model, recipe, importance=by, seed=each.seed, progress=advance)
         trainings.append(TrainingPair(pruned, dense, plan))
         before.append(unpack_pruned(artifact))
     untouched = pruning.evaluate_dense()

@@ -27,7 +27,7 @@ from headcount.pruning.training.fine_tune import fine_tune, reset_weights
 from headcount.pruning.training.trainer import list_finished_checkpoints as checkpoint_folders
 from headcount.runs.artifacts import ArtifactKey, safe_name
 from headcount.studies._base import LoadedModel, StudyContext
-from headcount.studies._gated import Drop, admit_model, count_levels, evaluate_without, measure_drop
+from headcount.studies._gated import PairedChange, allow_other_model, evaluate_without, list_kept_counts, measure_paired_change
 from headcount.studies._results import describe_study_run
 from headcount.surgery.save import save
 from headcount.surgery.source import local_folder
@@ -113,7 +113,7 @@ class CheckpointRow:
     removed: float
     loss: float
     value: float | None
-    drop: Drop
+    drop: PairedChange
     share: Share
 
     def to_dict(self) -> dict[str, object]:
@@ -184,7 +184,7 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
     for number, checkpoint in enumerate(checkpoints, 1):
         loaded = context.sources.load_model(checkpoint.name)
         if not keeps:
-            keeps = count_levels(study.keep, loaded.heads, [share / 10 for share in range(9, 0, -1)])
+            keeps = list_kept_counts(study.keep, loaded.heads, [share / 10 for share in range(9, 0, -1)])
             unscored = Scores(loaded.heads.heads, (0.0,) * len(loaded.heads), units=loaded.heads.units())
             for keep in keeps:
                 Plan.keep_top(unscored, keep)  # raises PlanError for a number of heads that no plan can keep, before any work
@@ -277,7 +277,7 @@ def measure_checkpoint_curve(
 ) -> tuple[Evaluation, list[CheckpointRow]]:
     """Returns the dense checkpoint on the report split, and a row for each number of heads: the share that remains of its score above chance."""
     run, model, seed, limit, batch_size = context.run, loaded.model, context.seed, context.limit, context.batch_size
-    admit_model(run, model)
+    allow_other_model(run, model)
     settings = ScoreSettings(seed=seed, limit=min(SCORED, limit or SCORED), batch_size=batch_size)
     (scores,) = score_into(run, model, task, [importance_name], settings).values()
     dense = evaluate_without(run, f"{checkpoint.label}: dense", model, task, (), limit=limit, batch_size=batch_size)
@@ -288,7 +288,7 @@ def measure_checkpoint_curve(
         pruned_model = refit(model, plan, task).model if repair else model
         name = f"{checkpoint.label}: {n_kept} heads by {scores.label}{', repaired' if repair else ''}"
         pruned = evaluate_without(run, name, pruned_model, task, plan.removed, limit=limit, batch_size=batch_size)
-        drop = measure_drop(dense, pruned, task, seed=seed)
+        drop = measure_paired_change(dense, pruned, task, seed=seed)
         share = share_left(dense, pruned, task, chance, seed=seed)
         rows.append(CheckpointRow(checkpoint, n_kept, len(plan.removed) / len(scores.heads), pruned.loss, pruned.value, drop, share))
     return dense, rows

@@ -126,7 +126,7 @@ def measure_role_changes(
     """
     Definition.parse(definition)  # an unknown one is an error before any work
     before = context.loaded
-    after = context.sources.load_model(tuned_model_name, as_configured=True)
+    after = context.sources.load_model(tuned_model_name, class_from_config=True)
     task = _open_task_for_tuned_or_original(context, before, after) if context.sources.task_name else None
     corpus = open_study_corpus(context, before, task, max_sentences)
     return compare_roles(

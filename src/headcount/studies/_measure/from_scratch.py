@@ -14,8 +14,8 @@ from headcount.models.head_map import HeadMap
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, StudyContext
-from headcount.studies._gated import count_levels
-from headcount.studies._grid import estimate_requests, make_pruning, run_grid
+from headcount.studies._gated import list_kept_counts
+from headcount.studies._grid import estimate_grid_effort, make_pruning, run_grid
 from headcount.studies._measure.pruning_curve import list_kept_counts_of_kinds
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow, PrunedRow
@@ -61,7 +61,7 @@ class ScratchResult:
 def build_requests_by_model_and_size(study: FromScratch, heads: HeadMap, first_seed: int) -> dict[tuple[str, int], list[PruneSpec]]:
     """Returns the requests of every model and number of heads (of the kinds that lose heads), a request for every seed."""
     n_free = sum(block.n_heads for block in heads.blocks if not study.kinds or block.kind in study.kinds)
-    sizes = list_kept_counts_of_kinds(study.keep, n_free) if study.kinds else count_levels(study.keep, heads, ())
+    sizes = list_kept_counts_of_kinds(study.keep, n_free) if study.kinds else list_kept_counts(study.keep, heads, ())
     recipe = Recipe(steps=study.steps, rate=study.rate, train_batch=study.train_batch)
     scratch_recipe = Recipe(rate=study.scratch_rate, train_batch=study.train_batch).with_length(study.scratch, "scratch")
     requests: dict[tuple[str, int], list[PruneSpec]] = {}
@@ -83,7 +83,7 @@ def build_requests_by_model_and_size(study: FromScratch, heads: HeadMap, first_s
 def estimate_effort(study: FromScratch, context: StudyContext) -> Effort:
     """Returns the evaluations and training steps of all models."""
     requests = build_requests_by_model_and_size(study, context.loaded.heads, context.seed)
-    return estimate_requests(context, [spec for of_model in requests.values() for spec in of_model])
+    return estimate_grid_effort(context, [spec for of_model in requests.values() for spec in of_model])
 
 
 def measure_pruned_and_control_models(study: FromScratch, context: StudyContext) -> ScratchResult:

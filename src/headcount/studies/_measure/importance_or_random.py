@@ -12,7 +12,7 @@ from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import STEP_BATCH, Effort, StudyContext
-from headcount.studies._gated import count_heads
+from headcount.studies._gated import resolve_kept_count
 from headcount.studies._grid import make_pruning, run_grid
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import ControlledRow
@@ -53,7 +53,7 @@ class Choices:
 
 def list_kept_counts(study: ImportanceOrRandom, n_heads: int) -> list[int]:
     """Returns how many heads the importance keeps, most first."""
-    return sorted({count_heads(keep, n_heads) for keep in study.keep}, reverse=True)
+    return sorted({resolve_kept_count(keep, n_heads) for keep in study.keep}, reverse=True)
 
 
 def make_request_template(study: ImportanceOrRandom, seed: int) -> PruneSpec:

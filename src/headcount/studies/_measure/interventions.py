@@ -18,7 +18,7 @@ from headcount.pruning.base import PruneContext, Pruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, StudyContext
-from headcount.studies._gated import count_levels, evaluate_without, means_for
+from headcount.studies._gated import evaluate_without, list_kept_counts, measure_means_for_ablation
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import PrunedRow
 from headcount.workflows.grid import GridPoint, average_evaluations, compare_evaluations
@@ -46,7 +46,7 @@ class InterventionRow(PrunedRow):
 
 def list_kept_counts(study: Interventions, context: StudyContext) -> list[int]:
     """Returns how many heads stay at each level, most first."""
-    return count_levels(study.keep, context.loaded.heads, LEVELS)
+    return list_kept_counts(study.keep, context.loaded.heads, LEVELS)
 
 
 def count_needed_seeds(study: Interventions) -> int:
@@ -77,7 +77,7 @@ def measure_interventions_by_size(study: Interventions, context: StudyContext) -
     with context.progress("gating heads", "models") as advance:
         for name in study.interventions:
             intervention = cast(Replacement, name)
-            means = means_for(loaded.model, context.task, intervention, context.limit)
+            means = measure_means_for_ablation(loaded.model, context.task, intervention, context.limit)
             for size in sizes:
                 evaluations = []
                 for seed in seeds:

@@ -27,8 +27,8 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import STEP_BATCH, Effort, LoadedModel, Progress, StudyContext, parse_name_value_pairs
 from headcount.studies._checks import check_same_kinds
-from headcount.studies._gated import Drop, admit_model, count_levels, evaluate_without, measure_drop
-from headcount.studies._grid import estimate_requests
+from headcount.studies._gated import PairedChange, allow_other_model, evaluate_without, list_kept_counts, measure_paired_change
+from headcount.studies._grid import estimate_grid_effort
 from headcount.studies._measure.language_groups import (
     FamilyContrast,
     LanguageGroup,
@@ -40,7 +40,7 @@ from headcount.studies._measure.language_groups import (
 )
 from headcount.studies._measure.layers import LAYER, THIRD, group_layers
 from headcount.studies._results import describe_study_run
-from headcount.studies._tuning import CLASSIFIER, load_with_head, train_model
+from headcount.studies._tuning import CLASSIFIER, load_as_classifier, train_or_read_model
 from headcount.workflows.grid import average_evaluations
 from headcount.workflows.prune import Pruning
 
@@ -86,7 +86,7 @@ class LossRow:
     loss: float
     value: float | None
     n_examples: int
-    drop: Drop
+    drop: PairedChange
     share: Share
     p: float | None
     q: float | None = None
@@ -262,7 +262,7 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
     """
     heads, n_report = context.loaded.heads, len(context.task.report)
     template = make_request_template(study, context.seed)
-    sizes = [None] if template.method.sizing_option and not study.keep else count_levels(study.keep, heads, SHARES)
+    sizes = [None] if template.method.sizing_option and not study.keep else list_kept_counts(study.keep, heads, SHARES)
     requests = [template if size is None else template.resized(size) for size in sizes]
     by_seed = [
         replace(request, seed=request.seed + number) for request in requests for number in range(_count_needed_seeds(request, study.seeds))
@@ -277,7 +277,7 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
         (model, (pair.task,)) for pair in list_model_pairs_on_further_tasks(study, context) for model in (pair.model, pair.control)
     ]
     for model, languages in readings:
-        effort += estimate_requests(context, by_seed, subject=f"{model}, {languages[0]}")
+        effort += estimate_grid_effort(context, by_seed, other_subject=f"{model}, {languages[0]}")
         for language in languages:
             n_rows = _count_lines_of_file(study, language) or n_report
             n_examples = min(n_rows, context.limit or n_rows)
@@ -357,13 +357,13 @@ def _open_and_tune_model(
     if study.fine_tune or study.recover is not None:
         labels = study.labels or (LABELS if study.names[0].startswith("demo/entailment") else ())
         has_new_head = (has_new_head and bool(labels)) or (context.new_head and loaded is context.loaded)
-        loaded = load_with_head(context, model_name, labels)
+        loaded = load_as_classifier(context, model_name, labels)
     if study.fine_tune:
         options = parse_name_value_pairs(study.tune_option, "tune_option")
-        loaded = train_model(context, loaded, open_task_of_language(study, context, loaded, study.names[0], options), tuning)
+        loaded = train_or_read_model(context, loaded, open_task_of_language(study, context, loaded, study.names[0], options), tuning)
     requests = [template]
     if study.keep or not template.method.sizing_option:
-        requests = [template.resized(keep) for keep in count_levels(study.keep, loaded.heads, SHARES)]
+        requests = [template.resized(keep) for keep in list_kept_counts(study.keep, loaded.heads, SHARES)]
     for request in requests:
         check_request(request, loaded.model, loaded.heads)
     tasks = open_tasks_of_languages(study, context, loaded, languages)
@@ -396,7 +396,7 @@ def open_task_of_language(
     if study.tasks:
         return context.sources.open_task(loaded, language, task_options)
     is_first = language == study.names[0]
-    task = context.sources.open_task(loaded, None, task_options, file=Path(study.files[language]), keeps_train=is_first)
+    task = context.sources.open_task(loaded, None, task_options, data_file=Path(study.files[language]), file_is_held_out=is_first)
     return replace(task, name=f"{task.name} {language}")
 
 
@@ -407,12 +407,12 @@ def measure_losses_by_language(
     evaluations: dict[tuple[str, str, str], tuple[Evaluation, Evaluation]] = {}
     rows: list[LossRow] = []
     for subject in subjects:
-        admit_model(context.run, subject.loaded.model)
+        allow_other_model(context.run, subject.loaded.model)
         chances = {language: chance_of(subject.loaded.model, task, context.limit) for language, task in subject.tasks.items()}
         for language, removal, dense, pruned, untrained in _evaluate_removals(context, subject, n_seeds, progress):
             evaluations[subject.name, language, removal.name] = dense, pruned
             task = subject.tasks[language]
-            drop = measure_drop(dense, pruned, task, seed=context.seed)
+            drop = measure_paired_change(dense, pruned, task, seed=context.seed)
             share = share_left(dense, pruned, task, chances[language], seed=context.seed)
             names = subject.name, language, removal.kind, removal.name
             before = None if untrained is dense or subject.is_untrained else untrained.score

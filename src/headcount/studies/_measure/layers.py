@@ -18,7 +18,7 @@ from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
 from headcount.studies._base import Ablation, Progress, StudyContext
-from headcount.studies._gated import Drop, evaluate_without, means_for, measure_drop
+from headcount.studies._gated import PairedChange, evaluate_without, measure_means_for_ablation, measure_paired_change
 
 THIRD, LAYER, CONSECUTIVE, SPREAD = "third", "layer", "consecutive", "spread"
 
@@ -69,7 +69,7 @@ class GroupRow:
     group: LayerGroup
     loss: float
     value: float | None
-    drop: Drop
+    drop: PairedChange
     share: Share
     p: float | None
     q: float | None = None
@@ -127,7 +127,7 @@ def evaluate_layer_removals(
 ) -> LayerRemovals:
     """Evaluates the model as it is, and without the heads of every group of layers."""
     groups = group_layers(HeadMap.of(model))
-    means = means_for(model, task, ablation, limit)
+    means = measure_means_for_ablation(model, task, ablation, limit)
     dense = evaluate_without(run, "dense", model, task, (), limit=limit, batch_size=batch_size)
     evaluations: dict[tuple[str, str], Evaluation] = {}
     for number, group in enumerate(groups):
@@ -140,7 +140,7 @@ def evaluate_layer_removals(
     rows = []
     for group in groups:
         pruned = evaluations[group.kind, group.name]
-        drop = measure_drop(dense, pruned, task, seed=seed)
+        drop = measure_paired_change(dense, pruned, task, seed=seed)
         share = share_left(dense, pruned, task, chance, seed=seed)
         rows.append(GroupRow(group, pruned.loss, pruned.value, drop, share, drop.score.p))
     return LayerRemovals(dense, add_q_values(rows), _compare_consecutive_with_spread_pairs(groups, evaluations, dense))

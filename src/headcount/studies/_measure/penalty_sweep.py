@@ -16,10 +16,10 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.sweep import sweep
 from headcount.studies._base import Effort, StudyContext
-from headcount.studies._grid import estimate_requests, evaluate_dense, make_pruning, run_grid
+from headcount.studies._grid import estimate_grid_effort, evaluate_dense_reference, make_pruning, run_grid
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow
-from headcount.studies._tuning import note_training
+from headcount.studies._tuning import announce_training
 from headcount.workflows.grid import GridPoint
 from headcount.workflows.prune import Pruning
 
@@ -98,10 +98,10 @@ def build_requests_by_penalty(study: PenaltySweep, first_seed: int) -> dict[floa
 def estimate_sweep(study: PenaltySweep, context: StudyContext) -> Effort:
     """Returns the evaluations and training steps of all models, those of the method with an exact number too."""
     specs = [spec for of_penalty in build_requests_by_penalty(study, context.seed).values() for spec in of_penalty]
-    effort = estimate_requests(context, specs)
+    effort = estimate_grid_effort(context, specs)
     if not study.exact:
         return effort
-    again = effort.total()  # the sizes are not known before λ has chosen them
+    again = effort.with_shared_work()  # the sizes are not known before λ has chosen them
     return effort + Effort(again.passes, again.steps)
 
 
@@ -111,7 +111,7 @@ def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
     describe_study_run(context, context.loaded, {"study": study.name, "penalties": list(requests), "seeds": study.seeds})
     pruning = make_pruning(context)
     specs = [spec for of_penalty in requests.values() for spec in of_penalty]
-    dense = evaluate_dense(context, pruning, specs)
+    dense = evaluate_dense_reference(context, pruning, specs)
     _train_gates(context, pruning, specs)
     grid = run_grid(context, pruning, [spec for spec in specs if pruning.is_finished(spec)])
     points = {point.artifacts[0].content["spec"]["method"]["penalty"]: point for point in grid.points}
@@ -135,7 +135,7 @@ def _train_gates(context: StudyContext, pruning: Pruning, specs: Sequence[PruneS
     """Trains the gates of all requests into the run; a penalty that closes all gates makes no model, and is no error."""
     for spec in specs:
         check_request(spec, pruning.model, pruning.heads)
-    note_training(context, pruning, specs)
+    announce_training(context, pruning, specs)
     with context.progress("penalties", "models") as advance:
         _, failed = sweep(pruning.run, [pruning.make_job(spec) for spec in specs], provenance=pruning.provenance, progress=advance)
     for error in failed.values():

@@ -15,7 +15,7 @@ from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import STEP_BATCH, Effort, StudyContext
-from headcount.studies._gated import admit_model, count_heads
+from headcount.studies._gated import allow_other_model, resolve_kept_count
 from headcount.studies._grid import make_pruning, run_grid
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow, PrunedRow
@@ -96,11 +96,11 @@ def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> Transfe
         raise OptionError(f"heads to transfer are chosen to a number without training; {pruner} does otherwise")
     describe_study_run(context, context.loaded, {"study": study.name, "other_task": study.other_task, "method": study.method})
     loaded = context.loaded
-    other = context.sources.load_model(study.other_model, as_configured=True) if study.other_model else loaded
+    other = context.sources.load_model(study.other_model, class_from_config=True) if study.other_model else loaded
     other_task = context.sources.open_task(other, study.other_task)
     template, seed = make_request_template(study, context.seed), context.seed
-    sizes = sorted({count_heads(keep, len(loaded.heads)) for keep in study.keep}, reverse=True)
-    admit_model(context.required_run, other.model)
+    sizes = sorted({resolve_kept_count(keep, len(loaded.heads)) for keep in study.keep}, reverse=True)
+    allow_other_model(context.required_run, other.model)
     choosing = replace(template, repair=False, recover=None)
     other_pruning = Pruning(context.required_run, other.model, other_task, limit=context.limit, command=context.command)
     chosen = run_grid(context, other_pruning, [choosing.resized(keep) for keep in sizes])

@@ -18,8 +18,8 @@ from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, LoadedModel, StudyContext
-from headcount.studies._gated import admit_model, count_levels
-from headcount.studies._grid import estimate_requests, run_grid
+from headcount.studies._gated import allow_other_model, list_kept_counts
+from headcount.studies._grid import estimate_grid_effort, run_grid
 from headcount.studies._results import describe_study_run
 from headcount.workflows.grid import MethodDifference, MethodRow, compare_methods, summarise_methods
 from headcount.workflows.prune import Pruning, build_grid
@@ -69,7 +69,7 @@ def all_train_weights(pruner_names: Iterable[str]) -> bool:
 def build_requests_of_kinds(study: PrunedModels, heads: HeadMap, attention_kinds: Sequence[str], *, first_seed: int) -> list[PruneSpec]:
     """Returns the requests of all models of a study that lose heads of some kinds of attention, or of all where none is named."""
     n_free = sum(block.n_heads for block in heads.blocks if not attention_kinds or block.kind in attention_kinds)
-    keeps = count_levels(study.keep, heads, LEVELS) if not attention_kinds else list_kept_counts_of_kinds(study.keep, n_free)
+    keeps = list_kept_counts(study.keep, heads, LEVELS) if not attention_kinds else list_kept_counts_of_kinds(study.keep, n_free)
     recipe = Recipe(steps=study.steps, rate=study.rate, train_batch=study.train_batch)
     template = PruneSpec.of(
         RANDOM, Budget(keep=1), kinds=attention_kinds, repair=study.repair, recover=study.recover, recipe=recipe, seed=first_seed
@@ -85,7 +85,7 @@ def list_kept_counts_of_kinds(counts_or_shares: Sequence[int | float | str], n_h
 
 def estimate_effort(study: PrunedModels, context: StudyContext) -> Effort:
     """Returns the choice, training and evaluation of all models."""
-    return estimate_requests(context, build_requests(study, context))
+    return estimate_grid_effort(context, build_requests(study, context))
 
 
 def estimate_curves(study: PruningCurve, context: StudyContext) -> Effort:
@@ -94,7 +94,7 @@ def estimate_curves(study: PruningCurve, context: StudyContext) -> Effort:
     for kinds in list_attention_kind_groups(study, heads):
         specs = build_requests_of_kinds(study, heads, kinds, first_seed=context.seed)
         for subject in ("", *study.other_tasks):
-            effort += estimate_requests(context, specs, subject=subject)
+            effort += estimate_grid_effort(context, specs, other_subject=subject)
     return effort
 
 
@@ -129,7 +129,7 @@ def measure_pruning_curves(study: PruningCurve, context: StudyContext) -> Prunin
     rows: list[MethodRow] = []
     pairs: list[MethodDifference] = []
     for series in all_series:
-        admit_model(context.run, series.loaded.model)
+        allow_other_model(context.run, series.loaded.model)
         pruning = Pruning(context.required_run, series.loaded.model, series.task, limit=context.limit, command=context.command)
         for kinds in list_attention_kind_groups(study, series.loaded.heads):
             specs = build_requests_of_kinds(study, series.loaded.heads, kinds, first_seed=context.seed)

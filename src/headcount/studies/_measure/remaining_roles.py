@@ -9,7 +9,7 @@ from headcount.studies._grid import make_pruning
 from headcount.studies._measure.pruning_curve import build_requests
 from headcount.studies._measure.role_tables import open_study_corpus
 from headcount.studies._results import describe_study_run
-from headcount.studies._tuning import note_training
+from headcount.studies._tuning import announce_training
 from headcount.workflows.remaining_roles import FamilyTest, RemainingFamilies, measure_remaining_roles
 from headcount.workflows.roles import roles_into
 
@@ -30,6 +30,6 @@ def measure_roles_of_pruned_models(study: RemainingRoles, context: StudyContext)
     with context.progress("testing roles") as advance:
         dense = roles_into(context.run, loaded.model, corpus, test.spec, progress=advance)
     pruning = make_pruning(context)
-    note_training(context, pruning, specs)
+    announce_training(context, pruning, specs)
     with context.progress("pruned models", "models") as advance:
         return measure_remaining_roles(pruning, specs, test, dense, attention_kinds=study.kinds, progress=advance)

@@ -23,10 +23,10 @@ from headcount.pruning.spec import PruneSpec
 from headcount.runs.results import unpack_pruned
 from headcount.runs.sweep import sweep
 from headcount.studies._base import STEP_BATCH, Effort, Progress, StudyContext
-from headcount.studies._gated import Drop, count_levels, measure_drop
-from headcount.studies._grid import evaluate_dense
+from headcount.studies._gated import PairedChange, list_kept_counts, measure_paired_change
+from headcount.studies._grid import evaluate_dense_reference
 from headcount.studies._results import describe_study_run
-from headcount.studies._tuning import note_training
+from headcount.studies._tuning import announce_training
 from headcount.workflows.grid import average_evaluations
 from headcount.workflows.prune import Pruning
 
@@ -53,16 +53,18 @@ class RolePruningResult:
 def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruningResult:
     """Prunes the model of a study by role and at random, at every number of heads."""
     run, loaded = context.required_run, context.loaded
-    keeps = count_levels(study.keep, loaded.heads, (0.75, 0.5, 0.25))
+    keeps = list_kept_counts(study.keep, loaded.heads, (0.75, 0.5, 0.25))
     recipe = Recipe(rate=study.rate, train_batch=study.train_batch)
     template = PruneSpec.of(RANDOM, 1, repair=study.repair, recover=study.recover, recipe=recipe)
     for keep in keeps:
         check_request(template.resized(keep), loaded.model, loaded.heads)
-    describe_study_run(context, loaded, {"study": study.name, "roles": list(study.roles_by_name), "keep": keeps, "seeds": study.seeds})
+    describe_study_run(
+        context, loaded, {"study": study.name, "roles": list(study.roles_by_role_or_group), "keep": keeps, "seeds": study.seeds}
+    )
     task, tokenizer = context.task, context.sources.find_processor(loaded)
     heads_by_role: dict[str, list[Head]] = {}
     left_out: dict[str, PlanError] = {}
-    for name, names in study.roles_by_name.items():
+    for name, names in study.roles_by_role_or_group.items():
         try:
             heads_by_role[name] = select_heads_with_roles(
                 loaded.model, task, tokenizer, ",".join(names), definition=study.definition, seed=context.seed
@@ -75,11 +77,11 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
         context.note(f"{len(heads)} of {len(loaded.heads)} heads have the role {role}: {', '.join(map(str, heads))}")
     pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
     choices = list_head_selections(loaded.heads, heads_by_role, keeps, with_exact_role_removal=not study.keep)
-    choices = [replace(choice, roles=study.roles_by_name.get(choice.role, ()), definition=study.definition) for choice in choices]
+    choices = [replace(choice, roles=study.roles_by_role_or_group.get(choice.role, ()), definition=study.definition) for choice in choices]
     draws = range(context.seed, context.seed + study.seeds)
     requests = [choice.prune_spec(template, draw) for choice in choices for draw in draws]
-    note_training(context, pruning, requests)
-    dense = evaluate_dense(context, pruning, requests)
+    announce_training(context, pruning, requests)
+    dense = evaluate_dense_reference(context, pruning, requests)
     with context.progress("pruning", "models") as advance:
         rows = prune_head_selections(pruning, dense, choices, template, seeds=draws, progress=advance)
     return RolePruningResult(dense, heads_by_role, rows, tuple(f"{name} is left out: {error}." for name, error in left_out.items()))
@@ -92,10 +94,10 @@ def estimate_effort(study: RolePruning, context: StudyContext) -> Effort:
         min(len(split), context.limit or len(split)) for split in (task.calibration, task.report, task.selection)
     )
     n_levels = len(study.keep) or 4
-    n_models = n_levels * (2 * len(study.roles_by_name) + 1) * study.seeds
+    n_models = n_levels * (2 * len(study.roles_by_role_or_group) + 1) * study.seeds
     recipe = Recipe(train_batch=study.train_batch)
     steps = 0 if study.recover is None else recipe.with_length(study.recover).n_steps(n_train)
-    passes = n_report + n_models * (n_report + n_selection) + len(study.roles_by_name) * study.seeds * min(n_train, SENTENCES)
+    passes = n_report + n_models * (n_report + n_selection) + len(study.roles_by_role_or_group) * study.seeds * min(n_train, SENTENCES)
     return Effort(passes=passes, steps=steps * n_models * study.train_batch / STEP_BATCH)
 
 
@@ -171,7 +173,7 @@ class RoleLevel:
     seeds: int
     loss: float
     value: float | None
-    against: Mapping[str, Drop]
+    against: Mapping[str, PairedChange]
     q: float | None = None
 
     @property
@@ -221,6 +223,6 @@ def prune_head_selections(
             controls[RANDOM] = means[HeadSelection("", RANDOM, selection.keep)]
         if selection.role and selection.variant == "prune":
             controls["spare"] = means[HeadSelection(selection.role, "spare", selection.keep)]
-        against = {name: measure_drop(control, pruned, task, seed=first_seed) for name, control in controls.items()}
+        against = {name: measure_paired_change(control, pruned, task, seed=first_seed) for name, control in controls.items()}
         rows.append(RoleLevel(selection, len(seeds), pruned.loss, pruned.value, against))
     return add_q_values(rows)

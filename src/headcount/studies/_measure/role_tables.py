@@ -142,7 +142,7 @@ def measure_role_tables_by_task(
     tables, rule = {}, Definition.parse(definition)
     for text in tasks:
         name, _, model = text.partition("=")
-        loaded = context.sources.load_model(model, as_configured=True) if model else context.loaded
+        loaded = context.sources.load_model(model, class_from_config=True) if model else context.loaded
         task = context.sources.open_task(loaded, name)
         corpus = sample_sentences(
             read_corpus(loaded.model, task, context.sources.find_processor(loaded), limit=context.limit), max_sentences

@@ -10,7 +10,7 @@ from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.stats.means import MeanDifference
 from headcount.data.task import Task
 from headcount.studies._base import Ablation, StudyContext
-from headcount.studies._gated import evaluate_without, means_for
+from headcount.studies._gated import evaluate_without, measure_means_for_ablation
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow
 from headcount.workflows.grid import compare_evaluations
@@ -33,7 +33,7 @@ def evaluate_without_each_head(context: StudyContext, task: Task, ablation: Abla
     """Returns the dense model on the report split of a task, and the model without each head; a run keeps every evaluation."""
     model, heads, limit, batch_size = context.loaded.model, context.loaded.heads, context.limit, context.batch_size
     dense = evaluate_without(context.run, f"{task.name}: dense", model, task, (), limit=limit, batch_size=batch_size)
-    means, evaluations = means_for(model, task, ablation, limit), {}
+    means, evaluations = measure_means_for_ablation(model, task, ablation, limit), {}
     with context.progress(f"{task.name} without each head", "heads") as advance:
         for number, head in enumerate(heads, 1):
             name = f"{task.name}: without {head}, {ablation}"

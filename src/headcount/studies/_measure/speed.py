@@ -10,7 +10,7 @@ from headcount.models.modules import device_of, unwrap
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.latency import unpack_latency
 from headcount.studies._base import StudyContext
-from headcount.studies._gated import count_heads
+from headcount.studies._gated import resolve_kept_count
 from headcount.studies._grid import make_pruning, run_grid
 from headcount.studies._results import describe_study_run
 from headcount.surgery.cut import cut
@@ -48,7 +48,7 @@ def measure_speed(study: Speed, context: StudyContext) -> list[SpeedRow]:
     """Returns a row for every size and batch size; the heads that go are those of the first seed of the method."""
     heads, model = context.loaded.heads, unwrap(context.loaded.model)
     describe_study_run(context, context.loaded, {"study": study.name, "method": study.method, "batches": list(study.batches)})
-    keeps = sorted({count_heads(keep, len(heads)) for keep in study.keep}, reverse=True)
+    keeps = sorted({resolve_kept_count(keep, len(heads)) for keep in study.keep}, reverse=True)
     specs = [PruneSpec.of(study.method, keep, repair=False, seed=context.seed) for keep in keeps]
     grid = run_grid(context, make_pruning(context), specs)
     cut_models = []

@@ -19,11 +19,11 @@ from headcount.pruning.methods.layers import Layers
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, LoadedModel, StudyContext
-from headcount.studies._gated import admit_model
-from headcount.studies._grid import estimate_requests, run_grid
+from headcount.studies._gated import allow_other_model
+from headcount.studies._grid import estimate_grid_effort, run_grid
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import ControlledRow, DifferenceRow
-from headcount.studies._tuning import CLASSIFIER, load_with_head
+from headcount.studies._tuning import CLASSIFIER, load_as_classifier
 from headcount.workflows.grid import Grid, GridPoint
 from headcount.workflows.prune import Pruning
 
@@ -114,7 +114,7 @@ def open_model_to_prune(study: Strategies, context: StudyContext) -> LoadedModel
     if CLASSIFIER not in type(own).__name__:
         raise OptionError(f"pretrained={study.pretrained} gets a head for classes like that of {context.model_name}, which has none")
     labels: dict[int, str] = dict(getattr(own, "config").id2label)  # noqa: B009 - not every module has a configuration
-    return load_with_head(context, study.pretrained, [labels[number] for number in sorted(labels)])
+    return load_as_classifier(context, study.pretrained, [labels[number] for number in sorted(labels)])
 
 
 def label_strategy(pruner: Pruner) -> str:
@@ -125,7 +125,7 @@ def label_strategy(pruner: Pruner) -> str:
 def estimate_effort(study: Strategies, context: StudyContext) -> Effort:
     """Returns the evaluations and the training steps of all models."""
     specs = build_requests(study, context.loaded.heads, context.seed)
-    return estimate_requests(context, specs, subject=study.pretrained)
+    return estimate_grid_effort(context, specs, other_subject=study.pretrained)
 
 
 def measure_strategies(study: Strategies, context: StudyContext) -> StrategyResult:
@@ -133,7 +133,7 @@ def measure_strategies(study: Strategies, context: StudyContext) -> StrategyResu
     describe_study_run(context, context.loaded, {"study": study.name, "strategies": list(study.strategies), "seeds": study.seeds})
     subject = open_model_to_prune(study, context)
     specs, run = build_requests(study, subject.heads, context.seed), context.required_run
-    admit_model(run, subject.model)
+    allow_other_model(run, subject.model)
     task = context.task if subject is context.loaded else context.sources.open_task(subject)
     pruning = Pruning(run, subject.model, task, limit=context.limit, command=context.command)
     grid = run_grid(context, pruning, specs)

@@ -19,7 +19,7 @@ from headcount.models.provenance import model_record
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.results import PRUNED, method_label
 from headcount.runs.store import Run
-from headcount.studies._base import ANY_ROLE, StudyContext, family_of_roles
+from headcount.studies._base import ANY_ROLE, StudyContext, family_label_of_head
 from headcount.workflows.roles import read_roles, roles_into
 
 REPEATS = 10_000
@@ -78,7 +78,7 @@ class FamilySurvivors:
 
 def count_survivors_by_family(table: RoleTable, survivor_sets: SurvivorSets) -> list[FamilySurvivors]:
     """Returns the survivors of every method and number of heads by the family of their roles; families that no head has are left out."""
-    family_of = {head: family_of_roles(labels) for head, labels in table.labels().items()}
+    family_of = {head: family_label_of_head(labels) for head, labels in table.labels().items()}
     families = sorted(set(family_of.values()))
     return [
         FamilySurvivors(

@@ -12,7 +12,7 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.training_log import read_training
 from headcount.studies._base import Effort, StudyContext
-from headcount.studies._grid import estimate_requests, make_pruning, run_grid
+from headcount.studies._grid import estimate_grid_effort, make_pruning, run_grid
 from headcount.studies._results import describe_study_run
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def build_request(study: TrainingLog, context: StudyContext) -> PruneSpec:
 
 def estimate_effort(study: TrainingLog, context: StudyContext) -> Effort:
     """Returns the training, and the evaluations of both models."""
-    return estimate_requests(context, [build_request(study, context)])
+    return estimate_grid_effort(context, [build_request(study, context)])
 
 
 def train_and_read_log(study: TrainingLog, context: StudyContext) -> LoggedTraining:

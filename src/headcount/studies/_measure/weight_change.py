@@ -14,7 +14,7 @@ from headcount.core.stats.agreement import spearman
 from headcount.core.stats.means import t_interval
 from headcount.studies._base import Effort, StudyContext
 from headcount.studies._results import describe_study_run
-from headcount.studies._tuning import PARTS, relative_changes, slice_weights
+from headcount.studies._tuning import PARTS, relative_weight_changes, weights_by_head
 
 PERMUTATIONS = 1000
 SECONDS_PER_PARAMETER, SECONDS_PER_PERMUTATION = 2e-8, 2e-4
@@ -59,12 +59,12 @@ def measure_weight_changes(context: StudyContext, study_name: str, tuned_model_n
     """
     before = context.loaded
     describe_study_run(context, before, {"study": study_name, "tuned": tuned_model_name})
-    after = context.sources.load_model(tuned_model_name, as_configured=True)
-    old, new = slice_weights(before.model), slice_weights(after.model)
+    after = context.sources.load_model(tuned_model_name, class_from_config=True)
+    old, new = weights_by_head(before.model), weights_by_head(after.model)
     shapes = [{head: {part: tuple(matrix.shape) for part, matrix in parts.items()} for head, parts in each.items()} for each in (old, new)]
     if shapes[0] != shapes[1]:
         raise ArtifactError(f"{before.name} and {tuned_model_name} have different heads; compare a model with its fine-tuned self")
-    changes = relative_changes(old, new)
+    changes = relative_weight_changes(old, new)
     heads = list(changes)
     values = {part: np.array([changes[head][part] for head in heads]) for part in PARTS}
     return average_by_part_and_layer(heads, values), correlate_changes_with_depth(heads, values, seed=context.seed)

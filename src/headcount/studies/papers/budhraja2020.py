@@ -79,18 +79,28 @@ class Budhraja2020(Paper):
         compensation_steps = int(recover.removesuffix("steps")) if recover.endswith("steps") else None  # None: the recipe decides
         places = ("layers:top", "layers:middle", "layers:bottom")
 
-        def compare(*strategies: str, by_kind: bool = False, pretrained: str = "") -> Study:
+        def strategies_study(*strategies: str, by_kind: bool = False, pretrained: str = "") -> Study:
             return Strategies(strategies=strategies, keep=sizes, by_kind=by_kind, pretrained=pretrained, **training)
 
         roles = RolePruning(
             groups=FAMILIES[:3] if self.quick else FAMILIES, definition=DEFINITION, keep=sizes if self.quick else self.keep, **training
         )
         return [
-            Item("B1", "Random heads of the model and of each attention type, fine-tuned", "random", compare("random:type", by_kind=True)),
-            self._item_of_pretrained(subject, compare(pretrained=self.pretrained)),
-            Item("B3", "Top, middle and bottom layers, fine-tuned", "layers", compare(*places)),
-            self._item_by_type(subject, compare(*places, by_kind=True)),
-            Item("B5", "Consecutive against spread-out layers, fine-tuned", "consecutive", compare("layers:consecutive", "layers:spread")),
+            Item(
+                "B1",
+                "Random heads of the model and of each attention type, fine-tuned",
+                "random",
+                strategies_study("random:type", by_kind=True),
+            ),
+            self._item_of_pretrained(subject, strategies_study(pretrained=self.pretrained)),
+            Item("B3", "Top, middle and bottom layers, fine-tuned", "layers", strategies_study(*places)),
+            self._item_by_type(subject, strategies_study(*places, by_kind=True)),
+            Item(
+                "B5",
+                "Consecutive against spread-out layers, fine-tuned",
+                "consecutive",
+                strategies_study("layers:consecutive", "layers:spread"),
+            ),
             Item("B6", "Heads of a role pruned first or spared longest, fine-tuned", "roles", roles),
             Item(
                 "B7",

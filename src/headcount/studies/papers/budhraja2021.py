@@ -52,13 +52,13 @@ class Budhraja2021(Paper):
         }
         has_several = len(self.language or self.tasks) > 1
 
-        def make(id: str, title: str, part: str, study: Languages | None, *lacks: str) -> Item:
+        def item_unless_lacking(id: str, title: str, part: str, study: Languages | None, *lacks: str) -> Item:
             return Item(id, title, part, None if lacks else study, lacks=lacks)
 
         several = () if has_several else ("language",)
         common = {"method": self.method, "keep": sizes, "seeds": seeds}
 
-        def measure_groups(show: Literal["families", "sizes"]) -> Languages | None:
+        def groups_study(show: Literal["families", "sizes"]) -> Languages | None:
             return Languages(**every, groups=self.groups, show=show, **common) if self.groups else None
 
         alone = Languages(**first, against=self.against, other_tasks=self.other_task, show="models", **common) if self.against else None
@@ -66,19 +66,23 @@ class Budhraja2021(Paper):
         lacks_groups = (*several, *(() if self.groups else ("groups",)))
         tuned = WeightChange(self.tuned) if self.tuned else None
         return [
-            make(
+            item_unless_lacking(
                 "X1",
                 "Relative drop of the multilingual against a monolingual model, task by task",
                 "models",
                 alone,
                 *(() if self.against else ("against",)),
             ),
-            make(
+            item_unless_lacking(
                 "X2", "Zero-shot transfer: what every language loses", "transfer", Languages(**every, show="transfer", **common), *several
             ),
-            make("X3", "Share lost by language and block of layers", "layers", Languages(**every, show="layers", **common), *several),
-            make("X4", "Contrasts between language families", "families", measure_groups("families"), *lacks_groups),
-            make("X5", "Rank correlation of the loss with the size of the corpus", "sizes", measure_groups("sizes"), *lacks_groups),
+            item_unless_lacking(
+                "X3", "Share lost by language and block of layers", "layers", Languages(**every, show="layers", **common), *several
+            ),
+            item_unless_lacking("X4", "Contrasts between language families", "families", groups_study("families"), *lacks_groups),
+            item_unless_lacking(
+                "X5", "Rank correlation of the loss with the size of the corpus", "sizes", groups_study("sizes"), *lacks_groups
+            ),
             Item("X6", "Change of weights by layer in fine-tuning", "weights", tuned, lacks=() if self.tuned else ("tuned",)),
-            make("X7", "Pruned at random, fine-tuned on the first language, read in all", "trained", trained, *several),
+            item_unless_lacking("X7", "Pruned at random, fine-tuned on the first language, read in all", "trained", trained, *several),
         ]

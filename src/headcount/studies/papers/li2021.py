@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from headcount.core.options import option
 from headcount.core.study_result import Column, Table
@@ -15,6 +15,16 @@ from headcount.studies.training_log import TrainingLog
 
 QUICK_STEPS = 20
 PENALTIES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+
+
+class ComparedMethods(NamedTuple):
+    """The pruners that the paper compares: three ways to train head importances, and two earlier methods."""
+
+    joint: str
+    pipelined: str
+    straight: str
+    gates: str
+    gradient: str
 
 
 class Training(TypedDict):
@@ -55,7 +65,7 @@ class Li2021(Paper):
         joint, pipelined, straight, gates, gradient = self._compared_methods()
         translates = "cross" in subject.kinds
         n_steps = self.steps or (QUICK_STEPS if self.quick else None)
-        pipelined_curve = self._make_study(PruningCurve, (pipelined,), recover="auto" if n_steps is None else f"{n_steps}steps")
+        pipelined_curve = self._pruned_models_study(PruningCurve, (pipelined,), recover="auto" if n_steps is None else f"{n_steps}steps")
         comparison = self._pruning_curve(joint, pipelined, straight, gates, gradient)
         only_other = "the model translates: L7 is the figure for such models" if translates else "the model has no cross-attention: see L6"
         return [
@@ -81,46 +91,46 @@ class Li2021(Paper):
                 published=METHODS,
             ),
             Item("L8", "Exactly K heads against the heads that λ leaves", "section 5", self._penalty_sweep(joint)),
-            Item("L9", "Sensitivity to the temperature, its cooling and the rate", "Appendix", self._option_curve()),
+            Item("L9", "Sensitivity to the temperature, its cooling and the rate", "Appendix", self._sensitivity_curve()),
             Item("L10", "Speed-up and size by the number of heads", "section 6", self._speed_study(), published=SPEED),
-            Item("L11", "Survivors by layer as K shrinks", "section 6", self._make_study(Kept, (joint,))),
+            Item("L11", "Survivors by layer as K shrinks", "section 6", self._pruned_models_study(Kept, (joint,))),
             Item("L12", "Gates and temperature during training", "section 3", self._training_log(joint)),
             Item(
                 "L13",
                 "The published schedule of the temperature",
                 "Appendix A",
-                self._pruning_curve(_published_schedule(translates), joint),
+                self._pruning_curve(_method_with_published_schedule(translates), joint),
             ),
         ]
 
-    def _training(self) -> Training:
+    def _training_options(self) -> Training:
         return {"steps": self.steps, "train_batch": self.train_batch}
 
-    def _compared_methods(self) -> tuple[str, str, str, str, str]:
+    def _compared_methods(self) -> ComparedMethods:
         if self.quick:
-            return "dsp(limit=64)", "dsp:pipelined(limit=64)", "dsp:straight(limit=64)", "l0", "rank(by=gradient;limit=64)"
-        return "dsp", "dsp:pipelined", "dsp:straight", "l0", "gradient"
+            return ComparedMethods("dsp(limit=64)", "dsp:pipelined(limit=64)", "dsp:straight(limit=64)", "l0", "rank(by=gradient;limit=64)")
+        return ComparedMethods("dsp", "dsp:pipelined", "dsp:straight", "l0", "gradient")
 
-    def _make_study(self, study_class: type[PrunedModels], methods: tuple[str, ...], recover: str | None = None) -> PrunedModels:
+    def _pruned_models_study(self, study_class: type[PrunedModels], methods: tuple[str, ...], recover: str | None = None) -> PrunedModels:
         if self.quick:
             steps = self.steps or QUICK_STEPS
             return study_class(methods=methods, keep=("50%", "25%"), seeds=2, steps=steps, train_batch=8, recover=recover)
-        return study_class(methods=methods, keep=self.keep, seeds=self.seeds, recover=recover, **self._training())
+        return study_class(methods=methods, keep=self.keep, seeds=self.seeds, recover=recover, **self._training_options())
 
     def _pruning_curve(self, *methods: str) -> PrunedModels:
-        return self._make_study(PruningCurve, methods)
+        return self._pruned_models_study(PruningCurve, methods)
 
     def _penalty_sweep(self, exact_method: str) -> PenaltySweep:
         if self.quick:
             return PenaltySweep((0.05, 1.0), exact=exact_method, seeds=1, steps=self.steps or QUICK_STEPS, gate_rate=0.5, train_batch=8)
-        return PenaltySweep(self.penalties, exact=exact_method, seeds=self.seeds, gate_rate=self.penalty_rate, **self._training())
+        return PenaltySweep(self.penalties, exact=exact_method, seeds=self.seeds, gate_rate=self.penalty_rate, **self._training_options())
 
-    def _option_curve(self) -> PrunedModels:
+    def _sensitivity_curve(self) -> PrunedModels:
         """Returns the curve of DSP as it is, and with one of its options changed at a time."""
         grid = {"tau": (0.1, 10), "tau_end": (1e-4, 1e-2), "cool": (0.1, 0.25), "rate": (0.01, 1)}
         chosen = [f"{name}={value:g}" for name, values in grid.items() for value in (values[1:] if self.quick else values)]
         limit = ";limit=64" if self.quick else ""
-        return self._pruning_curve(self._compared_methods()[0], *(f"dsp({option}{limit})" for option in chosen))
+        return self._pruning_curve(self._compared_methods().joint, *(f"dsp({option}{limit})" for option in chosen))
 
     def _speed_study(self) -> Speed:
         if self.quick:
@@ -130,12 +140,12 @@ class Li2021(Paper):
     def _training_log(self, method: str) -> TrainingLog:
         if self.quick:
             return TrainingLog(method=method, steps=self.steps or QUICK_STEPS, train_batch=8)
-        return TrainingLog(method=method, **self._training())
+        return TrainingLog(method=method, **self._training_options())
 
 
-def _published_schedule(translates: bool) -> str:
+def _method_with_published_schedule(is_translator: bool) -> str:
     """Returns the pruner of the published schedule: τ falls to 1e-8 over two thirds of the steps, from 1000 (classification) or 0.1."""
-    tau, rate = (0.1, 0.2) if translates else (1000, 0.5)
+    tau, rate = (0.1, 0.2) if is_translator else (1000, 0.5)
     return f"dsp(tau={tau};tau_end=1e-08;cool=0.6667;rate={rate};init=none;settle=0)"
 
 

@@ -50,7 +50,7 @@ class Pande2021Paper(Paper):
                 lacks = (*lacks, "tuned")
             return Item(f"P{number}", title, part, None if lacks else study, lacks, published=published)
 
-        def tuned(show: str) -> FinetuneRoles:
+        def finetune_roles_study(show: str) -> FinetuneRoles:
             return FinetuneRoles(self.tuned or "MODEL", only=TESTED, definition=rule, sentences=n, show=show)  # pyright: ignore[reportArgumentType]
 
         return [
@@ -76,8 +76,8 @@ class Pande2021Paper(Paper):
             ),
             item(7, "Families over layers", "layers", RoleFamilies(definition=rule, sentences=n, show="layers")),
             item(8, "Heads with several functions by depth", "depth", RoleFamilies(definition=rule, sentences=n, show="depth")),
-            item(9, "Change of roles in fine-tuning by layer", "fine-tuning", tuned("layers")),
-            item(10, "From delimiters to other tokens in fine-tuning", "fine-tuning, families", tuned("families")),
+            item(9, "Change of roles in fine-tuning by layer", "fine-tuning", finetune_roles_study("layers")),
+            item(10, "From delimiters to other tokens in fine-tuning", "fine-tuning, families", finetune_roles_study("families")),
             item(11, "Heads of every family as a function of τ", "τ sweep", RoleDefinitions(taus=taus, sentences=n, show="sweep")),
             item(12, "Test, threshold and strongest key", "definitions", RoleDefinitions(taus=taus, sentences=n, show="rules")),
             item(

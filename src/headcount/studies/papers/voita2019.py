@@ -69,7 +69,7 @@ class Voita2019Paper(Paper):
             lacks = ("text",) if study.info.uses("text") and not subject.has_text else ()
             return Item(f"V{number}", title, part, None if lacks or reason else study, lacks, reason, published)
 
-        maps: Any = {"definition": self._rule, "sentences": n}
+        maps: Any = {"definition": self._role_definition, "sentences": n}
         encoder, everywhere = self._pruned_model_options(frozen_decoder=is_translator), self._pruned_model_options()
         encoder |= {} if one_kind else {"kinds": (ENCODER,)}
         curves = PruningCurve(**everywhere, other_tasks=self.other_task)
@@ -81,7 +81,7 @@ class Voita2019Paper(Paper):
                 3,
                 "Important and confident heads have roles",
                 "section 5",
-                RolesImportance(by=("lrp", "confidence"), examples=self._examples, **maps),
+                RolesImportance(by=("lrp", "confidence"), examples=self._n_examples, **maps),
             ),
             item(4, "Heads of every role: 90 % of tokens at one offset", "section 5.1", RoleMap(show="labels", **maps), published=RULES),
             item(5, "Accuracy of the best head per relation", "Table 1", RelationAccuracy(sentences=n), published=RELATIONS),
@@ -91,7 +91,9 @@ class Voita2019Paper(Paper):
             item(9, "Metric by the encoder heads left", "Fig. 7", PruningCurve(**encoder, keep_models=True), no_encoder, ENCODER_HEADS),
             item(10, "Roles of the encoder heads that remain", "Fig. 8", RemainingRoles(**encoder, **maps), no_encoder),
             item(11, "Metric by the heads left of each kind", "Table 2", PruningCurve(**everywhere), no_kinds, ALL_HEADS),
-            item(12, "The same heads trained from scratch", "Table 2", self._from_scratch_study(heads=True), published=SAME_HEADS),
+            item(
+                12, "The same heads trained from scratch", "Table 2", self._from_scratch_study(with_same_heads=True), published=SAME_HEADS
+            ),
             item(13, "Heads that stay by kind of attention", "Fig. 9", Kept(**everywhere), no_kinds),
             item(14, "Heads that stay by layer", "Fig. 10", Kept(**everywhere)),
             several_tasks if self.other_task else replace(several_tasks, study=None, lacks=("other_task",)),
@@ -100,21 +102,21 @@ class Voita2019Paper(Paper):
                 17,
                 "Gates on the trained model against gates from scratch",
                 "section 6.2",
-                self._from_scratch_study(gates=True),
+                self._from_scratch_study(with_gates=True),
                 published=GATES_FROM_SCRATCH,
             ),
         ]
 
     @property
-    def _rule(self) -> str:
+    def _role_definition(self) -> str:
         """The definition of roles; the published one with the number of frequent tokens of this text."""
         return str(Voita2019(frequent=self.frequent)) if self.definition == "voita2019" else self.definition
 
     def _importance_map(self, by: str) -> ImportanceMap:
-        return ImportanceMap((by,), examples=self._examples, show="scores")
+        return ImportanceMap((by,), examples=self._n_examples, show="scores")
 
     @property
-    def _examples(self) -> int:
+    def _n_examples(self) -> int:
         """The examples that scores are measured on."""
         return 64 if self.quick else 512
 
@@ -134,10 +136,10 @@ class Voita2019Paper(Paper):
         frozen = "decoder" if is_translator else "none"
         return PenaltySweep(penalties, kinds=(ENCODER,), frozen=frozen, gate_rate=rate, **self._training_options())
 
-    def _from_scratch_study(self, *, heads: bool = False, gates: bool = False) -> FromScratch:
+    def _from_scratch_study(self, *, with_same_heads: bool = False, with_gates: bool = False) -> FromScratch:
         keep = QUICK_KEEP[:1] if self.quick else self.keep
         length = f"{QUICK_STEPS}steps" if self.quick else self.scratch
-        controls: Any = {"heads": heads, "gates": gates}
+        controls: Any = {"heads": with_same_heads, "gates": with_gates}
         return FromScratch("l0", keep=keep, scratch=length, scratch_rate=self.scratch_rate, **controls, **self._training_options())
 
 
