@@ -262,7 +262,7 @@ def test_an_importance_stands_for_ranking_by_it_in_python_too() -> None:
 def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
     model, data = shared("encoder"), task("encoder", 200)
     with Run.lead(tmp_path / "run") as run:
-        run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
+        run.stage_records(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
         dense, artifacts, failed = prune_all(work, [PruneSpec.of("random", 6, repair=False)])
         table = work.compare_all_with_dense(dense, artifacts)
@@ -291,13 +291,13 @@ def test_the_model_of_a_finished_artifact_is_the_one_it_was(
     spec = PruneSpec.of(method, 6, recipe=Recipe(epochs=1.0, train_batch=16))
     expected = prune(model, data, method, 6, recipe=spec.recipe)
     with Run.lead(tmp_path / "run") as run:
-        run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
+        run.stage_records(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
         _, (artifact,), _ = prune_all(work, [spec])
         chosen: list[str] = []
         real = pruning.prune_by_spec
         monkeypatch.setattr(pruning, "prune_by_spec", lambda *args, **how: chosen.append(method) or real(*args, **how))
-        same, small = work.make_model(spec)
+        same, small = work.load_or_make_model(spec)
     assert same.key == artifact.key and bool(chosen) is not redone
     for name, value in expected.model.state_dict().items():
         assert torch.equal(small.state_dict()[name], value), name

@@ -214,7 +214,7 @@ def test_models_of_a_finished_comparison_are_made_when_they_are_asked_for(tmp_pa
 
 
 def test_models_are_kept_where_roles_have_no_text(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflow, "corpus_for", lambda *_arguments, **_options: (None, "the task has no texts"))
+    monkeypatch.setattr(workflow, "corpus_or_reason", lambda *_arguments, **_options: (None, "the task has no texts"))
     with pytest.warns(UserWarning, match="are not measured: the task has no texts; name a text"):
         left = compare(tmp_path / "run", methods=["random"], keep=(8,), seeds=1, keep_models=True)
     assert left.saved and not left.role_changes

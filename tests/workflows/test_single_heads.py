@@ -33,7 +33,7 @@ N = 40
 def describe(run: Run) -> None:
     model = shared("encoder")
     record = describe_run(model_record(model, "toy"), command="x", seed=0, task="t", machine=machine_of(model), config={})
-    run.describe(record, HeadMap.of(model))
+    run.stage_records(record, HeadMap.of(model))
 
 
 def test_damage_of_each_example_is_that_of_evaluations_under_a_mask() -> None:

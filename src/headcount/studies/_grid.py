@@ -30,7 +30,7 @@ def make_pruning(context: StudyContext, task: Task | None = None) -> Pruning:
 def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec], *, keep_models: bool = False) -> Grid:
     """Makes and evaluates every request, those that the run holds already not again. Requests that differ in their seed alone are one point.
 
-    With `keep_models` the run also keeps the models whose weights were trained, so that `Pruning.make_model` need not train them again.
+    With `keep_models` the run also keeps the models whose weights were trained, so that `Pruning.load_or_make_model` need not train them again.
 
     Raises:
         HeadcountError: a request is refused, before any work, or one of them fails.
@@ -39,7 +39,7 @@ def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]
     check_requests(pruning, specs)
     note_training(context, pruning, specs)
     with context.progress("pruning", "models") as advance:
-        dense, artifacts, failed = prune_all(pruning, specs, save_models=lambda spec: keep_models and spec.n_steps(1) > 0, progress=advance)
+        dense, artifacts, failed = prune_all(pruning, specs, saves_model=lambda spec: keep_models and spec.n_steps(1) > 0, progress=advance)
     for error in failed.values():
         raise error
     return Grid.of(pruning, evaluate_dense(context, pruning, specs) if context.new_head else dense, artifacts)

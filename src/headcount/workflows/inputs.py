@@ -57,7 +57,7 @@ def _opening_record(model: Any, data: Any) -> dict[str, Any]:
     return {"opened": {**({"task": data} if data else {}), **model_path}}
 
 
-def corpus_for(
+def corpus_or_reason(
     model: nn.Module,
     task: Task,
     tokenizer: Any,

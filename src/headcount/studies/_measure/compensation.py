@@ -153,7 +153,7 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Changes:
     before: list[Evaluation] = []
     for each in requests:
         with context.progress(f"pruning by {study.method}") as advance:
-            artifact, small = pruning.make_model(each, advance)
+            artifact, small = pruning.load_or_make_model(each, advance)
         small, plan = small.to(next(loaded.model.parameters()).device).eval(), Plan.removing(artifact.content["removed"])
         with context.progress("fine-tuning the pruned model") as advance:
             pruned = tune_model(context, f"after {each.name}", small, recipe, by=by, seed=each.seed, progress=advance)

@@ -97,9 +97,9 @@ def measure_choices(study: ImportanceOrRandom, context: StudyContext) -> Choices
         specs += [replace(request, seed=seed + number) for number in range(n_seeds)]
     specs += [] if dense_request is None else [replace(dense_request, seed=seed + number) for number in range(study.seeds)]
     grid = run_grid(context, pruning, list(dict.fromkeys(specs)))
-    dense_recovered = None if dense_request is None else grid.find(dense_request).evaluation
+    dense_recovered = None if dense_request is None else grid.get_point(dense_request).evaluation
     rows = [
-        _make_row(grid, key, grid.find(requests[key]), grid.find(requests[key[0], RANDOM, key[2]]), dense_recovered, seed)
+        _make_row(grid, key, grid.get_point(requests[key]), grid.get_point(requests[key[0], RANDOM, key[2]]), dense_recovered, seed)
         for key in sorted(requests, key=lambda key: (-key[0], list(stages).index(key[2]), (IMPORTANCE, RANDOM, COMPLEMENT).index(key[1])))
     ]
     return Choices(grid.dense, dense_recovered, removed, correct_rows(rows))

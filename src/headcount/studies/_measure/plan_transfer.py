@@ -115,7 +115,7 @@ def measure_transfer(study: PlanTransfer, context: StudyContext) -> Transfer:
         n_seeds = study.seeds if choice == RANDOM or study.recover is not None else 1
         specs += [replace(request, seed=seed + number) for number in range(n_seeds)]
     grid = run_grid(context, make_pruning(context), specs)
-    points = {key: grid.find(request) for key, request in requests.items()}
+    points = {key: grid.get_point(request) for key, request in requests.items()}
     rows = [_make_row(grid, points, keep, choice, seed) for keep, choice in points]
     tests = [
         TransferTest(n_kept=keep, control=control, change=grid.compare(points[keep, TRANSFERRED], points[keep, control], seed=seed))

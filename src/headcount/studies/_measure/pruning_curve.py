@@ -21,7 +21,7 @@ from headcount.studies._base import Effort, LoadedModel, StudyContext
 from headcount.studies._gated import admit_model, count_levels
 from headcount.studies._grid import estimate_requests, run_grid
 from headcount.studies._results import describe_study_run
-from headcount.workflows.grid import MethodDifference, MethodRow, compare_methods, summarise_methods
+from headcount.workflows.grid import MethodDifference, MethodRow, compare_methods_in_pairs, summarise_methods
 from headcount.workflows.prune import Pruning, build_grid
 
 if TYPE_CHECKING:
@@ -139,5 +139,5 @@ def measure_curves(study: PruningCurve, context: StudyContext) -> Curves:
                 measure_share = partial(share_left, grid.dense, task=series.task, chance=chance, seed=context.seed)
             summary = summarise_methods(grid, kinds, seed=context.seed, measure_share=measure_share)
             rows += [replace(row, task=series.label) for row in summary]
-            pairs += [replace(row, task=series.label) for row in compare_methods(grid, kinds, seed=context.seed)]
+            pairs += [replace(row, task=series.label) for row in compare_methods_in_pairs(grid, kinds, seed=context.seed)]
     return Curves(dense, correct_rows(rows), correct_rows(pairs))

@@ -205,7 +205,7 @@ def prune_roles(
     artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.provenance, progress=progress)
     for error in failed.values():
         raise error
-    pruning.run.present(*artifacts)
+    pruning.run.register_results(*artifacts)
     artifact_of = dict(zip(requests, artifacts, strict=True))
     means = {choice: average_evaluations([unpack_pruned(artifact_of[choice, draw]) for draw in draws], task) for choice in choices}
     rows = []

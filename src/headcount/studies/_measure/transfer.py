@@ -68,7 +68,7 @@ def read_scores(context: StudyContext, folders: Sequence[str], by: str | None) -
         lacking = next(name for name, scores in scores_by_run.items() if by not in scores)
         raise ArtifactError(f"{lacking} has no scores by '{by}'; it has {', '.join(scores_by_run[lacking]) or 'none'}")
     if context.run is not None:
-        context.run.describe_like(Run.open(folders[0]), command=context.command, seed=context.seed)
+        context.run.stage_records_of_same_model(Run.open(folders[0]), command=context.command, seed=context.seed)
     methods = [by] if by is not None else sorted(shared)
     by_method = {method: {name: scores[method] for name, scores in scores_by_run.items()} for method in methods}
     sampled = {
