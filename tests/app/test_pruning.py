@@ -29,7 +29,7 @@ from headcount.pruning.repair.means import fold_means
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
 from headcount.runs.report.commands import prune_command
-from headcount.runs.results import unpack_pruned
+from headcount.runs.results import unpack_pruned_evaluation
 from headcount.runs.store import Run
 from headcount.surgery.cost import cost
 from headcount.workflows import prune as pruning
@@ -272,7 +272,7 @@ def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
         masked = evaluate(model, data)
     np.testing.assert_allclose(artifacts[0].arrays["losses"], masked.losses, rtol=1e-6, atol=1e-6)
     (row,) = table
-    small = unpack_pruned(artifacts[0])
+    small = unpack_pruned_evaluation(artifacts[0])
     assert data.metric is not None and row.certificate == certify_task(dense, small, data.metric.total)
     assert small.loss - dense.loss == pytest.approx(float(np.mean(masked.losses - dense.losses)), abs=1e-6)
     with hc.mask(model, plan.removed):

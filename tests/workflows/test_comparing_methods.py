@@ -21,7 +21,7 @@ from headcount.core.stats.significance import benjamini_hochberg, paired_bootstr
 from headcount.core.survivors import Survivors
 from headcount.data.open_task import open_task
 from headcount.models.tiny.build import tiny_model
-from headcount.runs.results import unpack_pruned
+from headcount.runs.results import unpack_pruned_evaluation
 from headcount.runs.store import Run
 from headcount.workflows import compare as workflow
 from headcount.workflows import latency, prune, remaining_roles
@@ -115,7 +115,7 @@ def test_two_seeds_have_neither_deviation_nor_interval(folder: Path, found: Comp
 def test_differences_are_paired_over_examples_with_seeds_averaged(found: Comparison, folder: Path) -> None:
     parts: dict[tuple[str, int], list[np.ndarray]] = {}
     for artifact in Run.open(folder).results("pruned").values():
-        own = unpack_pruned(artifact).parts
+        own = unpack_pruned_evaluation(artifact).parts
         assert own is not None
         parts.setdefault((artifact.content["label"], 32 - len(artifact.content["removed"])), []).append(own)
     total: Callable[..., Any] = lambda sums: sums[..., 0] / sums[..., 1]  # noqa: E731

@@ -36,7 +36,10 @@ class RunCheck:
         """Yields every problem of the folder; raises ArtifactError only for a run of another schema version."""
         record, problems = self._read_and_check_record(RUN, RunRecord)
         yield from problems
-        yield from self._check_heads_record(record)
+        heads, problems = self._read_and_check_record(HEADS, HeadsRecord)
+        yield from problems
+        if heads is not None and record is not None and hash_of_record(heads) != record.heads:
+            yield Problem("foreign", HEADS, f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}; restore it")
         yield from self._check_artifacts(record)
         if record is None:
             return
@@ -57,12 +60,6 @@ class RunCheck:
             return read_record(path, record_type), []
         except Damaged as error:
             return None, [_problem_of_error(file_name, error)]
-
-    def _check_heads_record(self, record: RunRecord | None) -> Iterator[Problem]:
-        heads, problems = self._read_and_check_record(HEADS, HeadsRecord)
-        yield from problems
-        if heads is not None and record is not None and hash_of_record(heads) != record.heads:
-            yield Problem("foreign", HEADS, f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}; restore it")
 
     def _check_artifacts(self, record: RunRecord | None) -> Iterator[Problem]:
         benchmarks: list[tuple[str, Artifact]] = []

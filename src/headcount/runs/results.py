@@ -33,7 +33,7 @@ def unpack_evaluation(artifact: Artifact) -> Evaluation:
     return Evaluation(**{name: artifact.content[name] for name in FIELDS}, **_arrays_by_example(artifact))
 
 
-def unpack_pruned(artifact: Artifact) -> Evaluation:
+def unpack_pruned_evaluation(artifact: Artifact) -> Evaluation:
     """Returns the evaluation on the report split in the artifact of a pruned model."""
     evaluated = {name: artifact.content[name] for name in ("n_examples", "metric", "higher_is_better", "value", "data")}
     return Evaluation(task="", split="report", **evaluated, **_arrays_by_example(artifact))
@@ -223,7 +223,7 @@ def compare_pruned(
                 loss=record.loss,
                 value=record.value,
                 higher_is_better=record.higher_is_better,
-                certificate=certify_pruned(dense, unpack_pruned(artifact), total, margin),
+                certificate=certify_pruned(dense, unpack_pruned_evaluation(artifact), total, margin),
                 parameters=record.cost["parameters"],
                 survivors=Survivors.of(blocks, record.removed),
                 within_rounding=tuple(record.within_rounding),

@@ -47,7 +47,7 @@ def _score_table(run: Run) -> pandas.DataFrame | None:
     ]
     if not frames:
         return None
-    table = pandas.concat(frames, ignore_index=True)
+    table: Any = pandas.concat(frames, ignore_index=True)
     return table[["method", *[column for column in table.columns if column != "method"]]]
 
 
@@ -83,23 +83,14 @@ def _role_table(run: Run) -> pandas.DataFrame | None:
 def _outcome_table(run: Run) -> pandas.DataFrame | None:
     import pandas
 
-    frames = [
-        pandas.DataFrame(
-            {
-                "evaluation": name,
-                "example": range(len(artifact.arrays["losses"])),
-                "loss": artifact.arrays["losses"],
-                **_metric_part_columns(artifact),
-            }
-        )
-        for name, artifact in run.results("evaluation").items()
-    ]
+    frames = []
+    for name, artifact in run.results("evaluation").items():
+        losses, parts = artifact.arrays["losses"], artifact.arrays.get("parts")
+        columns: dict[str, Any] = {"evaluation": name, "example": range(len(losses)), "loss": losses}
+        if parts is not None:
+            columns |= {f"part {number}": parts[:, number] for number in range(parts.shape[1])}
+        frames.append(pandas.DataFrame(columns))
     return pandas.concat(frames, ignore_index=True) if frames else None
-
-
-def _metric_part_columns(artifact: Artifact) -> dict[str, Any]:
-    parts = artifact.arrays.get("parts")
-    return {} if parts is None else {f"part {number}": parts[:, number] for number in range(parts.shape[1])}
 
 
 def _curve_table(run: Run) -> pandas.DataFrame | None:

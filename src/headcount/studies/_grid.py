@@ -11,7 +11,7 @@ from headcount.data.task import Task
 from headcount.pruning.base import Pruner
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.layout import ARTIFACTS
-from headcount.runs.results import PRUNED, unpack_pruned
+from headcount.runs.results import PRUNED, unpack_pruned_evaluation
 from headcount.runs.sweep import sweep
 from headcount.studies._base import STEP_BATCH, Effort, StudyContext
 from headcount.studies._tuning import note_training
@@ -63,7 +63,7 @@ def evaluate_dense(context: StudyContext, pruning: Pruning, specs: Sequence[Prun
     artifacts, failed = sweep(pruning.run, [pruning.make_job(spec) for spec in trained], provenance=pruning.provenance)
     for error in failed.values():
         raise error
-    evaluations = [unpack_pruned(artifact) for artifact in artifacts]
+    evaluations = [unpack_pruned_evaluation(artifact) for artifact in artifacts]
     return evaluations[0] if len(evaluations) == 1 else average_evaluations(evaluations, pruning.task)
 
 

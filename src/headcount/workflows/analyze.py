@@ -51,16 +51,19 @@ from headcount.surgery.load import load
 from headcount.surgery.verify import forward_outputs, gates_of, largest_relative_difference, run_gated
 from headcount.workflows.analysis_spec import DEFAULT_SHARES, AnalysisSpec, BenchSizes
 from headcount.workflows.evaluate import evaluate_into
-from headcount.workflows.inputs import corpus_or_reason, open_inputs
+from headcount.workflows.inputs import TextsForRoles, corpus_or_reason, open_inputs
 from headcount.workflows.profiles import profiles_into
 from headcount.workflows.prune import Pruning, build_grid, estimate_training, prune_all
 from headcount.workflows.roles import roles_into
 from headcount.workflows.score import judge_into, score_into
 
 NEW_TOKENS = 16
-NumberOfCalibrationExamples = NumberOfReportExamples = NumberOfExamplesPerSplit = NumberOfSentences = NumberOfTokens = int
-TextsForRoles = Any
-"""A file, texts or a corpus that roles and head profiles are measured on, as `hc.roles` reads them."""
+NumberOfCalibrationExamples = int
+NumberOfReportExamples = int
+NumberOfExamplesPerSplit = int
+"""Of the selection and of the report split."""
+NumberOfSentences = int
+NumberOfTokens = int
 Watch = Callable[[str, str], Progress | None]
 """(a piece of work, its unit) -> the function that is called with its progress, if there is one."""
 

@@ -37,7 +37,7 @@ from headcount.runs.store import Run
 from headcount.surgery.cut import cut
 from headcount.workflows.analysis_spec import COMPARED_SIZES, BenchSizes
 from headcount.workflows.grid import Grid, GridPoint, MethodDifference, MethodRow, list_differences, summarise_methods
-from headcount.workflows.inputs import corpus_or_reason, open_inputs
+from headcount.workflows.inputs import TextsForRoles, corpus_or_reason, open_inputs
 from headcount.workflows.latency import CutModel, time_models
 from headcount.workflows.prune import Pruning, build_grid, prune_all
 from headcount.workflows.remaining_roles import FamilyChange, FamilyTest, measure_dense_roles, measure_remaining_roles
@@ -141,7 +141,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     batches: Sequence[int] = COMPARED_SIZES.batches,
     length: int = COMPARED_SIZES.lengths[0],
     keep_models: bool = False,
-    text: Any = None,
+    text: TextsForRoles = None,
     definition: str = DEFAULT_DEFINITION,
     kinds: str | Iterable[str] = (),
     protected: str | Head | Iterable[str | Head] = (),
@@ -328,13 +328,13 @@ def run_comparison(job: ComparisonJob) -> Comparison:
 
 
 def _store_tables(
-    job: ComparisonJob, name: str, artifacts: Sequence[Artifact], tables: Mapping[str, Sequence[Mapping[str, object]]]
+    job: ComparisonJob, artifact_name: str, artifacts: Sequence[Artifact], tables: Mapping[str, Sequence[Mapping[str, object]]]
 ) -> None:
     """Keeps rows that were made of pruned models as an artifact, from which the tables of the run are written."""
     pruning = job.pruning
     roles = "" if job.roles is None else job.roles.key_of_roles(pruning, "dense model", "").digest
     request = {"models": sorted(artifact.key.digest for artifact in artifacts), "kinds": job.kinds, "seed": job.seed, "roles": roles}
-    key = ArtifactKey(COMPARISON, name, {**pruning.base_key, **request})
+    key = ArtifactKey(COMPARISON, artifact_name, {**pruning.base_key, **request})
     pruning.run.register_results(pruning.run.commit(key, tables, provenance=pruning.provenance))
 
 

@@ -20,7 +20,7 @@ from headcount.runs.store import Run
 
 def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by name
     run: Run | None,
-    name: str,
+    artifact_name: str,
     model: nn.Module,
     data: Data,
     *,
@@ -34,7 +34,7 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
 
     Args:
         run: Where the evaluation is stored; None only evaluates.
-        name: The name of the artifact.
+        artifact_name: The name of the artifact.
         model: The model, under the gates that are open around the call.
         data: A task, a dataset of model inputs, or batches.
         open_gates: Describes the open gates, for the key of the artifact.
@@ -48,10 +48,10 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
     inner = unwrap(model)
     fingerprint = fingerprint_of(inner, data, split, limit=limit)
     parts = {**model_key(inner), **task_key(data), "under": dict(open_gates or {}), "split": split, "data": fingerprint}
-    key, versions = ArtifactKey(EVALUATION, name, parts), provenance()
-    artifact, chunk_store = run.find(key), Chunks(run, name, {"evaluation": name, **parts}, versions, goal=[key])
+    key, versions = ArtifactKey(EVALUATION, artifact_name, parts), provenance()
+    artifact, chunk_store = run.find(key), Chunks(run, artifact_name, {"evaluation": artifact_name, **parts}, versions, goal=[key])
     if artifact is None:
-        with run.log_non_finite_error(f"evaluation '{name}'"):
+        with run.log_non_finite_error(f"evaluation '{artifact_name}'"):
             evaluation = evaluate(
                 model, data, split=split, limit=limit, batch_size=batch_size, progress=progress or False, chunk_store=chunk_store
             )

@@ -25,7 +25,7 @@ from headcount.models.head_map import HeadMap
 from headcount.pruning.methods.random import RandomPruner
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
-from headcount.runs.results import method_label, steps_of_shortest_stage, unpack_pruned
+from headcount.runs.results import method_label, steps_of_shortest_stage, unpack_pruned_evaluation
 from headcount.workflows.prune import Pruning
 
 
@@ -108,7 +108,7 @@ class Grid:
 
 
 def _make_point(pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifact]) -> GridPoint:
-    evaluations = [unpack_pruned(artifact) for artifact in artifacts]
+    evaluations = [unpack_pruned_evaluation(artifact) for artifact in artifacts]
     average = average_evaluations(evaluations, pruning.task)
     removed = [frozenset(map(Head.parse, artifact.content["removed"])) for artifact in artifacts]
     survivors = tuple(frozenset(pruning.heads) - heads for heads in removed)

@@ -47,7 +47,7 @@ from headcount.runs.results import (
     certify_pruned,
     compare_pruned,
     pack_example_arrays,
-    unpack_pruned,
+    unpack_pruned_evaluation,
 )
 from headcount.runs.store import Run
 from headcount.runs.sweep import Job, sweep
@@ -227,7 +227,7 @@ class Pruning:
             return False
         plan = Plan.removing(record.removed, protected=spec.limits.protected)
         pruned = rebuild(self.model, self.task, spec, plan, record.gates)
-        self._save_model(artifact.key, spec, pruned, unpack_pruned(artifact))
+        self._save_model(artifact.key, spec, pruned, unpack_pruned_evaluation(artifact))
         return True
 
     def _save_model(self, key: ArtifactKey, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> None:

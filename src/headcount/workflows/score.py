@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -100,6 +100,13 @@ def judge_into(  # noqa: PLR0913 - four arguments, the rest are options by name
     return {label: each.judge_heads(size, level=level) for label, each in scores.items()}
 
 
+class ChunkedPass(NamedTuple):
+    """A pass over data: where its chunks are stored, and all its methods by label, also those whose scores are not missing."""
+
+    chunks: Chunks
+    methods: Mapping[str, Importance]
+
+
 class _RunScoring:
     """One call of `score_into` with a run; `run` is None in processes that do not lead."""
 
@@ -172,8 +179,8 @@ class _RunScoring:
                 chunks.clear()
         return ScoringResult(scores, result.failures), artifacts
 
-    def _open_chunks(self, run: Run, missing: Mapping[str, Importance]) -> tuple[Chunks, Mapping[str, Importance]]:
-        """Returns where chunks are stored, and the methods of the pass: those of a pass that was stopped, if it has all that are missing."""
+    def _open_chunks(self, run: Run, missing: Mapping[str, Importance]) -> ChunkedPass:
+        """Returns the pass to compute: one that was stopped, if it has all methods that are missing, else a new one of these."""
         in_order = self.settings.adaptive is not None
         if in_order and not run.leads:
             raise PlanError("an adaptive run decides chunk by chunk what to examine next, so that no worker can join it")
@@ -186,7 +193,8 @@ class _RunScoring:
         options = {label: method.to_dict() for label, method in sorted(methods.items()) if method.reads_data}
         goal = [self.key(method) for method in methods.values()]
         parts = {"methods": options, "needs": self.needs, **self.shared_parts}
-        return Chunks(run, "+".join(options) or "weights", parts, self.provenance, goal=goal, in_order=in_order), methods
+        chunks = Chunks(run, "+".join(options) or "weights", parts, self.provenance, goal=goal, in_order=in_order)
+        return ChunkedPass(chunks, methods)
 
     def _is_same_pass(self, parts: PassInputs) -> bool:
         """Whether chunks belong to a pass over the same data under the same settings, whose methods still have the same options."""

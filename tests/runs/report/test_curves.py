@@ -32,7 +32,7 @@ from headcount.runs.results import (
     choose_model,
     choose_row_by_size,
     unpack_evaluation,
-    unpack_pruned,
+    unpack_pruned_evaluation,
 )
 from headcount.runs.store import Run
 
@@ -50,7 +50,7 @@ def test_curves_are_what_the_library_tells(tmp_path: Path) -> None:
     assert len(curves["points"]) == len(artifacts) == 8
     for point in curves["points"]:
         artifact = artifacts[point["method"], point["keep"], point["seed"]]
-        task = certify_task(dense, unpack_pruned(artifact), ratio)
+        task = certify_task(dense, unpack_pruned_evaluation(artifact), ratio)
         assert point["difference"] == pytest.approx(-task.quality.loss, rel=1e-4, abs=1e-6)
         assert (point["low"], point["high"]) == pytest.approx((-task.quality.bound, -task.quality.at_least), rel=1e-4)
         assert point["bound"] == pytest.approx(task.quality.bound, rel=1e-4) and point["procedure"] == "Tango" and point["verdict"] is None
@@ -196,7 +196,9 @@ def test_a_certificate_beside_a_kept_model_gives_its_point_a_verdict(tmp_path: P
     folder = run.folder / "models" / f"a.model.{artifact.key.digest[:8]}"
     folder.mkdir(parents=True)
     (folder / "heads.json").write_text('{"seal": "x"}')
-    task = certify_task(unpack_evaluation(run.results("evaluation")["dense"]), unpack_pruned(artifact), ratio, Margin.parse("90pt"))
+    task = certify_task(
+        unpack_evaluation(run.results("evaluation")["dense"]), unpack_pruned_evaluation(artifact), ratio, Margin.parse("90pt")
+    )
     write_certificate(folder / "certificate.json", Certificate("s", "d", "90pt", (task,)))
     with Run.lead(run.folder) as leading:
         leading.register_saved_model(folder)

@@ -72,7 +72,7 @@ def write_figures(run: Run, folder: Path) -> FigureFiles:
     make_folder(folder)
     data = collect_report(run).report["runs"][0]
     paths, names = [], set[str]()
-    for base, contents in chain(_draw_run_figures(data), _draw_study_figures(run), _draw_training_figures(run)):
+    for base, contents in chain(_draw_run_figures(data), _draw_study_and_training_figures(run)):
         name = next(name for number in count(1) if (name := base if number == 1 else f"{base}-{number}") not in names)
         names.add(name)
         for kind, content in contents.items():
@@ -98,18 +98,14 @@ def _draw_run_figures(data: contract.RunData) -> Iterator[tuple[str, dict[str, b
         yield name, contents
 
 
-def _draw_study_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Yields name and files, by kind, of the figures of studies and papers."""
+def _draw_study_and_training_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Yields name and files, by kind, of the figures of studies and papers, then of gates, penalties and temperatures over training."""
     results = {f"study-{name}": unpack_study(artifact) for name, artifact in run.results(STUDY).items()}
     for page in read_paper_pages(run):
         results |= {f"{page.name}-{entry.id}": entry.result for entry in page.entries if entry.result is not None}
     for name, result in results.items():
         for figure in result.figures:
             yield file_stem(f"{name}-{figure.name}"), {kind: draw_figure(figure, kind) for kind in KINDS}
-
-
-def _draw_training_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Yields name and files, by kind, of the figures of gates, penalties and temperatures over training."""
     for figure in training_figures(run):
         yield file_stem(figure.name), {kind: draw_figure(figure, kind) for kind in KINDS}
 
@@ -132,7 +128,7 @@ def _list_drawings(data: contract.RunData) -> Iterator[tuple[str, tuple[float, f
         yield "cost", size, lambda figure: draw_cost(figure, data["bench"], data["machine"])
     if roles is not None and any(roles["labels"]):
         n_roles = len({role for labels in roles["labels"] for role in labels})
-        yield "roles", (5.5, 0.8 + 0.22 * n_roles), lambda figure: _draw_roles(figure, roles, data["blocks"])
+        yield "roles", (5.5, 0.8 + 0.22 * n_roles), lambda figure: _draw_role_counts(figure, roles, data["blocks"])
 
 
 def group_blocks_by_kind(blocks: Sequence[contract.Block]) -> list[tuple[str, list[contract.Block]]]:
@@ -269,7 +265,7 @@ def draw_cost(figure: MatplotlibFigure, bench: Sequence[contract.BenchRow], mach
     figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, fontsize=6, ncols=3, loc="outside lower center")
 
 
-def _draw_roles(figure: MatplotlibFigure, roles: contract.Roles, blocks: Sequence[contract.Block]) -> None:
+def _draw_role_counts(figure: MatplotlibFigure, roles: contract.Roles, blocks: Sequence[contract.Block]) -> None:
     """Draws how many heads of every block have each role."""
     import numpy as np
 

@@ -22,7 +22,7 @@ from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
-from headcount.runs.results import unpack_pruned
+from headcount.runs.results import unpack_pruned_evaluation
 from headcount.studies._base import STEP_BATCH, Effort, StudyContext
 from headcount.studies._gated import count_heads
 from headcount.studies._results import describe_study_run
@@ -160,7 +160,7 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Changes:
         with context.progress("fine-tuning the dense model") as advance:
             dense = tune_model(context, "dense", loaded.model, recipe, by=by, seed=each.seed, progress=advance)
         trainings.append((pruned, dense, plan))
-        before.append(unpack_pruned(artifact))
+        before.append(unpack_pruned_evaluation(artifact))
     untouched = pruning.evaluate_dense()
     quality = compare_quality(untouched, before, trainings, task, seed=context.seed)
     changes = compare_trainings(trainings, seed=context.seed)

@@ -77,7 +77,7 @@ def measure_choices(study: ImportanceOrRandom, context: StudyContext) -> Choices
     pruning, template = make_pruning(context), make_template(study, seed)
     sizes = list_head_counts(study, len(heads))
     chosen = run_grid(context, pruning, [template.resized(keep) for keep in sizes])
-    removed = {keep: tuple(chosen.find(template.resized(keep)).artifacts[0].content["removed"]) for keep in sizes}
+    removed = {keep: tuple(chosen.get_point(template.resized(keep)).artifacts[0].content["removed"]) for keep in sizes}
     stages = {AS_IS: template, REPAIRED: replace(template, repair=True)}
     if study.recover is not None:
         stages[RECOVERED] = replace(template, recover=study.recover)

@@ -104,7 +104,7 @@ def measure_transfer(study: PlanTransfer, context: StudyContext) -> Transfer:
     choosing = replace(template, repair=False, recover=None)
     other_pruning = Pruning(context.required_run, other.model, other_task, limit=context.limit, command=context.command)
     chosen = run_grid(context, other_pruning, [choosing.resized(keep) for keep in sizes])
-    transferred = {keep: tuple(map(str, chosen.find(choosing.resized(keep)).artifacts[0].content["removed"])) for keep in sizes}
+    transferred = {keep: tuple(map(str, chosen.get_point(choosing.resized(keep)).artifacts[0].content["removed"])) for keep in sizes}
     requests: dict[tuple[int, str], PruneSpec] = {}
     for keep in sizes:
         requests[keep, TRANSFERRED] = replace(template, method=PlanPruner(removed=transferred[keep]), budget=None)

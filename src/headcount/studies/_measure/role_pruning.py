@@ -20,7 +20,7 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
-from headcount.runs.results import unpack_pruned
+from headcount.runs.results import unpack_pruned_evaluation
 from headcount.runs.sweep import sweep
 from headcount.studies._base import STEP_BATCH, Effort, Progress, StudyContext
 from headcount.studies._gated import Drop, count_levels, measure_drop
@@ -207,7 +207,9 @@ def prune_roles(
         raise error
     pruning.run.register_results(*artifacts)
     artifact_of = dict(zip(requests, artifacts, strict=True))
-    means = {choice: average_evaluations([unpack_pruned(artifact_of[choice, draw]) for draw in draws], task) for choice in choices}
+    means = {
+        choice: average_evaluations([unpack_pruned_evaluation(artifact_of[choice, draw]) for draw in draws], task) for choice in choices
+    }
     rows = []
     for choice, pruned in means.items():
         controls = {"dense": dense}
