@@ -91,7 +91,7 @@ def test_a_run_about_anything_stays_in_its_folder(stock: Stock, tmp_path: Path, 
         run.log(name)
         artifact = run.commit(ArtifactKey("scores", name, {"metric": name}), content, provenance={name: name})
         if "\udcff" not in name:  # no table holds such text, and no method has it as its name
-            run.register_results(artifact, fingerprints={name: name})
+            run.register_results(artifact, data_fingerprints={name: name})
             assert set(all_scores(Run.open(folder))) == {name}
     assert outside(folder) == before
     for path in folder.rglob("*"):

@@ -144,7 +144,7 @@ def test_evaluations_come_back_example_by_example(folder: Path) -> None:
         describe(run)
         whole = evaluate_into(run, "whole", model, data)
         with HeadGates(model, np.zeros(len(heads)).tolist()):
-            none = evaluate_into(run, "none", model, data, open_gates={"gates": "all zero"})
+            none = evaluate_into(run, "none", model, data, gate_description={"gates": "all zero"})
         assert evaluate_into(run, "whole", model, data).value == whole.value
     assert np.array_equal(whole.losses, evaluate(model, data).losses) and not np.array_equal(whole.losses, none.losses)
     table = pandas.read_parquet(folder / "outcomes.parquet")

@@ -107,7 +107,7 @@ def make_run(
             row = {"batch": 8, "length": 64, "seconds": 0.2, "low": 0.1, "high": 0.3, "rounds": 5}
             rows = [{**row, "name": name, "speedup": speedup} for name, speedup in (("dense", 1.0), ("masked", 0.9), ("removed", 1.34))]
             artifacts.append(run.commit(ArtifactKey("bench", text, {"of": key}), {"rows": rows}, provenance={}))
-        run.register_results(*artifacts, fingerprints={text: text})
+        run.register_results(*artifacts, data_fingerprints={text: text})
     return Run.open(folder)
 
 

@@ -184,7 +184,9 @@ def test_kept_models_and_their_roles(found: Comparison, folder: Path) -> None:
     }
     assert any(row.n_dense for row in found.role_changes)
     for row in found.role_changes:
-        assert row.removed + row.kept + row.lost == pytest.approx(row.n_dense) and row.n_pruned == row.kept + row.gained <= row.n_kept
+        assert (
+            row.removed + row.kept + row.lost == pytest.approx(row.n_dense) and row.n_in_pruned_model == row.kept + row.gained <= row.n_kept
+        )
     assert len(pandas.read_csv(folder / "role_changes.csv")) == len(found.role_changes)
     assert not Run.open(folder).results("roles"), "roles that are measured here do not replace those that the run shows"
 

@@ -318,7 +318,7 @@ class Run:
 
     # Results: the artifacts that run.json lists, by kind and name.
 
-    def register_results(self, *artifacts: Artifact, fingerprints: Mapping[str, str] | None = None) -> None:
+    def register_results(self, *artifacts: Artifact, data_fingerprints: Mapping[str, str] | None = None) -> None:
         """Lists the artifacts as results in run.json, with the fingerprints of their data, and writes the tables again."""
         if not self.leads:
             return
@@ -327,7 +327,7 @@ class Run:
         self._write_pending_records()
         record = self.record()
         titles = {f"{artifact.key.kind}/{artifact.key.name}": artifact.key.digest for artifact in artifacts}
-        changes = {"results": {**record.results, **titles}, "data": {**record.data, **(fingerprints or {})}, "updated": timestamp()}
+        changes = {"results": {**record.results, **titles}, "data": {**record.data, **(data_fingerprints or {})}, "updated": timestamp()}
         write_record(self.folder / RUN, record.model_copy(update=changes))
         write_tables(self)
 

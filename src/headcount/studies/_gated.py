@@ -84,7 +84,7 @@ def evaluate_without(
         under["means"] = _hash_means(means)
     values = torch.tensor([float(head not in removed) for head in HeadMap.of(model)], dtype=torch.float64)
     with HeadGates(model, values, how=ablation, means=means):
-        return evaluate_into(run, name, model, task, open_gates=under, split=split, limit=limit, batch_size=batch_size)
+        return evaluate_into(run, name, model, task, gate_description=under, split=split, limit=limit, batch_size=batch_size)
 
 
 def _hash_means(means: Mapping[str, Tensor]) -> str:

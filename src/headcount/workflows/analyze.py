@@ -315,7 +315,7 @@ def _evaluate_dense_and_headless(job: AnalysisJob, heads: HeadMap, run_folder: R
     options: Any = {"limit": job.spec.reported, "progress": job.progress("evaluating")}
     dense = evaluate_into(run_folder, "dense", job.model, job.task, **options)
     with HeadGates(job.model, torch.zeros(len(heads)), heads=heads):
-        none = evaluate_into(run_folder, "without any head", job.model, job.task, open_gates={"gates": "all zero"}, **options)
+        none = evaluate_into(run_folder, "without any head", job.model, job.task, gate_description={"gates": "all zero"}, **options)
     return _make_step(job, "evaluate", task=job.task.name, whole=_evaluation_numbers(dense), none=_evaluation_numbers(none))
 
 

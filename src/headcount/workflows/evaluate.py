@@ -24,7 +24,7 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
     model: nn.Module,
     data: Data,
     *,
-    open_gates: Mapping[str, object] | None = None,
+    gate_description: Mapping[str, object] | None = None,
     split: Split = "report",
     limit: int | None = None,
     batch_size: int | None = None,
@@ -37,7 +37,7 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
         artifact_name: The name of the artifact.
         model: The model, under the gates that are open around the call.
         data: A task, a dataset of model inputs, or batches.
-        open_gates: Describes the open gates, for the key of the artifact.
+        gate_description: Describes the open gates, for the key of the artifact.
         split: The split of a task to read.
         limit: Reads at most that many examples.
         batch_size: Examples per batch.
@@ -47,7 +47,7 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
         return evaluate(model, data, split=split, limit=limit, batch_size=batch_size, progress=progress or False)
     inner = unwrap(model)
     fingerprint = fingerprint_of(inner, data, split, limit=limit)
-    parts = {**model_key(inner), **task_key(data), "under": dict(open_gates or {}), "split": split, "data": fingerprint}
+    parts = {**model_key(inner), **task_key(data), "under": dict(gate_description or {}), "split": split, "data": fingerprint}
     key, versions = ArtifactKey(EVALUATION, artifact_name, parts), provenance()
     artifact, chunk_store = run.find(key), Chunks(run, artifact_name, {"evaluation": artifact_name, **parts}, versions, goal=[key])
     if artifact is None:

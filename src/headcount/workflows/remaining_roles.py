@@ -72,7 +72,7 @@ class FamilyChange:
     gained: float
 
     @property
-    def n_pruned(self) -> float:
+    def n_in_pruned_model(self) -> float:
         """The heads of the family in the pruned model."""
         return self.kept + self.gained
 
@@ -209,14 +209,14 @@ def families_by_head(table: RoleTable, counted_heads: Iterable[Head]) -> dict[He
     return {head: frozenset(definition.families_of(labels[head])) for head in counted_heads if head in labels}
 
 
-def count_family_groups(models: Sequence[Mapping[Head, frozenset[str]]], names: Sequence[str]) -> dict[str, float]:
+def count_family_groups(models: Sequence[Mapping[Head, frozenset[str]]], family_names: Sequence[str]) -> dict[str, float]:
     """Returns how many heads belong to each family alone, to several and to none, as means over models."""
 
     def group_of(families: frozenset[str]) -> str:
         return SEVERAL if len(families) > 1 else next(iter(families), NO_ROLE)
 
     groups = [[group_of(families) for families in model.values()] for model in models]
-    return {name: mean(of_model.count(name) for of_model in groups) for name in (*names, SEVERAL, NO_ROLE)}
+    return {name: mean(of_model.count(name) for of_model in groups) for name in (*family_names, SEVERAL, NO_ROLE)}
 
 
 def compare_family(

@@ -208,7 +208,7 @@ class _RunScoring:
         for label, error in failures.items():
             run.log(f"failed ({'rounding' if isinstance(error, RoundingError) else 'non-finite'}): {label}: {error}")
         data_print = {f"{self.data_key['task']} {self.settings.split}": self.data_key["fingerprint"]} if self.data_key else {}
-        run.register_results(*artifacts.values(), fingerprints=data_print)
+        run.register_results(*artifacts.values(), data_fingerprints=data_print)
 
 
 def _label_has_options(label: str, options: Mapping[str, object]) -> bool:

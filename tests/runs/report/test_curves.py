@@ -81,10 +81,10 @@ def test_what_an_earlier_command_left_is_no_part_of_the_curves(tmp_path: Path) -
 
 
 def test_what_is_left_out_is_counted_in_words() -> None:
-    from headcount.runs.report.curves import _describe_left_out
+    from headcount.runs.report.curves import _notes_on_left_out_models
 
-    assert _describe_left_out(0, 0) == []
-    assert _describe_left_out(1, 2) == [
+    assert _notes_on_left_out_models(0, 0) == []
+    assert _notes_on_left_out_models(1, 2) == [
         "1 pruned model of an earlier state of the run, made on other data, is left out.",
         "2 pruned models were evaluated on other examples than the dense model and are left out.",
     ]

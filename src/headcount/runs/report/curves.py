@@ -59,7 +59,7 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
     current = _artifacts_on_current_data(record, artifacts)
     records = [(artifact, PrunedRecord.of(artifact)) for artifact in current]
     same = [artifact for artifact, pruned in records if (pruned.data, pruned.metric) == (dense.data, dense.metric)]
-    notes = _describe_left_out(len(artifacts) - len(current), len(current) - len(same))
+    notes = _notes_on_left_out_models(len(artifacts) - len(current), len(current) - len(same))
     if not same:
         return RunCurves(None, [], notes)
     total = total_of(dense.metric)
@@ -147,7 +147,7 @@ def _certificates_by_model_digest(run: Run) -> dict[str, Certificate]:
     return certificates
 
 
-def _describe_left_out(n_on_earlier_data: int, n_on_other_examples: int) -> list[str]:
+def _notes_on_left_out_models(n_on_earlier_data: int, n_on_other_examples: int) -> list[str]:
     notes = []
     if n_on_earlier_data:
         subject = f"{format_count(n_on_earlier_data, 'pruned model')} of an earlier state of the run, made on other data,"
