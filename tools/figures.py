@@ -40,7 +40,7 @@ from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect_report
-from headcount.runs.report.figures import STYLE, draw_curves, draw_map, group_blocks
+from headcount.runs.report.figures import STYLE, draw_curves, draw_map, group_blocks_by_kind
 from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
 from headcount.workflows.prune import Pruning, build_grid, prune_all
@@ -61,7 +61,7 @@ Pattern = tuple[np.ndarray, list[str], list[str]]
 def describe(run: Run, name: str, model: Any) -> None:
     """Notes an embedded model and its heads in a run."""
     record = describe_run(model_record(model, f"demo/{name}"), command="make figures", seed=0, machine=machine_of(model))
-    run.describe(record, hc.HeadMap.of(model))
+    run.stage_records(record, hc.HeadMap.of(model))
 
 
 def opened(run: Run, name: str) -> Any:
@@ -102,7 +102,7 @@ def importances(work: Path, out: Path) -> None:
             data = shown(run)
         for score in data["scores"]:
             method = score["name"].partition(":")[0]
-            maps = group_blocks(data["blocks"])
+            maps = group_blocks_by_kind(data["blocks"])
             height = 0.7 + sum(0.4 + 0.22 * len(rows) for _, rows in maps)
             values = score["values"], score["significant"]
             draw(
@@ -138,7 +138,7 @@ def _pruner(figure: Any, data: contract.RunData, method: str) -> None:
     for point in sorted(points, key=lambda point: -point["keep"]):
         gone = set(point["removed"])
         least = [value if head in gone else float(point["keep"]) for head, value in enumerate(least)]
-    draw_map(left, group_blocks(data["blocks"]), "kept down to", least)
+    draw_map(left, group_blocks_by_kind(data["blocks"]), "kept down to", least)
     compared = [p for p in curves["points"] if p["method"] == method or p["method"].startswith("random")]
     draw_curves(right, {**curves, "points": compared}, len(data["heads"]))
 
@@ -172,7 +172,7 @@ def roles(work: Path, out: Path) -> None:
             biases = [values.get(head) for head in data["heads"]]
             maps = [
                 (kind, rows)
-                for kind, rows in group_blocks(data["blocks"])
+                for kind, rows in group_blocks_by_kind(data["blocks"])
                 if any(data["heads"][head] in values for row in rows for head in row["heads"])
             ]
             draw_role(

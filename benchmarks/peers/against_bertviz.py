@@ -60,7 +60,7 @@ def ours(model: Any, tokenizer: Any, text: str, folder: Path) -> Path:
     """A report that holds the attention of one sentence."""
     with Run.lead(folder / "run", command="benchmarks/peers/against_bertviz.py") as run:
         record = describe_run(model_record(model, "model"), command="", seed=0, task="", machine=machine_of(model))
-        run.describe(record, hc.HeadMap.of(model))
+        run.stage_records(record, hc.HeadMap.of(model))
         profiles_into(run, model, read_corpus(model, [text], tokenizer), tokenizer, ProfileSpec(n_maps=1, longest=1000))
         return write_report(run, max_mb=10)
 

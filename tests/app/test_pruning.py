@@ -29,7 +29,7 @@ from headcount.pruning.repair.means import fold_means
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
 from headcount.runs.report.commands import prune_command
-from headcount.runs.results import unpack_pruned
+from headcount.runs.results import unpack_pruned_evaluation
 from headcount.runs.store import Run
 from headcount.surgery.cost import cost
 from headcount.workflows import prune as pruning
@@ -262,7 +262,7 @@ def test_an_importance_stands_for_ranking_by_it_in_python_too() -> None:
 def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
     model, data = shared("encoder"), task("encoder", 200)
     with Run.lead(tmp_path / "run") as run:
-        run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
+        run.stage_records(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
         dense, artifacts, failed = prune_all(work, [PruneSpec.of("random", 6, repair=False)])
         table = work.compare_all_with_dense(dense, artifacts)
@@ -272,7 +272,7 @@ def test_changes_are_those_of_pairs(tmp_path: Path) -> None:
         masked = evaluate(model, data)
     np.testing.assert_allclose(artifacts[0].arrays["losses"], masked.losses, rtol=1e-6, atol=1e-6)
     (row,) = table
-    small = unpack_pruned(artifacts[0])
+    small = unpack_pruned_evaluation(artifacts[0])
     assert data.metric is not None and row.certificate == certify_task(dense, small, data.metric.total)
     assert small.loss - dense.loss == pytest.approx(float(np.mean(masked.losses - dense.losses)), abs=1e-6)
     with hc.mask(model, plan.removed):
@@ -291,13 +291,13 @@ def test_the_model_of_a_finished_artifact_is_the_one_it_was(
     spec = PruneSpec.of(method, 6, recipe=Recipe(epochs=1.0, train_batch=16))
     expected = prune(model, data, method, 6, recipe=spec.recipe)
     with Run.lead(tmp_path / "run") as run:
-        run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
+        run.stage_records(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         work = Pruning(run, model, data)
         _, (artifact,), _ = prune_all(work, [spec])
         chosen: list[str] = []
         real = pruning.prune_by_spec
         monkeypatch.setattr(pruning, "prune_by_spec", lambda *args, **how: chosen.append(method) or real(*args, **how))
-        same, small = work.make_model(spec)
+        same, small = work.load_or_make_model(spec)
     assert same.key == artifact.key and bool(chosen) is not redone
     for name, value in expected.model.state_dict().items():
         assert torch.equal(small.state_dict()[name], value), name

@@ -217,7 +217,7 @@ def test_methods_are_checked_before_any_work_and_seeds_follow(tmp_path: Path, mo
     from headcount.core.errors import HeadcountError
     from headcount.workflows import analyze
     from headcount.workflows.analysis_spec import AnalysisSpec
-    from headcount.workflows.analyze import plan_requests
+    from headcount.workflows.analyze import make_prune_requests
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("work was done")
@@ -229,7 +229,7 @@ def test_methods_are_checked_before_any_work_and_seeds_follow(tmp_path: Path, mo
             hc.analyze("demo/entailment", "demo/entailment", out=tmp_path / "run", **options)
         assert not (tmp_path / "run").exists()
     spec = AnalysisSpec(methods=("l0",), keep=(0.5,), seeds=2, seed=3)
-    requests = plan_requests(spec, hc.HeadMap.of(hc.load("demo/entailment")))
+    requests = make_prune_requests(spec, hc.HeadMap.of(hc.load("demo/entailment")))
     assert [(str(request.method), request.seed) for request in requests] == [("l0", 3), ("l0", 4), ("random", 3), ("random", 4)]
 
 

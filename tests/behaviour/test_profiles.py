@@ -214,7 +214,7 @@ def test_tokens_without_words_count_tokens() -> None:
 def test_a_run_keeps_profiles_and_the_report_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, corpus, tokenizer = opened("entailment", 10)
     with Run.lead(tmp_path / "run") as run:
-        run.describe(describe_run(model_record(model, "demo/entailment"), command="c", seed=0), hc.HeadMap.of(model))
+        run.stage_records(describe_run(model_record(model, "demo/entailment"), command="c", seed=0), hc.HeadMap.of(model))
         first = profiles_into(run, model, corpus, tokenizer)
         monkeypatch.setattr(files, "profile_heads", None)
         again = profiles_into(run, model, corpus, tokenizer)
@@ -234,7 +234,7 @@ def test_a_model_whose_attention_cannot_be_seen_is_kept_with_the_reason(tmp_path
 
     monkeypatch.setattr(files, "profile_heads", refuse)
     with Run.lead(tmp_path / "run") as run:
-        run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
+        run.stage_records(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
         profiles_into(run, model, corpus, tokenizer)
     report = collect_report(Run.open(tmp_path / "run")).with_all_maps()
     check(report, "Report")
@@ -246,7 +246,7 @@ def test_a_model_that_reads_no_text_is_kept_with_the_reason(tmp_path: Path, monk
     model, corpus, tokenizer = opened("entailment", 4)
     monkeypatch.setattr(type(model), "main_input_name", "input_features")
     with Run.lead(tmp_path / "run") as run:
-        run.describe(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
+        run.stage_records(describe_run(model_record(model, "m"), command="c", seed=0), hc.HeadMap.of(model))
         first, again = (profiles_into(run, model, corpus, tokenizer) for _ in range(2))
     assert first.content == again.content and not first.content["heads"] and len(run.artifacts("profiles")) == 1
     report = collect_report(Run.open(tmp_path / "run")).with_all_maps()

@@ -101,7 +101,7 @@ class Stock:
 
         with Run.lead(path) as run:
             record = describe_run(model_record(self.bert, "bert"), command="headcount score bert --out run", seed=0)
-            run.describe(record, hc.HeadMap.of(self.bert))
+            run.stage_records(record, hc.HeadMap.of(self.bert))
             score_into(run, self.bert, None, ["magnitude", "random"])
 
 

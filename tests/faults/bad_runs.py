@@ -166,7 +166,7 @@ def artifact_of_two_gigabytes(kit: Kit) -> Call:
 def _forge(folder: Path, content: dict[str, Any], arrays: dict[str, np.ndarray] | None = None, name: str = "magnitude") -> None:
     """An artifact with a good seal and bad content."""
     made = Artifact(ArtifactKey("scores", name, {"forged": True}), content, arrays or {}, {})
-    place = folder / made.key.path
+    place = folder / made.key.path_in_run
     place.write_bytes(made.pack())
 
 
@@ -195,7 +195,7 @@ def artifact_with_a_header_that_lies(kit: Kit) -> Call:
         payload = payload.replace(b'"shape":[2]', b'"shape":[9]')
         head = json.loads(line_) | {"sha256": hashlib.sha256(payload).hexdigest()}
         head["seal"] = seal(head)
-        (folder / made.key.path).write_bytes(json.dumps(head).encode() + b"\n" + payload)
+        (folder / made.key.path_in_run).write_bytes(json.dumps(head).encode() + b"\n" + payload)
 
     return _read(kit, forge)
 

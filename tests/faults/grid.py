@@ -53,7 +53,7 @@ def data(number: int = EXAMPLES) -> Task:
 def work(run: Run, seed: int = 3, number: int = EXAMPLES) -> None:
     """What the command of the run does."""
     model = shared("encoder")
-    run.describe(describe_run(model_record(model, "toy"), command=COMMAND, seed=seed), hc.HeadMap.of(model))
+    run.stage_records(describe_run(model_record(model, "toy"), command=COMMAND, seed=seed), hc.HeadMap.of(model))
     score_into(run, model, data(number), METHODS, ScoreSettings(seed=seed))
     evaluate_into(run, "whole", model, data(number))
 

@@ -48,7 +48,7 @@ def make_folder(base: Path, seed: int) -> None:
     model = classifier(seed)
     heads = hc.HeadMap.of(model)
     with Run.lead(base / "run", command="headcount score toy --out run") as run:
-        run.describe(describe_run(model_record(model, "toy"), command="headcount score toy --out run", seed=seed), heads)
+        run.stage_records(describe_run(model_record(model, "toy"), command="headcount score toy --out run", seed=seed), heads)
         score_into(run, model, task("encoder", 12), ["gradient", "magnitude"])
         evaluate_into(run, "whole", model, task("encoder", 12))
     plan = hc.Plan.removing([f"L0H{seed + 1}", "L1H4"], protected=["L0H5"])
@@ -269,14 +269,14 @@ def accept_records(patch: pytest.MonkeyPatch) -> None:
     from headcount.runs import records
 
     patch.setattr(records, "seal", lambda content: content.get("seal") or seal(content))
-    patch.setattr(records, "_to_bytes", lambda _: type("Any", (bytes,), {"__eq__": lambda *_: True, "__ne__": lambda *_: False})())
+    patch.setattr(records, "_to_sealed_json", lambda _: type("Any", (bytes,), {"__eq__": lambda *_: True, "__ne__": lambda *_: False})())
 
 
 def accept_artifacts(patch: pytest.MonkeyPatch) -> None:
     from headcount.runs import artifacts
 
     patch.setattr(artifacts, "seal", lambda content: content.get("seal"))
-    patch.setattr(artifacts, "_head_line", lambda _: type("Any", (bytes,), {"__eq__": lambda *_: True, "__ne__": lambda *_: False})())
+    patch.setattr(artifacts, "_header_line", lambda _: type("Any", (bytes,), {"__eq__": lambda *_: True, "__ne__": lambda *_: False})())
 
 
 def accept_tables(patch: pytest.MonkeyPatch) -> None:

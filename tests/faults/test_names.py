@@ -71,7 +71,7 @@ def test_any_text_becomes_a_short_plain_file_name(name: str) -> None:
     assert 0 < len(made.encode()) <= 60
     assert Path(made).name == made
     assert made not in (".", "..") and not made.startswith((".", "/")) and "\0" not in made
-    path = ArtifactKey(name, name, {"name": name}).path
+    path = ArtifactKey(name, name, {"name": name}).path_in_run
     assert path.parts[0] == "artifacts" and len(path.parts) == 3 and ".." not in path.parts
     assert len(path.name.encode()) < 255
 
@@ -87,11 +87,11 @@ def test_a_run_about_anything_stays_in_its_folder(stock: Stock, tmp_path: Path, 
     scores = hc.Scores(heads.heads, tuple(float(i) for i in range(len(heads))), method=name, columns={name: (0.0,) * len(heads)}, data=name)
     content, _ = pack_scores(scores)
     with Run.lead(folder, command=name) as run:
-        run.describe(describe_run(model_record(stock.bert, name), **facts), heads)
+        run.stage_records(describe_run(model_record(stock.bert, name), **facts), heads)
         run.log(name)
         artifact = run.commit(ArtifactKey("scores", name, {"metric": name}), content, provenance={name: name})
         if "\udcff" not in name:  # no table holds such text, and no method has it as its name
-            run.present(artifact, data={name: name})
+            run.register_results(artifact, data_fingerprints={name: name})
             assert set(all_scores(Run.open(folder))) == {name}
     assert outside(folder) == before
     for path in folder.rglob("*"):
@@ -117,7 +117,7 @@ def test_a_artifact_that_names_another_place_is_read_as_what_it_is(stock: Stock,
     folder = tmp_path / "run"
     with Run.lead(folder) as run:
         heads = hc.HeadMap.of(stock.bert)
-        run.describe(describe_run(model_record(stock.bert, "bert"), command="headcount score bert", seed=0), heads)
+        run.stage_records(describe_run(model_record(stock.bert, "bert"), command="headcount score bert", seed=0), heads)
         good = ArtifactKey("scores", "good", {})
         run.commit(good, {}, provenance={})
         forged = Artifact(ArtifactKey("scores", name, {}), {}, {}, {}).pack()

@@ -35,7 +35,7 @@ def _blocks() -> Iterator[None]:
 
 
 def described(run: Run, model: Any) -> Run:
-    run.describe(describe_run(model_record(model, "toy"), command=grid.COMMAND, seed=0), hc.HeadMap.of(model))
+    run.stage_records(describe_run(model_record(model, "toy"), command=grid.COMMAND, seed=0), hc.HeadMap.of(model))
     return run
 
 

@@ -122,8 +122,8 @@ def test_a_command_that_is_not_utf_8_is_kept(shm: Path) -> None:
 
     command = os.fsdecode(b"headcount score \xff")
     with Run.lead(shm / "run", command=command) as run:
-        run.describe(describe_run(model_record(shared("encoder"), command), command=command, seed=0), hc.HeadMap.of(shared("encoder")))
-        run.present()
+        run.stage_records(describe_run(model_record(shared("encoder"), command), command=command, seed=0), hc.HeadMap.of(shared("encoder")))
+        run.register_results()
     assert Run.open(shm / "run").record().command == command
 
 

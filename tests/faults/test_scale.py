@@ -115,7 +115,7 @@ with grid.small_chunks():
     model, data = shared("encoder"), grid.data(96)
     with Run.lead(Path(sys.argv[3])) if rank == 0 else nullcontext() as run:
         if run is not None:
-            run.describe(describe_run(model_record(model, "toy"), command=grid.COMMAND, seed=3), hc.HeadMap.of(model))
+            run.stage_records(describe_run(model_record(model, "toy"), command=grid.COMMAND, seed=3), hc.HeadMap.of(model))
         score_into(run, model, data, grid.METHODS, ScoreSettings(seed=3))
     Path(f"{sys.argv[3]}.{rank}").write_text(str(seen))
 """

@@ -32,7 +32,7 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with Run.lead(folder, command="headcount score toy") as run:
         record = describe_run(model_record(model, "toy"), command="headcount score toy", seed=3, task="toy encoder")
-        run.describe(record, hc.HeadMap.of(model))
+        run.stage_records(record, hc.HeadMap.of(model))
         score_into(run, model, data, ["gradient", "ablation", "magnitude"], ScoreSettings(seed=3))
         evaluate_into(run, "whole", model, data)
     (folder / "lock").unlink()

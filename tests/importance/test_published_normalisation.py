@@ -101,7 +101,7 @@ def test_scores_estimated_again_are_normalised_among_those_that_are_left() -> No
 def test_a_run_keeps_normalisations_apart(tmp_path: Path) -> None:
     model, data = shared("encoder"), task("encoder", 40)
     with Run.lead(tmp_path) as run:
-        run.describe(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
+        run.stage_records(describe_run(model_record(model, "toy"), command="", seed=0), hc.HeadMap.of(model))
         (raw,) = score_into(run, model, data, ["gradient"], ScoreSettings(normalise="none")).values()
         (published,) = score_into(run, model, data, ["gradient"]).values()
         assert raw.values != published.values and published.normalise == "layer"

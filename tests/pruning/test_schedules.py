@@ -11,7 +11,7 @@ from headcount.pruning.methods.l0 import L0
 from headcount.pruning.recipe import FAIR_STEPS, Recipe, format_length
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.results import fewest_steps, method_label
+from headcount.runs.results import method_label, steps_of_shortest_stage
 
 
 def test_a_recipe_counts_steps() -> None:
@@ -60,7 +60,7 @@ def test_too_few_steps_are_named() -> None:
     assert method_label(pruned({"choose": 16})) == "dsp, only 16 steps"
     assert method_label(pruned({"choose": 300, "recover": 1})) == "dsp, only 1 step"
     assert method_label(pruned({"choose": 200})) == method_label(pruned({})) == method_label(pruned(None)) == "dsp"
-    assert fewest_steps(pruned({"choose": 300, "recover": 250})) == 250 and fewest_steps(pruned({})) is None
+    assert steps_of_shortest_stage(pruned({"choose": 300, "recover": 250})) == 250 and steps_of_shortest_stage(pruned({})) is None
     assert format_length(2.0) == "2" and format_length("auto") == "auto" and format_length("300steps") == "300steps"
 
 

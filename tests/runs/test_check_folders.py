@@ -32,11 +32,11 @@ def make_run(folder: Path, model: nn.Module, name: str, methods: list[str]) -> N
     data = task("encoder", 12)
     with Run.lead(folder, command=f"headcount score {name}") as run:
         heads = hc.HeadMap.of(model)
-        run.describe(describe_run(model_record(model, name), command=f"headcount score {name}", seed=0), heads)
+        run.stage_records(describe_run(model_record(model, name), command=f"headcount score {name}", seed=0), heads)
         score_into(run, model, data, methods)
         evaluate_into(run, "whole", model, data)
         small = hc.cut(model, hc.Plan.removing(["L0H1"]))
-        run.list_model(hc.save(small, folder / "models" / "rank.12345678", cost=(cost(model), cost(small))))
+        run.register_saved_model(hc.save(small, folder / "models" / "rank.12345678", cost=(cost(model), cost(small))))
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_a_foreign_result_is_not_shown_by_who_works_in_the_run(run: Path, runs: 
     before = (run / "scores.csv").read_bytes()
     with pytest.warns(UserWarning, match="is of another model .* it is not shown"), Run.lead(run) as led:
         assert set(all_scores(led)) == {"gradient", "magnitude"}
-        led.present()
+        led.register_results()
     assert (run / "scores.csv").read_bytes() == before
 
 
@@ -212,7 +212,7 @@ def test_a_missing_result_is_dropped_from_the_list_by_the_next_command(run: Path
     model = tiny_model("bert", auto="AutoModelForSequenceClassification", seed=0, num_labels=3)
     artifact(run, "gradient").unlink()
     with pytest.warns(UserWarning, match="lists scores/gradient, whose artifacts are missing"), Run.lead(run) as led:
-        led.describe(describe_run(model_record(model, "first"), command="headcount score first", seed=0), hc.HeadMap.of(model))
+        led.stage_records(describe_run(model_record(model, "first"), command="headcount score first", seed=0), hc.HeadMap.of(model))
         score_into(led, model, None, ["magnitude"])
     assert set(all_scores(Run.open(run))) == {"magnitude"}
 

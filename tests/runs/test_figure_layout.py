@@ -10,9 +10,17 @@ import pytest
 
 from headcount.core.figure import Axis, BarFigure, Bars, Figure, HeatMap, Line, LineFigure, Reference
 from headcount.core.study_result import Column, StudyResult, Table
-from headcount.runs.draw import STYLE, draw_canvas
+from headcount.runs.draw import STYLE, draw_matplotlib_figure
 from headcount.runs.draw_lines import spread_labels
-from headcount.runs.figure_layout import figure_height, is_upright, labels_ends, legend_labels, title_lines, wrap_axis, wrap_text
+from headcount.runs.figure_layout import (
+    figure_height,
+    has_labels_at_ends,
+    legend_labels,
+    must_turn_names,
+    title_lines,
+    wrap_axis,
+    wrap_text,
+)
 
 CENTIMETRES = 2.54
 COMMON: dict[str, Any] = {"title": "What is shown", "table": "rows", "n": 300}
@@ -35,7 +43,7 @@ def canvas_of() -> Any:
 
     def draw(figure: Figure) -> Any:
         with matplotlib.rc_context(STYLE):
-            canvas = draw_canvas(figure)
+            canvas = draw_matplotlib_figure(figure)
             canvas.draw_without_rendering()
         return canvas
 
@@ -79,7 +87,7 @@ def test_many_intervals_are_bars_side_by_side_from_the_dense_model_on(canvas_of:
 
 
 def test_labels_stand_beside_their_lines_and_apart(canvas_of: Any) -> None:
-    assert labels_ends(CURVE) and legend_labels(CURVE) == []
+    assert has_labels_at_ends(CURVE) and legend_labels(CURVE) == []
     canvas = canvas_of(CURVE)
     assert not canvas.legends
     texts = [
@@ -91,7 +99,7 @@ def test_labels_stand_beside_their_lines_and_apart(canvas_of: Any) -> None:
     rows = sorted(text.get_position()[1] for text in texts)
     assert all(second - first > 0.05 for first, second in pairwise(rows)) and rows[0] >= 0 and rows[-1] <= 1
     long = replace(CURVE, lines=tuple(replace(line, label=f"{line.label}: a name that is longer than its room") for line in CURVE.lines))
-    assert not labels_ends(long) and len(legend_labels(long)) == 5
+    assert not has_labels_at_ends(long) and len(legend_labels(long)) == 5
 
 
 def test_labels_are_spread_in_their_order() -> None:
@@ -147,7 +155,7 @@ def test_names_of_columns_do_not_meet(canvas_of: Any) -> None:
     boxes = [label.get_window_extent() for label in canvas.axes[0].get_xticklabels() if label.get_text()]
     assert len(boxes) == 9 and all(first.x1 < second.x0 for first, second in pairwise(sorted(boxes, key=lambda box: box.x0)))
     assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["not defined: at chance"], "grey is explained"
-    assert is_upright([["1"], ["9 or more"]], 8) and not is_upright([["1"], ["9+"]], 8)
+    assert must_turn_names([["1"], ["9 or more"]], 8) and not must_turn_names([["1"], ["9+"]], 8)
 
 
 def test_ticks_of_counts_are_whole(canvas_of: Any) -> None:

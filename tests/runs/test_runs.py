@@ -42,7 +42,7 @@ def record_of(kind: str, **facts: Any) -> RunRecord:
 
 
 def describe(run: Run, kind: str = "encoder", **facts: Any) -> Run:
-    run.describe(record_of(kind, **facts), hc.HeadMap.of(shared(kind)))
+    run.stage_records(record_of(kind, **facts), hc.HeadMap.of(shared(kind)))
     return run
 
 
@@ -144,7 +144,7 @@ def test_evaluations_come_back_example_by_example(folder: Path) -> None:
         describe(run)
         whole = evaluate_into(run, "whole", model, data)
         with HeadGates(model, np.zeros(len(heads)).tolist()):
-            none = evaluate_into(run, "none", model, data, under={"gates": "all zero"})
+            none = evaluate_into(run, "none", model, data, gate_description={"gates": "all zero"})
         assert evaluate_into(run, "whole", model, data).value == whole.value
     assert np.array_equal(whole.losses, evaluate(model, data).losses) and not np.array_equal(whole.losses, none.losses)
     table = pandas.read_parquet(folder / "outcomes.parquet")
@@ -170,7 +170,7 @@ def test_every_artifact_says_what_it_was_made_of_and_on(folder: Path) -> None:
 def test_a_run_goes_on_where_it_began(folder: Path) -> None:
     before = Run.open(folder).record()
     with Run.lead(folder) as run:
-        run.describe(record_of("encoder").model_copy(update={"created": "later"}), hc.HeadMap.of(shared("encoder")))
+        run.stage_records(record_of("encoder").model_copy(update={"created": "later"}), hc.HeadMap.of(shared("encoder")))
         score_into(run, shared("encoder"), task("encoder", 300), ["random"], ScoreSettings(seed=5))
     assert Run.open(folder).record().created == before.created
     assert set(all_scores(Run.open(folder))) == {*NAMES, "random"}
@@ -339,7 +339,7 @@ def test_a_run_of_schema_3_opens(tmp_path: Path) -> None:
     assert len(run.results("evaluation")["whole"].arrays["losses"]) == 20
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".parquet")}
     with Run.lead(folder) as led:
-        led.present()
+        led.register_results()
     if before != {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".parquet")}:
         for name in before:  # another release of pandas or pyarrow may write the same table in other bytes
             old, new = (

@@ -16,7 +16,7 @@ from figure_kinds import FIGURES
 from headcount.core.errors import MissingExtra
 from headcount.core.figure import Figure
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
-from headcount.runs.draw import STYLE, WIDTH, draw_canvas, draw_figure
+from headcount.runs.draw import STYLE, WIDTH, draw_figure, draw_matplotlib_figure
 from headcount.runs.study_files import RESULT, escape_latex, table_to_csv, table_to_latex, write_study_files
 
 TABLE = Table(
@@ -71,7 +71,7 @@ def test_figures_are_readable_in_a_column(figure: Figure) -> None:
     from matplotlib.text import Text
 
     with matplotlib.rc_context(STYLE):
-        canvas = draw_canvas(figure)
+        canvas = draw_matplotlib_figure(figure)
         canvas.draw_without_rendering()
         assert canvas.get_size_inches()[0] == WIDTH == 3.3
         beyond = {label for panel in canvas.axes for axis in (panel.xaxis, panel.yaxis) for label in labels_beyond(axis)}

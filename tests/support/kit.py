@@ -93,7 +93,7 @@ def make_run(
     facts: dict[str, Any] = {"command": text, "seed": seed, "task": text, "machine": {"threads": 1, text: text}, "config": {text: text}}
     makers = {"scores": _scores, "roles": _roles, "pruned": _pruned, "study": _study, "profiles": _profiles, "damage": _damage}
     with Run.lead(folder, command="made by hand") as run:
-        run.describe(describe_run(model, **facts), blocks_of(layers, heads, kv_heads or heads))
+        run.stage_records(describe_run(model, **facts), blocks_of(layers, heads, kv_heads or heads))
         names, artifacts = heads_of(layers, heads), []
         if "evaluation" in kinds:
             content, arrays = pack_evaluation(evaluation(rng, n, 0.9, data))
@@ -107,7 +107,7 @@ def make_run(
             row = {"batch": 8, "length": 64, "seconds": 0.2, "low": 0.1, "high": 0.3, "rounds": 5}
             rows = [{**row, "name": name, "speedup": speedup} for name, speedup in (("dense", 1.0), ("masked", 0.9), ("removed", 1.34))]
             artifacts.append(run.commit(ArtifactKey("bench", text, {"of": key}), {"rows": rows}, provenance={}))
-        run.present(*artifacts, data={text: text})
+        run.register_results(*artifacts, data_fingerprints={text: text})
     return Run.open(folder)
 
 

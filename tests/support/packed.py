@@ -7,5 +7,5 @@ import zlib
 
 
 def unpack_bytes(text: str) -> bytes:
-    """Returns the bytes that `pack_array` compressed, as the page reads them."""
+    """Returns the bytes that `deflate_to_base64` compressed, as the page reads them."""
     return zlib.decompressobj(-15).decompress(base64.b64decode(text))

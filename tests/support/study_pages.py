@@ -40,12 +40,12 @@ def make_studied_run(folder: Path) -> Run:
         for name, result in (("layers", DRAWN), ("kept", PLAIN)):
             inputs = {"model": "tiny", "task": "toy", "seed": 3, "limit": 40}
             content = {"result": result.to_dict(), "rows": result.rows(), "command": f"headcount study {name}"}
-            run.present(run.commit(ArtifactKey(STUDY, name, inputs), content, provenance={}))
+            run.register_results(run.commit(ArtifactKey(STUDY, name, inputs), content, provenance={}))
         digests = {}
         for entry in ENTRIES:
             if entry.result is not None:
                 artifact = run.commit(ArtifactKey(ITEM, f"{entry.id} study", {}), entry.result.to_dict(), provenance={})
-                run.present(artifact)
+                run.register_results(artifact)
                 digests[entry.id] = artifact.key.digest
         commit_paper_page(run, PAPER, digests, provenance={})
     return Run.open(folder)

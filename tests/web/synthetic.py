@@ -12,7 +12,7 @@ from study_pages import DRAWN, PAPER, PLAIN
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.core.study_result import StudyResult
-from headcount.runs.report.bench import judge_times
+from headcount.runs.report.bench import flag_times
 from headcount.runs.report.scores import group_removal_order, removal_order
 from headcount.runs.report.studies import pack_result, pack_table
 
@@ -433,7 +433,7 @@ def _bench(rng: np.random.Generator, curves: Json, n: int) -> list[Json]:
 def judge(rows: list[Json]) -> list[Json]:
     """Times with the verdicts that the report has on them."""
     models = dict.fromkeys(row["of"] for row in rows)
-    return [row for of in models for row in judge_times([one for one in rows if one["of"] == of])]
+    return [row for of in models for row in flag_times([one for one in rows if one["of"] == of])]
 
 
 def _portraits(rng: np.random.Generator, shape: Shape, made: Json) -> Json:

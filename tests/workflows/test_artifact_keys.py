@@ -22,7 +22,7 @@ def test_an_evaluation_with_another_task_option_is_another_artifact(tmp_path: Pa
     model = tiny_model("marian", auto="AutoModelForSeq2SeqLM", decoder_start_token_id=0, forced_eos_token_id=3, **tokens)
     texts = [f"demo/translation(size=2;max_new_tokens=3;num_beams={beams})" for beams in (1, 2, 1)]
     with Run.lead(tmp_path / "run") as run:
-        run.describe(describe_run(model_record(model, "tiny"), command="test", seed=0), hc.HeadMap.of(model))
+        run.stage_records(describe_run(model_record(model, "tiny"), command="test", seed=0), hc.HeadMap.of(model))
         for text in texts:
             evaluate_into(run, "dense", model, hc.open_task(text, model, tokenizer))
         assert len(run.artifacts(EVALUATION)) == 2

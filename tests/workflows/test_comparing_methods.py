@@ -21,7 +21,7 @@ from headcount.core.stats.significance import benjamini_hochberg, paired_bootstr
 from headcount.core.survivors import Survivors
 from headcount.data.open_task import open_task
 from headcount.models.tiny.build import tiny_model
-from headcount.runs.results import unpack_pruned
+from headcount.runs.results import unpack_pruned_evaluation
 from headcount.runs.store import Run
 from headcount.workflows import compare as workflow
 from headcount.workflows import latency, prune, remaining_roles
@@ -115,7 +115,7 @@ def test_two_seeds_have_neither_deviation_nor_interval(folder: Path, found: Comp
 def test_differences_are_paired_over_examples_with_seeds_averaged(found: Comparison, folder: Path) -> None:
     parts: dict[tuple[str, int], list[np.ndarray]] = {}
     for artifact in Run.open(folder).results("pruned").values():
-        own = unpack_pruned(artifact).parts
+        own = unpack_pruned_evaluation(artifact).parts
         assert own is not None
         parts.setdefault((artifact.content["label"], 32 - len(artifact.content["removed"])), []).append(own)
     total: Callable[..., Any] = lambda sums: sums[..., 0] / sums[..., 1]  # noqa: E731
@@ -184,7 +184,9 @@ def test_kept_models_and_their_roles(found: Comparison, folder: Path) -> None:
     }
     assert any(row.n_dense for row in found.role_changes)
     for row in found.role_changes:
-        assert row.removed + row.kept + row.lost == pytest.approx(row.n_dense) and row.n_pruned == row.kept + row.gained <= row.n_kept
+        assert (
+            row.removed + row.kept + row.lost == pytest.approx(row.n_dense) and row.n_in_pruned_model == row.kept + row.gained <= row.n_kept
+        )
     assert len(pandas.read_csv(folder / "role_changes.csv")) == len(found.role_changes)
     assert not Run.open(folder).results("roles"), "roles that are measured here do not replace those that the run shows"
 
@@ -214,7 +216,7 @@ def test_models_of_a_finished_comparison_are_made_when_they_are_asked_for(tmp_pa
 
 
 def test_models_are_kept_where_roles_have_no_text(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflow, "corpus_for", lambda *_arguments, **_options: (None, "the task has no texts"))
+    monkeypatch.setattr(workflow, "corpus_or_reason", lambda *_arguments, **_options: (None, "the task has no texts"))
     with pytest.warns(UserWarning, match="are not measured: the task has no texts; name a text"):
         left = compare(tmp_path / "run", methods=["random"], keep=(8,), seeds=1, keep_models=True)
     assert left.saved and not left.role_changes

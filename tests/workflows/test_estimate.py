@@ -19,14 +19,14 @@ N = 40
 @pytest.fixture(autouse=True)
 def speeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """An example takes a second, a training step a thousand."""
-    monkeypatch.setattr(estimate, "seconds_per_example", lambda *_: 1.0)
+    monkeypatch.setattr(estimate, "measure_seconds_per_example", lambda *_: 1.0)
     monkeypatch.setattr(estimate, "estimate_step_seconds", lambda *_: 1000.0)
 
 
 def seconds(method: str, *, keep: int = 6, limit: int | None = None, **options: Any) -> float:
     model: Any = shared("encoder")
     spec = PruneSpec.of(method, keep, **options)
-    return estimate.estimate_pruning(model, task("encoder", N), hc.HeadMap.of(model), [spec], limit=limit)
+    return estimate.estimate_pruning_seconds(model, task("encoder", N), hc.HeadMap.of(model), [spec], limit=limit)
 
 
 def test_a_choice_a_repair_and_evaluations_are_counted() -> None:
@@ -50,7 +50,7 @@ def test_an_analysis_removes_single_heads_on_two_splits() -> None:
     model: Any = shared("encoder")
     heads = hc.HeadMap.of(model)
     told = [
-        estimate.estimate_analysis(model, task("encoder", N), heads, AnalysisSpec(by=by, methods=("random",)), [])
+        estimate.estimate_analysis_seconds(model, task("encoder", N), heads, AnalysisSpec(by=by, methods=("random",)), [])
         for by in (("gradient",), ("gradient", "ablation"))
     ]
     assert told == [3 * N, 3 * N + len(heads) * N]

@@ -20,7 +20,7 @@ from headcount.core.scores import Scores
 from headcount.models.tiny.build import tiny_model
 from headcount.pruning.prune import check_request
 from headcount.workflows.analysis_spec import AnalysisSpec
-from headcount.workflows.analyze import AnalysisJob, _find_heads, plan_requests, run_analysis
+from headcount.workflows.analyze import AnalysisJob, _verify_heads, make_prune_requests, run_analysis
 
 HEADS = tuple(hc.Head("", layer, index) for layer in range(4) for index in range(8))
 
@@ -45,7 +45,7 @@ def test_analyze_takes_numbers_of_heads() -> None:
     model: Any = tiny_model("bert", auto="AutoModelForSequenceClassification")
     heads = hc.HeadMap.of(model)
     spec = AnalysisSpec(methods=("random",), keep=(8, 0.25), seeds=1)
-    assert sorted(request.limits.heads(len(heads)) for request in plan_requests(spec, heads)) == sorted({8, round(0.25 * len(heads))})
+    assert sorted(request.limits.heads(len(heads)) for request in make_prune_requests(spec, heads)) == sorted({8, round(0.25 * len(heads))})
     with pytest.raises(PlanError, match="keep must be a whole number"):
         AnalysisSpec(keep=(1.0,))
 
@@ -68,11 +68,11 @@ def test_default_sizes_of_analyze_are_whole_groups_and_are_told(kv_heads: int, s
     model: Any = tiny_model("llama", num_key_value_heads=kv_heads)
     heads = hc.HeadMap.of(model)
     job = AnalysisJob("toy", model, SimpleNamespace(), AnalysisSpec(methods=("random",), seeds=1))  # type: ignore[arg-type]
-    requests = plan_requests(job.spec, heads)
+    requests = make_prune_requests(job.spec, heads)
     assert sorted({request.limits.heads(len(heads)) for request in requests}) == sizes
     for request in requests:
         check_request(request, model, heads)
-    step = _find_heads(job, heads, requests)
+    step = _verify_heads(job, heads, requests)
     assert f"pruned to {', '.join(map(str, sizes))} heads, the whole" in format_step(step.name, step.numbers)
     assert step.numbers["keeps"] == sizes
 

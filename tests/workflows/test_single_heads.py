@@ -33,7 +33,7 @@ N = 40
 def describe(run: Run) -> None:
     model = shared("encoder")
     record = describe_run(model_record(model, "toy"), command="x", seed=0, task="t", machine=machine_of(model), config={})
-    run.describe(record, HeadMap.of(model))
+    run.stage_records(record, HeadMap.of(model))
 
 
 def test_damage_of_each_example_is_that_of_evaluations_under_a_mask() -> None:
@@ -136,8 +136,8 @@ def test_the_sentence_of_an_analysis_names_heads_and_never_a_number_of_heads_tha
 
 
 def test_an_analysis_reads_as_many_examples_as_verdicts_need() -> None:
-    assert AnalysisSpec().judged is None and AnalysisSpec().with_limit(64).judged == 64
-    assert AnalysisSpec(judged=100).with_limit(640).judged == 100
+    assert AnalysisSpec().judged is None and AnalysisSpec().cap_examples(64).judged == 64
+    assert AnalysisSpec(judged=100).cap_examples(640).judged == 100
     assert ScoreSettings(limit=3).split == "calibration"
 
 

@@ -60,7 +60,7 @@ class ChunkStore(Protocol):
         ...
 
     @property
-    def is_over(self) -> bool:
+    def has_final_result(self) -> bool:
         """Whether the leading process has stored the final result."""
         ...
 
@@ -235,13 +235,13 @@ def _compute_shared_chunks(reading: Reading, measure: Measure, chunk_store: Chun
 
 def _compute_unless_claimed(reading: Reading, chunk: Chunk, measure: Measure, chunk_store: ChunkStore) -> bool:
     """Computes and stores a chunk that is not finished; returns False if another process is computing it."""
-    if chunk_store.is_over:
+    if chunk_store.has_final_result:
         raise NothingLeft("there is nothing left to do")
     if chunk_store.has_result(chunk):
         return True
     with chunk_store.claim(chunk) as is_claimed:
         # chunks are removed once the final result is stored
-        if is_claimed and not chunk_store.has_result(chunk) and not chunk_store.is_over:
+        if is_claimed and not chunk_store.has_result(chunk) and not chunk_store.has_final_result:
             _store_if_finite(reading, chunk_store, chunk, _measure_within_memory(reading, chunk, measure))
         return is_claimed
 

@@ -42,7 +42,7 @@ class Foreign(Damaged):
     """An undamaged file that belongs to another run."""
 
 
-class ArtifactHead(TypedDict):
+class ArtifactHeader(TypedDict):
     """The first line of an artifact's file, in the order in which it is written."""
 
     artifact: int
@@ -71,13 +71,13 @@ class ArtifactKey:
         return hashlib.sha256(canonical_json([VERSION, self.kind, self.name, self.inputs])).hexdigest()
 
     @property
-    def weights(self) -> str | None:
+    def weight_hash(self) -> str | None:
         """Hash of the weights of the model that the artifact describes, None if its inputs name no model."""
         weights = self.inputs.get("weights")
         return weights if isinstance(weights, str) else None
 
     @property
-    def path(self) -> Path:
+    def path_in_run(self) -> Path:
         """Path within a run folder; a name taken from data cannot lead outside of it."""
         return Path("artifacts") / safe_name(self.kind) / f"{safe_name(self.name)}.{self.digest[:24]}{SUFFIX}"
 
@@ -105,7 +105,7 @@ class Artifact:
                     f"{self.key.kind} '{self.key.name}' has a number that is not finite ({name} at {position}); it is not written"
                 )
         payload = tensor_bytes({name: np.ascontiguousarray(array) for name, array in self.arrays.items()}) if self.arrays else b""
-        head = {
+        header = {
             "artifact": VERSION,
             "kind": self.key.kind,
             "name": self.key.name,
@@ -117,35 +117,35 @@ class Artifact:
             "sha256": hashlib.sha256(payload).hexdigest(),
         }
         try:
-            line = _head_line(add_seal(head))
+            line = _header_line(add_seal(header))
         except ValueError as error:
             raise NonFinite(f"{self.key.kind} '{self.key.name}' has a number that is not finite; it is not written") from error
         return line + b"\n" + payload
 
     @classmethod
-    def unpack(cls, content: bytes, source: Path) -> Artifact:
-        """Returns the artifact in the bytes of the file at `source`; raises Damaged if they are not those that were written."""
-        line, newline, _ = content[:MAX_LINE].partition(b"\n")
+    def unpack(cls, file_bytes: bytes, path: Path) -> Artifact:
+        """Returns the artifact in the bytes of the file at `path`; raises Damaged if they are not those that were written."""
+        line, newline, _ = file_bytes[:MAX_LINE].partition(b"\n")
         if not newline:
-            raise Damaged(f"{source} is truncated: it ends before its first line does")
-        head = _read_head(line, source)
+            raise Damaged(f"{path} is truncated: it ends before its first line does")
+        header = _read_header(line, path)
         try:
-            return cls._from_head(head, content[len(line) + 1 :], source)
+            return cls._from_header(header, file_bytes[len(line) + 1 :], path)
         except (KeyError, TypeError, AttributeError) as error:
-            raise Damaged(f"{source} is damaged: its record is not that of an artifact ({type(error).__name__}: {error})") from error
+            raise Damaged(f"{path} is damaged: its record is not that of an artifact ({type(error).__name__}: {error})") from error
 
     @classmethod
-    def _from_head(cls, head: ArtifactHead, payload: bytes, source: Path) -> Artifact:
-        if len(payload) != head["bytes"] or hashlib.sha256(payload).hexdigest() != head["sha256"]:
-            raise Damaged(f"{source} is damaged: its numbers are not those that were written")
-        key = ArtifactKey(head["kind"], head["name"], head["inputs"])
-        if key.digest != head["digest"] or key.path.name != source.name:
-            raise Foreign(f"{source} is under another artifact's name: it holds {key.kind} '{key.name}'")
+    def _from_header(cls, header: ArtifactHeader, payload: bytes, path: Path) -> Artifact:
+        if len(payload) != header["bytes"] or hashlib.sha256(payload).hexdigest() != header["sha256"]:
+            raise Damaged(f"{path} is damaged: its numbers are not those that were written")
+        key = ArtifactKey(header["kind"], header["name"], header["inputs"])
+        if key.digest != header["digest"] or key.path_in_run.name != path.name:
+            raise Foreign(f"{path} is under another artifact's name: it holds {key.kind} '{key.name}'")
         try:
             arrays = read_tensors(payload) if payload else {}
         except SafetensorError as error:
-            raise Damaged(f"{source} is damaged: {error}") from error
-        return cls(key, head["content"], arrays, head["provenance"])
+            raise Damaged(f"{path} is damaged: {error}") from error
+        return cls(key, header["content"], arrays, header["provenance"])
 
 
 _END = re.compile(rb'"bytes": ([0-9]{1,18}), "sha256": "[0-9a-f]{64}", "seal": "[0-9a-f]{64}"}\n$')
@@ -162,21 +162,21 @@ def read_artifact_bytes(path: Path) -> bytes:
         return line + file.read(min(int(match[1]), size) + 1) if match else line
 
 
-def _head_line(head: Mapping[str, object]) -> bytes:
-    return json.dumps(head, allow_nan=False).encode()
+def _header_line(header: Mapping[str, object]) -> bytes:
+    return json.dumps(header, allow_nan=False).encode()
 
 
-def _read_head(line: bytes, source: Path) -> ArtifactHead:
+def _read_header(line: bytes, path: Path) -> ArtifactHeader:
     try:
-        head = json.loads(line)
-        version = head["artifact"]
-        is_sealed = head["seal"] == seal(head)
+        header = json.loads(line)
+        version = header["artifact"]
+        is_sealed = header["seal"] == seal(header)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Damaged(f"{source} is damaged: it does not begin with the record of an artifact ({type(error).__name__})") from error
+        raise Damaged(f"{path} is damaged: it does not begin with the record of an artifact ({type(error).__name__})") from error
     if not is_sealed:
-        raise Damaged(f"{source} is damaged: its record is not the one that was written")
+        raise Damaged(f"{path} is damaged: its record is not the one that was written")
     if version != VERSION:
-        raise ArtifactError(other_version_message(source, version))
-    if line != _head_line(head):
-        raise Damaged(f"{source} is damaged: its record is not in the form in which it was written")
-    return head
+        raise ArtifactError(other_version_message(path, version))
+    if line != _header_line(header):
+        raise Damaged(f"{path} is damaged: its record is not in the form in which it was written")
+    return header

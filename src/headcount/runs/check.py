@@ -10,7 +10,7 @@ from headcount.core.files import Problem, is_file, sha256
 from headcount.core.plan import Plan
 from headcount.runs.artifacts import SUFFIX, Artifact, Damaged, Foreign, read_artifact_bytes
 from headcount.runs.layout import ARTIFACTS, HEADS, MODELS, RESULT_KINDS, RUN, artifact_path_of_title
-from headcount.runs.records import Kind, hash_of_record, read_record
+from headcount.runs.records import AnyRecord, hash_of_record, read_record
 from headcount.runs.results import PRUNED
 from headcount.runs.schema import HeadsRecord, RunRecord, TablesRecord
 from headcount.runs.scores import KIND as SCORES
@@ -34,9 +34,12 @@ class RunCheck:
 
     def problems(self) -> Iterator[Problem]:
         """Yields every problem of the folder; raises ArtifactError only for a run of another schema version."""
-        record, problems = self._check_record(RUN, RunRecord)
+        record, problems = self._read_and_check_record(RUN, RunRecord)
         yield from problems
-        yield from self._check_heads(record)
+        heads, problems = self._read_and_check_record(HEADS, HeadsRecord)
+        yield from problems
+        if heads is not None and record is not None and hash_of_record(heads) != record.heads:
+            yield Problem("foreign", HEADS, f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}; restore it")
         yield from self._check_artifacts(record)
         if record is None:
             return
@@ -48,21 +51,15 @@ class RunCheck:
         yield from self._check_models(record)
         yield from self._check_plans(record)
 
-    def _check_record(self, name: str, kind: type[Kind]) -> tuple[Kind | None, list[Problem]]:
-        path = self.folder / name
+    def _read_and_check_record(self, file_name: str, record_type: type[AnyRecord]) -> tuple[AnyRecord | None, list[Problem]]:
+        path = self.folder / file_name
         if not is_file(path):
-            return None, [Problem("missing", name, f"{path} is missing; copy the run folder again, or run its command again")]
+            return None, [Problem("missing", file_name, f"{path} is missing; copy the run folder again, or run its command again")]
         self.checked += 1
         try:
-            return read_record(path, kind), []
+            return read_record(path, record_type), []
         except Damaged as error:
-            return None, [_problem_of_error(name, error)]
-
-    def _check_heads(self, record: RunRecord | None) -> Iterator[Problem]:
-        heads, problems = self._check_record(HEADS, HeadsRecord)
-        yield from problems
-        if heads is not None and record is not None and hash_of_record(heads) != record.heads:
-            yield Problem("foreign", HEADS, f"{self.folder / HEADS} is another run's: its hash is not the one in {RUN}; restore it")
+            return None, [_problem_of_error(file_name, error)]
 
     def _check_artifacts(self, record: RunRecord | None) -> Iterator[Problem]:
         benchmarks: list[tuple[str, Artifact]] = []
@@ -79,26 +76,24 @@ class RunCheck:
             self.digests.add(artifact.key.digest)
             if artifact.key.kind == PRUNED:
                 self.removed[artifact.key.digest[:8]] = artifact.content.get("removed", [])
-            if str(artifact.key.path) != name:
+            if str(artifact.key.path_in_run) != name:
                 yield Problem(
                     "foreign",
                     name,
                     f"{path} is in the folder of another kind than its own ({artifact.key.kind}); move it back, or remove it",
                 )
             elif record is not None and artifact.key.digest not in record.results.values():
-                if artifact.key.kind in RESULT_KINDS and artifact.key.weights not in (None, record.model.weights, *record.compared):
-                    text = (
-                        f"{path} is of another model (weights {artifact.key.weights}) than the run, and {RUN} does not list it; remove it"
-                    )
+                if artifact.key.kind in RESULT_KINDS and artifact.key.weight_hash not in (None, record.model.weights, *record.compared):
+                    text = f"{path} is of another model (weights {artifact.key.weight_hash}) than the run, and {RUN} does not list it; remove it"
                     yield Problem("foreign", name, text)
                 benchmarks += [(name, artifact)] if artifact.key.kind == BENCH else []
         for name, artifact in benchmarks:
             if artifact.key.inputs.get("of") not in self.digests:
                 yield Problem("foreign", name, f"{self.folder / name} holds the times of a model that this run does not have; remove it")
 
-    def _fresh_tables(self, record: RunRecord) -> dict[str, bytes] | None:
+    def _tables_from_artifacts(self, record: RunRecord) -> dict[str, bytes] | None:
         """Returns the tables that the artifacts give; None if the run was stopped before it wrote them, or an artifact is unusable."""
-        if any(self.run.find_unlisted(record)):
+        if any(self.run.unlisted_result_files(record)):
             return None
         try:
             return dict(table_files(self.run))
@@ -110,11 +105,11 @@ class RunCheck:
             if record.results:
                 yield Problem("missing", TABLES, f"{self.folder / TABLES} is missing, though the run has results; run its command again")
             return
-        listing, problems = self._check_record(TABLES, TablesRecord)
+        listing, problems = self._read_and_check_record(TABLES, TablesRecord)
         yield from problems
         if listing is None:
             return
-        fresh = self._fresh_tables(record)
+        fresh = self._tables_from_artifacts(record)
         for name, listed in listing.files.items():
             path = self.folder / name
             if Path(name).name != name or not is_file(path):
@@ -132,7 +127,7 @@ class RunCheck:
         existing = [path.name for path in (self.folder / MODELS).glob("*") if path.is_dir() and not path.name.startswith(".")]
         for name in sorted({*record.models, *existing}):
             try:
-                problem = self.run.problem_of_model(name)
+                problem = self.run.problem_of_saved_model(name)
             except ArtifactError as error:
                 problem = _problem_of_error(f"{MODELS}/{name}/{HEADS}", error)
             if problem is not None:
@@ -159,5 +154,5 @@ class RunCheck:
                 yield Problem("foreign", name, f"{path} is not the plan of a model of this run; run the command that pruned it again")
 
 
-def _problem_of_error(name: str, error: Exception) -> Problem:
-    return Problem("foreign" if isinstance(error, Foreign) else "damaged", name, str(error))
+def _problem_of_error(path_in_run: str, error: Exception) -> Problem:
+    return Problem("foreign" if isinstance(error, Foreign) else "damaged", path_in_run, str(error))

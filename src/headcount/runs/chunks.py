@@ -16,7 +16,7 @@ from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.store import Run
 
 KIND = "chunk"
-Inputs = Mapping[str, Any]
+PassInputs = Mapping[str, Any]
 """Everything that determines a pass, as plain data."""
 
 
@@ -33,7 +33,14 @@ class Chunks:
     """
 
     def __init__(
-        self, run: Run, name: str, inputs: Inputs, provenance: Mapping[str, object], *, goal: Sequence[ArtifactKey], in_order: bool = False
+        self,
+        run: Run,
+        name: str,
+        inputs: PassInputs,
+        provenance: Mapping[str, object],
+        *,
+        goal: Sequence[ArtifactKey],
+        in_order: bool = False,
     ) -> None:
         self.run, self.name, self.inputs, self.provenance, self.goal, self.in_order = run, name, inputs, provenance, goal, in_order
         self._keys: dict[str, ArtifactKey] = {}
@@ -50,9 +57,9 @@ class Chunks:
         return self.run.leads
 
     @property
-    def is_over(self) -> bool:
+    def has_final_result(self) -> bool:
         """Whether the leading process has made the result already."""
-        return not self.leads and all((self.run.folder / key.path).exists() for key in self.goal)
+        return not self.leads and all((self.run.folder / key.path_in_run).exists() for key in self.goal)
 
     def key_of(self, chunk: Any) -> ArtifactKey:
         """Returns the key of a chunk: the pass and the examples in the chunk."""
@@ -93,19 +100,21 @@ class Chunks:
         if not self.leads:
             return
         for key in self._keys.values():
-            if (self.run.folder / key.path).exists():
+            if (self.run.folder / key.path_in_run).exists():
                 self.run.discard(key)
         discard_chunks(self.run, lambda inputs: inputs == self.inputs)
 
 
-def unfinished_passes(run: Run, is_wanted: Callable[[Inputs], bool]) -> list[Inputs]:
-    """Returns the inputs of the passes that have finished chunks and satisfy `is_wanted`, the pass with the most chunks first."""
-    numbers = Counter(canonical_json(inputs) for artifact in run.iter_artifacts(KIND) if is_wanted(inputs := artifact.key.inputs["pass"]))
+def find_passes_with_chunks(run: Run, matches_pass: Callable[[PassInputs], bool]) -> list[PassInputs]:
+    """Returns the inputs of the passes that have finished chunks and satisfy `matches_pass`, the pass with the most chunks first."""
+    numbers = Counter(
+        canonical_json(inputs) for artifact in run.iter_artifacts(KIND) if matches_pass(inputs := artifact.key.inputs["pass"])
+    )
     return [json.loads(inputs) for inputs, _ in sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))]
 
 
-def discard_chunks(run: Run, is_finished: Callable[[Inputs], bool]) -> None:
-    """Removes the chunks of passes whose results are kept, such as those left by a process that died while it removed them."""
+def discard_chunks(run: Run, matches_pass: Callable[[PassInputs], bool]) -> None:
+    """Removes the chunks of the passes that satisfy `matches_pass`, such as those left by a process that died while it removed them."""
     for artifact in run.iter_artifacts(KIND):
-        if is_finished(artifact.key.inputs["pass"]):
+        if matches_pass(artifact.key.inputs["pass"]):
             run.discard(artifact.key)

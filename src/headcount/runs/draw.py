@@ -11,20 +11,20 @@ import numpy as np
 
 from headcount.core.errors import MissingExtra
 from headcount.core.figure import Axis, BarFigure, Figure, HeatMap, Histogram, LineFigure, ScatterFigure
-from headcount.runs.draw_lines import MARKERS, draw_lines, label_ends, ticks_at_points, to_array
+from headcount.runs.draw_lines import MARKERS, MatplotlibAxes, MatplotlibFigure, draw_lines, label_ends, to_array, x_ticks_at_points
 from headcount.runs.figure_layout import (
     LETTERS,
     LINE,
     WIDTH,
-    column_lines,
-    columns_room,
     count_legend_columns,
     figure_height,
-    is_upright,
     legend_labels,
+    letters_under_columns,
+    must_turn_names,
     row_height,
     title_lines,
     wrap_axis,
+    wrap_column_names,
     wrap_legend,
     wrap_name,
 )
@@ -64,6 +64,8 @@ STYLE: Any = {
     "ytick.major.width": 0.6,
 }
 MOST_TICKS = 24
+MatplotlibAxis = Any
+"""A `matplotlib.axis.Axis`: the x or the y axis of a panel."""
 
 
 def draw_figure(figure: Figure, format: str) -> bytes:
@@ -79,11 +81,11 @@ def draw_figure(figure: Figure, format: str) -> bytes:
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     buffer = io.BytesIO()
     with matplotlib.rc_context(STYLE):  # pyright: ignore[reportArgumentType]
-        draw_canvas(figure).savefig(buffer, format=format, metadata=dates.get(format), dpi=200)
+        draw_matplotlib_figure(figure).savefig(buffer, format=format, metadata=dates.get(format), dpi=200)
     return buffer.getvalue()
 
 
-def draw_canvas(figure: Figure) -> Any:
+def draw_matplotlib_figure(figure: Figure) -> MatplotlibFigure:
     """Returns a figure drawn by matplotlib, in the style that is set."""
     from matplotlib.figure import Figure as Canvas
 
@@ -93,14 +95,14 @@ def draw_canvas(figure: Figure) -> Any:
     return canvas
 
 
-def _add_legend(canvas: Any, panel: Any) -> None:
+def _add_legend(canvas: MatplotlibFigure, panel: MatplotlibAxes) -> None:
     handles, labels = panel.get_legend_handles_labels()
     texts = [wrap_legend(label) for label in labels]
     canvas.legend(handles, texts, loc="outside lower left", ncols=count_legend_columns(labels), handlelength=2.2, columnspacing=1.2)
 
 
-def _set_axis(axis: Any, description: Axis, set_label: Callable[..., Any], positions: Sequence[float] = ()) -> None:
-    """Sets the label and the ticks of an axis, at `positions` if there are any; of many named ticks only some keep their name."""
+def _set_axis(axis: MatplotlibAxis, description: Axis, set_label: Callable[..., Any], tick_positions: Sequence[float] = ()) -> None:
+    """Sets the label and the ticks of an axis, at `tick_positions` if there are any; of many named ticks only some keep their name."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     set_label(wrap_axis(description))
@@ -108,11 +110,11 @@ def _set_axis(axis: Any, description: Axis, set_label: Callable[..., Any], posit
         step = -(-len(description.ticks) // MOST_TICKS)
         ticks = description.ticks[::step]
         names = [replace_control_characters(name) for _, name in ticks]
-        is_turned = axis.axis_name == "x" and is_upright([[name] for name in names], LETTERS - 8)
+        is_turned = axis.axis_name == "x" and must_turn_names([[name] for name in names], LETTERS - 8)
         axis.set_ticks([value for value, _ in ticks], names, rotation=90 if is_turned else 0)
-    elif positions:
+    elif tick_positions:
         # means over seeds are no round numbers
-        axis.set_ticks(positions, [f"{position:.3g}" if abs(position) < 100 else f"{position:,.0f}" for position in positions])
+        axis.set_ticks(tick_positions, [f"{position:.3g}" if abs(position) < 100 else f"{position:,.0f}" for position in tick_positions])
     else:
         steps = [1, 2, 5, 10] if description.is_count else [1, 2, 2.5, 5, 10]
         axis.set_major_locator(MaxNLocator(6, steps=steps, integer=description.is_count))
@@ -124,21 +126,21 @@ def _set_axis(axis: Any, description: Axis, set_label: Callable[..., Any], posit
         (axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim)(*description.limits)
 
 
-def _set_axes(panel: Any, x: Axis, y: Axis, positions: Sequence[float] = ()) -> None:
-    _set_axis(panel.xaxis, x, panel.set_xlabel, positions)
+def _set_axes(panel: MatplotlibAxes, x: Axis, y: Axis, x_tick_positions: Sequence[float] = ()) -> None:
+    _set_axis(panel.xaxis, x, panel.set_xlabel, x_tick_positions)
     _set_axis(panel.yaxis, y, panel.set_ylabel)
 
 
-def _draw_lines(canvas: Any, panel: Any, figure: LineFigure) -> None:
+def _draw_lines(canvas: MatplotlibFigure, panel: MatplotlibAxes, figure: LineFigure) -> None:
     ends = draw_lines(panel, figure, PALETTE)
-    _set_axes(panel, figure.x, figure.y, ticks_at_points(figure))
+    _set_axes(panel, figure.x, figure.y, x_ticks_at_points(figure))
     if ends:
         label_ends(canvas, panel, ends)
     else:
         _add_legend(canvas, panel)
 
 
-def _draw_bars(canvas: Any, panel: Any, figure: BarFigure) -> None:
+def _draw_bars(canvas: MatplotlibFigure, panel: MatplotlibAxes, figure: BarFigure) -> None:
     positions, bottoms = np.arange(len(figure.categories)), np.zeros(len(figure.categories))
     thickness = 0.8 if figure.is_stacked else 0.8 / len(figure.bars)
     for number, series in enumerate(figure.bars):
@@ -174,12 +176,12 @@ def _draw_bars(canvas: Any, panel: Any, figure: BarFigure) -> None:
         panel.axhline(0, color="black", linewidth=0.6)
         _set_axis(panel.yaxis, figure.y, panel.set_ylabel)
         panel.set_xlabel(replace_control_characters(figure.x.title))
-        panel.set_xticks(positions, names, rotation=90 if is_upright(lines, LETTERS - 8) else 0)
+        panel.set_xticks(positions, names, rotation=90 if must_turn_names(lines, LETTERS - 8) else 0)
     if len(figure.bars) > 1:
         _add_legend(canvas, panel)
 
 
-def _draw_heat_map(canvas: Any, panel: Any, figure: HeatMap) -> None:
+def _draw_heat_map(canvas: MatplotlibFigure, panel: MatplotlibAxes, figure: HeatMap) -> None:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -199,9 +201,9 @@ def _draw_heat_map(canvas: Any, panel: Any, figure: HeatMap) -> None:
     panel.set_yticks(
         named_rows, [replace_control_characters(figure.rows[number]) if is_thin else "\n".join(rows[number]) for number in named_rows]
     )
-    lines = column_lines(figure)
+    lines = wrap_column_names(figure)
     step = -(-len(lines) // (2 * MOST_TICKS))
-    is_turned = is_upright(lines[::step], columns_room(figure))
+    is_turned = must_turn_names(lines[::step], letters_under_columns(figure))
     panel.set_xticks(range(0, len(lines), step), ["\n".join(of_name) for of_name in lines[::step]], rotation=90 if is_turned else 0)
     panel.set(xlabel=replace_control_characters(figure.x.title), ylabel=replace_control_characters(figure.y.title))
     for spine in panel.spines.values():
@@ -222,7 +224,7 @@ def _draw_heat_map(canvas: Any, panel: Any, figure: HeatMap) -> None:
         _add_legend(canvas, panel)
 
 
-def _draw_scatter(canvas: Any, panel: Any, figure: ScatterFigure) -> None:
+def _draw_scatter(canvas: MatplotlibFigure, panel: MatplotlibAxes, figure: ScatterFigure) -> None:
     for number, group in enumerate(figure.groups):
         look = {"color": PALETTE[number % len(PALETTE)], "marker": MARKERS[number % len(MARKERS)], "edgecolor": "white", "linewidth": 0.3}
         panel.scatter(group.x, group.y, s=12, label=group.label, **look)
@@ -231,7 +233,7 @@ def _draw_scatter(canvas: Any, panel: Any, figure: ScatterFigure) -> None:
         _add_legend(canvas, panel)
 
 
-def _draw_histogram(canvas: Any, panel: Any, figure: Histogram) -> None:
+def _draw_histogram(canvas: MatplotlibFigure, panel: MatplotlibAxes, figure: Histogram) -> None:
     edges = np.array(figure.edges)
     widths = np.diff(edges)
     bottoms = np.zeros(len(widths))

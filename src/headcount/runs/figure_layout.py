@@ -25,30 +25,30 @@ COLOUR_BAR = 12
 """Letters in the width that a colour bar and the title of the rows take from a heat map."""
 
 
-def wrap_text(text: str, letters: int) -> list[str]:
+def wrap_text(text: str, line_length: int) -> list[str]:
     """Returns lines of at most so many letters, broken at spaces and after semicolons, within a word only where it is longer than a line."""
-    return _wrap(replace_control_characters(text), letters)
+    return _break_into_lines(replace_control_characters(text), line_length)
 
 
-def _wrap(text: str, letters: int) -> list[str]:
+def _break_into_lines(text: str, line_length: int) -> list[str]:
     lines = [""]
     for word in text.split(" "):
         glue = " " if lines[-1] else ""
         for piece in re.findall(r"[^;]*;|[^;]+$", word):
-            if lines[-1] and len(lines[-1] + glue + piece) > letters:
+            if lines[-1] and len(lines[-1] + glue + piece) > line_length:
                 lines.append("")
                 glue = ""
             lines[-1] += glue + piece
             glue = ""
-            while len(lines[-1]) > letters:
-                lines[-1:] = _break_word(lines[-1], letters)
+            while len(lines[-1]) > line_length:
+                lines[-1:] = _break_word(lines[-1], line_length)
     return [line.replace(NO_BREAK, " ") for line in lines if line]
 
 
-def _break_word(text: str, letters: int) -> tuple[str, str]:
+def _break_word(text: str, line_length: int) -> tuple[str, str]:
     """Returns the two parts of a text that is longer than a line, after the last sign in it that ends a part of a name, if there is one."""
-    ends = [match.end() for match in re.finditer(rf"[{NO_BREAK} :/,(=+-]", text[:letters])]
-    at = next((end for end in reversed(ends) if end > letters // 3), letters)
+    ends = [match.end() for match in re.finditer(rf"[{NO_BREAK} :/,(=+-]", text[:line_length])]
+    at = next((end for end in reversed(ends) if end > line_length // 3), line_length)
     return text[:at], text[at:]
 
 
@@ -57,10 +57,10 @@ def wrap_name(name: str) -> list[str]:
     return wrap_text(name, NAME_LETTERS) or [""]
 
 
-def wrap_axis(axis: Axis, letters: int = LETTERS - 8) -> str:
+def wrap_axis(axis: Axis, line_length: int = LETTERS - 8) -> str:
     """Returns the title of an axis with line breaks, none of them within its unit."""
     unit = replace_control_characters(f"({axis.unit})").replace(" ", NO_BREAK) if axis.unit else ""
-    return "\n".join(_wrap(f"{replace_control_characters(axis.label)} {unit}".rstrip(" "), letters))
+    return "\n".join(_break_into_lines(f"{replace_control_characters(axis.label)} {unit}".rstrip(" "), line_length))
 
 
 def title_lines(figure: Figure) -> list[str]:
@@ -74,7 +74,9 @@ def legend_labels(figure: Figure) -> list[str]:
     """Returns the labels of the legend below a figure: none of a single series, and none where lines are labelled at their ends."""
     if isinstance(figure, LineFigure):
         return (
-            [] if labels_ends(figure) else [*(line.label for line in figure.lines), *(reference.label for reference in figure.references)]
+            []
+            if has_labels_at_ends(figure)
+            else [*(line.label for line in figure.lines), *(reference.label for reference in figure.references)]
         )
     if isinstance(figure, HeatMap):
         has_missing = any(value is None for row in figure.values for value in row)
@@ -83,7 +85,7 @@ def legend_labels(figure: Figure) -> list[str]:
     return [part.label for part in parts] if len(parts) > 1 else []
 
 
-def labels_ends(figure: LineFigure) -> bool:
+def has_labels_at_ends(figure: LineFigure) -> bool:
     """Whether every line ends at the same x, not where all begin, and all labels have room beside the ends, so that no legend is needed."""
     joined = [line.with_start_as_point() for line in figure.lines]
     ends = {max((x for x, y in zip(line.x, line.y, strict=True) if y is not None), default=None) for line in joined}
@@ -107,7 +109,7 @@ def count_legend_columns(labels: Sequence[str]) -> int:
 
 def figure_height(figure: Figure) -> float:
     """Returns the height in inches: room for the title, for the legend below, and for the rows of heat maps and lying bars."""
-    height = _height_around(figure)
+    height = _height_without_rows(figure)
     if isinstance(figure, HeatMap):
         return height + row_height(figure) * len(figure.rows)
     if isinstance(figure, BarFigure) and figure.is_horizontal:
@@ -121,40 +123,40 @@ def row_height(figure: HeatMap | BarFigure) -> float:
     natural = max(0.16, *(LINE * len(wrap_name(name)) for name in names), 0.0)
     if isinstance(figure, BarFigure):
         natural = max(natural, 0.17, 0.06 + 0.09 * (1 if figure.is_stacked else len(figure.bars)))
-    available = (MOST_HEIGHT - _height_around(figure)) / max(1, len(names))
+    available = (MOST_HEIGHT - _height_without_rows(figure)) / max(1, len(names))
     return min(natural, available) if isinstance(figure, HeatMap) else min(natural, max(available, 0.11))
 
 
-def _height_around(figure: Figure) -> float:
+def _height_without_rows(figure: Figure) -> float:
     """Returns the height of everything but rows."""
     labels = legend_labels(figure)
     n_columns = count_legend_columns(labels)
     legend_lines = -(-len(labels) // n_columns) if n_columns > 1 else sum(wrap_legend(label).count("\n") + 1 for label in labels)
     height = 0.25 + LINE * len(title_lines(figure)) + 0.14 * legend_lines
     if isinstance(figure, HeatMap):
-        letters = max((len(line) for lines in column_lines(figure) for line in lines), default=0)
-        return height + 0.8 + 0.06 * letters * is_upright(column_lines(figure), columns_room(figure))
+        letters = max((len(line) for lines in wrap_column_names(figure) for line in lines), default=0)
+        return height + 0.8 + 0.06 * letters * must_turn_names(wrap_column_names(figure), letters_under_columns(figure))
     if isinstance(figure, BarFigure) and figure.is_horizontal:
         return height + 0.5
     if isinstance(figure, BarFigure):
         names = [wrap_name(name) for name in figure.categories]
-        return height + 2.0 + 0.05 * max((len(line) for lines in names for line in lines), default=0) * is_upright(names, LETTERS - 8)
+        return height + 2.0 + 0.05 * max((len(line) for lines in names for line in lines), default=0) * must_turn_names(names, LETTERS - 8)
     return height + 2.2
 
 
-def columns_room(figure: HeatMap) -> int:
+def letters_under_columns(figure: HeatMap) -> int:
     """Returns the letters that have room under the columns of a heat map."""
     rows = max((len(line) for row in figure.rows for line in wrap_name(row)), default=0)
     return LETTERS - min(rows, NAME_LETTERS) - COLOUR_BAR
 
 
-def column_lines(figure: HeatMap) -> list[list[str]]:
+def wrap_column_names(figure: HeatMap) -> list[list[str]]:
     """Returns the lines of the names of columns; of many columns, whose names have room for a single line, one."""
     return [wrap_name(column) if len(figure.columns) <= FEW_COLUMNS else [replace_control_characters(column)] for column in figure.columns]
 
 
-def is_upright(names: Sequence[Sequence[str]], room: int) -> bool:
+def must_turn_names(wrapped_names: Sequence[Sequence[str]], total_letters: int) -> bool:
     """Whether names of several lines must stand upright to fit side by side: two neighbours have less room than their letters take."""
-    widths = [max(map(len, lines), default=0) for lines in names]
-    slot = room / max(1, len(names))
+    widths = [max(map(len, lines), default=0) for lines in wrapped_names]
+    slot = total_letters / max(1, len(wrapped_names))
     return any((first + second) / 2 + 1.2 > slot for first, second in pairwise(widths))

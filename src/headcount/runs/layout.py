@@ -19,7 +19,7 @@ def is_run(folder: Path) -> bool:
     return is_file(folder / RUN) or is_file(folder / LOCK) or is_folder(folder / ARTIFACTS)
 
 
-def prepare_folder(folder: Path) -> bool:
+def create_run_folder_if_missing(folder: Path) -> bool:
     """Creates the folder of a run if it does not exist; returns whether it is new."""
     try:
         is_new = not folder.exists()

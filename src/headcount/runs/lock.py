@@ -41,7 +41,7 @@ class RunLock:
         self._file = self._open_lock_file()
         try:
             self._acquire()
-            while not self._is_current():
+            while not self._holds_current_lock_file():
                 os.close(self._file)
                 self._file = self._open_lock_file()
                 self._acquire()
@@ -70,7 +70,7 @@ class RunLock:
         elif not self._try_lock(LEADER):
             raise Busy(_busy_message(self.folder))
 
-    def _is_current(self) -> bool:
+    def _holds_current_lock_file(self) -> bool:
         """Whether the locked file is still the one in the folder; a process that wrote nothing removes its own."""
         try:
             return os.path.samestat(os.fstat(self._file), (self.folder / LOCK).stat())
@@ -104,8 +104,8 @@ class RunLock:
         """Releases a claimed artifact."""
         self._unlock(_lock_byte_of(digest))
 
-    def close(self, *, remove_empty: bool = False) -> None:
-        """Releases all locks; `remove_empty` also removes the folder if nothing was written to it."""
+    def close(self, *, remove_empty_folder: bool = False) -> None:
+        """Releases all locks; `remove_empty_folder` also removes the folder if nothing was written to it."""
         if self.folder not in self._locked_folders:
             return
         self._locked_folders.discard(self.folder)
@@ -114,12 +114,12 @@ class RunLock:
                 with suppress(OSError):  # a file that stays behind only names the last owner
                     files.before_disk_change("remove", self.folder / OWNER)
                     (self.folder / OWNER).unlink(missing_ok=True)
-                    if remove_empty:
-                        self._remove_empty()
+                    if remove_empty_folder:
+                        self._remove_folder_if_empty()
         finally:
             os.close(self._file)
 
-    def _remove_empty(self) -> None:
+    def _remove_folder_if_empty(self) -> None:
         with self.exclude_workers() as is_alone:
             if is_alone and all(path.name == LOCK for path in self.folder.iterdir()):
                 files.before_disk_change("remove", self.folder)

@@ -42,7 +42,7 @@ class PaperPage:
     entries: Sequence[PaperEntry]
 
 
-def write_paper_files(page: PaperPage, folder: Path) -> Path:
+def write_paper_summary_and_files(page: PaperPage, folder: Path) -> Path:
     """Writes the files of every experiment, the summary and the bibliography to a folder, and returns the path of the summary.
 
     Raises:
@@ -57,13 +57,13 @@ def write_paper_files(page: PaperPage, folder: Path) -> Path:
             except MissingExtra as error:
                 problem = error
     write_atomic(folder / BIBLIOGRAPHY, f"{page.bibtex}\n".encode())
-    write_atomic(folder / SUMMARY, format_summary(page).encode())
+    write_atomic(folder / SUMMARY, summary_to_markdown(page).encode())
     if problem is not None:
         raise problem
     return folder / SUMMARY
 
 
-def format_summary(page: PaperPage) -> str:
+def summary_to_markdown(page: PaperPage) -> str:
     """Returns the summary as Markdown: figures, tables and verdicts of all experiments, with the paper's own values beside ours."""
     lines = [f"# {page.title}", "", *page.conditions, f"Made by: `{page.command}`", ""]
     for entry in page.entries:
@@ -73,27 +73,27 @@ def format_summary(page: PaperPage) -> str:
             continue
         lines += [entry.result.sentence, ""]
         for figure in entry.result.figures:
-            lines += [f"![{_escape_cell(figure.title)}]({safe_name(entry.id)}/{figure_file_name(figure, 'svg')})", ""]
+            lines += [f"![{_escape_markdown_cell(figure.title)}]({safe_name(entry.id)}/{figure_file_name(figure, 'svg')})", ""]
         for table in entry.result.tables:
-            lines += _format_table(table) if table.is_printed else []
+            lines += _table_to_markdown(table) if table.is_printed else []
         if entry.published is not None:
-            lines += format_published(entry.published)
+            lines += published_to_markdown(entry.published)
         lines += [*(f"- {note}" for note in entry.result.notes), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def format_published(table: Table) -> list[str]:
+def published_to_markdown(table: Table) -> list[str]:
     """Returns the lines of the summary about what the paper reports."""
-    return ["As published:", "", *_format_table(table)]
+    return ["As published:", "", *_table_to_markdown(table)]
 
 
-def _format_table(table: Table) -> list[str]:
+def _table_to_markdown(table: Table) -> list[str]:
     formatted = table.format()
     alignment = ["---:" if is_number else "---" for is_number in formatted.are_numbers]
     rows = [formatted.headings, alignment, *formatted.rows]
-    lines = [f"| {' | '.join(map(_escape_cell, row))} |" for row in rows]
+    lines = [f"| {' | '.join(map(_escape_markdown_cell, row))} |" for row in rows]
     return [*([f"{table.title}:", ""] if table.title else []), *lines, ""]
 
 
-def _escape_cell(text: str) -> str:
+def _escape_markdown_cell(text: str) -> str:
     return text.replace("|", r"\|").replace("\n", " ")

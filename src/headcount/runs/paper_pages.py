@@ -16,17 +16,17 @@ ITEM, PAGE = "paper", "paper-page"
 MISSING = "its result is no longer in the run folder"
 
 
-def commit_paper_page(run: Run, page: PaperPage, digests: Mapping[str, str], *, provenance: Mapping[str, object]) -> None:
-    """Lists a paper in its run; `digests` are those of the artifacts that hold the results, by the id of the experiment."""
+def commit_paper_page(run: Run, page: PaperPage, result_digests: Mapping[str, str], *, provenance: Mapping[str, object]) -> None:
+    """Lists a paper in its run; `result_digests` are those of the artifacts that hold the results, by the id of the experiment."""
     entries = []
     for entry in page.entries:
         texts = {name: getattr(entry, name) for name in ("id", "title", "part", "reason", "command")}
         published = None if entry.published is None else entry.published.to_dict()
-        entries.append({**texts, "published": published, "digest": digests.get(entry.id, "")})
+        entries.append({**texts, "published": published, "digest": result_digests.get(entry.id, "")})
     texts = {name: getattr(page, name) for name in ("name", "title", "bibtex", "command")}
     content = {**texts, "conditions": list(page.conditions), "entries": entries}
     key = ArtifactKey(PAGE, page.name, {"content": hashlib.sha256(canonical_json(content)).hexdigest()})
-    run.present(run.commit(key, content, provenance=provenance))
+    run.register_results(run.commit(key, content, provenance=provenance))
 
 
 def read_paper_pages(run: Run) -> list[PaperPage]:

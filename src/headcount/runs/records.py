@@ -12,28 +12,28 @@ from headcount.core.files import add_seal, json_bytes, read_json, seal, write_at
 from headcount.runs.artifacts import Damaged
 from headcount.runs.schema import VERSION, Record, other_version_message
 
-Kind = TypeVar("Kind", bound=Record)
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-def read_record(path: Path, kind: type[Kind]) -> Kind:
+def read_record(path: Path, record_type: type[AnyRecord]) -> AnyRecord:
     """Returns the record in a sealed file; raises Damaged if it is not what was written, ArtifactError for another schema version."""
-    content = _read_sealed(path)
+    content = _read_json_with_seal(path)
     version = content.get("schema_version")
     if type(version) is not int:
         raise Damaged(f"{path} is damaged: it holds another file of a run")
     if version != VERSION:
         raise ArtifactError(other_version_message(path, version))
     try:
-        record = kind.model_validate({name: value for name, value in content.items() if name != "seal"})
+        record = record_type.model_validate({name: value for name, value in content.items() if name != "seal"})
     except ValidationError as error:
         first = error.errors()[0]
-        raise Damaged(f"{path} is damaged: it is no {kind.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    if path.read_bytes() != _to_bytes(record):
+        raise Damaged(f"{path} is damaged: it is no {record_type.__name__}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if path.read_bytes() != _to_sealed_json(record):
         raise Damaged(f"{path} is damaged or was edited: it is not in the form in which it was written")
     return record
 
 
-def _read_sealed(path: Path) -> dict[str, Any]:
+def _read_json_with_seal(path: Path) -> dict[str, Any]:
     """Returns the content of a file whose seal is right; files of schema 1 had no seal."""
     try:
         content = read_json(path, remedy_if_missing="copy the run folder again with all its files, or run its command again")
@@ -50,13 +50,13 @@ def _read_sealed(path: Path) -> dict[str, Any]:
     return content
 
 
-def _to_bytes(record: Record) -> bytes:
+def _to_sealed_json(record: Record) -> bytes:
     return json_bytes(add_seal(record.model_dump()))
 
 
 def write_record(path: Path, record: Record) -> None:
     """Writes a file of a run, sealed with its hash."""
-    write_atomic(path, _to_bytes(record))
+    write_atomic(path, _to_sealed_json(record))
 
 
 def hash_of_record(record: Record) -> str:

@@ -25,26 +25,26 @@ FIELDS = ("task", "split", "n_examples", "metric", "higher_is_better", "value", 
 
 def pack_evaluation(evaluation: Evaluation) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Returns the content and the arrays of the artifact of an evaluation."""
-    return {name: getattr(evaluation, name) for name in FIELDS}, pack_arrays(evaluation)
+    return {name: getattr(evaluation, name) for name in FIELDS}, pack_example_arrays(evaluation)
 
 
 def unpack_evaluation(artifact: Artifact) -> Evaluation:
     """Returns the evaluation in an artifact."""
-    return Evaluation(**{name: artifact.content[name] for name in FIELDS}, **_arrays_of(artifact))
+    return Evaluation(**{name: artifact.content[name] for name in FIELDS}, **_arrays_by_example(artifact))
 
 
-def unpack_pruned(artifact: Artifact) -> Evaluation:
+def unpack_pruned_evaluation(artifact: Artifact) -> Evaluation:
     """Returns the evaluation on the report split in the artifact of a pruned model."""
     evaluated = {name: artifact.content[name] for name in ("n_examples", "metric", "higher_is_better", "value", "data")}
-    return Evaluation(task="", split="report", **evaluated, **_arrays_of(artifact))
+    return Evaluation(task="", split="report", **evaluated, **_arrays_by_example(artifact))
 
 
-def _arrays_of(artifact: Artifact) -> dict[str, Any]:
+def _arrays_by_example(artifact: Artifact) -> dict[str, Any]:
     """Returns what an artifact holds example by example."""
     return {"losses": artifact.arrays["losses"]} | {name: artifact.arrays.get(name) for name in ("parts", "documents")}
 
 
-def pack_arrays(evaluation: Evaluation, prefix: str = "") -> dict[str, np.ndarray]:
+def pack_example_arrays(evaluation: Evaluation, prefix: str = "") -> dict[str, np.ndarray]:
     """Returns what an evaluation holds example by example, as the arrays of an artifact."""
     arrays = {name: getattr(evaluation, name) for name in ("losses", "parts", "documents")}
     return {f"{prefix}{name}": values for name, values in arrays.items() if values is not None}
@@ -175,7 +175,7 @@ class PrunedRow:
         return self.certificate.quality.small - self.certificate.quality.dense
 
     @property
-    def selection_rank(self) -> tuple[float, float]:
+    def selection_sort_key(self) -> tuple[float, float]:
         """A number that is smaller for a better model on the selection split, by the metric, and the loss there; infinite if not measured."""
         if self.selection is None:
             return inf, inf
@@ -219,11 +219,11 @@ def compare_pruned(
                 keep=record.budget.get("keep") or n_heads - len(record.removed),
                 removed=len(record.removed),
                 seed=record.spec["seed"],
-                steps=fewest_steps(artifact),
+                steps=steps_of_shortest_stage(artifact),
                 loss=record.loss,
                 value=record.value,
                 higher_is_better=record.higher_is_better,
-                certificate=certify_pruned(dense, unpack_pruned(artifact), total, margin),
+                certificate=certify_pruned(dense, unpack_pruned_evaluation(artifact), total, margin),
                 parameters=record.cost["parameters"],
                 survivors=Survivors.of(blocks, record.removed),
                 within_rounding=tuple(record.within_rounding),
@@ -242,19 +242,19 @@ def certify_pruned(dense: Evaluation, small: Evaluation, total: MetricOfSums | N
     return certify_task(replace(dense, **by_loss), replace(small, **by_loss), None, share)
 
 
-def fewest_steps(artifact: Artifact) -> int | None:
+def steps_of_shortest_stage(artifact: Artifact) -> int | None:
     """Returns the optimiser steps of the shortest stage that trained a model; None where nothing trained."""
     return min(artifact.content.get("steps", {}).values(), default=None)
 
 
 def method_label(artifact: Artifact) -> str:
     """Returns the method of a pruned model as tables and the report name it; it says so where too few steps were taken to judge the method."""
-    steps = fewest_steps(artifact)
+    steps = steps_of_shortest_stage(artifact)
     few = "" if steps is None or steps >= FEW_STEPS else f", only {steps} step{'s' if steps != 1 else ''}"
     return artifact.content["label"] + few
 
 
-def choose_by_size(rows: Sequence[PrunedRow]) -> dict[int, int]:
+def choose_row_by_size(rows: Sequence[PrunedRow]) -> dict[int, int]:
     """Returns the position of the row that the selection split chooses for every number of heads of the model, most heads first.
 
     The best metric on the selection split decides, then the least loss there, then method and seed by name. A model that lost no head is the dense
@@ -262,12 +262,12 @@ def choose_by_size(rows: Sequence[PrunedRow]) -> dict[int, int]:
     """
     chosen: dict[int, int] = {}
 
-    def order(at: int) -> tuple[tuple[float, float], str, int]:
-        return rows[at].selection_rank, rows[at].method, rows[at].seed
+    def selection_order(position: int) -> tuple[tuple[float, float], str, int]:
+        return rows[position].selection_sort_key, rows[position].method, rows[position].seed
 
-    candidates = [at for at, row in enumerate(rows) if row.removed and row.selection is not None]
-    for at in sorted(candidates, key=lambda at: (-rows[at].n_kept, order(at))):
-        chosen.setdefault(rows[at].n_kept, at)
+    candidates = [position for position, row in enumerate(rows) if row.removed and row.selection is not None]
+    for position in sorted(candidates, key=lambda position: (-rows[position].n_kept, selection_order(position))):
+        chosen.setdefault(rows[position].n_kept, position)
     return chosen
 
 
@@ -295,10 +295,10 @@ def choose_model(rows: Sequence[PrunedRow], *, has_margin: bool) -> ChosenModel 
     None if no model lost a head. Which models are candidates is decided by the selection split alone; of models that are equally good there, the
     one with the fewest heads is taken.
     """
-    by_size = choose_by_size(rows)
+    by_size = choose_row_by_size(rows)
     if not by_size:
         return None
     if not has_margin:
-        return ChosenModel(min(by_size.values(), key=lambda at: (rows[at].selection_rank[0], rows[at].n_kept)))
+        return ChosenModel(min(by_size.values(), key=lambda at: (rows[at].selection_sort_key[0], rows[at].n_kept)))
     tests = certify_sizes(by_size, lambda n_kept: rows[by_size[n_kept]].certificate)
     return ChosenModel(by_size[(smallest_certified(tests) or tests[0]).n_kept], tuple(tests))

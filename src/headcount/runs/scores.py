@@ -91,11 +91,11 @@ def all_scores(run: Run) -> dict[str, Scores]:
 
 def all_verdicts(run: Run, tolerance: str = TOLERANCE) -> dict[str, HeadVerdicts]:
     """Returns the verdicts on single heads of a run, by method of ablation."""
-    return {name: _judge_file(run.folder / artifact.key.path, tolerance) for name, artifact in run.results(DAMAGE).items()}
+    return {name: _verdicts_of_file(run.folder / artifact.key.path_in_run, tolerance) for name, artifact in run.results(DAMAGE).items()}
 
 
 @lru_cache(maxsize=32)
-def _judge_file(path: Path, tolerance: str) -> HeadVerdicts:
+def _verdicts_of_file(path: Path, tolerance: str) -> HeadVerdicts:
     """Returns the verdicts of an artifact's file; a run writes its tables after every step, and betting on many heads takes seconds."""
     return unpack_scores(Artifact.unpack(read_artifact_bytes(path), path)).judge_heads(tolerance)
 

@@ -44,11 +44,11 @@ from headcount.runs.layout import (
     RESULT_KINDS,
     RUN,
     artifact_path_of_title,
+    create_run_folder_if_missing,
     is_run,
-    prepare_folder,
 )
 from headcount.runs.lock import RunLock, kernel_locks
-from headcount.runs.records import Kind, hash_of_record, read_record, write_record
+from headcount.runs.records import AnyRecord, hash_of_record, read_record, write_record
 from headcount.runs.schema import HeadsRecord, ModelRecord, RunRecord
 
 Computed = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
@@ -74,7 +74,7 @@ class Run:
     def lead(cls, folder: Path, *, command: str = "") -> Iterator[Run]:
         """Locks a run folder, created if needed, while the context lasts; raises Busy at once if another process leads it."""
         kernel_locks()  # before a folder is created that could not be locked
-        is_new = prepare_folder(folder)
+        is_new = create_run_folder_if_missing(folder)
         lock = RunLock(folder, join=False, command=command)
         run = cls(folder, lock)
         try:
@@ -83,7 +83,7 @@ class Run:
                     run._remove_partial_files()
             yield run
         finally:
-            lock.close(remove_empty=is_new)
+            lock.close(remove_empty_folder=is_new)
 
     @classmethod
     @contextmanager
@@ -114,30 +114,30 @@ class Run:
 
     # Description: run.json and heads.json.
 
-    def describe(self, record: RunRecord, heads: HeadIndex) -> None:
+    def stage_records(self, record: RunRecord, heads: HeadIndex) -> None:
         """Sets run.json and heads.json, to be written with the first artifact; raises ArtifactError for another model than the run's."""
         before = self.read_intact_record(RUN, RunRecord)
         if before is not None:
             self._check_same_model(before, record)
             unchanged = {name: getattr(before, name) for name in ("created", "data", "models", "compared")}
-            record = record.model_copy(update={**unchanged, "results": self._existing_results(before)})
+            record = record.model_copy(update={**unchanged, "results": self._results_with_artifacts(before)})
         known = self.read_intact_record(HEADS, HeadsRecord)
         if known is not None and before is not None and hash_of_record(known) != before.heads and self.leads:
             self.quarantine(self.folder / HEADS, Foreign(self._foreign_heads_message()))
         heads_record = describe_heads(heads)
         self._pending = (record.model_copy(update={"heads": hash_of_record(heads_record)}), heads_record) if self.leads else None
 
-    def describe_like(self, described: Run, *, command: str, seed: int) -> None:
+    def stage_records_of_same_model(self, source_run: Run, *, command: str, seed: int) -> None:
         """Describes the run as one of the model of another run; raises ArtifactError if it is a run of another model already."""
-        their_record, before = described.record(), self.read_intact_record(RUN, RunRecord)
+        their_record, before = source_run.record(), self.read_intact_record(RUN, RunRecord)
         if before is not None:
             self._check_same_model(before, their_record)
         elif self.leads:
             changes = {"command": command, "created": timestamp(), "updated": timestamp(), "seed": seed, "versions": versions()}
             no_results = {"data": {}, "models": {}, "compared": (), "results": {}}
-            self._pending = their_record.model_copy(update={**changes, **no_results}), described.heads()
+            self._pending = their_record.model_copy(update={**changes, **no_results}), source_run.heads()
 
-    def _existing_results(self, record: RunRecord) -> dict[str, str]:
+    def _results_with_artifacts(self, record: RunRecord) -> dict[str, str]:
         """Returns the results that run.json lists and whose artifacts exist; the leading process warns about the missing ones."""
         missing = self.missing_results(record)
         if missing and self.leads:
@@ -169,12 +169,12 @@ class Run:
                 f"copied in part, or {RUN} is another run's. Copy it again with all its artifacts, or run its command again: {record.command}"
             )
         is_foreign = self._make_foreign_test()
-        for path in self.find_unlisted(record):
-            if _mentions_other_weights(path, record.model.weights) and (artifact := self._read_intact(path)) is not None:
+        for path in self.unlisted_result_files(record):
+            if _mentions_other_weights(path, record.model.weights) and (artifact := self._read_intact_artifact(path)) is not None:
                 is_foreign(artifact)
 
     def _write_pending_records(self) -> None:
-        """Writes the records that `describe` set, once."""
+        """Writes the records that `stage_records` set, once."""
         if self._pending is not None:
             (record, heads), self._pending = self._pending, None
             self.log(f"begins: {record.command}")
@@ -198,10 +198,10 @@ class Run:
         """Returns the content of run.json."""
         return read_record(self.folder / RUN, RunRecord)
 
-    def is_described_as(self, name: str) -> bool:
+    def has_records_of_model(self, model_name: str) -> bool:
         """Whether the run is described already, as one of the model of that name."""
         is_described = self._pending is not None or is_file(self.folder / RUN)
-        return is_described and self._current_record().model.name == name
+        return is_described and self._current_record().model.name == model_name
 
     def _current_record(self) -> RunRecord:
         """Returns the content of run.json, or the pending one."""
@@ -214,13 +214,13 @@ class Run:
             raise Foreign(f"{self._foreign_heads_message()}. Run the command of the run again, or restore it")
         return heads
 
-    def read_intact_record(self, name: str, kind: type[Kind]) -> Kind | None:
+    def read_intact_record(self, file_name: str, record_type: type[AnyRecord]) -> AnyRecord | None:
         """Returns a record of the folder, None if it is missing or damaged; the leading process moves a damaged one to the quarantine."""
-        path = self.folder / name
+        path = self.folder / file_name
         if not path.is_file():
             return None
         try:
-            return read_record(path, kind)
+            return read_record(path, record_type)
         except Damaged as error:
             if self.lock is None or self.leads:
                 self.quarantine(path, error)
@@ -230,18 +230,18 @@ class Run:
 
     def find(self, key: ArtifactKey) -> Artifact | None:
         """Returns the finished artifact of a key, or None; a damaged one is moved to the quarantine, to be computed again."""
-        return self._read_intact(self.folder / key.path)
+        return self._read_intact_artifact(self.folder / key.path_in_run)
 
-    def _read_intact(self, path: Path) -> Artifact | None:
+    def _read_intact_artifact(self, path: Path) -> Artifact | None:
         """Returns the artifact in a file, None if it is missing or was moved to the quarantine; a reader gets Damaged or Foreign instead."""
         try:
-            return _read_artifact(path)
+            return _read_artifact_if_present(path)
         except Damaged as error:
             if self.lock is None:
                 raise Damaged(f"{error}. Run the command that made it again: {self._command_of_run()}") from error
         with self.lock.lock_quarantine():  # another process may have moved the file and computed it again meanwhile
             try:
-                return _read_artifact(path)
+                return _read_artifact_if_present(path)
             except Damaged as error:
                 self._move_to_quarantine(path, error)
                 return None
@@ -256,7 +256,7 @@ class Run:
     ) -> Artifact:
         """Writes a finished artifact; it is safely on disk when this returns."""
         artifact = Artifact(key, content, arrays or {}, provenance)
-        path = self.folder / key.path
+        path = self.folder / key.path_in_run
         artifact_bytes = artifact.pack()
         self._write_pending_records()
         make_folder(path.parent)
@@ -275,11 +275,11 @@ class Run:
         """Yields the artifacts of a kind one by one, so that only one is in memory."""
         is_foreign = self._make_foreign_test() if kind in RESULT_KINDS and is_file(self.folder / RUN) else None
         for path in sorted((self.folder / ARTIFACTS / safe_name(kind)).glob(f"*{SUFFIX}")):
-            artifact = self._read_intact(path)
+            artifact = self._read_intact_artifact(path)
             if artifact is not None and not (is_foreign is not None and is_foreign(artifact)):
                 yield artifact
 
-    def find_unlisted(self, record: RunRecord) -> Iterator[Path]:
+    def unlisted_result_files(self, record: RunRecord) -> Iterator[Path]:
         """Yields the files of results that run.json does not list: of a command that was stopped, or of another run."""
         listed = {artifact_path_of_title(title, digest) for title, digest in record.results.items()}
         for kind in RESULT_KINDS:
@@ -296,13 +296,13 @@ class Run:
         listed = set(record.results.values())
 
         def is_foreign(artifact: Artifact) -> bool:
-            weights = artifact.key.weights
+            weights = artifact.key.weight_hash
             if weights is None or weights == record.model.weights or artifact.key.digest in listed:
                 return False
             if weights in record.compared:
                 return True
             text = (
-                f"{self.folder / artifact.key.path} is of another model (weights {weights[:12]}; the run is of {record.model.name}, "
+                f"{self.folder / artifact.key.path_in_run} is of another model (weights {weights[:12]}; the run is of {record.model.name}, "
                 f"{record.model.weights[:12]}), and {RUN} does not list it"
             )
             if self.lock is None:
@@ -314,11 +314,11 @@ class Run:
 
     def discard(self, key: ArtifactKey) -> None:
         """Removes an artifact that was merged into another one."""
-        remove(self.folder / key.path)
+        remove(self.folder / key.path_in_run)
 
     # Results: the artifacts that run.json lists, by kind and name.
 
-    def present(self, *artifacts: Artifact, data: Mapping[str, str] | None = None) -> None:
+    def register_results(self, *artifacts: Artifact, data_fingerprints: Mapping[str, str] | None = None) -> None:
         """Lists the artifacts as results in run.json, with the fingerprints of their data, and writes the tables again."""
         if not self.leads:
             return
@@ -327,7 +327,7 @@ class Run:
         self._write_pending_records()
         record = self.record()
         titles = {f"{artifact.key.kind}/{artifact.key.name}": artifact.key.digest for artifact in artifacts}
-        changes = {"results": {**record.results, **titles}, "data": {**record.data, **(data or {})}, "updated": timestamp()}
+        changes = {"results": {**record.results, **titles}, "data": {**record.data, **(data_fingerprints or {})}, "updated": timestamp()}
         write_record(self.folder / RUN, record.model_copy(update=changes))
         write_tables(self)
 
@@ -344,39 +344,43 @@ class Run:
 
     # Models in models/.
 
-    def admit(self, weights: str) -> None:
-        """Notes in run.json that the run compares its model with one of these weights, so that artifacts of it belong here."""
+    def register_compared_weights(self, weight_hash: str) -> None:
+        """Notes in run.json that the run compares its model with weights of this hash, so that artifacts of it belong here."""
         if self.leads:
             self._write_pending_records()
             record = self.record()
-            if weights not in (record.model.weights, *record.compared):
-                write_record(self.folder / RUN, record.model_copy(update={"compared": (*record.compared, weights), "updated": timestamp()}))
+            if weight_hash not in (record.model.weights, *record.compared):
+                write_record(
+                    self.folder / RUN, record.model_copy(update={"compared": (*record.compared, weight_hash), "updated": timestamp()})
+                )
 
-    def list_model(self, folder: Path) -> None:
+    def register_saved_model(self, folder: Path) -> None:
         """Notes the seal of a model in models/ in run.json, so that another one in its place, or none, is noticed."""
         if self.leads:
             self._write_pending_records()
             record = self.record()
-            changes = {"models": {**record.models, folder.name: _seal_of(folder)}, "updated": timestamp()}
+            changes = {"models": {**record.models, folder.name: _seal_of_saved_model(folder)}, "updated": timestamp()}
             write_record(self.folder / RUN, record.model_copy(update=changes))
 
-    def problem_of_model(self, name: str) -> Problem | None:
+    def problem_of_saved_model(self, folder_name: str) -> Problem | None:
         """Returns the problem of a folder in models/: not listed in run.json, missing, or another model; its weights are not read."""
-        path, is_described = self.folder / MODELS / name, self._pending is not None or is_file(self.folder / RUN)
-        listed = self._current_record().models.get(name) if is_described else None
+        path, is_described = self.folder / MODELS / folder_name, self._pending is not None or is_file(self.folder / RUN)
+        listed = self._current_record().models.get(folder_name) if is_described else None
         finish_replacement(path)
         if listed is None:
             text = (
                 f"{path} is not listed in {RUN}: another run's, or left by a command that was stopped; run that again, or remove the folder"
             )
-            return Problem("foreign", f"{MODELS}/{name}", text)
+            return Problem("foreign", f"{MODELS}/{folder_name}", text)
         if not is_file(path / HEADS):
             return Problem(
-                "missing", f"{MODELS}/{name}", f"{path} is missing, though {RUN} lists it; run the command again: {self._command_of_run()}"
+                "missing",
+                f"{MODELS}/{folder_name}",
+                f"{path} is missing, though {RUN} lists it; run the command again: {self._command_of_run()}",
             )
-        if _seal_of(path) != listed:
+        if _seal_of_saved_model(path) != listed:
             text = f"{path} is another model than the one that {RUN} lists; run the command again: {self._command_of_run()}"
-            return Problem("foreign", f"{MODELS}/{name}", text)
+            return Problem("foreign", f"{MODELS}/{folder_name}", text)
         return None
 
     def models(self) -> list[Path]:
@@ -384,7 +388,7 @@ class Run:
         existing = [path.name for path in (self.folder / MODELS).glob("*") if path.is_dir() and not path.name.startswith(".")]
         names = sorted({*self.record().models, *existing})
         for name in names:
-            if (problem := self.problem_of_model(name)) is not None:
+            if (problem := self.problem_of_saved_model(name)) is not None:
                 raise ArtifactError(problem.text)
         return [self.folder / MODELS / name for name in names]
 
@@ -409,7 +413,7 @@ class Run:
         append_line(self.folder / LOG, f"{timestamp()} {os.getpid()} {text}")
 
     @contextmanager
-    def log_failure(self, work: str) -> Iterator[None]:
+    def log_non_finite_error(self, work: str) -> Iterator[None]:
         """Logs a NonFinite error raised within the context, if the folder holds a run."""
         try:
             yield
@@ -452,23 +456,23 @@ class Run:
                 remove(path)
 
 
-def _mentions_other_weights(path: Path, weights: str) -> bool:
+def _mentions_other_weights(path: Path, weight_hash: str) -> bool:
     """Whether the beginning of an artifact's file names other weights: a quick test before the file is read."""
     try:
         with path.open("rb") as file:
             named = _WEIGHTS.findall(file.read(1 << 16))
     except OSError:
         return False
-    return any(digest.decode() != weights for digest in named)
+    return any(digest.decode() != weight_hash for digest in named)
 
 
-def _seal_of(folder: Path) -> str:
+def _seal_of_saved_model(folder: Path) -> str:
     """Returns the seal of a saved model, from its heads.json."""
     content = read_json(folder / HEADS)
     return str(content.get("seal")) if isinstance(content, dict) else ""
 
 
-def _read_artifact(path: Path) -> Artifact | None:
+def _read_artifact_if_present(path: Path) -> Artifact | None:
     try:
         return Artifact.unpack(read_artifact_bytes(path), path)
     except (FileNotFoundError, NotADirectoryError):

@@ -84,9 +84,9 @@ def write_study_files(result: StudyResult, folder: Path) -> list[Path]:
         MissingExtra: matplotlib is not installed, so that no figure is drawn; everything else is written.
     """
     make_folder(folder)
-    contents = _contents_by_name(result)
+    contents = _file_contents_by_name(result)
     try:
-        earlier = set(_contents_by_name(StudyResult.from_dict(read_json(folder / RESULT)))) if (folder / RESULT).is_file() else set()
+        earlier = set(_file_contents_by_name(StudyResult.from_dict(read_json(folder / RESULT)))) if (folder / RESULT).is_file() else set()
     except (ArtifactError, KeyError, TypeError, ValueError):  # no result that this release could have written
         earlier = set()
     for name in sorted(earlier - set(contents)):
@@ -111,7 +111,7 @@ def figure_file_name(figure: Figure, format: str) -> str:
     return f"{file_stem(figure.name)}.{format}"
 
 
-def _contents_by_name(result: StudyResult) -> dict[str, Callable[[], bytes]]:
+def _file_contents_by_name(result: StudyResult) -> dict[str, Callable[[], bytes]]:
     """Returns the files of a result by name, each as a function that makes its content."""
     contents: dict[str, Callable[[], bytes]] = {}
     for table in result.tables:

@@ -20,7 +20,7 @@ from headcount.core.survivors import Survivors
 from headcount.runs.artifacts import Artifact, Damaged
 from headcount.runs.latency import LATENCY, unpack_latency
 from headcount.runs.records import write_record
-from headcount.runs.report.commands import format_number
+from headcount.runs.report.commands import format_exact_number
 from headcount.runs.results import COMPARISON, PRUNED, PrunedRecord, method_label
 from headcount.runs.schema import BlockRecord, TablesRecord
 from headcount.runs.scores import all_scores, all_verdicts
@@ -36,7 +36,7 @@ DIFFERENCE_COLUMNS = ("keep", "method", "other", "difference", "low", "high", "p
 Maker = Callable[[Run], "pandas.DataFrame | None"]
 
 
-def _score_table(run: Run) -> Any:
+def _score_table(run: Run) -> pandas.DataFrame | None:
     import pandas
 
     by_method = all_scores(run)
@@ -47,11 +47,11 @@ def _score_table(run: Run) -> Any:
     ]
     if not frames:
         return None
-    table = pandas.concat(frames, ignore_index=True)
+    table: Any = pandas.concat(frames, ignore_index=True)
     return table[["method", *[column for column in table.columns if column != "method"]]]
 
 
-def _verdict_table(run: Run) -> Any:
+def _verdict_table(run: Run) -> pandas.DataFrame | None:
     """Returns what removing each head alone costs at most: one row per head and ablation."""
     import pandas
 
@@ -73,36 +73,27 @@ def _verdict_table(run: Run) -> Any:
     return pandas.DataFrame(rows) if rows else None
 
 
-def _role_table(run: Run) -> Any:
+def _role_table(run: Run) -> pandas.DataFrame | None:
     import pandas
 
     artifacts = run.results("roles")
     return pandas.DataFrame([row for artifact in artifacts.values() for row in artifact.content["rows"]]) if artifacts else None
 
 
-def _outcome_table(run: Run) -> Any:
+def _outcome_table(run: Run) -> pandas.DataFrame | None:
     import pandas
 
-    frames = [
-        pandas.DataFrame(
-            {
-                "evaluation": name,
-                "example": range(len(artifact.arrays["losses"])),
-                "loss": artifact.arrays["losses"],
-                **_metric_part_columns(artifact),
-            }
-        )
-        for name, artifact in run.results("evaluation").items()
-    ]
+    frames = []
+    for name, artifact in run.results("evaluation").items():
+        losses, parts = artifact.arrays["losses"], artifact.arrays.get("parts")
+        columns: dict[str, Any] = {"evaluation": name, "example": range(len(losses)), "loss": losses}
+        if parts is not None:
+            columns |= {f"part {number}": parts[:, number] for number in range(parts.shape[1])}
+        frames.append(pandas.DataFrame(columns))
     return pandas.concat(frames, ignore_index=True) if frames else None
 
 
-def _metric_part_columns(artifact: Any) -> dict[str, Any]:
-    parts = artifact.arrays.get("parts")
-    return {} if parts is None else {f"part {number}": parts[:, number] for number in range(parts.shape[1])}
-
-
-def _curve_table(run: Run) -> Any:
+def _curve_table(run: Run) -> pandas.DataFrame | None:
     import pandas
 
     artifacts = run.results(PRUNED)
@@ -117,7 +108,7 @@ def _pruned_model_row(artifact: Artifact, blocks: Sequence[BlockRecord]) -> dict
     record = PrunedRecord.of(artifact)
     survivors = Survivors.of(blocks, record.removed)
     spec, budget = record.spec, record.budget
-    limits = [f"{name}={format_number(budget[name])}" for name in LIMITS if budget.get(name) is not None]
+    limits = [f"{name}={format_exact_number(budget[name])}" for name in LIMITS if budget.get(name) is not None]
     return {
         "method": spec["method"]["name"],
         "label": record.label,
@@ -139,7 +130,7 @@ def _pruned_model_row(artifact: Artifact, blocks: Sequence[BlockRecord]) -> dict
     }
 
 
-def _plan_table(run: Run) -> Any:
+def _plan_table(run: Run) -> pandas.DataFrame | None:
     import pandas
 
     rows = []
@@ -151,24 +142,24 @@ def _plan_table(run: Run) -> Any:
     return pandas.DataFrame(rows) if rows else None
 
 
-def _read_comparison(run: Run, name: str) -> Any:
+def _comparison_table(run: Run, table_name: str) -> pandas.DataFrame | None:
     """Returns one of the tables that a comparison of methods holds; None if there is none."""
     import pandas
 
-    tables = [artifact.content[name] for artifact in run.results(COMPARISON).values() if name in artifact.content]
+    tables = [artifact.content[table_name] for artifact in run.results(COMPARISON).values() if table_name in artifact.content]
     rows = [row for table in tables for row in table]
     columns = list(rows[0]) if rows else DIFFERENCE_COLUMNS
     return pandas.DataFrame(rows, columns=columns) if tables else None
 
 
-def _latency_table(run: Run) -> Any:
+def _latency_table(run: Run) -> pandas.DataFrame | None:
     import pandas
 
     rows = [{"of": name, **row.to_dict()} for name, artifact in run.results(LATENCY).items() for row in unpack_latency(artifact)]
     return pandas.DataFrame(rows) if rows else None
 
 
-def _bench_table(run: Run) -> Any:
+def _bench_table(run: Run) -> pandas.DataFrame | None:
     import pandas
 
     rows = [{"of": name, **row} for name, artifact in run.results("bench").items() for row in artifact.content["rows"]]
@@ -182,9 +173,9 @@ MAKERS: dict[str, Maker] = {
     "outcomes": _outcome_table,
     "curves": _curve_table,
     "plans": _plan_table,
-    "methods": lambda run: _read_comparison(run, "methods"),
-    "differences": lambda run: _read_comparison(run, "differences"),
-    "role_changes": lambda run: _read_comparison(run, "role_changes"),
+    "methods": lambda run: _comparison_table(run, "methods"),
+    "differences": lambda run: _comparison_table(run, "differences"),
+    "role_changes": lambda run: _comparison_table(run, "role_changes"),
     "latency": _latency_table,
     "training": training_table,
     "gates": gate_table,
@@ -192,7 +183,7 @@ MAKERS: dict[str, Maker] = {
 }
 
 
-def _named_tables(run: Run) -> Iterator[tuple[str, Any]]:
+def _named_tables(run: Run) -> Iterator[tuple[str, pandas.DataFrame | None]]:
     """Yields every table by name; each study has its own."""
     import pandas
 
@@ -217,7 +208,7 @@ def write_tables(run: Run) -> None:
     known = run.read_intact_record(TABLES, TablesRecord) or TablesRecord(files={})
     files = dict(table_files(run))
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    current = {name: _hash_of_table(run, name, {hashes[name], known.files.get(name), known.before.get(name)}) for name in files}
+    current = {name: _hash_or_quarantine_table(run, name, {hashes[name], known.files.get(name), known.before.get(name)}) for name in files}
     before = {name: digest for name, digest in current.items() if digest is not None and digest != hashes[name]}
     record = TablesRecord(files={**known.files, **hashes}, before=before)
     if record != known:
@@ -241,11 +232,11 @@ def is_same_table(path: Path, content: bytes) -> bool:
     return True
 
 
-def _hash_of_table(run: Run, name: str, known: set[str | None]) -> str | None:
+def _hash_or_quarantine_table(run: Run, file_name: str, known_hashes: set[str | None]) -> str | None:
     """Returns the hash of a table; None if it is missing or was changed, and then moved to the quarantine."""
-    path = run.folder / name
+    path = run.folder / file_name
     digest = sha256(path) if path.is_file() else None
-    if digest is not None and digest not in known:
+    if digest is not None and digest not in known_hashes:
         run.quarantine(path, Damaged(f"{path} is damaged or was edited: its hash is not the one that was written"))
         return None
     return digest

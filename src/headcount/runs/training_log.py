@@ -58,7 +58,7 @@ def training_table(run: Run) -> pandas.DataFrame | None:
         for step in training.steps:
             length = {"stage": step.stage, "step": step.step, "steps": training.n_steps.get(step.stage)}
             gates = {"sum_of_gates": sum(step.gates)} if step.gates else {}
-            rows.append({**_training_columns(training), **length, **step.numbers, **gates})
+            rows.append({**_identifying_columns(training), **length, **step.numbers, **gates})
     columns = ["method", "label", "keep", "seed", "stage", "step", "steps", *COLUMNS.values(), "sum_of_gates"]
     return pandas.DataFrame(rows, columns=columns) if rows else None
 
@@ -73,7 +73,7 @@ def gate_table(run: Run) -> pandas.DataFrame | None:
     trainings = read_trainings(run)
     heads = run.heads().names if trainings else ()
     rows = [
-        {**_training_columns(training), "step": step.step, "head": head, "gate": gate}
+        {**_identifying_columns(training), "step": step.step, "head": head, "gate": gate}
         for training in trainings
         for step in training.steps
         if step.gates and len(step.gates) == len(heads)
@@ -82,7 +82,7 @@ def gate_table(run: Run) -> pandas.DataFrame | None:
     return pandas.DataFrame(rows) if rows else None
 
 
-def _training_columns(training: LoggedTraining) -> dict[str, str | int]:
+def _identifying_columns(training: LoggedTraining) -> dict[str, str | int]:
     return {"method": training.method, "label": training.label, "keep": training.n_kept, "seed": training.seed}
 
 

@@ -58,7 +58,7 @@ def measure_paired_change(dense: Evaluation, pruned: Evaluation, task: Task, *, 
 def allow_other_model(run: Run | None, model: nn.Module) -> None:
     """Lets a run hold artifacts of a model that a study compares with the run's own."""
     if run is not None:
-        run.admit(weight_hash(model))
+        run.register_compared_weights(weight_hash(model))
 
 
 def evaluate_without(
@@ -84,7 +84,7 @@ def evaluate_without(
         under["means"] = _hash_means(means)
     values = torch.tensor([float(head not in removed) for head in HeadMap.of(model)], dtype=torch.float64)
     with HeadGates(model, values, how=ablation, means=means):
-        return evaluate_into(run, artifact_name, model, task, under=under, split=split, limit=limit, batch_size=batch_size)
+        return evaluate_into(run, artifact_name, model, task, gate_description=under, split=split, limit=limit, batch_size=batch_size)
 
 
 def _hash_means(means: Mapping[str, Tensor]) -> str:

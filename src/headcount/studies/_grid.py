@@ -11,7 +11,7 @@ from headcount.data.task import Task
 from headcount.pruning.base import Pruner
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.layout import ARTIFACTS
-from headcount.runs.results import PRUNED, unpack_pruned
+from headcount.runs.results import PRUNED, unpack_pruned_evaluation
 from headcount.runs.sweep import sweep
 from headcount.studies._base import STEP_BATCH, Effort, StudyContext
 from headcount.studies._tuning import announce_training
@@ -30,7 +30,7 @@ def make_pruning(context: StudyContext, task: Task | None = None) -> Pruning:
 def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec], *, keep_models: bool = False) -> Grid:
     """Makes and evaluates every request, those that the run holds already not again. Requests that differ in their seed alone are one point.
 
-    With `keep_models` the run also keeps the models whose weights were trained, so that `Pruning.make_model` need not train them again.
+    With `keep_models` the run also keeps the models whose weights were trained, so that `Pruning.load_or_make_model` need not train them again.
 
     Raises:
         HeadcountError: a request is refused, before any work, or one of them fails.
@@ -39,7 +39,7 @@ def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]
     check_requests(pruning, specs)
     announce_training(context, pruning, specs)
     with context.progress("pruning", "models") as advance:
-        dense, artifacts, failed = prune_all(pruning, specs, save_models=lambda spec: keep_models and spec.n_steps(1) > 0, progress=advance)
+        dense, artifacts, failed = prune_all(pruning, specs, saves_model=lambda spec: keep_models and spec.n_steps(1) > 0, progress=advance)
     for error in failed.values():
         raise error
     return Grid.of(pruning, evaluate_dense_reference(context, pruning, specs) if context.new_head else dense, artifacts)
@@ -63,7 +63,7 @@ def evaluate_dense_reference(context: StudyContext, pruning: Pruning, specs: Seq
     artifacts, failed = sweep(pruning.run, [pruning.make_job(spec) for spec in trained], provenance=pruning.provenance)
     for error in failed.values():
         raise error
-    evaluations = [unpack_pruned(artifact) for artifact in artifacts]
+    evaluations = [unpack_pruned_evaluation(artifact) for artifact in artifacts]
     return evaluations[0] if len(evaluations) == 1 else average_evaluations(evaluations, pruning.task)
 
 

@@ -35,7 +35,7 @@ def describe_study_run(context: StudyContext, loaded: LoadedModel, config: Mappi
             config={**config, "opened": context.sources.record_to_reopen(loaded.name) | ({"new_head": True} if context.new_head else {})},
             machine=machine_of(loaded.model),
         )
-        context.run.describe(record, loaded.heads)
+        context.run.stage_records(record, loaded.heads)
 
 
 def run_study(study: Study, context: StudyContext) -> StudyResult:
@@ -57,7 +57,7 @@ def run_study(study: Study, context: StudyContext) -> StudyResult:
     measurements = hashlib.sha256(canonical_json(result.to_dict())).hexdigest()  # names alone do not tell data and models apart
     key = ArtifactKey(STUDY, study.name, {"study": study.to_dict(), **request, "result": measurements})
     content = {"result": result.to_dict(), "rows": result.rows(), "command": context.command}
-    run.present(run.commit(key, content, provenance=provenance()))
+    run.register_results(run.commit(key, content, provenance=provenance()))
     try:
         write_study_files(result, run.folder / STUDY_FILES / safe_name(study.name))
     except MissingExtra as error:

@@ -18,7 +18,7 @@ from headcount.models.provenance import model_key, provenance
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.estimate import estimate_step_seconds
 from headcount.runs.artifacts import ArtifactKey, safe_name
-from headcount.runs.paper_files import PAPERS, SUMMARY, PaperEntry, PaperPage, write_paper_files
+from headcount.runs.paper_files import PAPERS, SUMMARY, PaperEntry, PaperPage, write_paper_summary_and_files
 from headcount.runs.paper_pages import ITEM, commit_paper_page
 from headcount.studies._base import STEP_BATCH, Effort, Study, StudyContext
 from headcount.studies._paper import Item, Paper, PaperResult, Subject
@@ -131,7 +131,7 @@ def _measure_or_read(study: Study, context: StudyContext) -> StudyResult:
     if artifact is None:
         result = study.measure(context)
         artifact = context.required_run.commit(key, result.to_dict(), provenance=provenance())
-    context.required_run.present(artifact)
+    context.required_run.register_results(artifact)
     return StudyResult.from_dict(artifact.content)
 
 
@@ -209,7 +209,7 @@ def write_files(result: PaperResult, context: StudyContext, describe_lack: Calla
         entries.append(PaperEntry(item.id, item.title, item.part, result.results.get(item.id), reason, item.published))
     folder = context.required_run.folder / PAPERS / safe_name(result.paper.name)
     try:
-        write_paper_files(build_page(result.paper, context, entries), folder)
+        write_paper_summary_and_files(build_page(result.paper, context, entries), folder)
     except MissingExtra as error:
         warnings.warn(f"no figure is drawn: {error}", stacklevel=2)
     return replace(result, summary=folder / SUMMARY)

@@ -136,12 +136,12 @@ def train_or_read_model(context: StudyContext, loaded: LoadedModel, task: Task, 
     inputs = {**model_key(model), **task_key(task), "data": data, "recipe": recipe.to_dict(), "seed": context.seed}
     key = ArtifactKey(KIND, f"{loaded.name} on {task.name}", inputs)
     folder, work = run.folder / MODELS / f"{safe_name(key.name)}.{key.digest[:8]}", run.folder / WORK / key.digest[:24]
-    if run.find(key) is None or run.problem_of_model(folder.name) is not None:
+    if run.find(key) is None or run.problem_of_saved_model(folder.name) is not None:
         tuned_model = copy_model(model)
         with context.progress(f"training {loaded.name} on {task.name}") as advance:
             training = fine_tune(tuned_model, task, recipe, seed=context.seed, folder=work, progress=advance)
         save(tuned_model, folder, command=context.command, tokenizer=loaded.folder, overwrite=True)
-        run.list_model(folder)
+        run.register_saved_model(folder)
         run.commit(key, {"folder": folder.name, "steps": training.steps}, provenance=provenance())
         shutil.rmtree(work, ignore_errors=True)
     return LoadedModel(loaded.name, load(folder).to(next(model.parameters()).device).eval(), folder)

@@ -87,7 +87,7 @@ def _family_change_table(changes: Sequence[FamilyChange]) -> Table:
         *(Column(name, format=".3g") for name in ("removed", "kept", "lost", "gained", "in the pruned model")),
     )
     cells = tuple(
-        (row.method, row.n_kept, row.n_seeds, row.family, row.n_dense, row.removed, row.kept, row.lost, row.gained, row.n_pruned)
+        (row.method, row.n_kept, row.n_seeds, row.family, row.n_dense, row.removed, row.kept, row.lost, row.gained, row.n_in_pruned_model)
         for row in changes
     )
     return Table("changes", columns, cells, "Heads of each family: removed, kept, lost and gained against the dense model")

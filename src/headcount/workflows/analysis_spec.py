@@ -95,7 +95,7 @@ class AnalysisSpec:
             Budget(keep=keep)
         object.__setattr__(self, "margin", None if self.margin is None else str(Margin.parse(self.margin)))
 
-    def with_limit(self, limit: int | None) -> AnalysisSpec:
+    def cap_examples(self, limit: int | None) -> AnalysisSpec:
         """Returns the request with at most `limit` examples for scores, verdicts and comparisons."""
         if limit is None:
             return self

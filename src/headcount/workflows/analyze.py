@@ -43,21 +43,27 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
 from headcount.runs.describe import describe_run
-from headcount.runs.report.certificates import describe_smallest_margin, describe_tests, headline
+from headcount.runs.report.certificates import describe_size_tests, describe_smallest_margin, headline
 from headcount.runs.report.write import write_report
-from headcount.runs.results import ChosenModel, PrunedRecord, PrunedRow, choose_by_size, choose_model
+from headcount.runs.results import ChosenModel, PrunedRecord, PrunedRow, choose_model, choose_row_by_size
 from headcount.runs.store import Run
 from headcount.surgery.load import load
 from headcount.surgery.verify import forward_outputs, gates_of, largest_relative_difference, run_gated
 from headcount.workflows.analysis_spec import DEFAULT_SHARES, AnalysisSpec, BenchSizes
 from headcount.workflows.evaluate import evaluate_into
-from headcount.workflows.inputs import corpus_for, open_inputs
+from headcount.workflows.inputs import TextsForRoles, corpus_or_reason, open_inputs
 from headcount.workflows.profiles import profiles_into
 from headcount.workflows.prune import Pruning, build_grid, estimate_training, prune_all
 from headcount.workflows.roles import roles_into
 from headcount.workflows.score import judge_into, score_into
 
 NEW_TOKENS = 16
+NumberOfCalibrationExamples = int
+NumberOfReportExamples = int
+NumberOfExamplesPerSplit = int
+"""Of the selection and of the report split."""
+NumberOfSentences = int
+NumberOfTokens = int
 Watch = Callable[[str, str], Progress | None]
 """(a piece of work, its unit) -> the function that is called with its progress, if there is one."""
 
@@ -92,7 +98,7 @@ class AnalysisJob:
         """Returns the function that is called with the progress of a piece of work."""
         return self.watch(work, unit) if self.watch is not None else None
 
-    def batch(self) -> dict[str, Tensor]:
+    def example_batch(self) -> dict[str, Tensor]:
         """Returns one example of the selection split, without its labels where the model does not need them."""
         _, batch = next(next(chunks(self.task, split="selection", limit=1)).batches(1))
         needs_labels = getattr(self.model.config, "is_encoder_decoder", False)
@@ -110,18 +116,18 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
     *,
     out: str | Path,
     tokenizer: Any = None,
-    text: Any = None,
+    text: TextsForRoles = None,
     by: Sequence[str] = AnalysisSpec.by,
     methods: Sequence[str] = AnalysisSpec.methods,
     keep: Sequence[int | float | str] | None = AnalysisSpec.keep,
     margin: str | Margin | None = AnalysisSpec.margin,
     seeds: int = AnalysisSpec.seeds,
     training_seeds: int | None = AnalysisSpec.training_seeds,
-    scored: int = AnalysisSpec.scored,
-    judged: int | None = AnalysisSpec.judged,
-    reported: int | None = AnalysisSpec.reported,
-    profiled: int = AnalysisSpec.profiled,
-    longest: int = AnalysisSpec.longest,
+    scored: NumberOfCalibrationExamples = AnalysisSpec.scored,
+    judged: NumberOfReportExamples | None = AnalysisSpec.judged,
+    reported: NumberOfExamplesPerSplit | None = AnalysisSpec.reported,
+    profiled: NumberOfSentences = AnalysisSpec.profiled,
+    longest: NumberOfTokens = AnalysisSpec.longest,
     recipe: Recipe = AnalysisSpec.recipe,
     bench_sizes: BenchSizes = AnalysisSpec.bench_sizes,
     batch_size: int | None = None,
@@ -185,8 +191,8 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
     )
     check_names(spec)
     inputs = open_inputs(model, data, tokenizer, seed=seed, limit=None, batch_size=batch_size)
-    corpus, why_no_corpus = corpus_for(inputs.model, inputs.task, inputs.tokenizer, text=text)
-    command = _format_call(inputs.name, inputs.task.name, out, text, spec)
+    corpus, why_no_corpus = corpus_or_reason(inputs.model, inputs.task, inputs.tokenizer, text=text)
+    command = _format_analyze_call(inputs.name, inputs.task.name, out, text, spec)
     with show_progress_by_stage(progress) as begin, Run.lead(Path(out), command=command) as run_folder:
         job = AnalysisJob(
             inputs.name,
@@ -214,19 +220,19 @@ def check_names(spec: AnalysisSpec) -> None:
     Pruner.parse_grid(spec.methods)
 
 
-def _format_call(name: str, task: str, out: str | Path, text: Any, spec: AnalysisSpec) -> str:
+def _format_analyze_call(model_name: str, task_name: str, out: str | Path, text: TextsForRoles, spec: AnalysisSpec) -> str:
     """Returns the call as Python text, with the arguments that differ from their defaults."""
     arguments: dict[str, Any] = {"out": str(out), **({"text": str(text)} if isinstance(text, str | Path) else {})}
     arguments |= {item.name: getattr(spec, item.name) for item in fields(spec) if getattr(spec, item.name) != item.default}
     words = [f"{key}={value!r}" for key, value in arguments.items()]
-    return f"headcount.analyze({', '.join([repr(name), repr(task), *words])})"
+    return f"headcount.analyze({', '.join([repr(model_name), repr(task_name), *words])})"
 
 
 def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     """Yields one step after another of the whole job; everything is checked before the first."""
     spec, heads = job.spec, HeadMap.of(job.model)
     check_names(spec)
-    requests = plan_requests(spec, heads)
+    requests = make_prune_requests(spec, heads)
     for request in requests:
         check_request(request, job.model, heads)
     record = describe_run(
@@ -237,17 +243,17 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         machine=machine_of(job.model),
         config={**spec.to_dict(), **job.config},
     )
-    run_folder.describe(record, heads)
-    yield _find_heads(job, heads, requests)
+    run_folder.stage_records(record, heads)
+    yield _verify_heads(job, heads, requests)
     limited = draw_examples(draw_examples(job.task, "selection", spec.reported), "report", spec.reported)
-    yield _evaluate_dense(replace(job, task=limited), heads, run_folder)
+    yield _evaluate_dense_and_headless(replace(job, task=limited), heads, run_folder)
     scores = score_into(
         run_folder, job.model, job.task, spec.by, ScoreSettings(limit=spec.scored, seed=spec.seed), progress=job.progress("scoring")
     )
     yield _summarise_scores(job, scores)
     if verdicts := _judge_heads(job, heads, run_folder):
         yield _make_step(job, "judge", **verdicts.to_dict(), safe=[str(head) for head in verdicts.safe_heads])
-    yield from _study_behaviour(job, run_folder)
+    yield from _measure_roles_and_profiles(job, run_folder)
     pruning = Pruning(
         run_folder,
         job.model,
@@ -267,16 +273,16 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     yield _summarise_models(job, dense, rows, chosen, failed)
     if chosen is not None:
         request = PruneSpec.from_dict(PrunedRecord.of(artifacts[chosen.position]).spec)
-        artifact, small = pruning.make_model(request, progress=job.progress("the kept model"))
+        artifact, small = pruning.load_or_make_model(request, progress=job.progress("the kept model"))
         pruning.attach_certificate(artifact, rows[chosen.position].certificate, chosen.tests)
-        yield _describe_kept(job, pruning, rows[chosen.position], request, artifact)
-        yield from _verify_saved(job, heads, pruning, artifact, small)
+        yield _describe_kept_model(job, pruning, rows[chosen.position], request, artifact)
+        yield from _verify_saved_model(job, heads, pruning, artifact, small)
         yield _make_step(job, "bench", rows=pruning.latency_of(artifact))
     path = write_report(run_folder)
     yield _make_step(job, "report", path=str(path), bytes=path.stat().st_size)
 
 
-def plan_requests(spec: AnalysisSpec, heads: HeadMap) -> list[PruneSpec]:
+def make_prune_requests(spec: AnalysisSpec, heads: HeadMap) -> list[PruneSpec]:
     """Returns the request of every pruned model."""
     if spec.keep is None:
         unit_sizes = [len(unit) for unit in heads.units()]
@@ -287,7 +293,7 @@ def plan_requests(spec: AnalysisSpec, heads: HeadMap) -> list[PruneSpec]:
     return build_grid(spec.methods, keeps, spec.seeds, template, first_seed=spec.seed, training_seeds=spec.training_seeds)
 
 
-def _find_heads(job: AnalysisJob, heads: HeadMap, requests: Sequence[PruneSpec]) -> Step:
+def _verify_heads(job: AnalysisJob, heads: HeadMap, requests: Sequence[PruneSpec]) -> Step:
     heads.verify(job.model)
     return _make_step(
         job,
@@ -305,11 +311,11 @@ def _find_heads(job: AnalysisJob, heads: HeadMap, requests: Sequence[PruneSpec])
     )
 
 
-def _evaluate_dense(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> Step:
+def _evaluate_dense_and_headless(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> Step:
     options: Any = {"limit": job.spec.reported, "progress": job.progress("evaluating")}
     dense = evaluate_into(run_folder, "dense", job.model, job.task, **options)
     with HeadGates(job.model, torch.zeros(len(heads)), heads=heads):
-        none = evaluate_into(run_folder, "without any head", job.model, job.task, under={"gates": "all zero"}, **options)
+        none = evaluate_into(run_folder, "without any head", job.model, job.task, gate_description={"gates": "all zero"}, **options)
     return _make_step(job, "evaluate", task=job.task.name, whole=_evaluation_numbers(dense), none=_evaluation_numbers(none))
 
 
@@ -338,7 +344,7 @@ def _judge_heads(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> HeadVerdi
     return next(iter(by_method.values()), None)
 
 
-def _study_behaviour(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
+def _measure_roles_and_profiles(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     """Yields the roles and the profiles of heads; where the model or its data have none, why."""
     if job.corpus is None:
         yield _make_step(job, "roles", left_out=job.why_no_corpus or "no text was given")
@@ -383,16 +389,16 @@ def _summarise_models(
         methods=len({row.method for row in rows}),
         by_size=[
             {"keep": rows[at].keep, "method": rows[at].method, "seed": rows[at].seed, "headline": headline(rows[at].certificate)}
-            for at in choose_by_size(rows).values()
+            for at in choose_row_by_size(rows).values()
         ],
         margin=None if margin is None else str(margin),
         sizes=[asdict(test.to_record()) for test in tests],
-        outcome=describe_tests(tests, margin) if margin is not None and tests else "",
+        outcome=describe_size_tests(tests, margin) if margin is not None and tests else "",
         failed={name: str(error) for name, error in failed.items()},
     )
 
 
-def _describe_kept(job: AnalysisJob, pruning: Pruning, row: PrunedRow, request: PruneSpec, artifact: Artifact) -> Step:
+def _describe_kept_model(job: AnalysisJob, pruning: Pruning, row: PrunedRow, request: PruneSpec, artifact: Artifact) -> Step:
     record = PrunedRecord.of(artifact)
     return _make_step(
         job,
@@ -411,9 +417,9 @@ def _describe_kept(job: AnalysisJob, pruning: Pruning, row: PrunedRow, request: 
     )
 
 
-def _verify_saved(job: AnalysisJob, heads: HeadMap, pruning: Pruning, artifact: Artifact, small: nn.Module) -> Iterator[Step]:
+def _verify_saved_model(job: AnalysisJob, heads: HeadMap, pruning: Pruning, artifact: Artifact, small: nn.Module) -> Iterator[Step]:
     """Yields the comparison of the saved model with the one in memory, and with the dense model under gates."""
-    batch, plan = job.batch(), Plan.removing(PrunedRecord.of(artifact).removed)
+    batch, plan = job.example_batch(), Plan.removing(PrunedRecord.of(artifact).removed)
     loaded = load(pruning.model_folder(artifact.key)).to(next(small.parameters()).device)
     ours, theirs = small.state_dict(), loaded.state_dict()
     yield _make_step(

@@ -151,17 +151,19 @@ def certify_models(
 def check_same_labels(small: nn.Module, dense: nn.Module) -> None:
     """Raises DataError where two models do not answer alike: other classes, or another vocabulary."""
     configs: list[Any] = [unwrap(model).config for model in (small, dense)]
-    classes, vocabularies = ([_read(config, name) for config in configs] for name in ("id2label", "vocab_size"))
+    classes, vocabularies = ([_config_value(config, name) for config in configs] for name in ("id2label", "vocab_size"))
     if classes[0] != classes[1]:
-        raise DataError(f"the models have different labels, {_list(classes[0])} and {_list(classes[1])}; compare models of one task")
+        raise DataError(
+            f"the models have different labels, {_format_classes(classes[0])} and {_format_classes(classes[1])}; compare models of one task"
+        )
     if vocabularies[0] != vocabularies[1]:
         raise DataError(f"the models have vocabularies of {vocabularies[0]} and {vocabularies[1]} tokens; compare models of one tokenizer")
 
 
-def _read(config: Any, name: str) -> Any:
+def _config_value(config: Any, name: str) -> Any:
     value = getattr(config, name, None)
     return {int(key): label for key, label in value.items()} if isinstance(value, Mapping) else value
 
 
-def _list(classes: Any) -> str:
+def _format_classes(classes: Any) -> str:
     return ", ".join(map(str, classes.values()))[:100] if isinstance(classes, Mapping) else str(classes)

@@ -32,12 +32,12 @@ from headcount.pruning.spec import Ablation, PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.describe import describe_run
 from headcount.runs.latency import LatencyRow, unpack_latency
-from headcount.runs.results import COMPARISON, ChosenModel, PrunedRecord, PrunedRow, choose_by_size, choose_model
+from headcount.runs.results import COMPARISON, ChosenModel, PrunedRecord, PrunedRow, choose_model, choose_row_by_size
 from headcount.runs.store import Run
 from headcount.surgery.cut import cut
 from headcount.workflows.analysis_spec import COMPARED_SIZES, BenchSizes
 from headcount.workflows.grid import Grid, GridPoint, MethodDifference, MethodRow, list_differences, summarise_methods
-from headcount.workflows.inputs import corpus_for, open_inputs
+from headcount.workflows.inputs import TextsForRoles, corpus_or_reason, open_inputs
 from headcount.workflows.latency import CutModel, time_models
 from headcount.workflows.prune import Pruning, build_grid, prune_all
 from headcount.workflows.remaining_roles import FamilyChange, FamilyTest, measure_dense_roles, measure_remaining_roles
@@ -82,7 +82,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Returns the comparison as plain data."""
         dense, chosen = self.dense, self.chosen
-        by_size = choose_by_size(self.models)
+        by_size = choose_row_by_size(self.models)
         return {
             "out": str(self.folder),
             "dense": {"loss": dense.loss, "metric": dense.metric, "value": dense.value, "n_examples": dense.n_examples},
@@ -141,7 +141,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     batches: Sequence[int] = COMPARED_SIZES.batches,
     length: int = COMPARED_SIZES.lengths[0],
     keep_models: bool = False,
-    text: Any = None,
+    text: TextsForRoles = None,
     definition: str = DEFAULT_DEFINITION,
     kinds: str | Iterable[str] = (),
     protected: str | Head | Iterable[str | Head] = (),
@@ -223,15 +223,15 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     budgets = [Budget(keep=size) for size in keep]
     inputs = open_inputs(model, data, tokenizer, seed=seed, limit=limit, batch_size=batch_size)
     heads = HeadMap.of(inputs.model)
-    removed = () if plan is None else _removed_heads(plan, heads)
+    removed = () if plan is None else _heads_removed_by_plan(plan, heads)
     n_free = sum(block.n_heads for block in heads.blocks if not template.kinds or block.kind in template.kinds)
     keeps = [budget.heads(n_free) for budget in budgets]
-    specs = build_requests(pruners, keeps, seeds, template, heads, removed=removed)
+    specs = build_requests(pruners, keeps, seeds, template, heads, removed_by_plan=removed)
     for spec in specs:
         check_request(spec, inputs.model, heads)
     roles = None
     if keep_models:
-        corpus, why_none = corpus_for(inputs.model, inputs.task, inputs.tokenizer, text=text, limit=limit or SENTENCES)
+        corpus, why_none = corpus_or_reason(inputs.model, inputs.task, inputs.tokenizer, text=text, limit=limit or SENTENCES)
         if corpus is None:
             warnings.warn(f"the roles of the kept models are not measured: {why_none}; name a text", stacklevel=2)
         else:
@@ -245,7 +245,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
         config |= {"margin": None if parsed_margin is None else str(parsed_margin), **inputs.opening}
         record = model_record(inputs.model, inputs.name)
         machine = machine_of(inputs.model)
-        run.describe(describe_run(record, command=command, seed=seed, task=inputs.task.name, machine=machine, config=config), heads)
+        run.stage_records(describe_run(record, command=command, seed=seed, task=inputs.task.name, machine=machine, config=config), heads)
         pruning = Pruning(run, inputs.model, inputs.task, limit=limit, command=command, companions=inputs.folder, margin=parsed_margin)
         return run_comparison(
             ComparisonJob(
@@ -261,7 +261,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
         )
 
 
-def _removed_heads(plan: Plan | str | Path, heads: HeadIndex) -> tuple[str, ...]:
+def _heads_removed_by_plan(plan: Plan | str | Path, heads: HeadIndex) -> tuple[str, ...]:
     """Returns the heads that a plan removes; raises PlanError where it removes none, or a cut of the model cannot carry it out."""
     read = plan if isinstance(plan, Plan) else Plan.read(plan)
     read.check(heads)
@@ -277,8 +277,8 @@ def build_requests(
     template: PruneSpec,
     heads: HeadIndex,
     *,
-    removed: tuple[str, ...] = (),
-    new_head: bool = False,
+    removed_by_plan: tuple[str, ...] = (),
+    has_untrained_head: bool = False,
 ) -> list[PruneSpec]:
     """Returns all requests of a comparison.
 
@@ -288,16 +288,16 @@ def build_requests(
         seeds: Seeds of methods with chance in them.
         template: The request that all others differ from in method, size and seed alone; its seed is the first.
         heads: The heads of the model.
-        removed: The heads that a plan made elsewhere removes: the plan, its complement, and random heads of their sizes are added.
-        new_head: Whether the dense model has an untrained head, whose control, the training alone, is added.
+        removed_by_plan: The heads that a plan made elsewhere removes: the plan, its complement, and random heads of their sizes are added.
+        has_untrained_head: Whether the dense model has an untrained head, whose control, the training alone, is added.
     """
     pruners, sizes = list(methods), []
-    if removed:
-        pruners += [PlanPruner(removed=removed), PlanPruner(removed=removed, complement=True)]
-        sizes = [size for size in (len(heads) - len(removed), len(removed)) if size not in keeps]
+    if removed_by_plan:
+        pruners += [PlanPruner(removed=removed_by_plan), PlanPruner(removed=removed_by_plan, complement=True)]
+        sizes = [size for size in (len(heads) - len(removed_by_plan), len(removed_by_plan)) if size not in keeps]
     specs = build_grid(pruners, keeps, seeds, template, first_seed=template.seed)
     specs += build_grid((), sizes, seeds, template, first_seed=template.seed)
-    if new_head:
+    if has_untrained_head:
         specs += build_grid((), [len(heads)], seeds, template, first_seed=template.seed)
     return specs
 
@@ -306,13 +306,13 @@ def run_comparison(job: ComparisonJob) -> Comparison:
     """Makes, evaluates and compares all models of a comparison; what the run holds already is not computed again."""
     pruning = job.pruning
     with job.progress("pruning", "models") as advance:
-        dense, artifacts, failed = prune_all(pruning, job.specs, save_models=lambda spec: job.keep_models, progress=advance)
+        dense, artifacts, failed = prune_all(pruning, job.specs, saves_model=lambda spec: job.keep_models, progress=advance)
     grid = Grid.of(pruning, dense, artifacts)
     methods = summarise_methods(grid, job.kinds, seed=job.seed)
     differences = list_differences(grid, methods, job.kinds, seed=job.seed)
     if artifacts:
         tables = {"methods": [row.flatten() for row in methods], "differences": [row.flatten() for row in differences]}
-        _present_tables(job, "methods", artifacts, tables)
+        _store_tables(job, "methods", artifacts, tables)
     return Comparison(
         pruning.run.folder,
         dense,
@@ -321,29 +321,29 @@ def run_comparison(job: ComparisonJob) -> Comparison:
         tuple(differences),
         tuple(_measure_latency(job, grid)) if job.bench_sizes is not None else (),
         tuple(_measure_role_changes(job, artifacts)) if job.roles is not None else (),
-        _keep_models(job, artifacts) if job.keep_models else {},
+        _save_all_models(job, artifacts) if job.keep_models else {},
         failed,
         pruning.margin,
     )
 
 
-def _present_tables(
-    job: ComparisonJob, name: str, artifacts: Sequence[Artifact], tables: Mapping[str, Sequence[Mapping[str, object]]]
+def _store_tables(
+    job: ComparisonJob, artifact_name: str, artifacts: Sequence[Artifact], tables: Mapping[str, Sequence[Mapping[str, object]]]
 ) -> None:
     """Keeps rows that were made of pruned models as an artifact, from which the tables of the run are written."""
     pruning = job.pruning
-    roles = "" if job.roles is None else job.roles.key(pruning, "dense model", "").digest
+    roles = "" if job.roles is None else job.roles.key_of_roles(pruning, "dense model", "").digest
     request = {"models": sorted(artifact.key.digest for artifact in artifacts), "kinds": job.kinds, "seed": job.seed, "roles": roles}
-    key = ArtifactKey(COMPARISON, name, {**pruning.base_key, **request})
-    pruning.run.present(pruning.run.commit(key, tables, provenance=pruning.provenance))
+    key = ArtifactKey(COMPARISON, artifact_name, {**pruning.base_key, **request})
+    pruning.run.register_results(pruning.run.commit(key, tables, provenance=pruning.provenance))
 
 
-def _keep_models(job: ComparisonJob, artifacts: Sequence[Artifact]) -> dict[str, Path]:
+def _save_all_models(job: ComparisonJob, artifacts: Sequence[Artifact]) -> dict[str, Path]:
     """Returns the folders of all models by name; models of artifacts that were finished before are made now."""
     folders = {}
     with job.progress("keeping models", "models") as advance:
         for number, artifact in enumerate(artifacts, 1):
-            folders[artifact.key.name] = job.pruning.find_or_make_model(PruneSpec.from_dict(PrunedRecord.of(artifact).spec))
+            folders[artifact.key.name] = job.pruning.find_or_make_model_folder(PruneSpec.from_dict(PrunedRecord.of(artifact).spec))
             if advance is not None:
                 advance(number, len(artifacts))
     return folders
@@ -369,7 +369,7 @@ def _measure_latency(job: ComparisonJob, grid: Grid) -> list[LatencyRow]:
             ]
             if advance is not None:
                 advance(number, len(by_size))
-    pruning.run.present(*timed)
+    pruning.run.register_results(*timed)
     return [row for artifact in timed for row in unpack_latency(artifact)]
 
 
@@ -383,5 +383,5 @@ def _measure_role_changes(job: ComparisonJob, artifacts: Sequence[Artifact]) -> 
     with job.progress("roles of the pruned models", "models") as advance:
         changes = measure_remaining_roles(pruning, specs, job.roles, dense, attention_kinds=job.kinds, progress=advance).changes
     if changes:
-        _present_tables(job, "roles", artifacts, {"role_changes": [change.flatten() for change in changes]})
+        _store_tables(job, "roles", artifacts, {"role_changes": [change.flatten() for change in changes]})
     return changes

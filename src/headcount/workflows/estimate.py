@@ -24,7 +24,7 @@ REPAIR_PASSES = 6
 """A repair runs two models over the examples of the fit and the check, and is compared with none."""
 
 
-def seconds_per_example(model: nn.Module, task: Task) -> float:
+def measure_seconds_per_example(model: nn.Module, task: Task) -> float:
     """Returns the seconds that the evaluation of one example takes."""
     seconds, few = [], draw_examples(task, "calibration", TIMED)
     for _ in range(2):
@@ -34,7 +34,9 @@ def seconds_per_example(model: nn.Module, task: Task) -> float:
     return min(seconds) / len(few.calibration)
 
 
-def estimate_pruning(model: nn.Module, task: Task, heads: HeadMap, specs: Sequence[PruneSpec], *, limit: int | None = None) -> float:
+def estimate_pruning_seconds(
+    model: nn.Module, task: Task, heads: HeadMap, specs: Sequence[PruneSpec], *, limit: int | None = None
+) -> float:
     """Returns the seconds that some requests take: choices, repairs, training, and evaluations on the selection and the report split."""
     if not specs:
         return 0.0
@@ -47,11 +49,11 @@ def estimate_pruning(model: nn.Module, task: Task, heads: HeadMap, specs: Sequen
         )
         n_examples += n_evaluated + n_calibration * (spec.method.count_passes(len(heads)) + REPAIR_PASSES * repairs)
         n_steps += spec.n_steps(len(task.calibration))
-    seconds = n_examples * seconds_per_example(model, task)
+    seconds = n_examples * measure_seconds_per_example(model, task)
     return seconds + n_steps * estimate_step_seconds(model, task, specs[0].recipe) if n_steps else seconds
 
 
-def estimate_analysis(model: nn.Module, task: Task, heads: HeadMap, spec: AnalysisSpec, specs: Sequence[PruneSpec]) -> float:
+def estimate_analysis_seconds(model: nn.Module, task: Task, heads: HeadMap, spec: AnalysisSpec, specs: Sequence[PruneSpec]) -> float:
     """Returns the seconds that an analysis takes, roles, profiles and latency left out."""
     measured = [method.info.measures_loss for method in map(Importance.parse, spec.by)]
     n_scored = min(len(task.calibration), spec.scored)
@@ -60,4 +62,4 @@ def estimate_analysis(model: nn.Module, task: Task, heads: HeadMap, spec: Analys
     )  # an ablation runs the layers above its head
     if any(measured):
         n_examples += len(heads) / 2 * min(len(task.report), spec.judged or examples_needed_for_harmless_head(len(heads)))
-    return n_examples * seconds_per_example(model, task) + estimate_pruning(model, task, heads, specs, limit=spec.reported)
+    return n_examples * measure_seconds_per_example(model, task) + estimate_pruning_seconds(model, task, heads, specs, limit=spec.reported)

@@ -20,11 +20,11 @@ from headcount.runs.store import Run
 
 def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by name
     run: Run | None,
-    name: str,
+    artifact_name: str,
     model: nn.Module,
     data: Data,
     *,
-    under: Mapping[str, object] | None = None,
+    gate_description: Mapping[str, object] | None = None,
     split: Split = "report",
     limit: int | None = None,
     batch_size: int | None = None,
@@ -34,10 +34,10 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
 
     Args:
         run: Where the evaluation is stored; None only evaluates.
-        name: The name of the artifact.
+        artifact_name: The name of the artifact.
         model: The model, under the gates that are open around the call.
         data: A task, a dataset of model inputs, or batches.
-        under: Describes the open gates, for the key of the artifact.
+        gate_description: Describes the open gates, for the key of the artifact.
         split: The split of a task to read.
         limit: Reads at most that many examples.
         batch_size: Examples per batch.
@@ -47,15 +47,15 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
         return evaluate(model, data, split=split, limit=limit, batch_size=batch_size, progress=progress or False)
     inner = unwrap(model)
     fingerprint = fingerprint_of(inner, data, split, limit=limit)
-    parts = {**model_key(inner), **task_key(data), "under": dict(under or {}), "split": split, "data": fingerprint}
-    key, versions = ArtifactKey(EVALUATION, name, parts), provenance()
-    artifact, chunk_store = run.find(key), Chunks(run, name, {"evaluation": name, **parts}, versions, goal=[key])
+    parts = {**model_key(inner), **task_key(data), "under": dict(gate_description or {}), "split": split, "data": fingerprint}
+    key, versions = ArtifactKey(EVALUATION, artifact_name, parts), provenance()
+    artifact, chunk_store = run.find(key), Chunks(run, artifact_name, {"evaluation": artifact_name, **parts}, versions, goal=[key])
     if artifact is None:
-        with run.log_failure(f"evaluation '{name}'"):
+        with run.log_non_finite_error(f"evaluation '{artifact_name}'"):
             evaluation = evaluate(
                 model, data, split=split, limit=limit, batch_size=batch_size, progress=progress or False, chunk_store=chunk_store
             )
             artifact = run.commit(key, *pack_evaluation(evaluation), provenance=versions)
     chunk_store.clear()
-    run.present(artifact)
+    run.register_results(artifact)
     return unpack_evaluation(artifact)

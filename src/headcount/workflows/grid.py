@@ -25,7 +25,7 @@ from headcount.models.head_map import HeadMap
 from headcount.pruning.methods.random import RandomPruner
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
-from headcount.runs.results import fewest_steps, method_label, unpack_pruned
+from headcount.runs.results import method_label, steps_of_shortest_stage, unpack_pruned_evaluation
 from headcount.workflows.prune import Pruning
 
 
@@ -61,7 +61,7 @@ class GridPoint:
     @cached_property
     def scores(self) -> SeedScores:
         """The scores over seeds."""
-        return SeedScores.of(self.values, self.evaluation.metric, fewest_steps(self.artifacts[0]) if self.artifacts else None)
+        return SeedScores.of(self.values, self.evaluation.metric, steps_of_shortest_stage(self.artifacts[0]) if self.artifacts else None)
 
     @property
     def is_control(self) -> bool:
@@ -96,7 +96,7 @@ class Grid:
         """Returns the difference of a point from another one on the same examples, of means over seeds."""
         return compare_evaluations(control.evaluation, point.evaluation, self.task, seed=seed)
 
-    def find(self, spec: PruneSpec) -> GridPoint:
+    def get_point(self, spec: PruneSpec) -> GridPoint:
         """Returns the point of a request, whatever its seed; StopIteration if it was not made."""
         request = replace(spec.resolve_share(self.heads), seed=0)
         return next(point for point in self.points if replace(PruneSpec.from_dict(point.artifacts[0].content["spec"]), seed=0) == request)
@@ -108,7 +108,7 @@ class Grid:
 
 
 def _make_point(pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifact]) -> GridPoint:
-    evaluations = [unpack_pruned(artifact) for artifact in artifacts]
+    evaluations = [unpack_pruned_evaluation(artifact) for artifact in artifacts]
     average = average_evaluations(evaluations, pruning.task)
     removed = [frozenset(map(Head.parse, artifact.content["removed"])) for artifact in artifacts]
     survivors = tuple(frozenset(pruning.heads) - heads for heads in removed)
@@ -140,14 +140,16 @@ def average_evaluations(evaluations: Sequence[Evaluation], task: Task) -> Evalua
     return replace(first, losses=losses, parts=parts[:, 0] if (parts == parts[:, :1]).all() else parts, value=value)
 
 
-def compare_evaluations(first: Evaluation, second: Evaluation, task: Task, *, seed: int = 0, level: float = 0.95) -> PairedDifference:
-    """Returns the difference of the metric from the first to the second on the same examples, or of the loss where there is no metric.
+def compare_evaluations(
+    baseline: Evaluation, evaluation: Evaluation, task: Task, *, seed: int = 0, level: float = 0.95
+) -> PairedDifference:
+    """Returns the metric of an evaluation minus that of the baseline on the same examples, or of the loss where there is no metric.
 
     `core.stats.seed_parts.change_of_metric` says by which test.
     """
-    if task.metric is None or first.parts is None or second.parts is None:
-        return differences_of_loss_and_metric(first, second, level=level)["loss"]
-    return change_of_metric(first, second, task.metric.total, seed=seed, level=level)
+    if task.metric is None or baseline.parts is None or evaluation.parts is None:
+        return differences_of_loss_and_metric(baseline, evaluation, level=level)["loss"]
+    return change_of_metric(baseline, evaluation, task.metric.total, seed=seed, level=level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +239,9 @@ class MethodDifference:
         return {"keep": self.n_kept, "method": self.method, "other": self.other, **asdict(self.change), "q": self.q}
 
 
-def _flatten_difference(name: str, change: PairedDifference | None) -> dict[str, object]:
+def _flatten_difference(prefix: str, change: PairedDifference | None) -> dict[str, object]:
     values = dict.fromkeys(("difference", "low", "high", "p", "by")) if change is None else asdict(change)
-    return {f"{name}_{key}": value for key, value in values.items()}
+    return {f"{prefix}_{key}": value for key, value in values.items()}
 
 
 def summarise_methods(
@@ -277,7 +279,7 @@ def summarise_methods(
     return add_q_values(rows)
 
 
-def compare_methods(grid: Grid, attention_kinds: Sequence[str] = (), *, seed: int = 0) -> list[MethodDifference]:
+def compare_methods_in_pairs(grid: Grid, attention_kinds: Sequence[str] = (), *, seed: int = 0) -> list[MethodDifference]:
     """Returns every pair of methods other than random at each number of heads that both have."""
     by_size: dict[int, list[GridPoint]] = {}
     for point in grid.points:
@@ -301,4 +303,4 @@ def list_differences(
         for row in rows
         if row.against_random is not None
     ]
-    return [*against_random, *compare_methods(grid, attention_kinds, seed=seed)]
+    return [*against_random, *compare_methods_in_pairs(grid, attention_kinds, seed=seed)]

@@ -21,6 +21,9 @@ from headcount.models.modules import unwrap
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
 
+TextsForRoles = Any
+"""A file, texts or a corpus that roles and head profiles are measured on, as `hc.roles` reads them; None for the texts of the task."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
@@ -46,10 +49,10 @@ def open_inputs(
     task = limit_splits(data, limit) if isinstance(data, Task) else open_task(data, live, tokenizer, limit=limit, seed=seed)
     task = replace(task, batch_size=batch_size or task.batch_size)
     name = str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
-    return OpenedModel(name, live, task, tokenizer, folder, _opening_record(model, data))
+    return OpenedModel(name, live, task, tokenizer, folder, _record_of_opening(model, data))
 
 
-def _opening_record(model: Any, data: Any) -> dict[str, Any]:
+def _record_of_opening(model: Any, data: Any) -> dict[str, Any]:
     """Returns how model and task are opened again; a task that was made in Python cannot be."""
     model_path = model_path_entry(model) if isinstance(model, str | Path) else {}
     if isinstance(data, Task):
@@ -57,12 +60,12 @@ def _opening_record(model: Any, data: Any) -> dict[str, Any]:
     return {"opened": {**({"task": data} if data else {}), **model_path}}
 
 
-def corpus_for(
+def corpus_or_reason(
     model: nn.Module,
     task: Task,
     tokenizer: Any,
     *,
-    text: Any = None,
+    text: TextsForRoles = None,
     split: Split = "calibration",
     limit: int | None = SENTENCES,
     parser: Parser | None = None,

@@ -28,7 +28,9 @@ class CutModel:
     model: nn.Module
 
 
-def time_models(run: Run, name: str, model: nn.Module, cut_models: Sequence[CutModel], *, batch: int, length: int, rounds: int) -> Artifact:
+def time_models(
+    run: Run, artifact_name: str, model: nn.Module, cut_models: Sequence[CutModel], *, batch: int, length: int, rounds: int
+) -> Artifact:
     """Returns the seconds of a pass of the dense model and of cut ones in every round, from the run if this machine has measured them.
 
     A length beyond the positions of the model is replaced by their number. `headcount.runs.latency.unpack_latency` reads the artifact.
@@ -43,7 +45,7 @@ def time_models(run: Run, name: str, model: nn.Module, cut_models: Sequence[CutM
         labels[str(number)] = (cut_model.method, len(heads) - len(cut_model.plan.removed))
     removed = [[cut_model.method, sorted(map(str, cut_model.plan.removed))] for cut_model in cut_models]
     conditions = {"batch": batch, "length": length, "rounds": rounds, "machine": machine_of(model)}
-    key = ArtifactKey(LATENCY, f"{name}, batch {batch}, length {length}", {**model_key(dense), "removed": removed, **conditions})
+    key = ArtifactKey(LATENCY, f"{artifact_name}, batch {batch}, length {length}", {**model_key(dense), "removed": removed, **conditions})
 
     def measure() -> tuple[Mapping[str, object], Mapping[str, np.ndarray]]:
         times = time_rounds(models, batch, length, rounds)

@@ -52,5 +52,5 @@ def profiles_into(
         except UnsupportedModel as error:
             profiles = HeadProfiles({"heads": [], "notes": [f"No head profiles: {error}."]})
         artifact = run.commit(key, profiles.content, profiles.maps, provenance=provenance())
-    run.present(artifact, data={KIND: data} if data else None)
+    run.register_results(artifact, data_fingerprints={KIND: data} if data else None)
     return HeadProfiles(artifact.content, artifact.arrays)

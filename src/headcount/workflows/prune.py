@@ -46,8 +46,8 @@ from headcount.runs.results import (
     PrunedRow,
     certify_pruned,
     compare_pruned,
-    pack_arrays,
-    unpack_pruned,
+    pack_example_arrays,
+    unpack_pruned_evaluation,
 )
 from headcount.runs.store import Run
 from headcount.runs.sweep import Job, sweep
@@ -104,7 +104,7 @@ class Pruning:
         return cost(self.model, heads=self.heads)
 
     @property
-    def total(self) -> MetricOfSums | None:
+    def metric_total(self) -> MetricOfSums | None:
         """What turns summed parts of the metric into the metric; None for a task without one."""
         return self.task.metric.total if self.task.metric else None
 
@@ -116,7 +116,7 @@ class Pruning:
         """
         dense = evaluate_into(self.run, "dense", self.model, self.task, limit=self.limit)
         if self.margin is not None:
-            certify_task(dense, dense, self.total, self.margin)
+            certify_task(dense, dense, self.metric_total, self.margin)
         return dense
 
     def key(self, spec: PruneSpec) -> ArtifactKey:
@@ -130,14 +130,14 @@ class Pruning:
 
     def make_job(self, spec: PruneSpec, *, save_model: bool = False) -> Job:
         """Returns the job of a sweep that computes a request, and saves its model if `save_model`."""
-        return Job(self.key(spec), lambda: self._compute(spec, save_model=save_model))
+        return Job(self.key(spec), lambda: self._prune_and_evaluate(spec, save_model=save_model))
 
-    def _compute(
+    def _prune_and_evaluate(
         self, spec: PruneSpec, *, save_model: bool, progress: Progress | None = None
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         key = self.key(spec)
         folder = self.run.folder / WORK / key.digest[:24]
-        pruned = self._find_choice(spec)
+        pruned = self._find_choice_for_scratch(spec)
         if pruned is None:
             pruned = prune_by_spec(self.model, self.task, spec, folder=folder, progress=progress, shared=self._shared)
         if spec.scratch_recipe is not None:
@@ -151,10 +151,10 @@ class Pruning:
         if save_model:
             self._save_model(key, spec, pruned, evaluation)
         shutil.rmtree(folder, ignore_errors=True)
-        arrays = pack_arrays(evaluation) | pack_arrays(selection, SELECTION)
-        return self._record(spec, pruned, evaluation, selection).to_dict(), arrays
+        arrays = pack_example_arrays(evaluation) | pack_example_arrays(selection, SELECTION)
+        return self._make_record(spec, pruned, evaluation, selection).to_dict(), arrays
 
-    def _find_choice(self, spec: PruneSpec) -> Pruned | None:
+    def _find_choice_for_scratch(self, spec: PruneSpec) -> Pruned | None:
         """Returns what was chosen for a control from scratch, with the dense model in place of its own, if the run holds the same request without.
 
         None for all other requests. Both must leave out the repair, and nothing may follow the choice, so that they record the same.
@@ -170,7 +170,7 @@ class Pruning:
         history = [dict(entry) for entry in record.history]
         return Pruned(plan, self.model, history, {}, None, str(spec.method), gates, record.changed_weights, dict(record.steps))
 
-    def _record(self, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation, selection: Evaluation) -> PrunedRecord:
+    def _make_record(self, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation, selection: Evaluation) -> PrunedRecord:
         """Returns the content of the artifact of a pruned model."""
         resolved = spec.resolve_share(self.heads)
         return PrunedRecord(
@@ -199,10 +199,10 @@ class Pruning:
             selection={"loss": selection.loss, "value": selection.value, "n_examples": selection.n_examples, "data": selection.data},
         )
 
-    def make_model(self, spec: PruneSpec, progress: Progress | None = None) -> tuple[Artifact, nn.Module]:
+    def load_or_make_model(self, spec: PruneSpec, progress: Progress | None = None) -> tuple[Artifact, nn.Module]:
         """Returns the artifact and the model of a request: loaded where the run holds both, else computed. A finished artifact is not changed."""
         key, artifact = self.key(spec), self.run.find(self.key(spec))
-        problem = self.run.problem_of_model(self.model_folder(key).name)
+        problem = self.run.problem_of_saved_model(self.model_folder(key).name)
         if artifact is not None and self.model_folder(key).is_dir():
             try:
                 if problem is not None:
@@ -210,29 +210,29 @@ class Pruning:
                 return artifact, load(self.model_folder(key))
             except ArtifactError as error:
                 self.run.warn(f"{error}; the model is made again")
-        if artifact is not None and self._rebuild_model(spec, artifact):
+        if artifact is not None and self._save_rebuilt_model_if_possible(spec, artifact):
             return artifact, load(self.model_folder(key))
         try:
-            content, arrays = self._compute(spec, save_model=True, progress=progress)
+            content, arrays = self._prune_and_evaluate(spec, save_model=True, progress=progress)
         except HeadcountError as error:
             self.run.log(f"failed: {PRUNED} {key.name}: {error}")
             raise
         artifact = artifact or self.run.commit(key, content, arrays, provenance=self.provenance)
         return artifact, load(self.model_folder(key))
 
-    def _rebuild_model(self, spec: PruneSpec, artifact: Artifact) -> bool:
+    def _save_rebuilt_model_if_possible(self, spec: PruneSpec, artifact: Artifact) -> bool:
         """Saves the model of a finished artifact from its plan and gates, and returns whether these suffice: no weights were trained."""
         record = PrunedRecord.of(artifact)
         if record.changed_weights or spec.scratch is not None:
             return False
         plan = Plan.removing(record.removed, protected=spec.limits.protected)
         pruned = rebuild(self.model, self.task, spec, plan, record.gates)
-        self._save_model(artifact.key, spec, pruned, unpack_pruned(artifact))
+        self._save_model(artifact.key, spec, pruned, unpack_pruned_evaluation(artifact))
         return True
 
     def _save_model(self, key: ArtifactKey, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> None:
         timings = self._measure_latency(key, pruned.plan.removed, lambda: pruned.model)
-        certificate = certify_pruned(self.evaluate_dense(), evaluation, self.total)
+        certificate = certify_pruned(self.evaluate_dense(), evaluation, self.metric_total)
         save(
             pruned.model,
             self.model_folder(key),
@@ -242,7 +242,7 @@ class Pruning:
             notes=card_sentences(spec, certificate, timings),
             overwrite=True,
         )
-        self.run.list_model(self.model_folder(key))
+        self.run.register_saved_model(self.model_folder(key))
 
     def _measure_latency(self, key: ArtifactKey, removed: Sequence[Head | str], load_small: Callable[[], nn.Module]) -> list[Time]:
         """Returns the latency of the dense, the masked and the cut model, measured once; nothing without `bench_sizes`."""
@@ -254,7 +254,7 @@ class Pruning:
             models = {"dense": self.model, "masked": (self.model, Plan.removing(removed)), "removed": load_small()}
             timings = bench(models, **asdict(self.bench_sizes))
             artifact = self.run.commit(bench_key, {"rows": [asdict(timing) for timing in timings]}, provenance=self.provenance)
-        self.run.present(artifact)
+        self.run.register_results(artifact)
         return artifact.content["rows"]
 
     def latency_of(self, artifact: Artifact) -> list[Time]:
@@ -265,14 +265,14 @@ class Pruning:
         """Returns the folder of the model of an artifact."""
         return self.run.folder / MODELS / f"{safe_name(key.name)}.{key.digest[:8]}"
 
-    def find_or_make_model(self, spec: PruneSpec) -> Path:
+    def find_or_make_model_folder(self, spec: PruneSpec) -> Path:
         """Returns the folder of the model of a finished request, with its plan beside it; the model is made again where the run lacks it."""
         key = self.key(spec)
         artifact, folder = self.run.find(key), self.model_folder(key)
         if artifact is not None and folder.is_dir() and folder.name not in self.run.record().models:
-            self.run.list_model(folder)  # a worker saved it; only the leading process writes run.json
-        if artifact is None or self.run.problem_of_model(folder.name) is not None:
-            artifact, _ = self.make_model(spec)
+            self.run.register_saved_model(folder)  # a worker saved it; only the leading process writes run.json
+        if artifact is None or self.run.problem_of_saved_model(folder.name) is not None:
+            artifact, _ = self.load_or_make_model(spec)
         self.write_plan(artifact)
         return folder
 
@@ -284,7 +284,7 @@ class Pruning:
 
     def compare_all_with_dense(self, dense: Evaluation, artifacts: Sequence[Artifact]) -> list[PrunedRow]:
         """Returns one row per artifact, with its bound against the dense model."""
-        return compare_pruned(dense, artifacts, self.total, self.heads.blocks, self.margin)
+        return compare_pruned(dense, artifacts, self.metric_total, self.heads.blocks, self.margin)
 
     def attach_certificate(self, artifact: Artifact, certificate: TaskCertificate, tests: Sequence[SizeTest] = ()) -> Certificate:
         """Returns the certificate of a kept model on its task, which is written beside it and into its card.
@@ -305,7 +305,7 @@ class Pruning:
             provenance=self.provenance,
         )
         write_beside_model(folder, run_certificate)
-        self.run.list_model(folder)
+        self.run.register_saved_model(folder)
         return run_certificate
 
 
@@ -404,19 +404,19 @@ class PruningOutcome(NamedTuple):
     failed: dict[str, HeadcountError]
 
 
-def prune_sizes(pruning: Pruning, spec: PruneSpec, sizes: Sequence[int], *, progress: Progress | None = None) -> list[SizeTest]:
+def prune_and_test_sizes(pruning: Pruning, spec: PruneSpec, sizes: Sequence[int], *, progress: Progress | None = None) -> list[SizeTest]:
     """Returns the tests of a request at several sizes, from large to small up to the first that fails."""
     dense, artifacts = pruning.evaluate_dense(), dict[int, Artifact]()
 
-    def certify(n_kept: int) -> TaskCertificate:
+    def prune_and_certify(n_kept: int) -> TaskCertificate:
         job = pruning.make_job(spec.resized(n_kept))
         artifacts[n_kept] = pruning.run.find_or_compute(job.key, job.compute, provenance=pruning.provenance)
         if progress is not None:
             progress(len(artifacts), len(sizes))
         return pruning.compare_all_with_dense(dense, [artifacts[n_kept]])[0].certificate
 
-    tests = certify_sizes(sizes, certify)
-    pruning.run.present(*artifacts.values())
+    tests = certify_sizes(sizes, prune_and_certify)
+    pruning.run.register_results(*artifacts.values())
     return tests
 
 
@@ -424,20 +424,20 @@ def prune_all(
     pruning: Pruning,
     specs: Sequence[PruneSpec],
     *,
-    save_models: Callable[[PruneSpec], bool] = lambda spec: False,
+    saves_model: Callable[[PruneSpec], bool] = lambda spec: False,
     progress: Progress | None = None,
 ) -> PruningOutcome:
     """Evaluates the dense model and makes the models of all requests.
 
-    All requests are checked before any work. The run keeps the models of the requests that `save_models` says yes to, if they are computed now.
+    All requests are checked before any work. The run keeps the models of the requests that `saves_model` says yes to, if they are computed now.
     """
     check_requests(pruning, specs)
     dense = pruning.evaluate_dense()
     artifacts, failed = sweep(
         pruning.run,
-        [pruning.make_job(spec, save_model=save_models(spec)) for spec in specs],
+        [pruning.make_job(spec, save_model=saves_model(spec)) for spec in specs],
         provenance=pruning.provenance,
         progress=progress,
     )
-    pruning.run.present(*artifacts)
+    pruning.run.register_results(*artifacts)
     return PruningOutcome(dense, artifacts, failed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
+from typing import NamedTuple
 
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.roles import fingerprint_data, measure_roles
@@ -40,10 +41,10 @@ class FamilyTest:
         rule = Definition.parse(definition)
         return cls(corpus, rule, RoleSpec(parse_roles(rule.roles_of_families), batch_size=batch_size, seed=seed, swaps=0))
 
-    def key(self, pruning: Pruning, name: str, digest: str) -> ArtifactKey:
+    def key_of_roles(self, pruning: Pruning, model_name: str, model_digest: str) -> ArtifactKey:
         """Returns the key of the roles of a pruned model, by the name and digest of its artifact."""
         data = fingerprint_data(pruning.model, self.corpus, self.spec)
-        return ArtifactKey(KIND, name, {**pruning.base_key, "pruned": digest, **self.spec.to_dict(), "text": data})
+        return ArtifactKey(KIND, model_name, {**pruning.base_key, "pruned": model_digest, **self.spec.to_dict(), "text": data})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class FamilyChange:
     gained: float
 
     @property
-    def n_pruned(self) -> float:
+    def n_in_pruned_model(self) -> float:
         """The heads of the family in the pruned model."""
         return self.kept + self.gained
 
@@ -118,7 +119,7 @@ class PrunedRoles:
 def measure_dense_roles(pruning: Pruning, test: FamilyTest, *, progress: Progress | None = None) -> RoleTable:
     """Returns the roles of the dense model, from the run if they are finished there. They do not become the roles that the run shows."""
     measured = pruning.run.find_or_compute(
-        test.key(pruning, "dense model", ""),
+        test.key_of_roles(pruning, "dense model", ""),
         lambda: (measure_roles(pruning.model, test.corpus, test.spec, progress=progress).to_dict(), {}),
         provenance=pruning.provenance,
     )
@@ -149,7 +150,7 @@ def measure_remaining_roles(
     counted = [head for block in pruning.heads.blocks if not attention_kinds or block.kind in attention_kinds for head in block.heads]
     by_level: dict[tuple[str, int], list[PrunedRoles]] = {}
     for number, spec in enumerate(specs, 1):
-        method, table = _test_roles_of_pruned(pruning, spec, test)
+        method, table = _find_or_test_roles_of_pruned(pruning, spec, test)
         relabelled = table.relabel(definition)
         families, labels = families_by_head(relabelled, counted), relabelled.labels()
         by_level.setdefault((method, len(families)), []).append(PrunedRoles(spec.seed, families, labels))
@@ -181,18 +182,25 @@ def measure_remaining_roles(
     )
 
 
-def _test_roles_of_pruned(pruning: Pruning, spec: PruneSpec, test: FamilyTest) -> tuple[str, RoleTable]:
-    """Returns the label of a request without its size, and the roles of its model, from the run if they are finished there."""
+class LabelledRoles(NamedTuple):
+    """The label of the method that pruned a model, without its size, and the roles of that model."""
+
+    method: str
+    roles: RoleTable
+
+
+def _find_or_test_roles_of_pruned(pruning: Pruning, spec: PruneSpec, test: FamilyTest) -> LabelledRoles:
+    """Returns the roles of the model of a request, from the run if they are finished there."""
     pruned_key = pruning.key(spec)
-    key = test.key(pruning, pruned_key.name, pruned_key.digest)
+    key = test.key_of_roles(pruning, pruned_key.name, pruned_key.digest)
     artifact, pruned = pruning.run.find(key), pruning.run.find(pruned_key)
     if artifact is None or pruned is None:
-        pruned, model = pruning.make_model(spec)
+        pruned, model = pruning.load_or_make_model(spec)
         device = next(pruning.model.parameters()).device
         table = measure_roles(model.to(device).eval(), test.corpus, test.spec)
         artifact = pruning.run.commit(key, table.to_dict(), provenance=pruning.provenance)
-    pruning.run.present(pruned)
-    return method_label(pruned), RoleTable.from_dict(artifact.content)
+    pruning.run.register_results(pruned)
+    return LabelledRoles(method_label(pruned), RoleTable.from_dict(artifact.content))
 
 
 def families_by_head(table: RoleTable, counted_heads: Iterable[Head]) -> dict[Head, frozenset[str]]:
@@ -201,14 +209,14 @@ def families_by_head(table: RoleTable, counted_heads: Iterable[Head]) -> dict[He
     return {head: frozenset(definition.families_of(labels[head])) for head in counted_heads if head in labels}
 
 
-def count_family_groups(models: Sequence[Mapping[Head, frozenset[str]]], names: Sequence[str]) -> dict[str, float]:
+def count_family_groups(models: Sequence[Mapping[Head, frozenset[str]]], family_names: Sequence[str]) -> dict[str, float]:
     """Returns how many heads belong to each family alone, to several and to none, as means over models."""
 
     def group_of(families: frozenset[str]) -> str:
         return SEVERAL if len(families) > 1 else next(iter(families), NO_ROLE)
 
     groups = [[group_of(families) for families in model.values()] for model in models]
-    return {name: mean(of_model.count(name) for of_model in groups) for name in (*names, SEVERAL, NO_ROLE)}
+    return {name: mean(of_model.count(name) for of_model in groups) for name in (*family_names, SEVERAL, NO_ROLE)}
 
 
 def compare_family(

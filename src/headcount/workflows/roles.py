@@ -55,7 +55,7 @@ def roles_into(
         for chunks in passes:
             chunks.clear()
     if run is not None and artifact is not None:
-        run.present(artifact, data={"text": data})
+        run.register_results(artifact, data_fingerprints={"text": data})
     return RoleTable.from_dict(broadcast_from_first(artifact).content)
 
 

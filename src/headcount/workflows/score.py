@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -22,7 +22,7 @@ from headcount.importance.shared_pass import shared_needs
 from headcount.models.modules import unwrap
 from headcount.models.provenance import model_key, provenance
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.chunks import Chunks, Inputs, discard_chunks, unfinished_passes
+from headcount.runs.chunks import Chunks, PassInputs, discard_chunks, find_passes_with_chunks
 from headcount.runs.scores import DAMAGE, KIND, pack_scores, unpack_scores
 from headcount.runs.store import Run
 
@@ -57,7 +57,7 @@ def score_into(
     methods = {str(method): method for method in parse_methods(by)}
     if broadcast_from_first(run is not None):
         assert run is not None or rank_and_world_size()[0] != 0
-        result = _RunScoring(run, unwrap(model), data, methods, settings, progress, kind).result()
+        result = _RunScoring(run, unwrap(model), data, methods, settings, progress, kind).find_or_compute()
     else:
         result = compute_scores(model, data, list(methods.values()), settings, progress=progress)
     result.raise_failures()
@@ -100,6 +100,13 @@ def judge_into(  # noqa: PLR0913 - four arguments, the rest are options by name
     return {label: each.judge_heads(size, level=level) for label, each in scores.items()}
 
 
+class ChunkedPass(NamedTuple):
+    """A pass over data: where its chunks are stored, and all its methods by label, also those whose scores are not missing."""
+
+    chunks: Chunks
+    methods: Mapping[str, Importance]
+
+
 class _RunScoring:
     """One call of `score_into` with a run; `run` is None in processes that do not lead."""
 
@@ -133,7 +140,7 @@ class _RunScoring:
             parts |= {"data": {}, "split": None, "limit": None}
         return ArtifactKey(self.kind, str(method), parts)
 
-    def result(self) -> ScoringResult:
+    def find_or_compute(self) -> ScoringResult:
         """Returns the scores, and the errors of methods that failed."""
         artifacts: dict[str, Artifact] = {}
         if self.run is not None:
@@ -143,17 +150,17 @@ class _RunScoring:
         failures: dict[str, HeadcountError] = {}
         missing = {label: method for label, method in self.methods.items() if label not in scores}
         if missing:
-            computed, new_artifacts = self._compute(missing)
+            computed, new_artifacts = self._compute_and_store(missing)
             scores |= computed.scores
             artifacts |= new_artifacts
             failures = computed.failures
         if self.run is not None:
-            self._present(self.run, artifacts, failures)
+            self._register_results(self.run, artifacts, failures)
         return ScoringResult(scores, failures)
 
-    def _compute(self, missing: Mapping[str, Importance]) -> tuple[ScoringResult, dict[str, Artifact]]:
+    def _compute_and_store(self, missing: Mapping[str, Importance]) -> tuple[ScoringResult, dict[str, Artifact]]:
         chunks, methods = (None, missing) if self.run is None else self._open_chunks(self.run, missing)
-        with nullcontext() if self.run is None else self.run.log_failure(", ".join(methods)):
+        with nullcontext() if self.run is None else self.run.log_non_finite_error(", ".join(methods)):
             result = compute_scores(
                 self.model,
                 self.data,
@@ -172,38 +179,39 @@ class _RunScoring:
                 chunks.clear()
         return ScoringResult(scores, result.failures), artifacts
 
-    def _open_chunks(self, run: Run, missing: Mapping[str, Importance]) -> tuple[Chunks, Mapping[str, Importance]]:
-        """Returns where chunks are stored, and the methods of the pass: those of a pass that was stopped, if it has all that are missing."""
+    def _open_chunks(self, run: Run, missing: Mapping[str, Importance]) -> ChunkedPass:
+        """Returns the pass to compute: one that was stopped, if it has all methods that are missing, else a new one of these."""
         in_order = self.settings.adaptive is not None
         if in_order and not run.leads:
             raise PlanError("an adaptive run decides chunk by chunk what to examine next, so that no worker can join it")
         methods = dict(missing)
         streamed = {label for label, method in missing.items() if method.reads_data}
         if streamed and (
-            stopped := unfinished_passes(run, lambda parts: self._is_same_pass(parts) and streamed <= parts["methods"].keys())
+            stopped := find_passes_with_chunks(run, lambda parts: self._is_same_pass(parts) and streamed <= parts["methods"].keys())
         ):
             methods |= {label: Importance.parse(label) for label in stopped[0]["methods"] if label not in missing}
         options = {label: method.to_dict() for label, method in sorted(methods.items()) if method.reads_data}
         goal = [self.key(method) for method in methods.values()]
         parts = {"methods": options, "needs": self.needs, **self.shared_parts}
-        return Chunks(run, "+".join(options) or "weights", parts, self.provenance, goal=goal, in_order=in_order), methods
+        chunks = Chunks(run, "+".join(options) or "weights", parts, self.provenance, goal=goal, in_order=in_order)
+        return ChunkedPass(chunks, methods)
 
-    def _is_same_pass(self, parts: Inputs) -> bool:
+    def _is_same_pass(self, parts: PassInputs) -> bool:
         """Whether chunks belong to a pass over the same data under the same settings, whose methods still have the same options."""
         if "methods" not in parts or parts != {"methods": parts["methods"], "needs": self.needs, **self.shared_parts}:
             return False
-        return all(_has_options(label, options) for label, options in parts["methods"].items())
+        return all(_label_has_options(label, options) for label, options in parts["methods"].items())
 
-    def _present(self, run: Run, artifacts: Mapping[str, Artifact], failures: Mapping[str, HeadcountError]) -> None:
+    def _register_results(self, run: Run, artifacts: Mapping[str, Artifact], failures: Mapping[str, HeadcountError]) -> None:
         if not failures and run.leads:
             discard_chunks(run, lambda parts: self._is_same_pass(parts) and parts["methods"].keys() <= artifacts.keys())
         for label, error in failures.items():
             run.log(f"failed ({'rounding' if isinstance(error, RoundingError) else 'non-finite'}): {label}: {error}")
         data_print = {f"{self.data_key['task']} {self.settings.split}": self.data_key["fingerprint"]} if self.data_key else {}
-        run.present(*artifacts.values(), data=data_print)
+        run.register_results(*artifacts.values(), data_fingerprints=data_print)
 
 
-def _has_options(label: str, options: Mapping[str, object]) -> bool:
+def _label_has_options(label: str, options: Mapping[str, object]) -> bool:
     """Whether a label names a method with exactly these options here; False where it is not installed."""
     try:
         return Importance.parse(label).to_dict() == options

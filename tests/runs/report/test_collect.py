@@ -24,7 +24,7 @@ from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect_report
 from headcount.runs.report.roles import role_marks
-from headcount.runs.report.scores import _score_columns, _test_heads
+from headcount.runs.report.scores import _score_columns, _test_scores_against_zero
 from headcount.runs.scores import all_scores, all_verdicts
 from headcount.runs.store import Run
 
@@ -92,11 +92,11 @@ def test_scores_are_those_of_the_run_with_corrected_significance(tmp_path: Path)
 
 
 def test_significance_is_told_only_where_it_can_be() -> None:
-    assert _test_heads([None, None]) == (None, None, None)
-    tested = _test_heads([ScoreInterval(-1.0, 1.0, 1.0), None, ScoreInterval(0.5, 1.0, 1e-6), ScoreInterval(-9.0, 10.0, 0.9)])
+    assert _test_scores_against_zero([None, None]) == (None, None, None)
+    tested = _test_scores_against_zero([ScoreInterval(-1.0, 1.0, 1.0), None, ScoreInterval(0.5, 1.0, 1e-6), ScoreInterval(-9.0, 10.0, 0.9)])
     assert tested == ([-1, None, 0.5, -9], [1, None, 1, 10], [False, False, True, False])
     noise = [ScoreInterval(-1.0, 1.0, p) for p in np.random.default_rng(0).random(400)]
-    assert sum(_test_heads(noise).significant or []) <= 2, "without a true effect hardly any head is called"
+    assert sum(_test_scores_against_zero(noise).significant or []) <= 2, "without a true effect hardly any head is called"
 
 
 def test_what_single_heads_cost_is_told_with_its_conditions(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from headcount.core.errors import PlanError
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
-from headcount.runs.report.commands import format_milliseconds, format_number, prune_command, prune_commands, task_words
+from headcount.runs.report.commands import format_as_milliseconds, format_exact_number, prune_command, prune_commands_by_method, task_words
 from headcount.runs.schema import RunRecord
 from headcount.workflows.prune import build_grid
 
@@ -79,7 +79,7 @@ def test_a_command_asks_for_the_model_it_stands_at(name: str, record: RunRecord,
 
 def test_a_command_for_any_number_of_heads(record: RunRecord, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     artifacts = [artifact_of(PruneSpec.of("dsp", 12, seed=seed, recipe=Recipe(epochs=2.0))) for seed in (1, 0)]
-    made = prune_commands(record, "a run", [*artifacts, artifact_of(SPECS["time"]), artifact_of(SPECS["kinds"])])
+    made = prune_commands_by_method(record, "a run", [*artifacts, artifact_of(SPECS["time"]), artifact_of(SPECS["kinds"])])
     assert set(made) == {"dsp", "surgeon"}, "where heads of some kinds are counted, the page does not know the number"
     assert all(text.count("{keep}") == text.count("--keep {keep}") == 1 for text in made.values())
     found = read_back(made["dsp"].replace("{keep}", "7"), monkeypatch, tmp_path)
@@ -115,9 +115,9 @@ def test_what_is_no_pair_is_told_of_by_its_option(option: str, tmp_path: Path, c
 
 def test_numbers_come_back_as_they_were() -> None:
     for value in (1, 1234567, 0.1, 1 / 3, 5e-5, 3.0, 1e-12):
-        assert float(format_number(value)) == value
-        assert float(format_milliseconds(value)) / 1000 == value
-    assert format_number(1234567) == "1234567" and format_number(5e-5) == "5e-05" and format_milliseconds(0.0125) == "12.5"
+        assert float(format_exact_number(value)) == value
+        assert float(format_as_milliseconds(value)) / 1000 == value
+    assert format_exact_number(1234567) == "1234567" and format_exact_number(5e-5) == "5e-05" and format_as_milliseconds(0.0125) == "12.5"
 
 
 def test_models_that_differ_have_names_that_differ() -> None:

@@ -15,7 +15,7 @@ from headcount.core.stats.agreement import spearman
 from headcount.core.stats.means import mean_interval
 from headcount.core.stats.significance import tango
 from headcount.runs.report.collect import collect_report
-from headcount.runs.report.compare import _compare_outcomes
+from headcount.runs.report.compare import _compare_dense_outcomes
 from headcount.runs.results import unpack_evaluation
 from headcount.runs.scores import all_scores
 
@@ -80,12 +80,12 @@ def test_roles_that_one_run_did_not_test_are_no_change(pair) -> None:
 def test_losses_are_compared_where_nothing_is_right_or_wrong() -> None:
     rng = np.random.default_rng(0)
     a, b = (Evaluation("t", "report", 240, rng.random(240), data="d") for _ in range(2))
-    made = _compare_outcomes(a, b)
+    made = _compare_dense_outcomes(a, b)
     assert made is not None and made["metric"] == "loss"
     assert made["p"] == pytest.approx(mean_interval(b.losses - a.losses).p, rel=1e-2)
     assert (made["only_a"], made["only_b"]) == (int((a.losses < b.losses).sum()), int((b.losses < a.losses).sum()))
     other = Evaluation("t", "report", 40, rng.random(40), data="other")
-    assert _compare_outcomes(a, other) is None and _compare_outcomes(a, None) is None
+    assert _compare_dense_outcomes(a, other) is None and _compare_dense_outcomes(a, None) is None
 
 
 def test_runs_of_different_heads_or_data_say_so(pair, tmp_path: Path) -> None:

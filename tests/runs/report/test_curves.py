@@ -25,7 +25,15 @@ from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.layout import RUN
 from headcount.runs.records import write_record
 from headcount.runs.report.collect import collect_report
-from headcount.runs.results import ChosenModel, PrunedRow, SelectionRecord, choose_by_size, choose_model, unpack_evaluation, unpack_pruned
+from headcount.runs.results import (
+    ChosenModel,
+    PrunedRow,
+    SelectionRecord,
+    choose_model,
+    choose_row_by_size,
+    unpack_evaluation,
+    unpack_pruned_evaluation,
+)
 from headcount.runs.store import Run
 
 
@@ -42,7 +50,7 @@ def test_curves_are_what_the_library_tells(tmp_path: Path) -> None:
     assert len(curves["points"]) == len(artifacts) == 8
     for point in curves["points"]:
         artifact = artifacts[point["method"], point["keep"], point["seed"]]
-        task = certify_task(dense, unpack_pruned(artifact), ratio)
+        task = certify_task(dense, unpack_pruned_evaluation(artifact), ratio)
         assert point["difference"] == pytest.approx(-task.quality.loss, rel=1e-4, abs=1e-6)
         assert (point["low"], point["high"]) == pytest.approx((-task.quality.bound, -task.quality.at_least), rel=1e-4)
         assert point["bound"] == pytest.approx(task.quality.bound, rel=1e-4) and point["procedure"] == "Tango" and point["verdict"] is None
@@ -64,7 +72,7 @@ def test_models_of_other_examples_are_left_out_and_named(tmp_path: Path) -> None
 def test_what_an_earlier_command_left_is_no_part_of_the_curves(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        led.present(led.commit(*pack_pruned(run, request("random", 4), heads_of()[4:], calibration="now"), provenance={}))
+        led.register_results(led.commit(*pack_pruned(run, request("random", 4), heads_of()[4:], calibration="now"), provenance={}))
         led.commit(*pack_pruned(run, request("random", 2), heads_of()[2:], calibration="before"), provenance={})
         led.commit(*pack_pruned(run, request("random", 6), heads_of()[6:], calibration="now"), provenance={})
     data = collect_report(Run.open(run.folder)).report["runs"][0]
@@ -73,10 +81,10 @@ def test_what_an_earlier_command_left_is_no_part_of_the_curves(tmp_path: Path) -
 
 
 def test_what_is_left_out_is_counted_in_words() -> None:
-    from headcount.runs.report.curves import _describe_left_out
+    from headcount.runs.report.curves import _notes_on_left_out_models
 
-    assert _describe_left_out(0, 0) == []
-    assert _describe_left_out(1, 2) == [
+    assert _notes_on_left_out_models(0, 0) == []
+    assert _notes_on_left_out_models(1, 2) == [
         "1 pruned model of an earlier state of the run, made on other data, is left out.",
         "2 pruned models were evaluated on other examples than the dense model and are left out.",
     ]
@@ -91,7 +99,7 @@ def test_a_time_names_the_very_model_that_was_timed(how: dict[str, Any], tmp_pat
             spec = PruneSpec.of("random", 4, seed=seed, **how)
             _, content, arrays = pack_pruned(run, request("random", 4, seed, **how), heads_of()[4 - seed : 8 - seed])
             artifact = led.commit(ArtifactKey("pruned", spec.name, {"spec": spec.to_dict()}), content, arrays, provenance={})
-            led.present(
+            led.register_results(
                 artifact, led.commit(ArtifactKey("bench", spec.name, {"of": artifact.key.digest}), {"rows": [times]}, provenance={})
             )
     data = collect_report(Run.open(run.folder)).report["runs"][0]
@@ -140,14 +148,14 @@ def test_the_selection_split_chooses_and_the_report_split_does_not() -> None:
         row_of(4, 0.75, right_to_wrong=500, method="b"),
         replace(row_of(16, 1.0), removed=0),
     ]
-    assert choose_by_size(rows) == {8: 0, 4: 4}
+    assert choose_row_by_size(rows) == {8: 0, 4: 4}
     assert choose_model(rows, has_margin=False) == ChosenModel(0), "the best on the selection split"
     equal = [row_of(8, 0.9), row_of(4, 0.9)]
     assert choose_model(equal, has_margin=False) == ChosenModel(1), "of equals the one with the fewest heads"
     assert choose_model([], has_margin=True) is None and choose_model(rows[-1:], has_margin=False) is None
     assert choose_model([replace(rows[0], selection=None)], has_margin=False) is None
     for order in permutations(range(3)):
-        assert rows[order[choose_by_size([rows[at] for at in order])[8]]] == rows[0], "equals do not depend on their order"
+        assert rows[order[choose_row_by_size([rows[at] for at in order])[8]]] == rows[0], "equals do not depend on their order"
 
 
 def test_sizes_are_tested_in_order_up_to_the_first_that_fails() -> None:
@@ -188,16 +196,18 @@ def test_a_certificate_beside_a_kept_model_gives_its_point_a_verdict(tmp_path: P
     folder = run.folder / "models" / f"a.model.{artifact.key.digest[:8]}"
     folder.mkdir(parents=True)
     (folder / "heads.json").write_text('{"seal": "x"}')
-    task = certify_task(unpack_evaluation(run.results("evaluation")["dense"]), unpack_pruned(artifact), ratio, Margin.parse("90pt"))
+    task = certify_task(
+        unpack_evaluation(run.results("evaluation")["dense"]), unpack_pruned_evaluation(artifact), ratio, Margin.parse("90pt")
+    )
     write_certificate(folder / "certificate.json", Certificate("s", "d", "90pt", (task,)))
     with Run.lead(run.folder) as leading:
-        leading.list_model(folder)
+        leading.register_saved_model(folder)
     points = collect_report(Run.open(run.folder)).report["runs"][0]["curves"]["points"]
     assert {(point["id"], point["margin"]) for point in points if point["verdict"] == "certified"} == {(artifact.key.digest[:12], "90pt")}
 
 
 def test_speed_is_told_with_its_doubts() -> None:
-    from headcount.runs.report.bench import judge_times
+    from headcount.runs.report.bench import flag_times
     from headcount.runs.report.sentences import noise_warnings, speed_sentence
 
     def row(name: str, batch: int, low: float, middle: float, high: float, speedup: float) -> dict[str, Any]:
@@ -205,10 +215,8 @@ def test_speed_is_told_with_its_doubts() -> None:
         times = {"low": low, "seconds": middle, "high": high, "speedup": speedup, "rounds": 15, **ends}
         return {"of": "surgeon, 8 heads", "name": name, "batch": batch, "length": 64, **times}
 
-    clear = judge_times(
-        [row("dense", 1, 0.9, 1.0, 1.1, 1.0), row("masked", 1, 0.9, 1.0, 1.1, 1.0), row("removed", 1, 0.45, 0.5, 0.55, 2.0)]
-    )
-    doubtful = judge_times(
+    clear = flag_times([row("dense", 1, 0.9, 1.0, 1.1, 1.0), row("masked", 1, 0.9, 1.0, 1.1, 1.0), row("removed", 1, 0.45, 0.5, 0.55, 2.0)])
+    doubtful = flag_times(
         [row("dense", 8, 1.4, 3.1, 3.2, 1.0), row("masked", 8, 1.2, 1.3, 1.35, 2.4), row("removed", 8, 1.4, 1.5, 1.6, 2.1)]
     )
     assert [each["is_apart"] for each in (*clear, *doubtful)] == [False, False, True, False, True, False]
@@ -257,7 +265,7 @@ def test_a_model_that_lost_nothing_is_no_candidate(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
         made = pack_pruned(run, request("random", 8), [])
-        led.present(led.commit(*made, provenance={}))
+        led.register_results(led.commit(*made, provenance={}))
     data = collect_report(run).report["runs"][0]
     assert data["curves"]["chosen"] is None and data["curves"]["by_size"] == [] and data["summary"][1].startswith("Nothing was pruned")
 
@@ -265,7 +273,7 @@ def test_a_model_that_lost_nothing_is_no_candidate(tmp_path: Path) -> None:
 def test_models_without_results_on_the_selection_split_are_no_candidates_and_named(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        led.present(led.commit(*pack_pruned(run, request("random", 4), heads_of()[4:]), provenance={}))
+        led.register_results(led.commit(*pack_pruned(run, request("random", 4), heads_of()[4:]), provenance={}))
     data = collect_report(run).report["runs"][0]
     assert data["curves"]["chosen"] is None and data["summary"][1].startswith("The pruned models were not evaluated on the selection split")
     assert sum("made by an earlier version" in warning for warning in data["warnings"]) == 1
@@ -285,7 +293,7 @@ def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:
     assert many[0].startswith("random sparing 5 heads") and many[0] != many[1]
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (free, spares)))
+        led.register_results(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (free, spares)))
     curves = collect_report(run).report["runs"][0]["curves"]
     assert {point["method"] for point in curves["points"]} == set(curves["commands"]) == {"random", "random sparing L0H1+L1H3"}
     table = (run.folder / "curves.csv").read_text()
@@ -298,7 +306,7 @@ def test_floor_and_unit_make_a_method_of_their_own(tmp_path: Path) -> None:
     assert request("random", 4, floor=2, unit="even", ablation="mean")["label"] == "random with floor 2 and unit even + mean"
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (plain, floored, even)))
+        led.register_results(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (plain, floored, even)))
     curves = collect_report(run).report["runs"][0]["curves"]
     assert sorted(point["method"] for point in curves["points"]) == sorted(curves["commands"])
 
@@ -314,7 +322,7 @@ def test_the_table_of_curves_tells_pruned_models_apart(tmp_path: Path) -> None:
         request("surgeon", 5, floor=1, unit="even"),
     ]
     with Run.lead(run.folder) as led:
-        led.present(*(led.commit(*pack_pruned(run, told, heads_of()[5:]), provenance={}) for told in wishes))
+        led.register_results(*(led.commit(*pack_pruned(run, told, heads_of()[5:]), provenance={}) for told in wishes))
     for table in (pandas.read_csv(run.folder / "curves.csv", keep_default_na=False), pandas.read_parquet(run.folder / "curves.parquet")):
         assert table["keep"].tolist() == [5] * 4, "a model within a limit of parameters has heads too"
         found = {tuple(row) for row in table[["floor", "unit", "ablation", "limit"]].itertuples(index=False)}

@@ -118,6 +118,6 @@ def test_names_that_would_be_one_file_are_told_apart(tmp_path: Path) -> None:
     with Run.lead(tmp_path / "run") as run:
         for name in ("a b", "a+b"):
             content = {"result": StudyResult(name, (ROWS,), "", (), {}, (line,)).to_dict(), "rows": []}
-            run.present(run.commit(ArtifactKey(STUDY, name, {}), content, provenance={}))
+            run.register_results(run.commit(ArtifactKey(STUDY, name, {}), content, provenance={}))
     names = {path.name for path in write_figures(run, tmp_path / "figures").paths}
     assert {"study-a-b-lines.svg", "study-a-b-lines-2.svg", "study-a-b-lines.pdf", "study-a-b-lines-2.pdf"} <= names

@@ -18,7 +18,7 @@ from headcount.data.embedded.rare_words import draw_rare_sentences
 from headcount.data.embedded.sentences import draw_sentences
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
-from headcount.runs.results import unpack_evaluation, unpack_pruned
+from headcount.runs.results import unpack_evaluation, unpack_pruned_evaluation
 from headcount.runs.store import Run
 from headcount.studies._base import LoadedModel, StudyContext
 from headcount.studies._grid import make_pruning, run_grid
@@ -185,7 +185,7 @@ def test_v8_heads_left_by_penalty(paper: PaperResult, folder: Path) -> None:
         artifact = by_penalty[row["λ"]]
         assert artifact.content["spec"]["budget"] is None, "λ alone decides how many heads stay"
         assert row["heads left"] == N_HEADS - len(artifact.content["removed"])
-        assert row["accuracy"] == unpack_pruned(artifact).score
+        assert row["accuracy"] == unpack_pruned_evaluation(artifact).score
         assert row["against the dense model low"] <= row["against the dense model"] <= row["against the dense model high"]
     assert isinstance(figure, LineFigure) and list(figure.lines[0].y) == heads_left and figure.references[0].y == N_HEADS
     assert [name for _, name in figure.x.ticks] == ["0.001", "0.01", "0.1"]
@@ -312,7 +312,7 @@ def test_v17_gates_from_scratch(paper: PaperResult, folder: Path) -> None:
     assert rows[0]["accuracy"] == records(paper.results["V12"], "models")[0]["accuracy"], "the pruned model is the same"
     assert rows[1]["model"] == pair["control"] == "gates from scratch" and rows[1]["heads"] == 16
     (artifact,) = [entry for entry in pruned_artifacts(folder) if entry.content["spec"]["method"].get("weights") == "scratch"]
-    assert rows[1]["accuracy"] == unpack_pruned(artifact).score and artifact.content["spec"]["recipe"]["rate"] == 5e-4
+    assert rows[1]["accuracy"] == unpack_pruned_evaluation(artifact).score and artifact.content["spec"]["recipe"]["rate"] == 5e-4
     (dense,) = [
         entry for entry in Run.open(folder).artifacts("evaluation") if entry.key.name == "dense" and entry.key.inputs["task"] == ENTAILMENT
     ]

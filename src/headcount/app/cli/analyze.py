@@ -58,7 +58,7 @@ class AnalysisOptions(group_options("AnalysisOptions", {AnalysisSpec: AMOUNT, Re
             longest=self.longest,
             recipe=build_recipe(self, TRAINING),
             seed=seed,
-        ).with_limit(limit)
+        ).cap_examples(limit)
 
 
 DEFAULT_ANALYSIS = AnalysisOptions()

@@ -21,7 +21,7 @@ from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Task
 from headcount.data.text.annotated import Annotated
 from headcount.data.text.sentences import read_annotated
-from headcount.workflows.inputs import corpus_for
+from headcount.workflows.inputs import corpus_or_reason
 
 
 def open_corpus(
@@ -87,4 +87,4 @@ def open_named_corpus(
     has_text = text is not None or embedded is not None
     named = open_corpus(session, data, model, folder, text=text, embedded=embedded, parser=parser, task=task) if has_text else None
     tokenizer = tokenizer_or_image_processor(model, folder, data.trust_remote_code)
-    return corpus_for(model, task, tokenizer, text=named, limit=data.limit, parser=parser)
+    return corpus_or_reason(model, task, tokenizer, text=named, limit=data.limit, parser=parser)

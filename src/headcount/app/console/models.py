@@ -192,4 +192,4 @@ def set_run_description(
         config={**config, "opened": data.opening_record() | ({"new_head": True} if new_head else {})},
         machine=machine_of(model),
     )
-    run.describe(record, heads)
+    run.stage_records(record, heads)

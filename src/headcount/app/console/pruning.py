@@ -267,7 +267,7 @@ def show_pruned_rows(session: Session, dense: Evaluation, rows: Sequence[PrunedR
 
 def show_tests(session: Session, tests: Sequence[SizeTest], margin: Margin, n_examples: int) -> None:
     """Prints the sizes that were tested in order, and the smallest certified one, or the bound of the first, which failed."""
-    from headcount.runs.report.certificates import describe_tests, format_bound
+    from headcount.runs.report.certificates import describe_size_tests, format_bound
 
     lines = [
         (number, test.n_kept, format_bound(test.certificate.quality), f"{test.certificate.quality.p:.2g}", test.certificate.verdict)
@@ -277,7 +277,7 @@ def show_tests(session: Session, tests: Sequence[SizeTest], margin: Margin, n_ex
     session.write_line(
         f"sizes are tested from large to small, each at 95 %, up to the first that fails (n = {n_examples}); each bound holds for its row alone"
     )
-    sentence = describe_tests(tests, margin)
+    sentence = describe_size_tests(tests, margin)
     session.write_line(f"{sentence[:1].upper()}{sentence[1:]}.")
 
 

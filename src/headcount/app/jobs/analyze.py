@@ -14,8 +14,8 @@ from headcount.core.files import absolute_path_if_exists
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.runs.store import Run
 from headcount.workflows.analysis_spec import AnalysisSpec
-from headcount.workflows.analyze import AnalysisJob, check_names, plan_requests, run_analysis
-from headcount.workflows.estimate import estimate_analysis
+from headcount.workflows.analyze import AnalysisJob, check_names, make_prune_requests, run_analysis
+from headcount.workflows.estimate import estimate_analysis_seconds
 
 
 def analyze_model(
@@ -34,7 +34,9 @@ def analyze_model(
     task = open_named_task(session, data, model, folder)
     note_power(session, task, spec.reported)
     note_duration(
-        session, estimate_analysis(model, task, heads, spec, plan_requests(spec, heads)), ", roles, profiles and latency left out"
+        session,
+        estimate_analysis_seconds(model, task, heads, spec, make_prune_requests(spec, heads)),
+        ", roles, profiles and latency left out",
     )
     corpus, why_no_corpus = open_named_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
     if corpus is None:

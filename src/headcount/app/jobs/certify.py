@@ -155,5 +155,5 @@ def _write(certificate: Certificate, folder: Path, out: Path | None, run: Run | 
     path = attach_certificate(folder, certificate)
     if run is not None:
         with Run.lead(run.folder, command=run.record().command) as leading:
-            leading.list_model(folder)
+            leading.register_saved_model(folder)
     return path

@@ -27,7 +27,7 @@ from headcount.pruning.prune import check_request
 from headcount.runs.report.commands import task_words
 from headcount.runs.store import Run
 from headcount.workflows.compare import ComparisonJob, build_requests, run_comparison
-from headcount.workflows.estimate import estimate_pruning
+from headcount.workflows.estimate import estimate_pruning_seconds
 from headcount.workflows.prune import Pruning, estimate_training
 from headcount.workflows.remaining_roles import FamilyTest
 
@@ -57,7 +57,7 @@ def compare_pruners(
     model, heads, model_folder = open_task_model(session, data, new_head=new_head)
     keeps = [parse_head_count(text, heads, options.attention_kinds) for text in split_at_commas(keep)]
     removed = () if plan is None else read_removed_heads(session, plan, heads, weight_hash(model))
-    specs = build_requests(pruners, keeps, seeds, template, heads, removed=removed, new_head=new_head)
+    specs = build_requests(pruners, keeps, seeds, template, heads, removed_by_plan=removed, has_untrained_head=new_head)
     for spec in specs:
         check_request(spec, model, heads)
     if run is None:
@@ -83,7 +83,7 @@ def compare_pruners(
     pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=model_folder, margin=margin)
     unfinished = [spec for spec in specs if not pruning.is_finished(spec)]
     if unfinished:
-        note_duration(session, estimate_pruning(model, task, heads, unfinished, limit=data.limit))
+        note_duration(session, estimate_pruning_seconds(model, task, heads, unfinished, limit=data.limit))
     estimate = estimate_training(pruning, specs)
     if estimate is not None:
         session.write_note(format_training(**asdict(estimate)))

@@ -51,7 +51,7 @@ def evaluate_model(session: Session, data: TaskOptions, plan: Path | None, heads
     if removed:
         under = {"removed": sorted(removed), "how": "zero"}
         with session.progress(f"evaluating without {len(removed)} heads") as advance, mask(model, removed):
-            pruned = evaluate_into(run, f"without {len(removed)} heads", model, task, under=under, progress=advance, **reading)
+            pruned = evaluate_into(run, f"without {len(removed)} heads", model, task, gate_description=under, progress=advance, **reading)
         changes = differences_of_loss_and_metric(dense, pruned, task.metric.total if task.metric else None, seed=data.seed)
     _show_evaluations(session, dense, pruned, changes, len(head_map), len(removed))
     content: dict[str, Any] = {"model": data.model, "task": task.name, "split": split_name, "dense": _evaluation_to_dict(dense)}

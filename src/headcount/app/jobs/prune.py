@@ -40,8 +40,8 @@ from headcount.runs.report.plain import format_speed
 from headcount.runs.store import Run
 from headcount.surgery.bench import BATCHES, LENGTHS
 from headcount.workflows.analysis_spec import BenchSizes
-from headcount.workflows.estimate import estimate_pruning
-from headcount.workflows.prune import Pruning, estimate_training, prune_sizes
+from headcount.workflows.estimate import estimate_pruning_seconds
+from headcount.workflows.prune import Pruning, estimate_training, prune_and_test_sizes
 
 
 def prune_model(
@@ -91,7 +91,7 @@ def prune_model(
     requests = [spec.resized(n_kept) for n_kept in sizes] or [spec]
     unfinished = [request for request in requests if not pruning.is_finished(request)]
     if unfinished:
-        seconds = estimate_pruning(model, task, heads, unfinished, limit=data.limit)
+        seconds = estimate_pruning_seconds(model, task, heads, unfinished, limit=data.limit)
         note_duration(session, seconds, ", if every size is certified" if sizes else "")
     with session.progress("evaluating the dense model"):
         dense = pruning.evaluate_dense()
@@ -119,7 +119,7 @@ def _test_sizes(session: Session, pruning: Pruning, spec: PruneSpec, sizes: Sequ
     if estimate is not None:
         session.write_note(f"at most, if every size is certified: {format_training(**asdict(estimate))}")
     with session.progress(f"pruning by {spec.method.label} and testing sizes", "sizes") as advance:
-        return prune_sizes(pruning, spec, sizes, progress=advance)
+        return prune_and_test_sizes(pruning, spec, sizes, progress=advance)
 
 
 def _describe_tests(tests: Sequence[SizeTest]) -> list[dict[str, Any]]:
@@ -167,8 +167,8 @@ def _compute_artifact(session: Session, run: Run, pruning: Pruning, spec: PruneS
     if estimate is not None:
         session.write_note(format_training(**asdict(estimate)))
     with session.progress(f"pruning by {spec.method.label}") as advance:
-        artifact, _ = pruning.make_model(spec, advance)
-    run.present(artifact)
+        artifact, _ = pruning.load_or_make_model(spec, advance)
+    run.register_results(artifact)
     pruning.write_plan(artifact)
     return artifact
 

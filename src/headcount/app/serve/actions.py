@@ -28,8 +28,8 @@ from headcount.models.head_map import HeadMap
 from headcount.models.state import preserve
 from headcount.pruning.prune import check_request
 from headcount.pruning.spec import PruneSpec
-from headcount.runs.report.attention import Maps
-from headcount.runs.report.curves import dense_evaluation_of, point_of
+from headcount.runs.report.attention import AttentionMaps
+from headcount.runs.report.curves import collect_point, dense_evaluation_of
 from headcount.runs.report.plain import round_or_none
 from headcount.runs.results import PRUNED, method_label
 from headcount.runs.store import Run
@@ -53,7 +53,7 @@ def attend(served: ServedRun, body: Any) -> dict[str, Any]:
     sentences, arrays = map_attention(model, corpus, tokenizer)
     blocks = served.run.heads().blocks
     maps = {(int(name.partition("/")[0]), int(name.partition("/")[2])): array for name, array in arrays.items()}
-    return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": note}
+    return {"attention": AttentionMaps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": note}
 
 
 def _build_sentence_corpus(served: ServedRun, first: str, second: str | None) -> tuple[Corpus, str | None]:
@@ -165,10 +165,10 @@ def prune_run(served: ServedRun, body: Any) -> dict[str, Any]:
         run.log(command)
         pruning = Pruning(run, served.model(), task, limit=limit, command=command, companions=served.folder)
         pruning.evaluate_dense()
-        artifact, _ = pruning.make_model(spec)
-        run.present(artifact)
+        artifact, _ = pruning.load_or_make_model(spec)
+        run.register_results(artifact)
         folder = pruning.model_folder(artifact.key)
-    return {"folder": str(folder), "point": point_of(served.run, artifact)}
+    return {"folder": str(folder), "point": collect_point(served.run, artifact)}
 
 
 def _build_spec(served: ServedRun, method: str, keep: int, limits: Budget, *, seed: int, repair: bool | None) -> PruneSpec:

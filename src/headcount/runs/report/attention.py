@@ -6,7 +6,7 @@ import base64
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ FIELDS = ("n_sentences", "distances", "distance", "pos", "relation", "entropy", 
 
 
 @dataclass(frozen=True, slots=True)
-class Maps:
+class AttentionMaps:
     """The attention maps of a run, by sentence and block, before they are packed, and its sentences."""
 
     sentences: Sequence[Mapping[str, Any]] = ()
@@ -46,25 +46,33 @@ class Maps:
             return None
         included = tuple(range(len(array)) if heads is None else heads[block])
         if (sentence, block, included) not in self.packs:
-            self.packs[sentence, block, included] = pack_array(array[list(included)])
+            self.packs[sentence, block, included] = deflate_to_base64(array[list(included)])
         return self.packs[sentence, block, included]
 
 
-def pack_array(array: np.ndarray) -> str:
+def deflate_to_base64(array: np.ndarray) -> str:
     """Returns the bytes of an array, compressed by raw deflate, in base64."""
     compressor = zlib.compressobj(6, zlib.DEFLATED, -15)
     return base64.b64encode(compressor.compress(np.ascontiguousarray(array, dtype=np.uint8).tobytes()) + compressor.flush()).decode()
 
 
-def profiles_of(run: Run, heads: Sequence[str], blocks: Sequence[BlockRecord]) -> tuple[dict[str, Any] | None, Maps, list[str]]:
-    """Returns the head profiles of a run (None if it has none of these heads), its attention maps, and what is missing."""
+class RunProfiles(NamedTuple):
+    """The head profiles of a run (None if it has none of the heads of the page), its attention maps, and notes on what is missing."""
+
+    profiles: dict[str, Any] | None
+    maps: AttentionMaps
+    notes: list[str]
+
+
+def collect_profiles(run: Run, head_names: Sequence[str], blocks: Sequence[BlockRecord]) -> RunProfiles:
+    """Returns the head profiles and attention maps of a run."""
     artifacts = list(run.results(KIND).values())
     if not artifacts:
-        return None, Maps(), []
+        return RunProfiles(None, AttentionMaps(), [])
     content, arrays = artifacts[0].content, artifacts[0].arrays
     notes = list(content["notes"])
-    if list(content["heads"]) != list(heads):
-        return None, Maps(), notes
+    if list(content["heads"]) != list(head_names):
+        return RunProfiles(None, AttentionMaps(), notes)
     indices = {block.path: index for index, block in enumerate(blocks)}
     block_indices = [indices.get(path) for path in content["blocks"]]
     maps = {}
@@ -74,4 +82,4 @@ def profiles_of(run: Run, heads: Sequence[str], blocks: Sequence[BlockRecord]) -
         if index is not None:
             maps[int(sentence), index] = array
     profiles = {name: content[name] for name in FIELDS}
-    return profiles, Maps(content["sentences"], maps, [len(block.heads) for block in blocks]), notes
+    return RunProfiles(profiles, AttentionMaps(content["sentences"], maps, [len(block.heads) for block in blocks]), notes)

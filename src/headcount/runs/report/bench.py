@@ -32,8 +32,8 @@ class Time(TypedDict):
     speedup_high: NotRequired[float | None]
 
 
-class JudgedTime(Time):
-    """A measured time with the flags of `judge_times`."""
+class FlaggedTime(Time):
+    """A measured time with the flags of `flag_times`."""
 
     is_noisy: bool
     is_apart: bool
@@ -50,12 +50,12 @@ class PrunedModel(TypedDict):
 
 
 def bench_rows_of(run: Run, n_heads: int) -> list[contract.BenchRow]:
-    """Returns every measured time with the curve point of its model and the flags of `judge_times`."""
+    """Returns every measured time with the curve point of its model and the flags of `flag_times`."""
     pruned = {artifact.key.digest: artifact for artifact in run.results(PRUNED).values()}
     rows: list[contract.BenchRow] = []
     for name, artifact in run.results(BENCH).items():
         model = _describe_pruned_model(pruned.get(artifact.key.inputs["of"]), n_heads)
-        for row in judge_times(artifact.content["rows"]):
+        for row in flag_times(artifact.content["rows"]):
             seconds, low, high, speedup = (round_number(row[key]) for key in ("seconds", "low", "high", "speedup"))
             ends = {"speedup_low": round_or_none(row.get("speedup_low")), "speedup_high": round_or_none(row.get("speedup_high"))}
             rows.append({"of": name, **model, **row, "seconds": seconds, "low": low, "high": high, "speedup": speedup, **ends})  # pyright: ignore[reportArgumentType]
@@ -70,13 +70,13 @@ def _describe_pruned_model(artifact: Artifact | None, n_heads: int) -> PrunedMod
     return {"point": point_id_of(artifact), "method": method_label(artifact), "keep": keep, "seed": seed}
 
 
-def judge_times(rows: Sequence[Time]) -> list[JudgedTime]:
+def flag_times(rows: Sequence[Time]) -> list[FlaggedTime]:
     """Returns the times of the dense, the masked and the pruned model, each with three flags.
 
     `is_noisy`: the quartiles lie far apart. `is_apart`: the 95 % interval of the speed-up does not include 1. `is_odd`: a masked model
     is faster than the dense one, which is impossible, since masks save no work.
     """
-    judged_rows: list[JudgedTime] = []
+    judged_rows: list[FlaggedTime] = []
     for row in rows:
         low, high = row.get("speedup_low"), row.get("speedup_high")
         is_apart = low is not None and high is not None and not low <= 1 <= high

@@ -10,14 +10,14 @@ from headcount.core.margin import Margin
 from headcount.core.metric_range import size_of_one_point
 from headcount.core.sizes import SizeTest, smallest_certified
 from headcount.core.stats.power import certifiable_loss_of_accuracy, certifiable_rise_of_loss
-from headcount.runs.report.plain import plural
+from headcount.runs.report.plain import format_count
 
 
 def format_loss(quantity: str, loss: float) -> str:
     """Returns a loss of quality with its unit: `1.3 points`, `0.8 BLEU`, `0.02 nats`."""
     if quantity == "loss":
-        return f"{_format(loss)} nats"
-    size = _format(loss / size_of_one_point(quantity))
+        return f"{_format_two_digits(loss)} nats"
+    size = _format_two_digits(loss / size_of_one_point(quantity))
     return f"{size} {'point' if size == '1' else 'points'}" if size_of_one_point(quantity) < 1 else f"{size} {quantity}"
 
 
@@ -43,7 +43,7 @@ def describe_clip(task: TaskCertificate, bound: QualityBound) -> str:
 
 def format_bound(bound: QualityBound) -> str:
     """Returns the bound for a cell of a table, rounded up: `1.3 points`, or `none` where the model is better."""
-    return format_loss(bound.quantity, _round_up(bound.bound)) if bound.bound > 0 else "none"
+    return format_loss(bound.quantity, _round_up_to_two_digits(bound.bound)) if bound.bound > 0 else "none"
 
 
 def describe_smallest_margin(bound: QualityBound) -> str:
@@ -52,14 +52,14 @@ def describe_smallest_margin(bound: QualityBound) -> str:
         return f"none: {bound.reason}"
     if bound.bound <= 0:
         return "any margin"
-    share = None if bound.relative_bound is None else f"{_round_up(100 * bound.relative_bound):.6g}%"
+    share = None if bound.relative_bound is None else f"{_round_up_to_two_digits(100 * bound.relative_bound):.6g}%"
     if bound.quantity == "loss":
         return share or "none"
-    points = f"{_round_up(bound.bound / bound.size_of_one_point):.6g}pt"
+    points = f"{_round_up_to_two_digits(bound.bound / bound.size_of_one_point):.6g}pt"
     return points if share is None else f"{points} ({share})"
 
 
-def describe_tests(tests: Sequence[SizeTest], margin: Margin) -> str:
+def describe_size_tests(tests: Sequence[SizeTest], margin: Margin) -> str:
     """Returns the outcome of testing sizes in order: the smallest certified one, or the bound of the first, which failed."""
     first, certified = tests[0], smallest_certified(tests)
     order = f"sizes tested in order, each at 95 %: {', '.join(str(test.n_kept) for test in tests)}"
@@ -75,7 +75,9 @@ def describe_power(n_examples: int, metric: str) -> str:
     """Returns what so many examples can show, before anything is measured; an empty metric stands for the loss."""
     if metric in ("", "perplexity"):
         rise = certifiable_rise_of_loss(n_examples, CLIP if not metric else TOKEN_CLIP)
-        size = f"{_format(rise)} nats per example" if not metric else f"{_format(100 * expm1(rise))} % of the perplexity"
+        size = (
+            f"{_format_two_digits(rise)} nats per example" if not metric else f"{_format_two_digits(100 * expm1(rise))} % of the perplexity"
+        )
         return f"with {n_examples:,} examples a margin of {size} can be certified if no example is damaged"
     if metric != "accuracy":
         few = "" if n_examples >= FEWEST_RESAMPLED else f", and a verdict needs {FEWEST_RESAMPLED}"
@@ -86,7 +88,7 @@ def describe_power(n_examples: int, metric: str) -> str:
     )
 
 
-def _round_up(number: float) -> float:
+def _round_up_to_two_digits(number: float) -> float:
     """Returns a number above 0 rounded up to two digits that matter: a bound that is rounded down may not hold."""
     digits = 1 - floor(log10(number))
     return ceil(number * 10.0**digits - 1e-9) / 10.0**digits
@@ -120,7 +122,7 @@ def describe_certificate(certificate: Certificate) -> list[str]:
             sentences.append(f"By the loss {describe_bound(task.by_loss)}, {describe_clip(task, task.by_loss)}.")
         if task.right_to_wrong is not None and task.wrong_to_right is not None:
             sentences.append(
-                f"{plural(len(task.right_to_wrong), 'example')} went from right to wrong, {len(task.wrong_to_right)} from wrong to right."
+                f"{format_count(len(task.right_to_wrong), 'example')} went from right to wrong, {len(task.wrong_to_right)} from wrong to right."
             )
     if len(certificate.tasks) > 1 and certificate.verdict is not None:
         sentences.append(f"All tasks together, each of which must hold: {certificate.verdict}.")
@@ -132,6 +134,6 @@ def bounds_of(task: TaskCertificate) -> list[QualityBound]:
     return [task.quality, *([task.by_loss] if task.by_loss is not None else [])]
 
 
-def _format(number: float) -> str:
+def _format_two_digits(number: float) -> str:
     """Returns two digits that matter, without an exponent where that is readable."""
     return f"{number:.2g}" if 0.001 <= abs(number) < 100 or not number else f"{number:.2e}" if abs(number) < 0.001 else f"{number:,.0f}"

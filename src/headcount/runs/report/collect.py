@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headcount.runs.report import contract
-from headcount.runs.report.attention import Maps, profiles_of
+from headcount.runs.report.attention import AttentionMaps, collect_profiles
 from headcount.runs.report.bench import bench_rows_of
 from headcount.runs.report.compare import compare_runs
 from headcount.runs.report.curves import curves_of
-from headcount.runs.report.roles import find_roles, roles_of, untested_table
+from headcount.runs.report.roles import find_roles, roles_of, untested_roles_table
 from headcount.runs.report.scores import collect_scores, collect_verdicts
 from headcount.runs.report.sentences import summary_sentences, warning_sentences
 from headcount.runs.report.studies import collect_papers, collect_studies
@@ -24,7 +24,7 @@ class ReportData:
     """The data of the page without attention maps, and the maps of every run, which are added as the size of the file allows."""
 
     report: contract.Report
-    maps: list[Maps] = field(default_factory=list)
+    maps: list[AttentionMaps] = field(default_factory=list)
 
     def with_all_maps(self) -> contract.Report:
         """Returns the report with all attention maps."""
@@ -39,19 +39,19 @@ def collect_report(run: Run, run_b: Run | None = None) -> ReportData:
     runs = [run, *([run_b] if run_b is not None else [])]
     for shown_run in runs:
         shown_run.check_complete()
-    data, maps = zip(*map(_run_data, runs), strict=True)
+    data, maps = zip(*map(_collect_run_data, runs), strict=True)
     compared, reason = (None, "") if run_b is None else compare_runs((run, data[0]), (run_b, data[1]))
     left_out = [reason] if reason else []
     report: contract.Report = {"schema": SCHEMA, "runs": list(data), "comparison": compared, "left_out": left_out, "live": None}
     return ReportData(report, list(maps))
 
 
-def _run_data(run: Run) -> tuple[contract.RunData, Maps]:
+def _collect_run_data(run: Run) -> tuple[contract.RunData, AttentionMaps]:
     record, heads = run.record(), run.heads()
     names = [head for block in heads.blocks for head in block.heads]
     roles = find_roles(run)
     curves, rows, notes = curves_of(run, record, heads)
-    profiles, maps, missing = profiles_of(run, names, heads.blocks)
+    profiles, maps, missing = collect_profiles(run, names, heads.blocks)
     bench = bench_rows_of(run, len(names))
     model = record.model
     data: contract.RunData = {
@@ -73,7 +73,7 @@ def _run_data(run: Run) -> tuple[contract.RunData, Maps]:
         "config": dict(record.config),
         "data": dict(record.data),
         "heads": names,
-        "blocks": _report_blocks(heads),
+        "blocks": _pack_blocks(heads),
         "scores": collect_scores(run, names),
         "verdicts": collect_verdicts(run, names),
         "roles": None if roles is None else roles_of(roles, names),
@@ -82,7 +82,7 @@ def _run_data(run: Run) -> tuple[contract.RunData, Maps]:
         "profiles": profiles,
         "attention": None,
         "attention_left_out": False,
-        "tables": [] if roles is None else untested_table(roles),
+        "tables": [] if roles is None else untested_roles_table(roles),
         "studies": collect_studies(run),
         "papers": collect_papers(run),
         "summary": summary_sentences(record, heads, curves, bench, rows),
@@ -91,7 +91,7 @@ def _run_data(run: Run) -> tuple[contract.RunData, Maps]:
     return data, maps
 
 
-def _report_blocks(heads: HeadsRecord) -> list[contract.Block]:
+def _pack_blocks(heads: HeadsRecord) -> list[contract.Block]:
     blocks: list[contract.Block] = []
     start = 0
     for block in heads.blocks:

@@ -18,20 +18,24 @@ Argument = str | float | list[Any] | tuple[Any, ...]
 """The value of an argument that can be written on a command line."""
 
 
-def prune_command(record: RunRecord, out: str, artifact: Artifact, keep: str | None = None) -> str:
-    """Returns the command that makes a pruned model again; with `keep`, one with that many heads instead, which is not quoted."""
+def prune_command(record: RunRecord, out_name: str, artifact: Artifact, keep_placeholder: str | None = None) -> str:
+    """Returns the command that makes a pruned model again; with `keep_placeholder`, one with that in place of the number of heads, not quoted."""
     arguments = dict(artifact.content["arguments"])
     method, seed = arguments.pop("method"), arguments.pop("seed", 0)
     size = {name: arguments.pop(name) for name in SIZES if name in arguments}
     opening = task_words({"task": record.task or None, **record.config.get("opened", {})})
     subject = ["headcount", "prune", model_path_or_name(record.model.name, record.config), *opening, *argument_words({"method": method})]
     seeds = {"seed": record.seed, **({} if seed == record.seed else {"method_seed": seed})}
-    options = argument_words({**arguments, **seeds, "out": f"runs/{out}"})
-    size_text = " ".join([*argument_words({"keep": ""})[:1], keep]) if keep is not None else shlex.join(argument_words(size))
+    options = argument_words({**arguments, **seeds, "out": f"runs/{out_name}"})
+    size_text = (
+        " ".join([*argument_words({"keep": ""})[:1], keep_placeholder])
+        if keep_placeholder is not None
+        else shlex.join(argument_words(size))
+    )
     return " ".join(filter(None, [shlex.join(subject), size_text, shlex.join(options)]))
 
 
-def prune_commands(record: RunRecord, out: str, artifacts: Sequence[Artifact]) -> dict[str, str]:
+def prune_commands_by_method(record: RunRecord, out_name: str, artifacts: Sequence[Artifact]) -> dict[str, str]:
     """Returns by method a command for any number of heads, `{keep}`, by its first seed.
 
     There is none where heads of some kinds of attention alone are counted, or where an option of the method decides how many stay.
@@ -40,7 +44,7 @@ def prune_commands(record: RunRecord, out: str, artifacts: Sequence[Artifact]) -
     for artifact in sorted(artifacts, key=lambda artifact: artifact.content["spec"]["seed"]):
         arguments = artifact.content["arguments"]
         if "kinds" not in arguments and any(name in arguments for name in SIZES):
-            commands.setdefault(method_label(artifact), prune_command(record, out, artifact, "{keep}"))
+            commands.setdefault(method_label(artifact), prune_command(record, out_name, artifact, "{keep}"))
     return commands
 
 
@@ -56,21 +60,21 @@ def argument_words(arguments: Mapping[str, Argument]) -> list[str]:
         elif isinstance(value, str):
             words += [f"--{flag}", value]
         else:
-            words += [f"--{flag}", format_milliseconds(value) if name == "latency" else format_number(value)]
+            words += [f"--{flag}", format_as_milliseconds(value) if name == "latency" else format_exact_number(value)]
     return words
 
 
-def format_number(value: float) -> str:
+def format_exact_number(value: float) -> str:
     """Returns a number in as few digits as give it back."""
     if isinstance(value, int):
         return str(value)
     return next(text for digits in (6, 17) if float(text := f"{value:.{digits}g}") == value)
 
 
-def format_milliseconds(value: float) -> str:
+def format_as_milliseconds(seconds: float) -> str:
     """Returns seconds as milliseconds, in as few digits as give them back when they are divided by 1000."""
-    texts = [f"{1000 * value:.{digits}g}" for digits in range(1, 18)]
-    return next((text for text in texts if float(text) / 1000 == value), texts[-1])
+    texts = [f"{1000 * seconds:.{digits}g}" for digits in range(1, 18)]
+    return next((text for text in texts if float(text) / 1000 == seconds), texts[-1])
 
 
 def task_words(arguments: Mapping[str, Argument | None]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from headcount.core.errors import StatisticsError
@@ -35,9 +37,12 @@ def compare_runs(a: Side, b: Side) -> tuple[contract.Comparison | None, str]:
         "scores": _compare_scores(all_scores(run_a), all_scores(run_b), data_a["heads"]),
         "roles": _role_changes(roles_a, roles_b),
         "roles_only": {"a": _roles_only_in(roles_a, roles_b), "b": _roles_only_in(roles_b, roles_a)},
-        "outcomes": _compare_outcomes(dense_a, dense_b),
+        "outcomes": _compare_dense_outcomes(dense_a, dense_b),
         "config": _setting_differences(data_a, data_b),
-        "warnings": [*_comparison_warnings(data_a, data_b, dense_a, dense_b), *_scaling_warnings(all_scores(run_a), all_scores(run_b))],
+        "warnings": [
+            *_comparison_warnings(data_a, data_b, dense_a, dense_b),
+            *_normalisation_warnings(all_scores(run_a), all_scores(run_b)),
+        ],
     }
     return content, ""
 
@@ -64,7 +69,7 @@ def _compare_scores(a: dict[str, Scores], b: dict[str, Scores], heads: list[str]
     return rows
 
 
-def _scaling_warnings(a: dict[str, Scores], b: dict[str, Scores]) -> list[str]:
+def _normalisation_warnings(a: dict[str, Scores], b: dict[str, Scores]) -> list[str]:
     """Returns a sentence for each score that is left out because the runs normalised it differently."""
     return [
         f"{name} is left out: in A its scores are {SCALED[scores.normalise]}, in B {SCALED[b[name].normalise]}."
@@ -73,7 +78,14 @@ def _scaling_warnings(a: dict[str, Scores], b: dict[str, Scores]) -> list[str]:
     ]
 
 
-def _differences_of_heads(a: Scores, b: Scores, heads: list[str]) -> tuple[list[contract.Maybe], list[bool] | None]:
+class HeadDifferences(NamedTuple):
+    """B − A of every head, and which heads differ significantly from zero; None if the errors of the scores are not known."""
+
+    difference: list[contract.Maybe]
+    significant: list[bool] | None
+
+
+def _differences_of_heads(a: Scores, b: Scores, heads: list[str]) -> HeadDifferences:
     """Returns B − A of every head, and which differ from zero by the errors of both, corrected over heads."""
     position_a, position_b = ({str(head): i for i, head in enumerate(scores.heads)} for scores in (a, b))
     both = [head for head in heads if head in position_a and head in position_b]
@@ -84,22 +96,30 @@ def _differences_of_heads(a: Scores, b: Scores, heads: list[str]) -> tuple[list[
         shift = np.array([gap[head] for head in both])
         away = dict(zip(both, (benjamini_hochberg(p_values_of_zero(shift, error, n - 1)) <= ALPHA).tolist(), strict=True))
         significant = [away.get(head, False) for head in heads]
-    return round_column([gap.get(head) for head in heads]), significant
+    return HeadDifferences(round_column([gap.get(head) for head in heads]), significant)
 
 
-def _rank_agreement(a: Scores, b: Scores) -> tuple[float | None, float | None, float | None]:
+class RankAgreement(NamedTuple):
+    """Spearman's correlation of two rankings with the ends of its 95 % interval, each None where it is not known."""
+
+    spearman: float | None
+    low: float | None
+    high: float | None
+
+
+def _rank_agreement(a: Scores, b: Scores) -> RankAgreement:
     """Returns Spearman's correlation of the rankings, with its interval if both runs keep their samples."""
     if a.heads != b.heads:
-        return None, None, None
+        return RankAgreement(None, None, None)
     try:
         first, second = a.scaled_samples(), b.scaled_samples()
         if first is not None and second is not None:
             paired = a.data == b.data and first.n_groups == second.n_groups and first.n == second.n
             correlation = correlate(first, second, seed=0, paired=paired, repeats=1000)
-            return round_or_none(correlation.value), round_or_none(correlation.low), round_or_none(correlation.high)
-        return round_or_none(float(spearman(a.values, b.values))), None, None
+            return RankAgreement(round_or_none(correlation.value), round_or_none(correlation.low), round_or_none(correlation.high))
+        return RankAgreement(round_or_none(float(spearman(a.values, b.values))), None, None)
     except StatisticsError:
-        return None, None, None
+        return RankAgreement(None, None, None)
 
 
 def _role_changes(a: contract.Roles | None, b: contract.Roles | None) -> list[contract.RoleChange] | None:
@@ -121,7 +141,7 @@ def _roles_only_in(a: contract.Roles | None, b: contract.Roles | None) -> list[s
     return [name for name in a["names"] if name not in b["names"]] if a is not None and b is not None else []
 
 
-def _compare_outcomes(a: Evaluation | None, b: Evaluation | None) -> contract.Outcomes | None:
+def _compare_dense_outcomes(a: Evaluation | None, b: Evaluation | None) -> contract.Outcomes | None:
     """Compares the dense models on the same examples: by Tango's test if answers are right or wrong, else by the mean difference of the losses."""
     if a is None or b is None or a.data != b.data or a.metric != b.metric or len(a.losses) != len(b.losses) or len(a.losses) < 2:
         return None

@@ -16,8 +16,8 @@ from headcount.core.training_log import FEW_STEPS
 from headcount.runs.artifacts import Artifact
 from headcount.runs.report import contract
 from headcount.runs.report.certificates import describe_bound
-from headcount.runs.report.commands import prune_command, prune_commands
-from headcount.runs.report.plain import plural, round_number, round_or_none
+from headcount.runs.report.commands import prune_command, prune_commands_by_method
+from headcount.runs.report.plain import format_count, round_number, round_or_none
 from headcount.runs.results import (
     EVALUATION,
     PRUNED,
@@ -25,8 +25,8 @@ from headcount.runs.results import (
     CostRecord,
     PrunedRecord,
     PrunedRow,
-    choose_by_size,
     choose_model,
+    choose_row_by_size,
     compare_pruned,
     unpack_evaluation,
 )
@@ -59,7 +59,7 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
     current = _artifacts_on_current_data(record, artifacts)
     records = [(artifact, PrunedRecord.of(artifact)) for artifact in current]
     same = [artifact for artifact, pruned in records if (pruned.data, pruned.metric) == (dense.data, dense.metric)]
-    notes = _describe_left_out(len(artifacts) - len(current), len(current) - len(same))
+    notes = _notes_on_left_out_models(len(artifacts) - len(current), len(current) - len(same))
     if not same:
         return RunCurves(None, [], notes)
     total = find_metric_of_sums(dense.metric)
@@ -73,7 +73,9 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
     unchosen = sum(row.selection is None for row in rows)
     if unchosen:
         was = "was" if unchosen == 1 else "were"
-        notes.append(f"{plural(unchosen, 'pruned model')} {was} made by an earlier version, which did not evaluate on the selection split.")
+        notes.append(
+            f"{format_count(unchosen, 'pruned model')} {was} made by an earlier version, which did not evaluate on the selection split."
+        )
     chosen = choose_model(rows, has_margin=margin is not None)
     points = _curve_points(run, record, dense, rows, same, heads)
     points.sort(key=lambda point: (point["method"], point["keep"], point["seed"]))
@@ -83,11 +85,11 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
         "dense": _describe_dense(dense, total, PrunedRecord.of(same[0]).whole_cost),
         "points": points,
         "margin": "" if margin is None else str(margin),
-        "by_size": [rows[position].id for position in choose_by_size(rows).values()],
+        "by_size": [rows[position].id for position in choose_row_by_size(rows).values()],
         "sizes": _tested_points(rows, chosen),
         "chosen": _chosen_point(rows, chosen, points),
         "unit": max((len(block.heads) // block.n_kv_heads for block in heads.blocks if block.n_kv_heads and block.heads), default=1),
-        "commands": prune_commands(record, run.folder.resolve().name, same),
+        "commands": prune_commands_by_method(record, run.folder.resolve().name, same),
     }
     return RunCurves(curves, rows, notes)
 
@@ -113,7 +115,7 @@ def _rows_with_margin(
 
 def _tested_points(rows: Sequence[PrunedRow], chosen: ChosenModel | None) -> list[contract.TestedPoint]:
     """Returns the sizes that were tested in order."""
-    by_size = choose_by_size(rows)
+    by_size = choose_row_by_size(rows)
     return [
         {
             "point": rows[by_size[test.n_kept]].id,
@@ -133,7 +135,7 @@ def _chosen_point(rows: Sequence[PrunedRow], chosen: ChosenModel | None, points:
     return {"point": point["id"], "verdict": point["verdict"]}
 
 
-def _certificates_of(run: Run) -> dict[str, Certificate]:
+def _certificates_by_model_digest(run: Run) -> dict[str, Certificate]:
     """Returns the certificates beside the models that a run keeps, by the first digits of the model's artifact; damaged ones are left out."""
     certificates = {}
     for folder in run.models():
@@ -145,15 +147,15 @@ def _certificates_of(run: Run) -> dict[str, Certificate]:
     return certificates
 
 
-def _describe_left_out(n_earlier: int, n_on_other_examples: int) -> list[str]:
+def _notes_on_left_out_models(n_on_earlier_data: int, n_on_other_examples: int) -> list[str]:
     notes = []
-    if n_earlier:
-        subject = f"{plural(n_earlier, 'pruned model')} of an earlier state of the run, made on other data,"
-        notes.append(f"{subject} {'is' if n_earlier == 1 else 'are'} left out.")
+    if n_on_earlier_data:
+        subject = f"{format_count(n_on_earlier_data, 'pruned model')} of an earlier state of the run, made on other data,"
+        notes.append(f"{subject} {'is' if n_on_earlier_data == 1 else 'are'} left out.")
     if n_on_other_examples:
         was, are = ("was", "is") if n_on_other_examples == 1 else ("were", "are")
         notes.append(
-            f"{plural(n_on_other_examples, 'pruned model')} {was} evaluated on other examples than the dense model and {are} left out."
+            f"{format_count(n_on_other_examples, 'pruned model')} {was} evaluated on other examples than the dense model and {are} left out."
         )
     return notes
 
@@ -161,11 +163,11 @@ def _describe_left_out(n_earlier: int, n_on_other_examples: int) -> list[str]:
 def _artifacts_on_current_data(record: RunRecord, artifacts: Sequence[Artifact]) -> list[Artifact]:
     """Returns the artifacts that run.json lists and others made on the same data, without those that an earlier command left behind."""
     listed = [artifact for artifact in artifacts if record.results.get(f"{PRUNED}/{artifact.key.name}") == artifact.key.digest]
-    listed_data = [_model_and_data(artifact) for artifact in listed]
-    return [artifact for artifact in artifacts if not listed or _model_and_data(artifact) in listed_data]
+    listed_data = [_model_and_data_inputs(artifact) for artifact in listed]
+    return [artifact for artifact in artifacts if not listed or _model_and_data_inputs(artifact) in listed_data]
 
 
-def _model_and_data(artifact: Artifact) -> dict[str, Any]:
+def _model_and_data_inputs(artifact: Artifact) -> dict[str, Any]:
     """Returns the inputs of an artifact that identify its model and its data."""
     return {name: value for name, value in artifact.key.inputs.items() if name != "spec"}
 
@@ -175,7 +177,7 @@ def point_id_of(artifact: Artifact) -> str:
     return artifact.key.digest[:ID_DIGITS]
 
 
-def point_of(run: Run, artifact: Artifact) -> contract.Point:
+def collect_point(run: Run, artifact: Artifact) -> contract.Point:
     """Returns the point of one pruned model in the curves of its run."""
     record, heads, dense = run.record(), run.heads(), dense_evaluation_of(run)
     if dense is None:
@@ -192,11 +194,11 @@ def _pruned_rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsR
 def _curve_points(
     run: Run, record: RunRecord, dense: Evaluation, rows: Sequence[PrunedRow], artifacts: Sequence[Artifact], heads: HeadsRecord
 ) -> list[contract.Point]:
-    head_numbers = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
-    name, certificates = run.folder.resolve().name, _certificates_of(run)
+    head_indices = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
+    name, certificates = run.folder.resolve().name, _certificates_by_model_digest(run)
     return [
         _curve_point(
-            row, artifact, dense.value, head_numbers, prune_command(record, name, artifact), certificates.get(artifact.key.digest[:8])
+            row, artifact, dense.value, head_indices, prune_command(record, name, artifact), certificates.get(artifact.key.digest[:8])
         )
         for row, artifact in zip(rows, artifacts, strict=True)
     ]
@@ -223,7 +225,7 @@ def _curve_point(
     row: PrunedRow,
     artifact: Artifact,
     dense_value: float | None,
-    head_numbers: Mapping[str, int],
+    head_indices: Mapping[str, int],
     command: str,
     certificate: Certificate | None,
 ) -> contract.Point:
@@ -253,7 +255,7 @@ def _curve_point(
         "wrong_to_right": None if task.wrong_to_right is None else len(task.wrong_to_right),
         "loss_difference": round_or_none((task.by_loss or quality).small - (task.by_loss or quality).dense),
         "is_repaired": bool(record.repaired) or record.spec["ablation"] == "mean",
-        "removed": [head_numbers[head] for head in record.removed if head in head_numbers],
+        "removed": [head_indices[head] for head in record.removed if head in head_indices],
         "parameters": record.cost["parameters"],
         "bytes": record.cost["bytes"],
         "flops": record.cost["flops"],

@@ -16,6 +16,7 @@ from headcount.core.files import check_writable, make_folder, write_atomic
 from headcount.core.tolerance import Tolerance
 from headcount.runs.artifacts import safe_name
 from headcount.runs.draw import draw_figure
+from headcount.runs.draw_lines import MatplotlibFigure
 from headcount.runs.paper_pages import read_paper_pages
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect_report
@@ -45,7 +46,7 @@ STYLE: Any = {
     "axes.spines.right": False,
     "text.parse_math": False,
 }
-Draw = Callable[[Any], None]
+Draw = Callable[[MatplotlibFigure], None]
 """Draws onto an empty matplotlib figure."""
 
 
@@ -71,7 +72,7 @@ def write_figures(run: Run, folder: Path) -> FigureFiles:
     make_folder(folder)
     data = collect_report(run).report["runs"][0]
     paths, names = [], set[str]()
-    for base, contents in chain(_draw_run_figures(data), _draw_study_figures(run), _draw_training_figures(run)):
+    for base, contents in chain(_draw_run_figures(data), _draw_study_and_training_figures(run)):
         name = next(name for number in count(1) if (name := base if number == 1 else f"{base}-{number}") not in names)
         names.add(name)
         for kind, content in contents.items():
@@ -97,24 +98,20 @@ def _draw_run_figures(data: contract.RunData) -> Iterator[tuple[str, dict[str, b
         yield name, contents
 
 
-def _draw_study_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Yields name and files, by kind, of the figures of studies and papers."""
+def _draw_study_and_training_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Yields name and files, by kind, of the figures of studies and papers, then of gates, penalties and temperatures over training."""
     results = {f"study-{name}": unpack_study(artifact) for name, artifact in run.results(STUDY).items()}
     for page in read_paper_pages(run):
         results |= {f"{page.name}-{entry.id}": entry.result for entry in page.entries if entry.result is not None}
     for name, result in results.items():
         for figure in result.figures:
             yield file_stem(f"{name}-{figure.name}"), {kind: draw_figure(figure, kind) for kind in KINDS}
-
-
-def _draw_training_figures(run: Run) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Yields name and files, by kind, of the figures of gates, penalties and temperatures over training."""
     for figure in training_figures(run):
         yield file_stem(figure.name), {kind: draw_figure(figure, kind) for kind in KINDS}
 
 
 def _list_drawings(data: contract.RunData) -> Iterator[tuple[str, tuple[float, float], Draw]]:
-    maps = group_blocks(data["blocks"])
+    maps = group_blocks_by_kind(data["blocks"])
     curves, roles, verdicts = data["curves"], data["roles"], data["verdicts"]
     height = 0.7 + sum(0.4 + 0.22 * len(rows) for _, rows in maps)
     for score in data["scores"]:
@@ -131,10 +128,10 @@ def _list_drawings(data: contract.RunData) -> Iterator[tuple[str, tuple[float, f
         yield "cost", size, lambda figure: draw_cost(figure, data["bench"], data["machine"])
     if roles is not None and any(roles["labels"]):
         n_roles = len({role for labels in roles["labels"] for role in labels})
-        yield "roles", (5.5, 0.8 + 0.22 * n_roles), lambda figure: _draw_roles(figure, roles, data["blocks"])
+        yield "roles", (5.5, 0.8 + 0.22 * n_roles), lambda figure: _draw_role_counts(figure, roles, data["blocks"])
 
 
-def group_blocks(blocks: Sequence[contract.Block]) -> list[tuple[str, list[contract.Block]]]:
+def group_blocks_by_kind(blocks: Sequence[contract.Block]) -> list[tuple[str, list[contract.Block]]]:
     """Returns the blocks of every kind of attention, with the name of the kind."""
     by_kind: dict[tuple[str, str], list[contract.Block]] = {}
     for block in blocks:
@@ -149,7 +146,7 @@ def _colour_ramp() -> Any:
     return LinearSegmentedColormap.from_list("headcount", RAMP)
 
 
-def quantiles(values: Sequence[float | None]) -> list[float | None]:
+def quantile_ranks(values: Sequence[float | None]) -> list[float | None]:
     """Returns every value's place among all, from 0 for the lowest to 1 for the highest; equal values share the mean of theirs."""
     from scipy import stats
 
@@ -159,9 +156,9 @@ def quantiles(values: Sequence[float | None]) -> list[float | None]:
 
 
 def draw_map(
-    figure: Any,
-    maps: Sequence[tuple[str, list[contract.Block]]],
-    name: str,
+    figure: MatplotlibFigure,
+    blocks_by_kind: Sequence[tuple[str, list[contract.Block]]],
+    score_name: str,
     values: Sequence[float | None],
     significant: Sequence[bool] | None = None,
     verdicts: contract.Verdicts | None = None,
@@ -172,10 +169,10 @@ def draw_map(
     """
     import numpy as np
 
-    fractions, safe = quantiles(values), verdicts["safe"] if verdicts is not None else [None] * len(values)
-    panels = figure.subplots(len(maps), 1, squeeze=False)[:, 0]
+    fractions, safe = quantile_ranks(values), verdicts["safe"] if verdicts is not None else [None] * len(values)
+    panels = figure.subplots(len(blocks_by_kind), 1, squeeze=False)[:, 0]
     image = None
-    for panel, (kind, rows) in zip(panels, maps, strict=True):
+    for panel, (kind, rows) in zip(panels, blocks_by_kind, strict=True):
         width = max(len(row["heads"]) for row in rows)
         grid = np.full((len(rows), width), np.nan)
         for y, row in enumerate(rows):
@@ -191,7 +188,7 @@ def draw_map(
         panel.set(title=kind, ylabel="layer", xlabel="head", yticks=range(len(rows)), yticklabels=[str(row["layer"]) for row in rows])
     if image is not None:
         known = [value for value in values if value is not None]
-        bar = figure.colorbar(image, ax=list(panels), label=f"{replace_control_characters(name)}, by quantile", ticks=QUANTILE_TICKS)
+        bar = figure.colorbar(image, ax=list(panels), label=f"{replace_control_characters(score_name)}, by quantile", ticks=QUANTILE_TICKS)
         bar.set_ticklabels([f"{number:.3g}" for number in np.quantile(known or [0.0], QUANTILE_TICKS)])
     marks = ["○ away from zero, 5 %, corrected"] if significant is not None and any(significant) else []
     if verdicts is not None and any(safe):
@@ -203,7 +200,7 @@ def draw_map(
         panels[-1].annotate("\n".join(marks), (0, 0), (0, -26), xycoords="axes fraction", textcoords="offset points", fontsize=6, va="top")
 
 
-def draw_curves(figure: Any, curves: contract.Curves, n_heads: int) -> None:
+def draw_curves(figure: MatplotlibFigure, curves: contract.Curves, n_heads: int) -> None:
     """Draws the metric by heads kept: the mean over seeds with their range, and the dense model with its interval."""
     panel = figure.subplots()
     dense = curves["dense"]
@@ -238,7 +235,7 @@ def draw_curves(figure: Any, curves: contract.Curves, n_heads: int) -> None:
     panel.legend(frameon=False, fontsize=7)
 
 
-def draw_cost(figure: Any, bench: Sequence[contract.BenchRow], machine: Mapping[str, object]) -> None:
+def draw_cost(figure: MatplotlibFigure, bench: Sequence[contract.BenchRow], machine: Mapping[str, object]) -> None:
     """Draws the times of one pass with their quartiles, a panel for each batch and length: dense, masked and cut, for every pruned model."""
     models = list(dict.fromkeys(row["of"] for row in bench))
     shapes = sorted({(row["batch"], row["length"]) for row in bench})
@@ -268,7 +265,7 @@ def draw_cost(figure: Any, bench: Sequence[contract.BenchRow], machine: Mapping[
     figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, fontsize=6, ncols=3, loc="outside lower center")
 
 
-def _draw_roles(figure: Any, roles: contract.Roles, blocks: Sequence[contract.Block]) -> None:
+def _draw_role_counts(figure: MatplotlibFigure, roles: contract.Roles, blocks: Sequence[contract.Block]) -> None:
     """Draws how many heads of every block have each role."""
     import numpy as np
 

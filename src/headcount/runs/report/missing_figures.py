@@ -25,34 +25,34 @@ class MissingFigure:
 
 def find_missing_figures(run: Run, data: contract.RunData) -> list[MissingFigure]:
     """Returns what a run has no figures of; `data` are those of its report."""
-    return [*_missing_kinds(run, data), *_missing_studies(data)]
+    return [*_missing_figure_kinds(run, data), *_missing_study_figures(data)]
 
 
-def _missing_kinds(run: Run, data: contract.RunData) -> Iterator[MissingFigure]:
+def _missing_figure_kinds(run: Run, data: contract.RunData) -> Iterator[MissingFigure]:
     record = run.record()
     opening = task_words({"task": record.task or None, **record.config.get("opened", {})})
 
-    def command(verb: str, options: Mapping[str, str] | None = None) -> str:
+    def command_line(verb: str, options: Mapping[str, str] | None = None) -> str:
         model = model_path_or_name(record.model.name, record.config)
         return shlex.join(["headcount", *verb.split(), model, *opening, *argument_words({**(options or {}), "out": str(run.folder)})])
 
     if not data["scores"]:
-        yield MissingFigure("head maps", "no importance was measured", command("score"))
+        yield MissingFigure("head maps", "no importance was measured", command_line("score"))
     if data["curves"] is None or not data["curves"]["points"]:
-        yield MissingFigure("curves", "no pruned model was measured", command("compare"))
+        yield MissingFigure("curves", "no pruned model was measured", command_line("compare"))
     if not data["bench"]:
-        yield MissingFigure("cost", "no latency was measured", command("prune", {"keep": "50%"}))
+        yield MissingFigure("cost", "no latency was measured", command_line("prune", {"keep": "50%"}))
     if data["roles"] is None:
-        yield MissingFigure("roles", "the roles of heads were not tested", command("roles", None if opening else {"text": "FILE"}))
+        yield MissingFigure("roles", "the roles of heads were not tested", command_line("roles", None if opening else {"text": "FILE"}))
     elif not any(data["roles"]["labels"]):
         yield MissingFigure("roles", "no head has a role")
     if not data["studies"]:
-        yield MissingFigure("studies", "no study is in the run (headcount ls studies)", command("study NAME"))
+        yield MissingFigure("studies", "no study is in the run (headcount ls studies)", command_line("study NAME"))
     if not data["papers"]:
-        yield MissingFigure("papers", "no experiment of a paper is in the run (headcount ls papers)", command("paper NAME"))
+        yield MissingFigure("papers", "no experiment of a paper is in the run (headcount ls papers)", command_line("paper NAME"))
 
 
-def _missing_studies(data: contract.RunData) -> Iterator[MissingFigure]:
+def _missing_study_figures(data: contract.RunData) -> Iterator[MissingFigure]:
     for study in data["studies"]:
         if not study["result"]["figures"]:
             yield MissingFigure(f"study {study['name']}", NO_FIGURE)

@@ -9,27 +9,27 @@ from typing import Any
 DIGITS = 5
 
 
-def round_number(value: float, digits: int = DIGITS) -> float | int:
+def round_number(value: float, significant_digits: int = DIGITS) -> float | int:
     """Returns a finite number rounded to so many significant digits."""
     if isinstance(value, int):
         return value
-    rounded = float(f"{float(value):.{digits}g}")
+    rounded = float(f"{float(value):.{significant_digits}g}")
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
-def round_or_none(value: float | None, digits: int = DIGITS) -> float | int | None:
+def round_or_none(value: float | None, significant_digits: int = DIGITS) -> float | int | None:
     """Returns a number rounded by `round_number`; None if it is missing or not finite."""
-    return None if value is None or isinstance(value, bool) or not math.isfinite(value) else round_number(value, digits)
+    return None if value is None or isinstance(value, bool) or not math.isfinite(value) else round_number(value, significant_digits)
 
 
-def plural(number: int, word: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Returns number and noun: `1 model`, `2 models`."""
-    return f"{number} {word}{'s' * (number != 1)}"
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def round_column(values: Iterable[Any], digits: int = DIGITS) -> list[float | int | None]:
+def round_column(values: Iterable[Any], significant_digits: int = DIGITS) -> list[float | int | None]:
     """Returns the numbers, each rounded by `round_or_none`."""
-    return [round_or_none(value, digits) for value in values]
+    return [round_or_none(value, significant_digits) for value in values]
 
 
 def replace_control_characters(text: object) -> str:

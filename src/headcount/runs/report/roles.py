@@ -10,7 +10,7 @@ from headcount.core.registry import ROLES
 from headcount.core.role_table import ALPHA, BestHead, RoleTable
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.runs.report import contract
-from headcount.runs.report.plain import plural, round_column, round_or_none
+from headcount.runs.report.plain import format_count, round_column, round_or_none
 from headcount.runs.report.scores import method_summary
 from headcount.runs.store import Run
 
@@ -80,7 +80,7 @@ def roles_of(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
             for curve in table.curves
             if str(curve.head) in head_index and curve.role in role_index
         ],
-        "swapped": _swapped_labels(table),
+        "swapped": _pack_swap_test(table),
         "definition": table.definition,
         "best": [
             {
@@ -91,15 +91,15 @@ def roles_of(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
             }
             for best in best_heads
         ],
-        "relations": relations_of([best for best in best_heads if best.role.startswith(SYNTAX)], role_index, head_index),
+        "relations": syntax_relations_of([best for best in best_heads if best.role.startswith(SYNTAX)], role_index, head_index),
         "n_sentences": table.conditions.get("n_examples"),
         "tau": table.tau,
         "alpha": table.alpha,
-        "skipped": [f"{plural(count, 'sentence')}: {reason}" for reason, count in table.refused.items()],
+        "skipped": [f"{format_count(count, 'sentence')}: {reason}" for reason, count in table.refused.items()],
     }
 
 
-def _swapped_labels(table: RoleTable) -> dict[str, Any] | None:
+def _pack_swap_test(table: RoleTable) -> dict[str, Any] | None:
     """Returns the labels under swapped annotations and the estimated share of false ones."""
     swapped = table.swapped
     if swapped is None:
@@ -108,7 +108,9 @@ def _swapped_labels(table: RoleTable) -> dict[str, Any] | None:
     return {name: getattr(swapped, name) for name in names}
 
 
-def relations_of(best_heads: Sequence[BestHead], role_index: Mapping[str, int], head_index: Mapping[str, int]) -> list[contract.Relation]:
+def syntax_relations_of(
+    best_heads: Sequence[BestHead], role_index: Mapping[str, int], head_index: Mapping[str, int]
+) -> list[contract.Relation]:
     """Returns the best head of every relation against the best fixed offset, both chosen on one half of the sentences and measured on the other.
 
     A relation holds where the head is significantly above the offset: q is corrected over relations, its p and the interval are of one test.
@@ -155,7 +157,7 @@ def _candidate_marks(name: str) -> Iterator[str]:
     yield from (a + b for a in ascii_lowercase for b in ascii_lowercase + digits)
 
 
-def untested_table(table: RoleTable) -> list[contract.PageTable]:
+def untested_roles_table(table: RoleTable) -> list[contract.PageTable]:
     """Returns the roles that were not tested, as a table with the reasons."""
     rows = [[role, reason] for role, reason in table.untested.items()]
     caption = "Roles that the text could not show, and why."

@@ -36,17 +36,17 @@ def collect_scores(run: Run, heads: list[str]) -> list[contract.Score]:
 
 
 def _score_columns(name: str, scores: Scores, heads: list[str]) -> list[contract.Score]:
-    positions = {str(head): i for i, head in enumerate(scores.heads)}
-    order = [positions.get(head) for head in heads]
-    errors = _in_head_order(scores.stderr, order) if scores.stderr and any(scores.stderr) else None
-    tested = _test_heads(_in_head_order(scores.intervals(), order))
+    position_of = {str(head): i for i, head in enumerate(scores.heads)}
+    positions = [position_of.get(head) for head in heads]
+    errors = _take_or_none(scores.stderr, positions) if scores.stderr and any(scores.stderr) else None
+    tested = _test_scores_against_zero(_take_or_none(scores.intervals(), positions))
     described = name.partition(":")[0] in DESCRIPTIONS if scores.describes is None else scores.describes
     first: contract.Score = {
         "name": name,
         "about": f"{method_summary(IMPORTANCES, name)} Scores are {SCALED[scores.normalise]}.".strip(),
         "kind": "description" if described else "importance",
         "higher_is_keep": scores.higher_is_keep,
-        "values": round_column(_in_head_order(scores.values, order)),
+        "values": round_column(_take_or_none(scores.values, positions)),
         "stderr": None if errors is None else round_column(errors),
         "low": tested.low,
         "high": tested.high,
@@ -55,7 +55,7 @@ def _score_columns(name: str, scores: Scores, heads: list[str]) -> list[contract
         "removal_order": None if described else removal_order(scores, heads),
         "group_removal_order": None if described else group_removal_order(scores, heads),
     }
-    return [first, *(_further_column(first, scores, title, order) for title in scores.columns if not title.endswith(ERRORS))]
+    return [first, *(_extra_column(first, scores, title, positions) for title in scores.columns if not title.endswith(ERRORS))]
 
 
 def removal_order(scores: Scores, heads: list[str]) -> list[int]:
@@ -76,17 +76,17 @@ def group_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | N
     return [[index[str(head)] for head in unit] for unit in reversed(rank_units_best_first(scores))]
 
 
-def _further_column(first: contract.Score, scores: Scores, title: str, order: list[int | None]) -> contract.Score:
+def _extra_column(method_column: contract.Score, scores: Scores, title: str, positions: list[int | None]) -> contract.Score:
     """Returns a further column of a method, such as the change of the metric, with its standard error if known."""
     stderr = scores.columns.get(title.removesuffix(CHANGES) + ERRORS)
-    values, errors = _in_head_order(scores.columns[title], order), None if stderr is None else _in_head_order(stderr, order)
-    tested = _test_heads(_in_head_order(_column_intervals(scores, title), order))
+    values, errors = _take_or_none(scores.columns[title], positions), None if stderr is None else _take_or_none(stderr, positions)
+    tested = _test_scores_against_zero(_take_or_none(_column_intervals(scores, title), positions))
     # A lower loss is a change for the better; other numbers have no direction.
     more_is_keep = not title.endswith(CHANGES) or scores.higher_is_keep == title.startswith(LOWER_IS_BETTER)
     return {
-        **first,
-        "name": f"{first['name']}: {title}",
-        "about": _describe_column(first["name"], title),
+        **method_column,
+        "name": f"{method_column['name']}: {title}",
+        "about": _describe_column(method_column["name"], title),
         "kind": "description",
         "higher_is_keep": scores.directions.get(title, more_is_keep),
         "values": round_column(values),
@@ -119,11 +119,11 @@ def _column_intervals(scores: Scores, title: str) -> Sequence[ScoreInterval | No
     return [by_count[pair] for pair in counts]
 
 
-def _in_head_order(values: Any, order: list[int | None]) -> list[Any]:
-    return [None if position is None else values[position] for position in order]
+def _take_or_none(values: Any, positions: list[int | None]) -> list[Any]:
+    return [None if position is None else values[position] for position in positions]
 
 
-class TestedHeads(NamedTuple):
+class ScoreTests(NamedTuple):
     """The ends of intervals, and which numbers differ from zero by the same test; None for all three if no head was tested."""
 
     low: list[float | int | None] | None
@@ -131,11 +131,11 @@ class TestedHeads(NamedTuple):
     significant: list[bool] | None
 
 
-def _test_heads(intervals: Sequence[ScoreInterval | None]) -> TestedHeads:
+def _test_scores_against_zero(intervals: Sequence[ScoreInterval | None]) -> ScoreTests:
     """Returns the columns of intervals; p-values are corrected over heads (Benjamini–Hochberg, 5 %), and a head without an interval is untested."""
     tested = [i for i, interval in enumerate(intervals) if interval is not None]
     if not tested:
-        return TestedHeads(None, None, None)
+        return ScoreTests(None, None, None)
     is_away = benjamini_hochberg([interval.p for interval in intervals if interval is not None]) <= ALPHA
     significant = [False] * len(intervals)
     for i, flag in zip(tested, is_away.tolist(), strict=True):
@@ -143,7 +143,7 @@ def _test_heads(intervals: Sequence[ScoreInterval | None]) -> TestedHeads:
     low, high = (
         round_column([None if interval is None else getattr(interval, name) for interval in intervals]) for name in ("low", "high")
     )
-    return TestedHeads(low, high, significant)
+    return ScoreTests(low, high, significant)
 
 
 def collect_verdicts(run: Run, heads: list[str]) -> contract.Verdicts | None:

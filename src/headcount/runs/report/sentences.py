@@ -8,7 +8,7 @@ from pathlib import Path
 from headcount.runs.layout import LOG, QUARANTINE
 from headcount.runs.report import contract
 from headcount.runs.report.certificates import describe_smallest_margin, headline
-from headcount.runs.report.plain import format_speed, plural
+from headcount.runs.report.plain import format_count, format_speed
 from headcount.runs.results import PrunedRow
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import Run
@@ -56,7 +56,7 @@ def speed_sentence(bench: Sequence[contract.BenchRow], machine: Mapping[str, obj
     row = min(removed, key=lambda row: (abs(row["batch"] - 8), -row["length"]))
     same_model = [time for time in removed if (time["of"], time["length"]) == (row["of"], row["length"])]
     device, threads = str(machine.get("device", "cpu")), machine.get("threads")
-    machine_text = f"CPU, {plural(threads, 'thread')}" if device == "cpu" and isinstance(threads, int) else device
+    machine_text = f"CPU, {format_count(threads, 'thread')}" if device == "cpu" and isinstance(threads, int) else device
     speeds = ", ".join(
         f"{format_speed(time['speedup'], time.get('speedup_low'), time.get('speedup_high'))} at batch {time['batch']}"
         for time in same_model
@@ -81,14 +81,15 @@ def warning_sentences(run: Run, record: RunRecord, curves: contract.Curves | Non
     """Returns the warnings about a run: few examples, noisy times, damaged files, missing models, failures, mixed versions."""
     warnings = []
     if curves is not None and curves["dense"]["n_examples"] < FEW:
-        warnings.append(f"Evaluated on {plural(curves['dense']['n_examples'], 'example')} only: bounds are wide.")
+        warnings.append(f"Evaluated on {format_count(curves['dense']['n_examples'], 'example')} only: bounds are wide.")
     warnings += noise_warnings(bench)
     quarantine = run.folder / QUARANTINE
     n_damaged = sum(1 for _ in quarantine.iterdir()) if quarantine.is_dir() else 0
     if n_damaged:
         was, them = ("was", "it") if n_damaged == 1 else ("were", "them")
         warnings.append(
-            f"{plural(n_damaged, 'damaged file')} {was} found in the run folder and moved to {QUARANTINE}/; the content of {them} was computed again."
+            f"{format_count(n_damaged, 'damaged file')} {was} found in the run folder and moved to {QUARANTINE}/; "
+            f"the content of {them} was computed again."
         )
     warnings += missing_model_warnings(run, record)
     warnings += _logged_failures(run.folder / LOG)
@@ -104,7 +105,7 @@ def warning_sentences(run: Run, record: RunRecord, curves: contract.Curves | Non
 
 def missing_model_warnings(run: Run, record: RunRecord) -> list[str]:
     """Returns a warning about models that run.json lists and that are missing or replaced."""
-    missing = [name for name in record.models if run.problem_of_model(name) is not None]
+    missing = [name for name in record.models if run.problem_of_saved_model(name) is not None]
     if not missing:
         return []
     are = "models are" if len(missing) > 1 else "model is"
@@ -114,10 +115,10 @@ def missing_model_warnings(run: Run, record: RunRecord) -> list[str]:
     ]
 
 
-def _logged_failures(log: Path) -> list[str]:
+def _logged_failures(log_path: Path) -> list[str]:
     """Returns the failures in the log, once each."""
-    if not log.is_file():
+    if not log_path.is_file():
         return []
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = log_path.read_text(encoding="utf-8", errors="replace").splitlines()
     failed = [line.split(" ", 2)[-1] for line in lines if line.split(" ", 2)[-1].startswith("failed")]
     return [text[:1].upper() + text[1:] for text in dict.fromkeys(failed)]

@@ -11,7 +11,7 @@ from headcount.runs.artifacts import Artifact
 from headcount.runs.paper_files import PaperEntry
 from headcount.runs.paper_pages import read_paper_pages
 from headcount.runs.report import contract
-from headcount.runs.report.plain import plural, round_number
+from headcount.runs.report.plain import format_count, round_number
 from headcount.runs.report.scores import method_summary
 from headcount.runs.store import Run
 from headcount.runs.tables import STUDY
@@ -27,7 +27,7 @@ def collect_studies(run: Run) -> list[contract.StudyPage]:
         inputs = artifact.key.inputs
         conditions = [f"{key.capitalize()}: {inputs[key]}." for key in ("model", "task", "seed") if inputs.get(key) not in (None, "")]
         if inputs.get("limit"):
-            conditions.append(f"At most {plural(inputs['limit'], 'example')} of each split.")
+            conditions.append(f"At most {format_count(inputs['limit'], 'example')} of each split.")
         pages.append(
             {
                 "name": name,
@@ -46,7 +46,7 @@ def unpack_study(artifact: Artifact) -> StudyResult:
         return StudyResult.from_dict(artifact.content["result"])
     rows: Sequence[Mapping[str, object]] = artifact.content["rows"]
     names = list(dict.fromkeys(key for row in rows for key in row))
-    cells = tuple(tuple(_report_cell(row.get(name)) for name in names) for row in rows)
+    cells = tuple(tuple(_pack_cell(row.get(name)) for name in names) for row in rows)
     return StudyResult(artifact.key.name, (Table("rows", tuple(map(Column, names)), cells),), "")
 
 
@@ -59,13 +59,13 @@ def collect_papers(run: Run) -> list[contract.PaperPage]:
             "bibtex": page.bibtex,
             "command": page.command,
             "conditions": list(page.conditions),
-            "items": [_paper_item(entry) for entry in page.entries],
+            "items": [_pack_paper_entry(entry) for entry in page.entries],
         }
         for page in read_paper_pages(run)
     ]
 
 
-def _paper_item(entry: PaperEntry) -> contract.PaperItem:
+def _pack_paper_entry(entry: PaperEntry) -> contract.PaperItem:
     return {
         "id": entry.id,
         "title": entry.title,
@@ -103,12 +103,12 @@ def pack_table(table: Table) -> contract.StudyTable:
         "name": table.name,
         "title": table.title,
         "columns": columns,
-        "rows": [[_report_cell(cell) for cell in row] for row in table.rows_with_rounding_errors_zeroed()],
+        "rows": [[_pack_cell(cell) for cell in row] for row in table.rows_with_rounding_errors_zeroed()],
         "is_printed": table.is_printed,
     }
 
 
-def _report_cell(value: object) -> contract.Cell:
+def _pack_cell(value: object) -> contract.Cell:
     if value is None or isinstance(value, bool | str):
         return value
     return _round_numbers(value) if isinstance(value, int | float) else str(value)

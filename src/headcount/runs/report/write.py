@@ -9,7 +9,7 @@ from pathlib import Path
 from headcount.core.errors import ArtifactError
 from headcount.core.files import check_writable, write_atomic
 from headcount.runs.report import contract
-from headcount.runs.report.attention import Maps
+from headcount.runs.report.attention import AttentionMaps
 from headcount.runs.report.collect import ReportData, collect_report
 from headcount.runs.report.page import DATA, FrontEnd, load_front_end, render_page, report_to_json
 from headcount.runs.store import Run
@@ -40,12 +40,12 @@ def write_report(run: Run, run_b: Run | None = None, out: Path | None = None, *,
     return target
 
 
-def _check_report_path(target: Path, folders: Sequence[Path]) -> None:
+def _check_report_path(target: Path, run_folders: Sequence[Path]) -> None:
     """Raises ArtifactError if the report would replace another file or lie in a folder that does not exist."""
     if not target.parent.is_dir():
         raise ArtifactError(f"a report is written into a folder that exists; {target.parent} does not. Make it first, or name another file")
     resolved = target.resolve()
-    for folder in (folder.resolve() for folder in folders):
+    for folder in (folder.resolve() for folder in run_folders):
         if resolved.is_relative_to(folder) and not (resolved.parent == folder and fnmatchcase(resolved.name, OWN)):
             raise ArtifactError(
                 f"within the run folder {folder} a report is called {OWN}, so that it replaces nothing of the run; got {target}. Name "
@@ -73,7 +73,7 @@ def fit_report(collected: ReportData, max_bytes: int, front_end: FrontEnd) -> co
     report = _report_with_maps(collected, 0, 0.0)
     size = shell + len(report_to_json(report))
     if size > max_bytes:
-        report = _without_examples(report)
+        report = _without_token_examples(report)
         size = shell + len(report_to_json(report))
     if size > max_bytes:
         report = _without_long_tables(report)
@@ -96,24 +96,24 @@ def too_large_sentence(size: int, max_bytes: int) -> str:
     )
 
 
-def _report_with_maps(collected: ReportData, n_sentences: int, share: float) -> contract.Report:
+def _report_with_maps(collected: ReportData, n_sentences: int, head_share: float) -> contract.Report:
     runs: list[contract.RunData] = []
     notes = list(collected.report["left_out"])
     for run, maps in zip(collected.report["runs"], collected.maps, strict=True):
-        heads = None if share == 1.0 else choose_heads_with_maps(run["scores"], maps, share)
+        heads = None if head_share == 1.0 else choose_heads_with_maps(run["scores"], maps, head_share)
         packed = maps.pack_sentences(n_sentences, heads) if n_sentences else None
         runs.append({**run, "attention": packed, "attention_left_out": bool(maps.sentences) and packed is None})
-        notes += _left_out_sentences(run["name"] if len(collected.maps) > 1 else "", maps, n_sentences, heads)
+        notes += _notes_on_left_out_maps(run["name"] if len(collected.maps) > 1 else "", maps, n_sentences, heads)
     return {**collected.report, "runs": runs, "left_out": notes}
 
 
-def choose_heads_with_maps(scores: Sequence[contract.Score], maps: Maps, share: float) -> list[list[int]]:
+def choose_heads_with_maps(scores: Sequence[contract.Score], maps: AttentionMaps, head_share: float) -> list[list[int]]:
     """Returns for every block the heads whose maps are kept: the most important ones of the model by the first importance, else the first."""
     score = next((score for score in scores if score["kind"] == "importance"), None)
     n_heads = sum(maps.sizes)
     values = [0.0] * n_heads if score is None else [0.0 if value is None else value for value in score["values"]]
     sign = -1.0 if score is None or score["higher_is_keep"] else 1.0
-    best = set(sorted(range(n_heads), key=lambda head: (sign * values[head], head))[: max(1, round(share * n_heads))])
+    best = set(sorted(range(n_heads), key=lambda head: (sign * values[head], head))[: max(1, round(head_share * n_heads))])
     by_block, start = [], 0
     for size in maps.sizes:
         by_block.append([position for position in range(size) if start + position in best])
@@ -121,7 +121,7 @@ def choose_heads_with_maps(scores: Sequence[contract.Score], maps: Maps, share: 
     return by_block
 
 
-def _left_out_sentences(run_name: str, maps: Maps, n_sentences: int, heads: IncludedHeads) -> list[str]:
+def _notes_on_left_out_maps(run_name: str, maps: AttentionMaps, n_sentences: int, included_heads: IncludedHeads) -> list[str]:
     """Returns the sentences about attention maps that are left out; a run is named if there are two."""
     of = f" of {run_name}" if run_name else ""
     total, n_kept = len(maps.sentences), min(n_sentences, len(maps.sentences))
@@ -135,8 +135,8 @@ def _left_out_sentences(run_name: str, maps: Maps, n_sentences: int, heads: Incl
     sentences = (
         [f"Attention maps{of} of {total - n_kept} of {total} sentences are left out, for the size of the file."] if n_kept < total else []
     )
-    if heads is not None:
-        n_heads = sum(map(len, heads))
+    if included_heads is not None:
+        n_heads = sum(map(len, included_heads))
         sentences.append(
             f"Attention maps{of} of the {sum(maps.sizes) - n_heads} least important of {sum(maps.sizes)} heads are left out, for the "
             "size of the file."
@@ -144,7 +144,7 @@ def _left_out_sentences(run_name: str, maps: Maps, n_sentences: int, heads: Incl
     return sentences
 
 
-def _without_examples(report: contract.Report) -> contract.Report:
+def _without_token_examples(report: contract.Report) -> contract.Report:
     empty: dict[str, list[object]] = {"top": [], "middle": [], "random": []}
     bare: list[contract.RunData] = [
         run if run["profiles"] is None else {**run, "profiles": {**run["profiles"], "examples": [empty] * len(run["heads"])}}
@@ -160,16 +160,16 @@ def _without_examples(report: contract.Report) -> contract.Report:
 def _without_long_tables(report: contract.Report) -> contract.Report:
     """Returns the report without the tables of studies that are too long to read, such as those with a row for every head."""
 
-    def shorten(result: contract.StudyResult) -> contract.StudyResult:
+    def keep_printed_tables(result: contract.StudyResult) -> contract.StudyResult:
         return {**result, "tables": [table for table in result["tables"] if table["is_printed"]]}
 
     runs: list[contract.RunData] = []
     for run in report["runs"]:
-        studies: list[contract.StudyPage] = [{**study, "result": shorten(study["result"])} for study in run["studies"]]
+        studies: list[contract.StudyPage] = [{**study, "result": keep_printed_tables(study["result"])} for study in run["studies"]]
         papers: list[contract.PaperPage] = []
         for paper in run["papers"]:
             items: list[contract.PaperItem] = [
-                item if item["result"] is None else {**item, "result": shorten(item["result"])} for item in paper["items"]
+                item if item["result"] is None else {**item, "result": keep_printed_tables(item["result"])} for item in paper["items"]
             ]
             papers.append({**paper, "items": items})
         runs.append({**run, "studies": studies, "papers": papers})

@@ -23,7 +23,7 @@ from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact
-from headcount.runs.results import unpack_pruned
+from headcount.runs.results import unpack_pruned_evaluation
 from headcount.studies._base import STEP_BATCH, Effort, StudyContext
 from headcount.studies._gated import resolve_kept_count
 from headcount.studies._results import describe_study_run
@@ -158,14 +158,14 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Compensa
     before: list[Evaluation] = []
     for each in requests:
         with context.progress(f"pruning by {study.method}") as advance:
-            artifact, small = pruning.make_model(each, advance)
+            artifact, small = pruning.load_or_make_model(each, advance)
         small, plan = small.to(next(loaded.model.parameters()).device).eval(), Plan.removing(artifact.content["removed"])
         with context.progress("fine-tuning the pruned model") as advance:
             pruned = tune_model(context, f"after {each.name}", small, recipe, importance=by, seed=each.seed, progress=advance)
         with context.progress("fine-tuning the dense model") as advance:
             dense = tune_model(context, "dense", loaded.model, recipe, importance=by, seed=each.seed, progress=advance)
         trainings.append(TrainingPair(pruned, dense, plan))
-        before.append(unpack_pruned(artifact))
+        before.append(unpack_pruned_evaluation(artifact))
     untouched = pruning.evaluate_dense()
     quality = compare_quality_before_and_after_training(untouched, before, trainings, task, seed=context.seed)
     changes = compare_head_changes(trainings, seed=context.seed)

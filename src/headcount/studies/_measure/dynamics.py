@@ -177,7 +177,9 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
     importance = Importance.parse(study.by)
     by, normalise = str(importance), importance.info.normalise
     checkpoints = train_checkpoints(study, context) if study.train_steps is not None else list_study_checkpoints(study, context)
-    describes_model = study.train_steps is not None or context.required_run.is_described_as(context.model_name)  # as in the run of a paper
+    describes_model = study.train_steps is not None or context.required_run.has_records_of_model(
+        context.model_name
+    )  # as in the run of a paper
     rows: list[CheckpointRow] = []
     summaries: list[CheckpointSummary] = []
     keeps: list[int] = []
@@ -245,7 +247,7 @@ def train_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint
     key = ArtifactKey(KIND, f"training of {loaded.name}", {**model_key(loaded.model), **task_key(task), "data": data, **request})
     steps = choose_steps_to_save(study.train_steps)
     folders = {step: run.folder / MODELS / f"{safe_name(loaded.name)}-step-{step}.{key.digest[:8]}" for step in steps}
-    if run.find(key) is None or any(run.problem_of_model(folder.name) is not None for folder in folders.values()):
+    if run.find(key) is None or any(run.problem_of_saved_model(folder.name) is not None for folder in folders.values()):
         describe_study_run(context, loaded, {"study": study.name, "train_steps": study.train_steps})
         model = copy_model(loaded.model)
         if study.start == "scratch":
@@ -259,7 +261,7 @@ def train_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint
         with context.progress(f"training {loaded.name}") as advance:
             fine_tune(model, task, recipe, seed=context.seed, folder=work, after_step=save_checkpoint_if_due, progress=advance)
         for folder in folders.values():
-            run.list_model(folder)
+            run.register_saved_model(folder)
         run.commit(key, {"folders": [folder.name for folder in folders.values()], "steps": steps}, provenance=provenance())
         shutil.rmtree(work, ignore_errors=True)
     return [Checkpoint(str(folder), step, f"step {step}") for step, folder in folders.items()]

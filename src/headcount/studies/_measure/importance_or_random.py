@@ -85,7 +85,7 @@ def compare_importance_with_random(study: ImportanceOrRandom, context: StudyCont
     pruning, template = make_pruning(context), make_request_template(study, seed)
     sizes = list_kept_counts(study, len(heads))
     chosen = run_grid(context, pruning, [template.resized(keep) for keep in sizes])
-    removed = {keep: tuple(chosen.find(template.resized(keep)).artifacts[0].content["removed"]) for keep in sizes}
+    removed = {keep: tuple(chosen.get_point(template.resized(keep)).artifacts[0].content["removed"]) for keep in sizes}
     stages = {AS_IS: template, REPAIRED: replace(template, repair=True)}
     if study.recover is not None:
         stages[RECOVERED] = replace(template, recover=study.recover)
@@ -105,9 +105,9 @@ def compare_importance_with_random(study: ImportanceOrRandom, context: StudyCont
         specs += [replace(request, seed=seed + number) for number in range(n_seeds)]
     specs += [] if dense_request is None else [replace(dense_request, seed=seed + number) for number in range(study.seeds)]
     grid = run_grid(context, pruning, list(dict.fromkeys(specs)))
-    dense_recovered = None if dense_request is None else grid.find(dense_request).evaluation
+    dense_recovered = None if dense_request is None else grid.get_point(dense_request).evaluation
     rows = [
-        _make_choice_row(grid, key, grid.find(requests[key]), grid.find(requests[key._replace(choice=RANDOM)]), dense_recovered, seed)
+        _make_choice_row(grid, key, grid.get_point(requests[key]), grid.get_point(requests[key._replace(choice=RANDOM)]), dense_recovered, seed)
         for key in sorted(
             requests, key=lambda key: (-key.n_kept, list(stages).index(key.stage), (IMPORTANCE, RANDOM, COMPLEMENT).index(key.choice))
         )

@@ -104,7 +104,7 @@ def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> Transfe
     choosing = replace(template, repair=False, recover=None)
     other_pruning = Pruning(context.required_run, other.model, other_task, limit=context.limit, command=context.command)
     chosen = run_grid(context, other_pruning, [choosing.resized(keep) for keep in sizes])
-    transferred = {keep: tuple(map(str, chosen.find(choosing.resized(keep)).artifacts[0].content["removed"])) for keep in sizes}
+    transferred = {keep: tuple(map(str, chosen.get_point(choosing.resized(keep)).artifacts[0].content["removed"])) for keep in sizes}
     requests: dict[tuple[int, str], PruneSpec] = {}
     for keep in sizes:
         requests[keep, TRANSFERRED] = replace(template, method=PlanPruner(removed=transferred[keep]), budget=None)
@@ -115,7 +115,7 @@ def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> Transfe
         n_seeds = study.seeds if choice == RANDOM or study.recover is not None else 1
         specs += [replace(request, seed=seed + number) for number in range(n_seeds)]
     grid = run_grid(context, make_pruning(context), specs)
-    points = {key: grid.find(request) for key, request in requests.items()}
+    points = {key: grid.get_point(request) for key, request in requests.items()}
     rows = [_make_transfer_row(grid, points, keep, choice, seed) for keep, choice in points]
     tests = [
         TransferTest(n_kept=keep, control=control, change=grid.compare(points[keep, TRANSFERRED], points[keep, control], seed=seed))

@@ -21,7 +21,7 @@ from headcount.studies._base import Effort, LoadedModel, StudyContext
 from headcount.studies._gated import allow_other_model, list_kept_counts
 from headcount.studies._grid import estimate_grid_effort, run_grid
 from headcount.studies._results import describe_study_run
-from headcount.workflows.grid import MethodDifference, MethodRow, compare_methods, summarise_methods
+from headcount.workflows.grid import MethodDifference, MethodRow, compare_methods_in_pairs, summarise_methods
 from headcount.workflows.prune import Pruning, build_grid
 
 if TYPE_CHECKING:
@@ -141,5 +141,5 @@ def measure_pruning_curves(study: PruningCurve, context: StudyContext) -> Prunin
                 measure_share = partial(share_left, grid.dense, task=series.task, chance=chance, seed=context.seed)
             summary = summarise_methods(grid, kinds, seed=context.seed, measure_share=measure_share)
             rows += [replace(row, task=series.label) for row in summary]
-            pairs += [replace(row, task=series.label) for row in compare_methods(grid, kinds, seed=context.seed)]
+            pairs += [replace(row, task=series.label) for row in compare_methods_in_pairs(grid, kinds, seed=context.seed)]
     return PruningCurves(dense, add_q_values(rows), add_q_values(pairs))

@@ -20,7 +20,7 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
-from headcount.runs.results import unpack_pruned
+from headcount.runs.results import unpack_pruned_evaluation
 from headcount.runs.sweep import sweep
 from headcount.studies._base import STEP_BATCH, Effort, Progress, StudyContext
 from headcount.studies._gated import PairedChange, list_kept_counts, measure_paired_change
@@ -211,10 +211,10 @@ def prune_head_selections(
     artifacts, failed = sweep(pruning.run, jobs, provenance=pruning.provenance, progress=progress)
     for error in failed.values():
         raise error
-    pruning.run.present(*artifacts)
+    pruning.run.register_results(*artifacts)
     artifact_of = dict(zip(requests, artifacts, strict=True))
     means = {
-        selection: average_evaluations([unpack_pruned(artifact_of[selection, seed]) for seed in seeds], task) for selection in selections
+        selection: average_evaluations([unpack_pruned_evaluation(artifact_of[selection, seed]) for seed in seeds], task) for selection in selections
     }
     rows = []
     for selection, pruned in means.items():

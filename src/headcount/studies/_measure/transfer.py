@@ -70,7 +70,7 @@ def read_scores_by_importance_and_run(
         lacking = next(name for name, scores in scores_by_run.items() if importance_name not in scores)
         raise ArtifactError(f"{lacking} has no scores by '{importance_name}'; it has {', '.join(scores_by_run[lacking]) or 'none'}")
     if context.run is not None:
-        context.run.describe_like(Run.open(run_folders[0]), command=context.command, seed=context.seed)
+        context.run.stage_records_of_same_model(Run.open(run_folders[0]), command=context.command, seed=context.seed)
     methods = [importance_name] if importance_name is not None else sorted(shared)
     by_method = {method: {name: scores[method] for name, scores in scores_by_run.items()} for method in methods}
     sampled = {
