@@ -107,7 +107,9 @@ def compare_importance_with_random(study: ImportanceOrRandom, context: StudyCont
     grid = run_grid(context, pruning, list(dict.fromkeys(specs)))
     dense_recovered = None if dense_request is None else grid.get_point(dense_request).evaluation
     rows = [
-        _make_choice_row(grid, key, grid.get_point(requests[key]), grid.get_point(requests[key._replace(choice=RANDOM)]), dense_recovered, seed)
+        _make_choice_row(
+            grid, key, grid.get_point(requests[key]), grid.get_point(requests[key._replace(choice=RANDOM)]), dense_recovered, seed
+        )
         for key in sorted(
             requests, key=lambda key: (-key.n_kept, list(stages).index(key.stage), (IMPORTANCE, RANDOM, COMPLEMENT).index(key.choice))
         )

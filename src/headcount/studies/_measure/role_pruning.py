@@ -214,7 +214,8 @@ def prune_head_selections(
     pruning.run.register_results(*artifacts)
     artifact_of = dict(zip(requests, artifacts, strict=True))
     means = {
-        selection: average_evaluations([unpack_pruned_evaluation(artifact_of[selection, seed]) for seed in seeds], task) for selection in selections
+        selection: average_evaluations([unpack_pruned_evaluation(artifact_of[selection, seed]) for seed in seeds], task)
+        for selection in selections
     }
     rows = []
     for selection, pruned in means.items():
