@@ -24,7 +24,7 @@ SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 """The shares of the heads, in whole KV groups, that are tested where no size is named."""
 
 
-def list_sizes(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> list[int]:
+def list_sizes_to_test(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> list[int]:
     """Returns the numbers of heads, most first, that a request is tested at where it names none.
 
     Sizes at the small end that protected heads or a floor rule out are left out.

@@ -22,7 +22,7 @@ Units = Float[Tensor, " units"]
 TINY = torch.finfo(torch.float64).tiny
 
 
-def check_init(init: str) -> None:
+def check_starting_importance(init: str) -> None:
     """Raises UnknownName unless `init` is an importance, or "none"."""
     if init != "none":
         Importance.parse(init)
@@ -36,7 +36,7 @@ def train_gates(context: PruneContext, model: nn.Module, gates: Gating) -> Train
     )
 
 
-def unit_index(context: PruneContext) -> Tensor:
+def unit_of_each_head(context: PruneContext) -> Tensor:
     """Returns the number of its unit for every head."""
     number_of = {head: number for number, unit in enumerate(context.heads.units()) for head in unit}
     return torch.tensor([number_of[head] for head in context.heads])
@@ -62,12 +62,12 @@ def count_kept_units(context: PruneContext) -> int:
     return context.keep // size
 
 
-def mark_removable(context: PruneContext) -> Tensor:
+def mark_removable_units(context: PruneContext) -> Tensor:
     """Returns True for the units that may go: those without a protected head."""
     return torch.tensor([context.budget.protected.isdisjoint(unit) for unit in context.heads.units()])
 
 
-def starting_values(context: PruneContext, importance: str, limit: int, spread: float) -> Units:
+def starting_values_of_units(context: PruneContext, importance: str, limit: int, spread: float) -> Units:
     """Returns the ranks of units by an importance, centred, with standard deviation `spread`; zeros for "none"."""
     units = context.heads.units()
     if importance == "none":
@@ -80,14 +80,14 @@ def starting_values(context: PruneContext, importance: str, limit: int, spread: 
 
 
 @cache
-def unit_tie_order(units: tuple[tuple[Head, ...], ...], seed: int) -> tuple[int, ...]:
+def unit_tie_ranks(units: tuple[tuple[Head, ...], ...], seed: int) -> tuple[int, ...]:
     """Returns for each unit its position in the order in which units of equal value are ranked."""
     heads = [head for unit in units for head in unit]
     position = dict(zip(heads, tie_order(heads, seed), strict=True))
     return tuple(min(position[head] for head in unit) for unit in units)
 
 
-def mark_top(values: Units, number: int, ties: Sequence[int]) -> Units:
+def mark_highest(values: Units, number: int, ties: Sequence[int]) -> Units:
     """Returns ones for the highest `number` values, zeros for the others; equal values are ranked in the order of `ties`."""
     order = sorted(range(len(values)), key=lambda unit: (-float(values[unit]), ties[unit]))
     marks = torch.zeros_like(values)
@@ -95,15 +95,15 @@ def mark_top(values: Units, number: int, ties: Sequence[int]) -> Units:
     return marks
 
 
-def mark_kept(context: PruneContext, values: Units, number: int) -> Units:
+def mark_kept_units(context: PruneContext, values: Units, number: int) -> Units:
     """Returns ones for the units that the plan of these values keeps: the highest, within the floor and the protected heads of the budget."""
     if not context.budget.floor and not context.budget.protected:
-        return mark_top(values, number, unit_tie_order(context.heads.units(), context.seed))
-    removed = frozenset(context.plan(values[unit_index(context)].tolist(), "gates").removed)
+        return mark_highest(values, number, unit_tie_ranks(context.heads.units(), context.seed))
+    removed = frozenset(context.plan(values[unit_of_each_head(context)].tolist(), "gates").removed)
     return torch.tensor([float(unit[0] not in removed) for unit in context.heads.units()], dtype=values.dtype)
 
 
-def shift_logits(values: Units, number: float, tau: float = 1.0) -> Units:
+def logits_with_sigmoid_sum(values: Units, number: float, tau: float = 1.0) -> Units:
     """Returns z = (values − θ) / τ with θ such that Σ σ(z) = `number`, by bisection; its gradient is that of the implicit function theorem."""
     n_values = len(values)
     with torch.no_grad():
@@ -122,11 +122,11 @@ def shift_logits(values: Units, number: float, tau: float = 1.0) -> Units:
     return z + (change - (share * change).sum()) / max(tau, 1e-6)  # steeper slopes than that would only upset the optimiser
 
 
-def is_settled(step: int, steps: int, settle: float) -> bool:
+def is_plan_fixed(step: int, steps: int, settle: float) -> bool:
     """Whether the plan is fixed by now: weights then learn on with the heads that stay, for the share `settle` of the steps."""
     return step >= (1 - settle) * steps
 
 
 def expand_to_heads(values: Sequence[float] | Tensor, index: Tensor) -> Tensor:
-    """Returns values of units as values of heads; `index` is that of `unit_index`."""
+    """Returns values of units as values of heads; `index` is that of `unit_of_each_head`."""
     return torch.as_tensor(values)[index]

@@ -48,11 +48,11 @@ class KLToDense:
         for name in names:
             dense, pruned = dense_output[name].double(), output[name].double()
             distance = kl_divergences(dense, pruned) if "logits" in name else (pruned - dense).square().mean(-1)
-            distances.append(_mean_by_example(distance, batch, shifts_labels(self.dense)))
+            distances.append(_mean_over_counted_tokens(distance, batch, shifts_labels(self.dense)))
         return torch.stack(distances).sum(0)
 
 
-def _mean_by_example(distances: Tensor, batch: Batch, is_shifted: bool) -> Tensor:
+def _mean_over_counted_tokens(distances: Tensor, batch: Batch, is_shifted: bool) -> Tensor:
     """Returns the mean of each example over the tokens that have labels, or over those that are no padding."""
     if distances.ndim == 1:
         return distances

@@ -189,7 +189,7 @@ class PruneSpec:
             size_label = f"{format_value(100 * size[1])}% of heads" if size[0] == "fraction" else f"{size[0]} {format_value(size[1])}"
         return ", ".join([self.label, size_label, *([f"seed {self.seed}"] if self.seed else [])])
 
-    def stage_steps(self, n_examples: int) -> list[int]:
+    def n_steps_by_stage(self, n_examples: int) -> list[int]:
         """Returns the number of optimiser steps of every stage that trains, on so many training examples."""
         recipes = [self.recipe] if self.method.info.trains else []
         recipes += [self.recipe.with_length(self.recover)] if self.recover is not None else []
@@ -198,7 +198,7 @@ class PruneSpec:
 
     def n_steps(self, n_examples: int) -> int:
         """Returns the number of optimiser steps of all stages together, on so many training examples."""
-        return sum(self.stage_steps(n_examples))
+        return sum(self.n_steps_by_stage(n_examples))
 
     def resized(self, keep: int | float | str) -> PruneSpec:
         """Returns the request with another number or share of heads."""

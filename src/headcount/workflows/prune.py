@@ -330,7 +330,7 @@ class TrainingEstimate:
 def estimate_training(pruning: Pruning, specs: Sequence[PruneSpec]) -> TrainingEstimate | None:
     """Returns how long the requests that are not finished will train, from one step that is timed; None where none of them trains."""
     unfinished = [spec for spec in specs if not pruning.is_finished(spec)]
-    stages = [steps for spec in unfinished if (steps := spec.stage_steps(len(pruning.task.calibration)))]
+    stages = [steps for spec in unfinished if (steps := spec.n_steps_by_stage(len(pruning.task.calibration)))]
     if not stages:
         return None
     totals = [sum(steps) for steps in stages]

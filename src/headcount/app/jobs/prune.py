@@ -29,7 +29,7 @@ from headcount.core.plan import Plan
 from headcount.core.sizes import SizeTest, smallest_certified
 from headcount.models.provenance import weight_hash
 from headcount.pruning.base import Pruner
-from headcount.pruning.certified import list_sizes
+from headcount.pruning.certified import list_sizes_to_test
 from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.spec import PruneSpec
@@ -73,7 +73,7 @@ def prune_model(
         spec = options.spec(PlanPruner(removed=read_removed_heads(session, plan, heads, weight_hash(model))), Budget(), seed=seed)
     if size.keep is not None:
         spec = spec.resized(parse_head_count(size.keep, heads, options.attention_kinds))
-    sizes = list_sizes(spec, model, heads) if margin_decides else []
+    sizes = list_sizes_to_test(spec, model, heads) if margin_decides else []
     if not margin_decides:
         check_request(spec, model, heads)
     if run is None:

@@ -12,21 +12,21 @@ from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.gating import (
     TINY,
-    check_init,
+    check_starting_importance,
     count_kept_units,
     expand_to_heads,
-    is_settled,
-    mark_kept,
-    mark_removable,
-    shift_logits,
-    starting_values,
+    is_plan_fixed,
+    logits_with_sigmoid_sum,
+    mark_kept_units,
+    mark_removable_units,
+    starting_values_of_units,
     train_gates,
-    unit_index,
+    unit_of_each_head,
 )
 from headcount.pruning.training.gates import uniform_noise
 
 
-def sample_subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
+def sample_relaxed_subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
     """Returns a relaxed sample of exactly `number` of the entries of w: it sums to `number`, and becomes ones and zeros as τ falls."""
     if number in (0, len(w)):
         return torch.full_like(w, float(number > 0)) + 0.0 * w
@@ -41,11 +41,11 @@ def sample_subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
     return total
 
 
-def sample_subset_fast(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
+def sample_relaxed_subset_by_shift(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
     """Returns such a sample by one shift of all entries, in a time that does not grow with `number`."""
     if number in (0, len(w)):
         return torch.full_like(w, float(number > 0)) + 0.0 * w
-    return torch.sigmoid(shift_logits(w - torch.log(-torch.log(u)), number, tau))
+    return torch.sigmoid(logits_with_sigmoid_sum(w - torch.log(-torch.log(u)), number, tau))
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class DSP(Pruner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_init(self.init)
+        check_starting_importance(self.init)
         if self.tau_end > self.tau:
             raise OptionError(
                 f"tau_end of dsp must be at most tau, to which the temperature falls; got tau={self.tau} and tau_end={self.tau_end}"
@@ -117,9 +117,9 @@ class SubsetGates:
     """The importance w of every unit, and how subsets are drawn by it."""
 
     def __init__(self, context: PruneContext, pruner: DSP, n_kept: int) -> None:
-        self.context, self.pruner, self.n_kept, self.index = context, pruner, n_kept, unit_index(context)
-        self.w = starting_values(context, pruner.init, pruner.limit, pruner.spread).requires_grad_(True)
-        self.removable = mark_removable(context)
+        self.context, self.pruner, self.n_kept, self.index = context, pruner, n_kept, unit_of_each_head(context)
+        self.w = starting_values_of_units(context, pruner.init, pruner.limit, pruner.spread).requires_grad_(True)
+        self.removable = mark_removable_units(context)
         self.n_draws = n_kept - int((~self.removable).sum())  # how many of the removable units stay
         self._tau = pruner.tau
 
@@ -131,18 +131,18 @@ class SubsetGates:
     def sample(self, step: int, steps: int) -> Tensor:
         """Returns the gates of one step."""
         self._tau = self.pruner.temperature(step, steps)
-        if is_settled(step, steps, self.pruner.settle):
+        if is_plan_fixed(step, steps, self.pruner.settle):
             return self.hard()
         if self.pruner.variant == "straight":
             return self.hard() + expand_to_heads(self.w - self.w.detach(), self.index)
-        draw = sample_subset_fast if self.pruner.variant == "fast" else sample_subset
+        draw = sample_relaxed_subset_by_shift if self.pruner.variant == "fast" else sample_relaxed_subset
         u = uniform_noise(self.context.seed, step, len(self.w))
         subset = draw(self.w[self.removable], self.n_draws, self._tau, u[self.removable])
         return expand_to_heads(torch.ones_like(self.w).masked_scatter(self.removable, subset), self.index)
 
     def hard(self) -> Tensor:
         """Returns ones for the K units with the highest w."""
-        return expand_to_heads(mark_kept(self.context, self.w.detach(), self.n_kept), self.index)
+        return expand_to_heads(mark_kept_units(self.context, self.w.detach(), self.n_kept), self.index)
 
     def penalty(self, _step: int, _steps: int) -> None:
         """Adds nothing to the loss: the number of heads is exact."""

@@ -35,7 +35,7 @@ class Layers(Pruner):
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan."""
-        capacity = removable_by_layer(context)
+        capacity = count_removable_heads_by_layer(context)
         random = context.random()
         draws = random.random(len(context.heads))
         order = order_layers(self.strategy, list(capacity.values()), len(context.heads) - context.keep, random)
@@ -46,7 +46,7 @@ class Layers(Pruner):
         return Choice(context.plan(values, scores.method), scores=scores)
 
 
-def removable_by_layer(context: PruneContext) -> dict[int, int]:
+def count_removable_heads_by_layer(context: PruneContext) -> dict[int, int]:
     """Returns how many heads each layer can lose within the budget's floor and protected heads; layers that can lose none are left out."""
     capacity: dict[int, int] = {}
     for layer in sorted({block.layer for block in context.heads.blocks}):
@@ -68,12 +68,14 @@ def order_layers(strategy: str, capacity: Sequence[int], number: int, random: np
         )
         return order[::-1] if strategy == "top" else order
     number = min(number, sum(capacity))  # a budget that asks for more is refused where the plan is made of this order
-    chosen = [] if number < 1 else (_draw_run if strategy == "consecutive" else _draw_spread)(capacity, number, random)
+    chosen = (
+        [] if number < 1 else (_draw_adjacent_layers if strategy == "consecutive" else _draw_evenly_spaced_layers)(capacity, number, random)
+    )
     others = [layer for layer in range(depth) if layer not in chosen]
     return [*chosen, *sorted(others, key=lambda layer: (min((abs(layer - near) for near in chosen), default=0), layer))]
 
 
-def _draw_run(capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
+def _draw_adjacent_layers(capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
     """Returns a run of adjacent layers that can lose so many heads, and could not without its first or last, in the direction that it is taken."""
     sums = [0, *accumulate(capacity)]
     stops = [next((stop for stop in range(len(sums)) if sums[stop] - before >= number), 0) for before in sums[:-1]]
@@ -82,7 +84,7 @@ def _draw_run(capacity: Sequence[int], number: int, random: np.random.Generator)
     return list(range(start, stop))[:: -1 if random.random() < 0.5 else 1]
 
 
-def _draw_spread(capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
+def _draw_evenly_spaced_layers(capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
     """Returns the fewest layers at even distances that can lose so many heads, in an order that is drawn."""
     depth = len(capacity)
     first = int(random.integers(depth))

@@ -73,7 +73,7 @@ class Rank(Pruner):
     def _choose_in_steps(self, context: PruneContext, first_scores: Scores, stop: _StopRule | None) -> Choice:
         scores, history = first_scores, []
         plan = Plan.removing([], protected=context.budget.protected)
-        counts = self.kept_counts(context)
+        counts = self.n_kept_after_each_step(context)
         for number in counts:
             next_plan = keep_top_by_scope(context, scores, number, self.scope)
             with HeadGates(context.model, gates_of(context.heads, next_plan), heads=context.heads):
@@ -98,7 +98,7 @@ class Rank(Pruner):
         lowest = min(values.values()) - 1.0
         return context.scores([lowest if head in removed else values[head] for head in context.heads], label)
 
-    def kept_counts(self, context: PruneContext) -> list[int]:
+    def n_kept_after_each_step(self, context: PruneContext) -> list[int]:
         """Returns how many heads are left after each step: down to the number of the budget, or with `stop` to the fewest possible."""
         n_heads, sizes = len(context.heads), sorted({len(unit) for unit in context.heads.units()})
         unit_size = sizes[0] if len(sizes) == 1 else 1

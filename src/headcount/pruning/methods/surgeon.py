@@ -12,7 +12,7 @@ from headcount.core.scores import Scores
 from headcount.importance.base import Importance
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.kl_to_dense import kl_to_dense
-from headcount.pruning.methods.fisher import gate_gradients_of_examples, search_plan
+from headcount.pruning.methods.fisher import gate_gradients_of_examples, plan_by_fisher_search
 from headcount.pruning.repair.removal_order import RemovalOrder, order_removals
 from headcount.pruning.repair.repair import FIT_EXAMPLES, Repaired, RepairSettings, refit
 from headcount.pruning.scope import keep_at_least
@@ -79,7 +79,7 @@ class SurgeonPruner(Pruner):
         gradients = gate_gradients_of_examples(context, self.limit)
         slopes = context.scores(gradients.abs().mean(0).tolist(), "gradient").normalise_by(Importance.parse("gradient").info.normalise)
         rivals["gradient"] = Candidate(Plan.keep_top(slopes, context.budget), slopes, [])
-        rivals["fisher"] = Candidate(*search_plan(context, gradients), [])
+        rivals["fisher"] = Candidate(*plan_by_fisher_search(context, gradients), [])
         return rivals
 
     def repair_and_compare(self, context: PruneContext, candidates: dict[str, Plan]) -> tuple[dict[str, float], Repaired | None]:

@@ -48,7 +48,7 @@ class Products:
         quadratic = (weights * (self.gram @ weights - 2 * self.cross)).sum()
         return max(float(quadratic) + self.square, 0.0)
 
-    def mean_error(self, weights: Float[Tensor, "inputs outputs"]) -> float:
+    def mean_squared_error(self, weights: Float[Tensor, "inputs outputs"]) -> float:
         """Returns ‖x W − y‖², averaged over the tokens."""
         return self.error(weights) / self.n_tokens
 
@@ -142,9 +142,9 @@ def fit(
     return FitResult(
         weights=candidates[best],
         ridge=best,
-        error_before=fitting.mean_error(old),
-        error_after=fitting.mean_error(candidates[best]),
-        check_error_before=judge.mean_error(old),
-        check_error_after=judge.mean_error(candidates[best]),
+        error_before=fitting.mean_squared_error(old),
+        error_after=fitting.mean_squared_error(candidates[best]),
+        check_error_before=judge.mean_squared_error(old),
+        check_error_after=judge.mean_squared_error(candidates[best]),
         n_tokens=fitting.n_tokens,
     )

@@ -151,13 +151,13 @@ def _read_batches(model: nn.Module, data: Data, settings: RepairSettings) -> lis
     """Returns the batches of the fit, then those of the check: of the selection split of a task, else the last fifth of all."""
     batch_size = batch_size_of(data) if settings.batch_size is None else settings.batch_size
 
-    def read_split(split: Split, limit: int) -> list[Batch]:
+    def read_batches_of_split(split: Split, limit: int) -> list[Batch]:
         pieces = chunks(data, split=split, limit=limit, pad_id=pad_id(model))
         return [model_inputs(batch, model) for chunk in pieces for _, batch in chunk.batches(batch_size)]
 
-    fitting = read_split(settings.split, settings.limit)
+    fitting = read_batches_of_split(settings.split, settings.limit)
     if isinstance(data, Task):
-        checking = read_split("selection", min(CHECK_EXAMPLES, settings.limit))
+        checking = read_batches_of_split("selection", min(CHECK_EXAMPLES, settings.limit))
     else:
         n_fitting = len(fitting) - len(fitting) // 5
         fitting, checking = fitting[:n_fitting], fitting[n_fitting:]
@@ -193,16 +193,16 @@ class _Refit:
         n_calls = self._count_calls(batches[0][0])
         called_once = [path for path, count in n_calls.items() if count == 1]
         called_again = [path for path, count in n_calls.items() if count > 1]
-        n_tokens = sum(_count_tokens(batch) for batch, _ in batches)
+        n_tokens = sum(_estimate_n_tokens(batch) for batch, _ in batches)
         fits_in_memory = (n_tokens <= TOKENS_IN_FLIGHT and len(batches) <= BATCHES_IN_FLIGHT) or len(batches) == 1
         if fits_in_memory and called_once:
             products: ProductsByBlock = {}  # a block is refitted as soon as all batches have reached it
-            self._run_hooked(batches, called_once, products, lambda key: self._refit_block(key[0], products))
+            self._run_in_lockstep(batches, called_once, products, lambda key: self._refit_block(key[0], products))
         elif called_once:
             for path in called_once:
-                self._sum_and_solve(batches, [path], in_waves=True)
+                self._sum_products_and_refit(batches, [path], in_waves=True)
         if called_again:
-            self._sum_and_solve(batches, called_again, in_waves=not fits_in_memory)
+            self._sum_products_and_refit(batches, called_again, in_waves=not fits_in_memory)
 
     def _count_calls(self, batch: Batch) -> dict[str, int]:
         """Returns how often each block runs in one pass, in the order in which they run first."""
@@ -221,21 +221,21 @@ class _Refit:
             raise DataError(f"the data do not run block {silent}, so it cannot be refitted; give batches that reach it")
         return dict(counts)
 
-    def _sum_and_solve(self, batches: list[SplitBatch], paths: Sequence[str], *, in_waves: bool) -> None:
+    def _sum_products_and_refit(self, batches: list[SplitBatch], paths: Sequence[str], *, in_waves: bool) -> None:
         """Runs all batches, as many at once as memory takes, and refits the blocks at the end."""
         products: ProductsByBlock = {}
         for wave in _split_into_waves(batches) if in_waves else [batches]:
-            self._run_hooked(wave, paths, products, lambda _: None)
+            self._run_in_lockstep(wave, paths, products, lambda _: None)
         for path in paths:
             self._refit_block(path, products)
 
-    def _run_hooked(
+    def _run_in_lockstep(
         self, batches: list[SplitBatch], paths: Sequence[str], products: ProductsByBlock, between: Callable[[Any], None]
     ) -> None:
         """Runs batches in step, adding up the products of some blocks; `between` is called when all have paused at one of these."""
         lockstep = Lockstep(between)
         with _Hooks(self, lockstep, paths, products) as hooks:
-            lockstep.run([job for batch, is_check in batches for job in hooks.pass_jobs(batch, is_check)])
+            lockstep.run([job for batch, is_check in batches for job in hooks.forward_pass_jobs(batch, is_check)])
 
     def _refit_block(self, path: str, products: ProductsByBlock) -> None:
         """Refits one block by its products."""
@@ -262,7 +262,7 @@ class _Refit:
         self.fits[block.name] = result
 
 
-def _count_tokens(batch: Batch) -> int:
+def _estimate_n_tokens(batch: Batch) -> int:
     """Returns roughly how many tokens a batch has: the entries of its widest input of whole numbers, or of images' patches."""
     sizes = [value.numel() for value in batch.values() if isinstance(value, Tensor) and not value.is_floating_point()]
     return max(sizes, default=max((value.shape[0] * 256 for value in batch.values() if isinstance(value, Tensor)), default=1))
@@ -272,7 +272,7 @@ def _split_into_waves(batches: list[SplitBatch]) -> Iterator[list[SplitBatch]]:
     """Yields batches in groups that may be on their way at once."""
     wave: list[SplitBatch] = []
     for entry in batches:
-        if wave and (len(wave) == BATCHES_IN_FLIGHT or sum(_count_tokens(batch) for batch, _ in [*wave, entry]) > TOKENS_IN_FLIGHT):
+        if wave and (len(wave) == BATCHES_IN_FLIGHT or sum(_estimate_n_tokens(batch) for batch, _ in [*wave, entry]) > TOKENS_IN_FLIGHT):
             yield wave
             wave = []
         wave.append(entry)
@@ -300,15 +300,15 @@ class _Hooks:
         for path, block in self.work.blocks.items():
             if path in self.paths:
                 dense_module, pruned_module = (model.get_submodule(block.o.path) for model in (self.work.dense, self.work.pruned))
-                dense_hook = restrict_to_owner(self.work.dense, self._collect_outputs(path, block))
+                dense_hook = restrict_to_owner(self.work.dense, self._hook_collecting_dense_outputs(path, block))
                 self._stack.callback(dense_module.register_forward_hook(dense_hook).remove)
-                self._stack.callback(pruned_module.register_forward_pre_hook(self._add_inputs(path, block)).remove)
+                self._stack.callback(pruned_module.register_forward_pre_hook(self._hook_adding_pruned_inputs(path, block)).remove)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def pass_jobs(self, batch: Batch, is_check: bool) -> list[Callable[[], None]]:
+    def forward_pass_jobs(self, batch: Batch, is_check: bool) -> list[Callable[[], None]]:
         """Returns the two passes of a batch: the dense model's, then the pruned one's."""
         state = _BatchState(batch, is_check)
 
@@ -319,7 +319,7 @@ class _Hooks:
 
         return [partial(run, self.work.dense), partial(run, self.work.pruned)]
 
-    def _collect_outputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
+    def _hook_collecting_dense_outputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
         def hook(_module: nn.Module, _args: Any, output: Tensor) -> None:
             state = self._current_state()
             state.outputs[path].append(rows_of_real_tokens(self.work.dense, block, state.batch, output))
@@ -327,7 +327,7 @@ class _Hooks:
 
         return hook
 
-    def _add_inputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
+    def _hook_adding_pruned_inputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
             state = self._current_state()
             inputs = rows_of_real_tokens(self.work.pruned, block, state.batch, args[0])[:, self.work.kept_rows[path]]
