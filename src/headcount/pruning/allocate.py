@@ -100,8 +100,8 @@ def plan_within_limit(model: nn.Module, heads: HeadMap, scores: Scores, budget: 
     return Plan.removing(removed, protected=budget.protected)
 
 
-def _removal_curve(block: AttentionBlock, heads: HeadMap, scores: Scores, budget: Budget, costs: Sequence[float]) -> Curve:
-    """Returns the curve of a block; `costs` are those of the block with 0, 1, … all of its units."""
+def _removal_curve(block: AttentionBlock, heads: HeadMap, scores: Scores, budget: Budget, costs_by_n_kept: Sequence[float]) -> Curve:
+    """Returns the curve of a block; `costs_by_n_kept` are those of the block with 0, 1, … all of its units."""
     values, ties = scores.keep_values(), dict(zip(scores.heads, scores.ties(), strict=True))
     block_units = _units_of_block(block, heads)
     free = [unit for unit in block_units if not budget.protected.intersection(unit)]
@@ -110,7 +110,7 @@ def _removal_curve(block: AttentionBlock, heads: HeadMap, scores: Scores, budget
     max_removed = max(0, min(len(order), (block.n_heads - budget.floor) // unit_size))
     lowest = min((values[head] for head in values), default=0.0)
     losses = np.concatenate([[0.0], np.cumsum([fsum(values[head] - min(lowest, 0.0) for head in unit) for unit in order[:max_removed]])])
-    return Curve(order, losses.tolist(), [costs[len(block_units) - number] for number in range(max_removed + 1)])
+    return Curve(order, losses.tolist(), [costs_by_n_kept[len(block_units) - number] for number in range(max_removed + 1)])
 
 
 def _units_of_block(block: AttentionBlock, heads: HeadMap) -> list[tuple[Head, ...]]:

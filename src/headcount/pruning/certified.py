@@ -81,7 +81,7 @@ def prune_to_margin(
         return prune_and_certify(spec, progress)
     certified: Pruned | None = None
 
-    def certify(n_kept: int) -> TaskCertificate:
+    def prune_and_certify_size(n_kept: int) -> TaskCertificate:
         nonlocal certified
         pruned = prune_and_certify(spec.resized(n_kept), None)
         assert pruned.certificate is not None
@@ -91,7 +91,7 @@ def prune_to_margin(
             progress(sizes.index(n_kept) + 1, len(sizes))
         return pruned.certificate
 
-    tests = certify_sizes(sizes, certify)
+    tests = certify_sizes(sizes, prune_and_certify_size)
     if certified is None:
         quality = tests[0].certificate.quality
         raise NotCertified(

@@ -27,7 +27,7 @@ from headcount.models.ownership import holds
 from headcount.models.state import copy_model
 from headcount.pruning.allocate import plan_within_limit
 from headcount.pruning.base import Choice, PruneContext, Pruner
-from headcount.pruning.kl_to_dense import repair_if_closer
+from headcount.pruning.kl_to_dense import keep_repair_if_closer
 from headcount.pruning.recipe import Length, Recipe
 from headcount.pruning.repair.least_squares import FitResult
 from headcount.pruning.repair.means import fold_means, require_biases
@@ -119,7 +119,7 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         >>> pruned.model.save_pretrained("smaller")
     """
     parsed_margin, pruner = None if margin is None else Margin.parse(margin), Pruner.parse(method)
-    margin_decides = parsed_margin is not None and keep is None and not pruner.sizing_option
+    margin_decides = parsed_margin is not None and keep is None and not pruner.sizing_option_text
     spec = PruneSpec.of(
         pruner,
         1 if margin_decides else keep,
@@ -236,7 +236,7 @@ def _repair_cut_and_recover(context: PruneContext, spec: PruneSpec, choice: Choi
     repair = False if spec.scratch is not None else not (spec.recover or uses_means) if spec.repair is None else spec.repair
     if repair and not is_trained and choice.plan.removed:
         repaired = choice.repaired or refit(context.model, choice.plan, context.data)
-        closer, entry = repair_if_closer(context, choice.plan, source, repaired)
+        closer, entry = keep_repair_if_closer(context, choice.plan, source, repaired)
         source, block_fits = closer.model, closer.blocks
         history.append(entry)
     small = cut(source, choice.plan)

@@ -76,7 +76,7 @@ class PruneSpec:
             raise _ablation_error(self.ablation)
 
     def _check_size(self) -> None:
-        size, option_text = self.limits.size, self.method.sizing_option
+        size, option_text = self.limits.size, self.method.sizing_option_text
         if option_text and size is not None:
             raise PlanError(
                 f"{self.method} with {option_text} decides itself how many heads stay, so that {size[0]}={size[1]} cannot be promised; "
@@ -245,7 +245,7 @@ class PruneSpec:
             PlanError: the number of heads is no number of this model.
         """
         budget = self.limits
-        if self.method.sizing_option:
+        if self.method.sizing_option_text:
             budget = budget.resized(len(heads))
         known = tuple(dict.fromkeys(block.kind for block in heads.blocks))
         for kind in self.kinds:
@@ -256,7 +256,7 @@ class PruneSpec:
         free = [head for block in heads.blocks if block.kind in self.kinds for head in block.heads]
         other_kinds = frozenset(heads).difference(free)
         budget = replace(budget, protected=budget.protected | other_kinds)
-        if budget.limit is not None or self.method.sizing_option:
+        if budget.limit is not None or self.method.sizing_option_text:
             return budget
         return budget.resized(budget.heads(len(free)) + len(other_kinds))
 

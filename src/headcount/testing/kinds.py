@@ -249,7 +249,7 @@ def check_pruner(pruner: str | Configurable) -> None:
     method, checks = _check_declaration(pruner, PRUNERS)
     model = _make_model()
     heads, task = hc.HeadMap.of(model), _make_task(model)
-    size = None if getattr(method, "sizing_option", "") else len(heads) // 2
+    size = None if getattr(method, "sizing_option_text", "") else len(heads) // 2
 
     def prune(*protected: hc.Head) -> Any:
         with (

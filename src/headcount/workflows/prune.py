@@ -384,7 +384,7 @@ def build_grid(
     for pruner in pruners:
         number = (training_seeds or seeds) if pruner.info.trains else seeds if pruner.info.draws else 1
         floor: dict[str, Any] = {"floor": template.limits.floor, "protected": template.limits.protected, "unit": template.limits.unit}
-        budgets = [Budget(**floor)] if pruner.sizing_option else [Budget(keep=keep, **floor) for keep in keeps]
+        budgets = [Budget(**floor)] if pruner.sizing_option_text else [Budget(keep=keep, **floor) for keep in keeps]
         for budget in budgets:
             specs += [replace(template, method=pruner, budget=budget, seed=seed) for seed in range(first_seed, first_seed + number)]
     return specs

@@ -60,9 +60,9 @@ def prune_model(
 ) -> int:
     """Prunes a model in a run folder, and prints the smaller one against the dense one; 1 where no size is certified, else 0."""
     pruner, spec = Pruner.parse(method) if plan is None else PlanPruner(), None
-    margin_decides = margin is not None and plan is None and not size.is_given and not pruner.sizing_option
+    margin_decides = margin is not None and plan is None and not size.is_given and not pruner.sizing_option_text
     if plan is None:
-        spec = options.spec(pruner, size.budget(pruner.sizing_option, has_margin=margin is not None), seed=seed)
+        spec = options.spec(pruner, size.budget(pruner.sizing_option_text, has_margin=margin is not None), seed=seed)
     else:
         Plan.read(plan)
     if new_head:

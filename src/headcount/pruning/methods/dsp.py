@@ -12,6 +12,7 @@ from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.gating import (
     TINY,
+    Units,
     check_starting_importance,
     count_kept_units,
     expand_to_heads,
@@ -26,14 +27,14 @@ from headcount.pruning.gating import (
 from headcount.pruning.training.gates import uniform_noise
 
 
-def sample_relaxed_subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
-    """Returns a relaxed sample of exactly `number` of the entries of w: it sums to `number`, and becomes ones and zeros as τ falls."""
-    if number in (0, len(w)):
-        return torch.full_like(w, float(number > 0)) + 0.0 * w
-    r = w - torch.log(-torch.log(u))
+def sample_relaxed_subset(w: Units, n_chosen: int, tau: float, uniform: Units) -> Units:
+    """Returns a relaxed sample of exactly `n_chosen` of the entries of w: it sums to `n_chosen`, and becomes ones and zeros as τ falls."""
+    if n_chosen in (0, len(w)):
+        return torch.full_like(w, float(n_chosen > 0)) + 0.0 * w
+    r = w - torch.log(-torch.log(uniform))
     total = torch.zeros_like(w)
     p = torch.zeros_like(w)
-    for turn in range(number):
+    for turn in range(n_chosen):
         if turn:
             r = r + torch.log((1 - p).clamp(min=TINY))
         p = torch.softmax(r / tau, dim=0)
@@ -41,11 +42,11 @@ def sample_relaxed_subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tens
     return total
 
 
-def sample_relaxed_subset_by_shift(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
-    """Returns such a sample by one shift of all entries, in a time that does not grow with `number`."""
-    if number in (0, len(w)):
-        return torch.full_like(w, float(number > 0)) + 0.0 * w
-    return torch.sigmoid(logits_with_sigmoid_sum(w - torch.log(-torch.log(u)), number, tau))
+def sample_relaxed_subset_by_shift(w: Units, n_chosen: int, tau: float, uniform: Units) -> Units:
+    """Returns such a sample by one shift of all entries, in a time that does not grow with `n_chosen`."""
+    if n_chosen in (0, len(w)):
+        return torch.full_like(w, float(n_chosen > 0)) + 0.0 * w
+    return torch.sigmoid(logits_with_sigmoid_sum(w - torch.log(-torch.log(uniform)), n_chosen, tau))
 
 
 @dataclass(frozen=True)

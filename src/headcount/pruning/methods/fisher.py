@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from headcount.core.options import option
@@ -49,12 +50,12 @@ class FisherPruner(Pruner):
         return Choice(plan, tuned.model, scores=scores)
 
 
-def gate_gradients_of_examples(context: PruneContext, limit: int) -> Tensor:
+def gate_gradients_of_examples(context: PruneContext, limit: int) -> Float64[Tensor, "examples heads"]:
     """Returns the gradient of every example's loss with respect to every gate [examples, heads], in float64."""
     return context.once(("gate gradients", limit), lambda: _measure_gate_gradients(context, limit))
 
 
-def _measure_gate_gradients(context: PruneContext, limit: int) -> Tensor:
+def _measure_gate_gradients(context: PruneContext, limit: int) -> Float64[Tensor, "examples heads"]:
     model: Any = unwrap(context.model)
     losses = ExampleLosses(model, context.data.loss if isinstance(context.data, Task) else None)
     gradients = []
@@ -68,7 +69,9 @@ def _measure_gate_gradients(context: PruneContext, limit: int) -> Tensor:
     return torch.cat(gradients)
 
 
-def _gate_gradients_of_batch(context: PruneContext, model: Any, batch: Batch, numbers: list[int], losses: ExampleLosses) -> Tensor:
+def _gate_gradients_of_batch(
+    context: PruneContext, model: Any, batch: Batch, numbers: list[int], losses: ExampleLosses
+) -> Float64[Tensor, "batch heads"]:
     check_batch(model, batch, numbers)
     gates = torch.ones(len(numbers), len(context.heads), device=next(model.parameters()).device, requires_grad=True)
     with torch.enable_grad(), HeadGates(model, gates, heads=context.heads):
@@ -83,17 +86,17 @@ def _gate_gradients_of_batch(context: PruneContext, model: Any, batch: Batch, nu
     )
 
 
-def exchange_removed_units(fisher: Tensor, removed: list[int], units: list[int]) -> list[int]:
-    """Returns as many units of one block to remove as `removed` has, exchanged for others of `units` while the quadratic form falls."""
+def exchange_removed_units(fisher: Float[Tensor, "units units"], removed: list[int], removable: list[int]) -> list[int]:
+    """Returns as many units of one block to remove as `removed` has, exchanged for others of `removable` while the quadratic form falls."""
 
-    def quadratic_loss_rise(numbers: list[int]) -> float:
-        return float(fisher[numbers][:, numbers].sum())
+    def quadratic_loss_rise(removed_units: list[int]) -> float:
+        return float(fisher[removed_units][:, removed_units].sum())
 
     current = list(removed)
     while True:
         best, lowest = None, quadratic_loss_rise(current)
         for dropped in current:
-            for added in (unit for unit in units if unit not in current):
+            for added in (unit for unit in removable if unit not in current):
                 candidate = [added if number == dropped else number for number in current]
                 rise = quadratic_loss_rise(candidate)
                 if rise < lowest - 1e-9 * abs(lowest):  # more than rounding
@@ -103,7 +106,9 @@ def exchange_removed_units(fisher: Tensor, removed: list[int], units: list[int])
         current = best
 
 
-def plan_by_fisher_search(context: PruneContext, gradients: Tensor, *, rearrange: bool = True) -> tuple[Plan, Scores]:
+def plan_by_fisher_search(
+    context: PruneContext, gradients: Float64[Tensor, "examples heads"], *, rearrange: bool = True
+) -> tuple[Plan, Scores]:
     """Returns the plan by the Fisher information of the gates, and its diagonal as scores."""
     scores = context.scores((gradients**2).mean(0).tolist(), "fisher mask")
     plan = Plan.keep_top(scores, context.budget)
@@ -112,7 +117,7 @@ def plan_by_fisher_search(context: PruneContext, gradients: Tensor, *, rearrange
     return plan, scores
 
 
-def _exchange_heads_within_blocks(context: PruneContext, plan: Plan, gradients: Tensor) -> Plan:
+def _exchange_heads_within_blocks(context: PruneContext, plan: Plan, gradients: Float64[Tensor, "examples heads"]) -> Plan:
     """Returns the plan with heads exchanged within each block by its full Fisher matrix."""
     first_removed, removed = frozenset(plan.removed), []
     for block in context.heads.blocks:

@@ -9,6 +9,7 @@ from headcount.core.options import option
 from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.gating import (
+    Units,
     check_starting_importance,
     count_kept_units,
     expand_to_heads,
@@ -73,9 +74,9 @@ class ProjectedGates:
         """The trained values of the gates, and the importance they are chosen by."""
         return {"values": self.values, "worth": self.importance}  # the names in checkpoints
 
-    def n_open_units_at_step(self, step: int, steps: int) -> int:
+    def n_open_units_at_step(self, step: int, n_steps: int) -> int:
         """Returns how many units are open at a step."""
-        share = min(1.0, step / max(1.0, self.pruner.cool * steps))
+        share = min(1.0, step / max(1.0, self.pruner.cool * n_steps))
         return round(self.n_kept + (len(self.values) - self.n_kept) * (1 - share) ** 3)
 
     def sample(self, step: int, steps: int) -> Tensor:
@@ -83,7 +84,7 @@ class ProjectedGates:
         self._n_open = self.n_open_units_at_step(step, steps)
         return expand_to_heads(self.values * self._mark_open_units(), self.index)
 
-    def _mark_open_units(self) -> Tensor:
+    def _mark_open_units(self) -> Units:
         """Returns ones for the units that are open: those that the plan would keep now, and the highest others."""
         is_kept = mark_kept_units(self.context, self.importance, self.n_kept) > 0
         ties = unit_tie_ranks(self.context.heads.units(), self.context.seed)

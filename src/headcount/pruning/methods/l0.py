@@ -5,6 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headcount.core.budget import Budget
@@ -14,6 +15,7 @@ from headcount.core.plan import Plan
 from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.gating import (
+    Units,
     check_starting_importance,
     count_kept_units,
     expand_to_heads,
@@ -32,18 +34,18 @@ BETA, LOW, HIGH, EPSILON = 0.33, -0.1, 1.1, 1e-6
 EDGE = BETA * math.log(-LOW / HIGH)
 
 
-def sample_gates(log_a: Tensor, u: Tensor) -> Tensor:
+def sample_gates(log_a: Units, uniform: Units) -> Units:
     """Returns stochastic gates for uniform noise."""
-    s = torch.sigmoid((u.log() - (-u).log1p() + log_a) / BETA)
+    s = torch.sigmoid((uniform.log() - (-uniform).log1p() + log_a) / BETA)
     return (s * (HIGH - LOW) + LOW).clamp(0, 1)
 
 
-def evaluation_gates(log_a: Tensor) -> Tensor:
+def evaluation_gates(log_a: Units) -> Units:
     """Returns the gates of evaluation: exactly 0 from log a ≤ −2.398 on, exactly 1 from 2.398 on."""
     return (torch.sigmoid(log_a) * (HIGH - LOW) + LOW).clamp(0, 1)
 
 
-def open_probability(log_a: Tensor) -> Tensor:
+def open_probability(log_a: Units) -> Units:
     """Returns the probability that a gate is not zero."""
     return torch.sigmoid(log_a - EDGE)
 
@@ -141,15 +143,15 @@ class HardConcrete:
         """The trained parameters by name."""
         return {"log_a": self.log_a, "multiplier": self.multiplier}
 
-    def target_n_open_units(self, step: int, steps: int) -> float:
+    def target_n_open_units(self, step: int, n_steps: int) -> float:
         """Returns how many removable units should be open: those of the start during the warm-up, K from `reach` on."""
-        n_unsettled = (1 - self.pruner.settle) * steps
+        n_unsettled = (1 - self.pruner.settle) * n_steps
         begin, end = self.pruner.warmup * n_unsettled, self.pruner.reach * n_unsettled
         share = min(1.0, max(0.0, (step - begin) / max(1.0, end - begin)))
         full = int(self.removable.sum()) * float(open_probability(torch.tensor(self.pruner.start)))
         return full + (min(full, max(self.n_removable_kept, 0.05)) - full) * share
 
-    def _log_a_at_present_step(self) -> Tensor:
+    def _log_a_at_present_step(self) -> Units:
         """Returns log a as it acts at the present step."""
         if self.pruner.variant == "lagrange" or self.pruner.penalty:
             return self.log_a
@@ -172,23 +174,23 @@ class HardConcrete:
             return expand_to_heads(self.mark_kept_units(), self.index)
         return expand_to_heads(torch.where(self.removable, evaluation_gates(self._log_a_at_present_step().detach()), 1.0), self.index)
 
-    def log_a_with_fixed_units_first(self) -> Tensor:
+    def log_a_with_fixed_units_first(self) -> Units:
         """Returns the values that units are chosen by: log a; units that cannot go come first."""
         values = self.log_a.detach()
         return torch.where(self.removable, values, values.max() + 1)
 
-    def mark_kept_units(self) -> Tensor:
+    def mark_kept_units(self) -> Units:
         """Returns ones for the units that stay: the surest K, or with λ those whose gate is open in evaluation."""
         if self.pruner.penalty:
             return torch.where(self.removable, (evaluation_gates(self.log_a.detach()) > 0).double(), 1.0)
         return mark_kept_units(self.context, self.log_a_with_fixed_units_first(), self.n_kept)
 
-    def _expected_n_open_units(self) -> Tensor:
+    def _expected_n_open_units(self) -> Float[Tensor, ""]:
         return open_probability(self._log_a_at_present_step()[self.removable]).sum()
 
-    def penalty_weight(self, step: int, steps: int) -> float:
+    def penalty_weight(self, step: int, n_steps: int) -> float:
         """Returns λ at a step: it rises to `penalty` during the warm-up."""
-        return self.pruner.penalty * min(1.0, step / max(1.0, self.pruner.warmup * (1 - self.pruner.settle) * steps))
+        return self.pruner.penalty * min(1.0, step / max(1.0, self.pruner.warmup * (1 - self.pruner.settle) * n_steps))
 
     def penalty(self, step: int, steps: int) -> Tensor | None:
         """Returns λ times the expected number of open heads, or the Lagrangian of its distance from the target.
@@ -225,7 +227,7 @@ class HardConcrete:
             }
 
 
-def _freeze_weights(model: Any, frozen: str) -> None:
+def _freeze_weights(model: Any, frozen: Literal["none", "decoder", "all"]) -> None:
     """Freezes the weights of the decoder with its output layer, or all of them."""
     if frozen == "none":
         return

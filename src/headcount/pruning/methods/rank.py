@@ -61,12 +61,12 @@ class Rank(Pruner):
         """Returns the plan, and the metric after each step where there are steps."""
         stop = _StopRule.of(context, self.stop) if self.stop else None
         key = ("scores", self.by, self.normalise, self.limit, context.seed)
-        scores = context.once(key, lambda: self.measure(context, self.normalise))
+        scores = context.once(key, lambda: self.measure_scores(context, self.normalise))
         if not self.again and stop is None:
             return Choice(keep_top_by_scope(context, scores, context.keep, self.scope), scores=scores)
         return self._choose_in_steps(context, scores, stop)
 
-    def measure(self, context: PruneContext, normalise: Normalise) -> Scores:
+    def measure_scores(self, context: PruneContext, normalise: Normalise) -> Scores:
         """Returns the scores of all heads of the model."""
         return score(context.model, context.data, self.by, normalise=normalise, limit=self.limit, seed=context.seed)
 
@@ -91,7 +91,7 @@ class Rank(Pruner):
 
         Removed heads get a score below all others.
         """
-        raw, removed = self.measure(context, "none"), frozenset(plan.removed)
+        raw, removed = self.measure_scores(context, "none"), frozenset(plan.removed)
         kept_heads = tuple(head for head in context.heads if head not in removed)
         kept_scores = Scores(kept_heads, tuple(raw[head] for head in kept_heads), raw.method, raw.higher_is_keep)
         values = kept_scores.normalise_by(Importance.parse(self.by).scaling(self.normalise)).keep_values()

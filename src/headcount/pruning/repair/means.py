@@ -22,7 +22,14 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import pad_id, unwrap
 from headcount.models.observe import mean_outputs
 from headcount.models.state import copy_model
-from headcount.pruning.repair.projection import has_bias, output_projection, read_weight_and_bias, rows_of_heads, write_weight_and_bias
+from headcount.pruning.repair.projection import (
+    LinearProjection,
+    has_bias,
+    output_projection,
+    read_weight_and_bias,
+    rows_of_heads,
+    write_weight_and_bias,
+)
 from headcount.pruning.repair.repair import FIT_EXAMPLES
 
 
@@ -33,7 +40,7 @@ def require_biases(model: nn.Module, heads: HeadMap, attention_kinds: Sequence[s
             _output_projection_with_bias(model, block)
 
 
-def _output_projection_with_bias(model: nn.Module, block: AttentionBlock) -> nn.Module:
+def _output_projection_with_bias(model: nn.Module, block: AttentionBlock) -> LinearProjection:
     """Returns the output projection of a block; raises UnsupportedModel if it has no bias."""
     module = output_projection(model, block)
     if not has_bias(module):

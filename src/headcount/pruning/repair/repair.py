@@ -29,9 +29,10 @@ from headcount.models.observe import evaluating, model_inputs
 from headcount.models.ownership import holds, restrict_to_owner
 from headcount.models.randomness import fork_rng
 from headcount.models.state import copy_model
-from headcount.pruning.repair.least_squares import FitResult, Products, append_ones, fit
+from headcount.pruning.repair.least_squares import FitResult, Products, append_ones, fit_best_ridge
 from headcount.pruning.repair.lockstep import Lockstep
 from headcount.pruning.repair.projection import (
+    LinearProjection,
     has_bias,
     output_projection,
     read_weight_and_bias,
@@ -184,7 +185,7 @@ class _Refit:
             matrix[sorted(set(range(block.n_heads * block.value_dim)) - set(self.kept_rows[path]))] = 0
             write_weight_and_bias(module, matrix)
 
-    def _fitted_rows(self, path: str, module: Any) -> list[int]:
+    def _fitted_rows(self, path: str, module: LinearProjection) -> list[int]:
         """Returns the rows of the matrix that are fitted: those of the heads that stay, and the bias."""
         return [*self.kept_rows[path], len(read_weight_and_bias(module)) - 1] if has_bias(module) else self.kept_rows[path]
 
@@ -208,12 +209,12 @@ class _Refit:
         """Returns how often each block runs in one pass, in the order in which they run first."""
         counts: Counter[str] = Counter()
 
-        def count(path: str, *_: Any) -> None:
+        def count_call(path: str, *_: Any) -> None:
             counts[path] += 1
 
         with ExitStack() as stack:
             for path, block in self.blocks.items():
-                hook = restrict_to_owner(self.dense, partial(count, path))
+                hook = restrict_to_owner(self.dense, partial(count_call, path))
                 stack.callback(self.dense.get_submodule(block.o.path).register_forward_hook(hook).remove)
             self.dense(**batch)
         silent = next((block.name for path, block in self.blocks.items() if path not in counts), None)
@@ -230,10 +231,10 @@ class _Refit:
             self._refit_block(path, products)
 
     def _run_in_lockstep(
-        self, batches: list[SplitBatch], paths: Sequence[str], products: ProductsByBlock, between: Callable[[Any], None]
+        self, batches: list[SplitBatch], paths: Sequence[str], products: ProductsByBlock, call_at_pause: Callable[[Any], None]
     ) -> None:
-        """Runs batches in step, adding up the products of some blocks; `between` is called when all have paused at one of these."""
-        lockstep = Lockstep(between)
+        """Runs batches in step, adding up the products of some blocks; `call_at_pause` is called when all have paused at one of these."""
+        lockstep = Lockstep(call_at_pause)
         with _Hooks(self, lockstep, paths, products) as hooks:
             lockstep.run([job for batch, is_check in batches for job in hooks.forward_pass_jobs(batch, is_check)])
 
@@ -248,7 +249,7 @@ class _Refit:
             )
         if not rows:
             return
-        result = fit(
+        result = fit_best_ridge(
             fitting,
             products.get((path, True)),
             self.old_weights[path],
@@ -312,23 +313,23 @@ class _Hooks:
         """Returns the two passes of a batch: the dense model's, then the pruned one's."""
         state = _BatchState(batch, is_check)
 
-        def run(model: nn.Module) -> None:
+        def run_forward(model: nn.Module) -> None:
             self._current = state
             with torch.no_grad():
                 model(**batch)
 
-        return [partial(run, self.work.dense), partial(run, self.work.pruned)]
+        return [partial(run_forward, self.work.dense), partial(run_forward, self.work.pruned)]
 
     def _hook_collecting_dense_outputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: Any, output: Tensor) -> None:
+        def collect_outputs(_module: nn.Module, _args: Any, output: Tensor) -> None:
             state = self._current_state()
             state.outputs[path].append(rows_of_real_tokens(self.work.dense, block, state.batch, output))
             self._pause(state, path, "dense")
 
-        return hook
+        return collect_outputs
 
     def _hook_adding_pruned_inputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+        def add_inputs(module: LinearProjection, args: tuple[Any, ...]) -> None:
             state = self._current_state()
             inputs = rows_of_real_tokens(self.work.pruned, block, state.batch, args[0])[:, self.work.kept_rows[path]]
             inputs = append_ones(inputs) if has_bias(module) else inputs
@@ -338,7 +339,7 @@ class _Hooks:
             self.products[key].add(inputs, outputs)
             self._pause(state, path, "pruned")
 
-        return hook
+        return add_inputs
 
     def _current_state(self) -> _BatchState:
         assert self._current is not None

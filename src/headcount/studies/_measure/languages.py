@@ -256,7 +256,7 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
     """
     heads, n_report = context.loaded.heads, len(context.task.report)
     template = make_template(study, context.seed)
-    sizes = [None] if template.method.sizing_option and not study.keep else count_levels(study.keep, heads, SHARES)
+    sizes = [None] if template.method.sizing_option_text and not study.keep else count_levels(study.keep, heads, SHARES)
     requests = [template if size is None else template.resized(size) for size in sizes]
     by_seed = [replace(request, seed=request.seed + number) for request in requests for number in range(_count_seeds(request, study.seeds))]
     if study.recover is not None:
@@ -290,7 +290,7 @@ def _count_rows(study: Languages, language: str) -> int:
 def make_template(study: Languages, seed: int) -> PruneSpec:
     """Returns the request that those of all sizes and seeds differ from."""
     pruner, recipe = Pruner.parse(study.method), Recipe(rate=study.rate, train_batch=study.train_batch)
-    size = None if pruner.sizing_option else 1
+    size = None if pruner.sizing_option_text else 1
     return PruneSpec.of(pruner, size, repair=study.repair, recover=study.recover, recipe=recipe, seed=seed)
 
 
@@ -346,7 +346,7 @@ def _open_subject(
         options = parse_name_value_pairs(study.tune_option, "tune_option")
         loaded = train_model(context, loaded, open_language(study, context, loaded, study.names[0], options), tuning)
     requests = [template]
-    if study.keep or not template.method.sizing_option:
+    if study.keep or not template.method.sizing_option_text:
         requests = [template.resized(keep) for keep in count_levels(study.keep, loaded.heads, SHARES)]
     for request in requests:
         check_request(request, loaded.model, loaded.heads)
