@@ -125,11 +125,11 @@ class Accumulator(Protocol):
         """Adds examples, in order."""
         ...
 
-    def mean(self) -> np.ndarray:
+    def mean(self) -> Float[np.ndarray, heads * features]:
         """The mean per head."""
         ...
 
-    def stderr(self) -> np.ndarray:
+    def stderr(self) -> Float[np.ndarray, heads * features]:
         """The standard error of the mean; empty where there is none."""
         ...
 

@@ -50,7 +50,7 @@ class Race:
     def _head_positions_of_units(self, is_chosen_unit: Bool[np.ndarray, " units"]) -> list[int]:
         return [position for unit, is_chosen in zip(self.units, is_chosen_unit, strict=True) if is_chosen for position in unit]
 
-    def decide(self, samples: Samples) -> None:
+    def decide_from_loss_rises(self, samples: Samples) -> None:
         """Decides what can be decided from the rises of the loss so far."""
         self.looks += 1
         mean, half_width = self._means_and_half_widths(samples)

@@ -309,7 +309,7 @@ class _ScoringPass:
         (totals,) = self.totals.values()
         samples = totals.samples()
         assert samples is not None
-        race.decide(samples)
+        race.decide_from_loss_rises(samples)
 
     def _measure_batch(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
         """Returns the numbers of one batch as the arrays that are stored for a chunk."""

@@ -18,7 +18,7 @@ from headcount.pruning.base import PruneContext
 from headcount.pruning.training.fine_tune import TrainingSummary, fine_tune
 from headcount.pruning.training.gates import GateCallback, Gating
 
-Units = Float[Tensor, " units"]
+UnitValues = Float[Tensor, " units"]
 TINY = torch.finfo(torch.float64).tiny
 
 
@@ -67,7 +67,7 @@ def mark_removable_units(context: PruneContext) -> Bool[Tensor, " units"]:
     return torch.tensor([context.budget.protected.isdisjoint(unit) for unit in context.heads.units()])
 
 
-def starting_values_of_units(context: PruneContext, importance: str, limit: int, spread: float) -> Units:
+def starting_values_of_units(context: PruneContext, importance: str, limit: int, spread: float) -> UnitValues:
     """Returns the ranks of units by an importance, centred, with standard deviation `spread`; zeros for "none"."""
     units = context.heads.units()
     if importance == "none":
@@ -87,7 +87,7 @@ def unit_tie_ranks(units: tuple[tuple[Head, ...], ...], seed: int) -> tuple[int,
     return tuple(min(position[head] for head in unit) for unit in units)
 
 
-def mark_highest(values: Units, n_highest: int, tie_ranks: Sequence[int]) -> Units:
+def mark_highest(values: UnitValues, n_highest: int, tie_ranks: Sequence[int]) -> UnitValues:
     """Returns ones for the `n_highest` highest values, zeros for the others; of equal values those of the lowest tie ranks are taken."""
     order = sorted(range(len(values)), key=lambda unit: (-float(values[unit]), tie_ranks[unit]))
     marks = torch.zeros_like(values)
@@ -95,7 +95,7 @@ def mark_highest(values: Units, n_highest: int, tie_ranks: Sequence[int]) -> Uni
     return marks
 
 
-def mark_kept_units(context: PruneContext, values: Units, n_kept: int) -> Units:
+def mark_kept_units(context: PruneContext, values: UnitValues, n_kept: int) -> UnitValues:
     """Returns ones for the units that the plan of these values keeps: the highest, within the floor and the protected heads of the budget."""
     if not context.budget.floor and not context.budget.protected:
         return mark_highest(values, n_kept, unit_tie_ranks(context.heads.units(), context.seed))
@@ -103,7 +103,7 @@ def mark_kept_units(context: PruneContext, values: Units, n_kept: int) -> Units:
     return torch.tensor([float(unit[0] not in removed) for unit in context.heads.units()], dtype=values.dtype)
 
 
-def logits_with_sigmoid_sum(values: Units, sigmoid_sum: float, tau: float = 1.0) -> Units:
+def logits_with_sigmoid_sum(values: UnitValues, sigmoid_sum: float, tau: float = 1.0) -> UnitValues:
     """Returns z = (values − θ) / τ with θ such that Σ σ(z) = `sigmoid_sum`, by bisection; its gradient is that of the implicit function theorem."""
     n_values = len(values)
     with torch.no_grad():

@@ -93,11 +93,11 @@ class AbsoluteBatchMeans:
             self._pending = self._pending[:0]
         return self._totals
 
-    def mean(self) -> np.ndarray:
+    def mean(self) -> Float[np.ndarray, " heads"]:
         """Returns the mean over batches."""
         return self.totals_with_last_batch().mean()
 
-    def stderr(self) -> np.ndarray:
+    def stderr(self) -> Float[np.ndarray, " heads"]:
         """Returns the standard error over batches; empty for a single one."""
         return self.totals_with_last_batch().stderr() if self.totals_with_last_batch().n > 1 else np.array([])
 
@@ -125,12 +125,12 @@ class RunningGradient(AbsoluteBatchMeans):
             self._counts[stream, 1] += self._counts[stream, 0]
         self._batches += 1
 
-    def mean(self) -> np.ndarray:
+    def mean(self) -> Float[np.ndarray, " heads"]:
         """Returns Σ |gradient so far| / Σ examples so far."""
         self.totals_with_last_batch()
         return self._streams[0, 1] / self._counts[0, 1]
 
-    def stderr(self) -> np.ndarray:
+    def stderr(self) -> Float[np.ndarray, " heads"]:
         """Returns the standard error over the interleaved parts; empty for a single batch."""
         self.totals_with_last_batch()
         used = self._counts[1:, 1] > 0

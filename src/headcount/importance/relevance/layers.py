@@ -44,21 +44,21 @@ def pass_matrix_product(walk: Walk, node: TapeNode, result_relevances: ResultRel
     if "add" in node.name:
         if is_slot(node.arguments["self"]):
             raise node.error("adds an activation to a matrix product in one operation")
-        constant = clamp_finite(walk.value(node.arguments["self"])) * node.arguments.get("beta", 1)
+        constant = clamp_finite(walk.value_of(node.arguments["self"])) * node.arguments.get("beta", 1)
     constant = constant.expand(relevance.shape)
-    a, b, scale = walk.value(lhs), walk.value(rhs), node.arguments.get("alpha", 1)
+    a, b, scale = walk.value_of(lhs), walk.value_of(rhs), node.arguments.get("alpha", 1)
     if scale <= 0:
         raise node.error(f"scales a product by {scale}, which is not positive")
     if is_slot(lhs) and is_slot(rhs):
         batched = (t if t.ndim == 3 else t.unsqueeze(0) for t in (a, b, constant, relevance))
         shares = share_matrix_product(walk.rule, *batched, scale=scale)
-        walk.leak(node, shares.leaked.view(relevance.shape))
+        walk.book_leakage(node, shares.leaked.view(relevance.shape))
         return [(lhs.index, shares.lhs.view(a.shape)), (rhs.index, shares.rhs.view(b.shape))]
     if is_slot(lhs):
         shares = share_linear(walk.rule, torch.matmul, a, b * scale, constant, relevance)
     else:
         shares = share_linear(walk.rule, lambda x, weight: weight @ x, b, a * scale, constant, relevance)
-    walk.leak(node, shares.leaked)
+    walk.book_leakage(node, shares.leaked)
     return [((lhs if is_slot(lhs) else rhs).index, shares.x)]
 
 
@@ -66,11 +66,11 @@ def pass_linear(walk: Walk, node: TapeNode, result_relevances: ResultRelevances)
     """A linear layer: the bias is a term of the same sum."""
     _check_constant_weights(node)
     source, relevance = node.arguments["input"], relevance_of_first_result(result_relevances)
-    bias = walk.value(node.arguments["bias"])
+    bias = walk.value_of(node.arguments["bias"])
     constant = relevance.new_zeros(()) if bias is None else bias
-    weight = walk.value(node.arguments["weight"])
-    shares = share_linear(walk.rule, F.linear, walk.value(source), weight, constant.expand(relevance.shape), relevance)
-    walk.leak(node, shares.leaked)
+    weight = walk.value_of(node.arguments["weight"])
+    shares = share_linear(walk.rule, F.linear, walk.value_of(source), weight, constant.expand(relevance.shape), relevance)
+    walk.book_leakage(node, shares.leaked)
     return [(source.index, shares.x)]
 
 
@@ -86,21 +86,21 @@ def pass_convolution(walk: Walk, node: TapeNode, result_relevances: ResultReleva
     source, relevance, function = node.arguments["input"], relevance_of_first_result(result_relevances), node.function
     assert function is not None
     options = {name: value for name, value in node.arguments.items() if name not in ("input", "weight", "bias")}
-    bias = walk.value(node.arguments["bias"])
+    bias = walk.value_of(node.arguments["bias"])
     constant = relevance.new_zeros(relevance.shape[1]) if bias is None else bias
     constant = constant.view(-1, *(1,) * (relevance.ndim - 2)).expand(relevance.shape)
     apply = lambda x, weight: function(input=x, weight=weight, bias=None, **options)  # noqa: E731
-    shares = share_linear(walk.rule, apply, walk.value(source), walk.value(node.arguments["weight"]), constant, relevance)
-    walk.leak(node, shares.leaked)
+    shares = share_linear(walk.rule, apply, walk.value_of(source), walk.value_of(node.arguments["weight"]), constant, relevance)
+    walk.book_leakage(node, shares.leaked)
     return [(source.index, shares.x)]
 
 
 def pass_normalisation(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) -> SlotRelevances:
     """A normalisation v = k x + c: its statistics, hence k and c, are constants; c takes its share as leakage."""
     source = node.arguments["input"]
-    x = walk.value(source)
+    x = walk.value_of(source)
     assert node.function is not None
-    arguments = tree_map(walk.value, node.arguments)
+    arguments = tree_map(walk.value_of, node.arguments)
     result = node.function(**arguments)[0]
     linear_part = x * _normalisation_slope(node, x, arguments)
     return share_among_terms(walk, node, relevance_of_first_result(result_relevances), [source, None], [linear_part, result - linear_part])

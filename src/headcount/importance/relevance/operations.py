@@ -1,7 +1,8 @@
 """Relevance rules of operations without weights: activations, sums, products, and operations that only move entries.
 
-A rule of an operation takes the walk, the node and `result_relevances`, the relevance of the node's results (None for a result that no relevance
-reached). It returns the relevance of each slot that the node read, and books what constants and ε take with `walk.leak`, shaped like the result.
+A rule of an operation takes the walk, the node and `result_relevances`, the relevance of the node's results (None for a result that no
+relevance reached). It returns the relevance of each slot that the node read, and books what constants and ε take with `walk.book_leakage`, shaped
+like the result.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ class Walk(Protocol):
 
     rule: Rule
 
-    def value(self, argument: Any) -> Any:
+    def value_of(self, argument: Any) -> Any:
         """Returns the tensor of an argument, in the precision of the walk; other arguments as they are."""
         ...
 
-    def leak(self, node: TapeNode, amount: Tensor) -> None:
+    def book_leakage(self, node: TapeNode, relevance: Tensor) -> None:
         """Books relevance, shaped like the node's result, as taken by constants or ε."""
         ...
 
@@ -102,8 +103,8 @@ def share_among_terms(walk: Walk, node: TapeNode, relevance: Tensor, arguments: 
             fractions[1 - position] = torch.where(absent, 1.0, fractions[1 - position])
             lost = torch.where(absent, 0.0, lost)
     amounts = [(argument, relevance * fraction) for argument, fraction in zip(arguments, fractions, strict=True)]
-    walk.leak(node, sum_tensors([relevance * lost, *(amount for argument, amount in amounts if not is_slot(argument))]))
-    return [(argument.index, undo_broadcast(amount, walk.value(argument))) for argument, amount in amounts if is_slot(argument)]
+    walk.book_leakage(node, sum_tensors([relevance * lost, *(amount for argument, amount in amounts if not is_slot(argument))]))
+    return [(argument.index, undo_broadcast(amount, walk.value_of(argument))) for argument, amount in amounts if is_slot(argument)]
 
 
 def pass_to_input(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) -> SlotRelevances:
@@ -112,7 +113,7 @@ def pass_to_input(walk: Walk, node: TapeNode, result_relevances: ResultRelevance
     if len(slots) != 1 or slots[0][0] not in ("self", "input"):
         raise node.error("reads several activations where one was expected")
     slot = slots[0][1]
-    return [(slot.index, undo_broadcast(relevance_of_first_result(result_relevances), walk.value(slot)))]
+    return [(slot.index, undo_broadcast(relevance_of_first_result(result_relevances), walk.value_of(slot)))]
 
 
 def pass_addition(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) -> SlotRelevances:
@@ -120,7 +121,7 @@ def pass_addition(walk: Walk, node: TapeNode, result_relevances: ResultRelevance
     relevance, sign = relevance_of_first_result(result_relevances), {"add": 1, "sub": -1, "rsub": 1}[node.name]
     operands = [node.arguments["self"], node.arguments["other"]]
     scale = node.arguments.get("alpha", 1)
-    values = [walk.value(operand) for operand in operands]
+    values = [walk.value_of(operand) for operand in operands]
     lhs, rhs = (
         clamp_finite(value if isinstance(value, Tensor) else torch.tensor(value, dtype=relevance.dtype, device=relevance.device))
         for value in values
@@ -132,17 +133,17 @@ def pass_product(walk: Walk, node: TapeNode, result_relevances: ResultRelevances
     """A product: all relevance goes to the factor that is no constant; if none is, it is shared among the two."""
     relevance, factors = relevance_of_first_result(result_relevances), [node.arguments["self"], node.arguments["other"]]
     if all(map(is_slot, factors)):
-        return share_among_terms(walk, node, relevance, factors, [clamp_finite(walk.value(factor)) for factor in factors])
+        return share_among_terms(walk, node, relevance, factors, [clamp_finite(walk.value_of(factor)) for factor in factors])
     factor = factors[0] if is_slot(factors[0]) else factors[1]
-    return [(factor.index, undo_broadcast(relevance, walk.value(factor)))]
+    return [(factor.index, undo_broadcast(relevance, walk.value_of(factor)))]
 
 
 def pass_quotient(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) -> SlotRelevances:
     """A quotient by a constant, or by a sum over an axis that makes its parts add up to 1: all relevance goes to the numerator."""
     source, divisor = node.arguments["self"], node.arguments["other"]
     if is_slot(divisor):
-        value = walk.value(source)
-        if not is_slot(source) or walk.value(divisor).numel() >= value.numel():
+        value = walk.value_of(source)
+        if not is_slot(source) or walk.value_of(divisor).numel() >= value.numel():
             raise node.error("divides by an activation that is no statistic of a normalisation")
         return [(source.index, relevance_of_first_result(result_relevances))]
     return pass_product(walk, node, result_relevances)
@@ -151,9 +152,9 @@ def pass_quotient(walk: Walk, node: TapeNode, result_relevances: ResultRelevance
 def pass_glu(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) -> SlotRelevances:
     """A gated linear unit u σ(w), u and w being halves of one input: shared among the two factors."""
     source, axis, relevance = node.arguments["self"], node.arguments.get("dim", -1), relevance_of_first_result(result_relevances)
-    signal, gate = walk.value(source).chunk(2, axis)
+    signal, gate = walk.value_of(source).chunk(2, axis)
     (signal_share, gate_share), lost = share_sum(walk.rule, [signal, gate.sigmoid()])
-    walk.leak(node, relevance * lost)
+    walk.book_leakage(node, relevance * lost)
     return [(source.index, torch.cat([relevance * signal_share, relevance * gate_share], axis))]
 
 
@@ -169,7 +170,7 @@ def pass_sum_or_pooling(walk: Walk, node: TapeNode, result_relevances: ResultRel
         _apply_with_transpose(node, [part if slot is None else torch.zeros_like(part) for part, slot in zip(parts, slots, strict=True)])[0]
         for parts in (ups, downs)
     )
-    walk.leak(node, relevance * factors.lost + constant_up * high + constant_down * low)
+    walk.book_leakage(node, relevance * factors.lost + constant_up * high + constant_down * low)
     terms = zip(slots, ups, transpose_up(high), downs, transpose_down(low), strict=True)
     return [(slot, up * of_up + down * of_down) for slot, up, of_up, down, of_down in terms if slot is not None]
 
@@ -184,7 +185,7 @@ def pass_indexed_addition(walk: Walk, node: TapeNode, result_relevances: ResultR
     shares = pass_sum_or_pooling(walk, node, [relevance - untouched])
     if is_slot(target):
         return [*shares, (target.index, untouched)]
-    walk.leak(node, untouched)
+    walk.book_leakage(node, untouched)
     return shares
 
 
@@ -214,27 +215,27 @@ def _leak_filled_entries(walk: Walk, node: TapeNode, floats: _FloatArguments, re
     arguments = _replace_floats(node, marks)
     if node.name in FILLS and not isinstance(arguments.get("value"), Tensor):
         arguments["value"] = 1.0
-    walk.leak(node, relevance_of_first_result(result_relevances) * node.function(**arguments))
+    walk.book_leakage(node, relevance_of_first_result(result_relevances) * node.function(**arguments))
 
 
 def pass_copy_into_tensor(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) -> SlotRelevances:
     """A tensor filled with the entries of another."""
     source = node.arguments["src"]
     if is_slot(source):
-        return [(source.index, undo_broadcast(relevance_of_first_result(result_relevances), walk.value(source)))]
-    walk.leak(node, relevance_of_first_result(result_relevances))
+        return [(source.index, undo_broadcast(relevance_of_first_result(result_relevances), walk.value_of(source)))]
+    walk.book_leakage(node, relevance_of_first_result(result_relevances))
     return []
 
 
 def pass_view(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) -> SlotRelevances:
     """A view of the same entries in the same order."""
     slot = node.arguments["self"]
-    return [(slot.index, relevance_of_first_result(result_relevances).reshape(walk.value(slot).shape))]
+    return [(slot.index, relevance_of_first_result(result_relevances).reshape(walk.value_of(slot).shape))]
 
 
 def pass_as_strided(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) -> SlotRelevances:
     """A tensor with another memory layout and the same entries."""
-    value = walk.value(node.arguments["self"])
+    value = walk.value_of(node.arguments["self"])
     steps = zip(value.shape, value.stride(), node.arguments["stride"], strict=False)
     if list(value.shape) != list(node.arguments["size"]) or any(n > 1 and old != new for n, old, new in steps):
         raise node.error("reads memory in an order of its own")
@@ -251,7 +252,7 @@ class _FloatArguments(NamedTuple):
 def _float_arguments(walk: Walk, node: TapeNode) -> _FloatArguments:
     """Returns the floating-point arguments of an operation, as the walk sees them."""
     leaves = [leaf for leaf in tree_flatten(node.arguments)[0] if _is_float_or_slot(leaf)]
-    return _FloatArguments([walk.value(leaf) for leaf in leaves], [leaf.index if isinstance(leaf, Slot) else None for leaf in leaves])
+    return _FloatArguments([walk.value_of(leaf) for leaf in leaves], [leaf.index if isinstance(leaf, Slot) else None for leaf in leaves])
 
 
 def _is_float_or_slot(leaf: Any) -> bool:

@@ -98,16 +98,16 @@ class BackwardWalk:
         self.leaked = torch.zeros(owners.n_examples, dtype=torch.float64)
         self._relevance: dict[int, Tensor] = {}  # by slot; complete once all nodes that read the slot are done
 
-    def value(self, argument: Any) -> Any:
+    def value_of(self, argument: Any) -> Any:
         """Returns the tensor of an argument, floats in the precision of the walk; other arguments as they are."""
         value = self.tape.values[argument.index] if isinstance(argument, Slot) else argument
         return value.to(self.dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
-    def leak(self, node: TapeNode, amount: Tensor) -> None:
+    def book_leakage(self, node: TapeNode, relevance: Tensor) -> None:
         """Books relevance, shaped like the node's first result, as taken by constants or ε."""
         slot = node.outputs[0]
         assert slot is not None
-        self.leaked += self.owners.sum_by_example(amount, slot).to(self.leaked)
+        self.leaked += self.owners.sum_by_example(relevance, slot).to(self.leaked)
 
     def run(self, output_slot: int, output_relevance: Tensor, watched_slots: frozenset[int]) -> WalkResult:
         """Walks all the way down from `output_relevance` at the slot `output_slot`, and returns the relevance that reached `watched_slots` too."""

@@ -70,18 +70,18 @@ class ModelPass:
 
     def forward(self, copies: int = 1) -> Any:
         """Returns the model's output for stacked copies of the batch. Models that draw random numbers draw the same ones in every pass."""
-        return self._forward(self._stack(copies))
+        return self._run_model(self._stacked_batch(copies))
 
     def run_and_read(self, copies: int = 1) -> Any:
         """Returns what `read` gives for stacked copies of the batch: tensors [copies, rows, …]."""
-        stacked = self._stack(copies)
-        rows = self.read(self._forward(stacked), stacked)
+        stacked = self._stacked_batch(copies)
+        rows = self.read(self._run_model(stacked), stacked)
         return tree_map(lambda tensor: tensor.unflatten(0, (copies, self.rows)), rows)
 
-    def _stack(self, copies: int) -> Batch:
+    def _stacked_batch(self, copies: int) -> Batch:
         return self.batch if copies == 1 else stack_batch(self.batch, self.rows, copies)
 
-    def _forward(self, batch: Batch) -> Any:
+    def _run_model(self, batch: Batch) -> Any:
         device = device_of(self.model)
         inputs = {name: value for name, value in batch.items() if name not in self.withhold}
         with pass_rng(self.model, seed=0, devices=[device] if device.type == "cuda" else ()):
@@ -192,16 +192,16 @@ class _UniformRecording(Recording):
         super().__init__()
         self.layouts, self.axes = layouts, axes
 
-    def record_output(self, path: str, output: Any) -> None:
-        super().record_output(path, output)
+    def receive_output(self, path: str, output: Any) -> None:
+        super().receive_output(path, output)
         if path in self.outputs:
             self.outputs[path] = self.layouts[path].first_half_of_rows(self.outputs[path])
 
-    def record_context(self, block: AttentionBlock, context: Tensor) -> ReplacementContext:
+    def receive_context(self, block: AttentionBlock, context: Tensor) -> ReplacementContext:
         axis = self.axes[block.path]
         own, uniform = context.chunk(2, dim=axis)
         self.uniform[block.path] = uniform.clone()
-        super().record_context(block, own)
+        super().receive_context(block, own)
         return torch.cat([own, own], dim=axis)
 
 

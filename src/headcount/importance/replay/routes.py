@@ -203,11 +203,11 @@ ReplacementContext = Tensor | None
 class PassRecorder(Protocol):
     """What `record_pass` hands the outputs of modules and the contexts of blocks to."""
 
-    def record_output(self, path: str, output: Any) -> None:
+    def receive_output(self, path: str, output: Any) -> None:
         """Notes the output of a module."""
         ...
 
-    def record_context(self, block: AttentionBlock, context: Tensor) -> ReplacementContext:
+    def receive_context(self, block: AttentionBlock, context: Tensor) -> ReplacementContext:
         """Notes the input of a block's output projection, and may replace it."""
         ...
 
@@ -216,12 +216,12 @@ def record_pass(model: nn.Module, blocks: Sequence[AttentionBlock], modules: Seq
     """Returns a context in which the outputs of modules and the contexts of blocks go to a recorder."""
 
     def record_and_replace(block: AttentionBlock, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        replacement = recorder.record_context(block, args[0])
+        replacement = recorder.receive_context(block, args[0])
         return None if replacement is None else (replacement, *args[1:])
 
     with ExitStack() as stack:
         for path in modules:
-            record = restrict_to_owner(model, lambda _m, _a, output, path=path: recorder.record_output(path, output))
+            record = restrict_to_owner(model, lambda _m, _a, output, path=path: recorder.receive_output(path, output))
             stack.callback(model.get_submodule(path).register_forward_hook(record).remove)
         for block in blocks:
             layer = model.get_submodule(block.o.path)
@@ -247,7 +247,7 @@ class Recording:
     uniform: dict[str, Tensor] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
 
-    def record_output(self, path: str, output: Any) -> None:
+    def receive_output(self, path: str, output: Any) -> None:
         """Notes a copy of a module's output, which the model may change in place later."""
         try:
             leaves, self.specs[path] = flatten_output(output)
@@ -256,7 +256,7 @@ class Recording:
         self.outputs[path] = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.order.append(path)
 
-    def record_context(self, block: AttentionBlock, context: Tensor) -> ReplacementContext:
+    def receive_context(self, block: AttentionBlock, context: Tensor) -> ReplacementContext:
         """Notes a copy of the input of a block's output projection."""
         self.contexts[block.path] = context.clone()
         self.order.append(block.o.path)
@@ -274,14 +274,14 @@ class _SingleOutputs:
         self.outputs: dict[str, Any] = {}
         self.contexts: dict[str, Tensor] = {}
 
-    def record_output(self, path: str, output: Any) -> None:
+    def receive_output(self, path: str, output: Any) -> None:
         try:
             leaves, spec = flatten_output(output)
         except ValueError:  # an opaque output, which has no layout
             return
         self.outputs[path] = spec.unflatten([leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves])
 
-    def record_context(self, block: AttentionBlock, context: Tensor) -> None:
+    def receive_context(self, block: AttentionBlock, context: Tensor) -> None:
         self.contexts[block.path] = context.clone()
 
 
@@ -297,13 +297,13 @@ class _StackingComparison:
         self.axes: dict[str, int | str] = {}
         self.unstackable: dict[str, str] = {}
 
-    def record_output(self, path: str, output: Any) -> None:
+    def receive_output(self, path: str, output: Any) -> None:
         try:
             self.layouts[path] = OutputLayout.between(self.single.outputs[path], output)
         except (ValueError, KeyError) as error:
             self.unstackable[path] = str(error)
 
-    def record_context(self, block: AttentionBlock, context: Tensor) -> None:
+    def receive_context(self, block: AttentionBlock, context: Tensor) -> None:
         try:
             axis = find_row_axis(self.single.contexts[block.path], context)
             self.axes[block.path] = "they do not depend on the number of rows" if axis is None else axis

@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headcount.core.errors import OptionError
@@ -12,7 +13,7 @@ from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.gating import (
     TINY,
-    Units,
+    UnitValues,
     check_starting_importance,
     count_kept_units,
     expand_to_heads,
@@ -27,7 +28,7 @@ from headcount.pruning.gating import (
 from headcount.pruning.training.gates import uniform_noise
 
 
-def sample_relaxed_subset(w: Units, n_chosen: int, tau: float, uniform: Units) -> Units:
+def sample_relaxed_subset(w: UnitValues, n_chosen: int, tau: float, uniform: UnitValues) -> UnitValues:
     """Returns a relaxed sample of exactly `n_chosen` of the entries of w: it sums to `n_chosen`, and becomes ones and zeros as τ falls."""
     if n_chosen in (0, len(w)):
         return torch.full_like(w, float(n_chosen > 0)) + 0.0 * w
@@ -42,7 +43,7 @@ def sample_relaxed_subset(w: Units, n_chosen: int, tau: float, uniform: Units) -
     return total
 
 
-def sample_relaxed_subset_by_shift(w: Units, n_chosen: int, tau: float, uniform: Units) -> Units:
+def sample_relaxed_subset_by_shift(w: UnitValues, n_chosen: int, tau: float, uniform: UnitValues) -> UnitValues:
     """Returns such a sample by one shift of all entries, in a time that does not grow with `n_chosen`."""
     if n_chosen in (0, len(w)):
         return torch.full_like(w, float(n_chosen > 0)) + 0.0 * w
@@ -90,9 +91,9 @@ class DSP(Pruner):
                 "the plan is fixed; lower one of them"
             )
 
-    def temperature(self, step: int, steps: int) -> float:
+    def temperature(self, step: int, n_steps: int) -> float:
         """Returns the temperature of a step."""
-        share = min(1.0, step / max(1.0, self.cool * steps))
+        share = min(1.0, step / max(1.0, self.cool * n_steps))
         return self.tau * (self.tau_end / self.tau) ** share
 
     def choose(self, context: PruneContext) -> Choice:
@@ -129,10 +130,10 @@ class SubsetGates:
         """The trained parameters by name."""
         return {"w": self.w}
 
-    def sample(self, step: int, steps: int) -> Tensor:
+    def sample(self, step: int, n_steps: int) -> Float[Tensor, " heads"]:
         """Returns the gates of one step."""
-        self._tau = self.pruner.temperature(step, steps)
-        if is_plan_fixed(step, steps, self.pruner.settle):
+        self._tau = self.pruner.temperature(step, n_steps)
+        if is_plan_fixed(step, n_steps, self.pruner.settle):
             return self.hard()
         if self.pruner.variant == "straight":
             return self.hard() + expand_to_heads(self.w - self.w.detach(), self.index)
@@ -141,11 +142,11 @@ class SubsetGates:
         subset = draw(self.w[self.removable], self.n_draws, self._tau, u[self.removable])
         return expand_to_heads(torch.ones_like(self.w).masked_scatter(self.removable, subset), self.index)
 
-    def hard(self) -> Tensor:
+    def hard(self) -> Float[Tensor, " heads"]:
         """Returns ones for the K units with the highest w."""
         return expand_to_heads(mark_kept_units(self.context, self.w.detach(), self.n_kept), self.index)
 
-    def penalty(self, _step: int, _steps: int) -> None:
+    def penalty(self, _step: int, _n_steps: int) -> None:
         """Adds nothing to the loss: the number of heads is exact."""
 
     def gate_optimiser(self) -> torch.optim.Optimizer:

@@ -3,13 +3,14 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headcount.core.options import option
 from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.gating import (
-    Units,
+    UnitValues,
     check_starting_importance,
     count_kept_units,
     expand_to_heads,
@@ -79,12 +80,12 @@ class ProjectedGates:
         share = min(1.0, step / max(1.0, self.pruner.cool * n_steps))
         return round(self.n_kept + (len(self.values) - self.n_kept) * (1 - share) ** 3)
 
-    def sample(self, step: int, steps: int) -> Tensor:
+    def sample(self, step: int, n_steps: int) -> Float[Tensor, " heads"]:
         """Returns the gates of one step; those of closed units are zero."""
-        self._n_open = self.n_open_units_at_step(step, steps)
+        self._n_open = self.n_open_units_at_step(step, n_steps)
         return expand_to_heads(self.values * self._mark_open_units(), self.index)
 
-    def _mark_open_units(self) -> Units:
+    def _mark_open_units(self) -> UnitValues:
         """Returns ones for the units that are open: those that the plan would keep now, and the highest others."""
         is_kept = mark_kept_units(self.context, self.importance, self.n_kept) > 0
         ties = unit_tie_ranks(self.context.heads.units(), self.context.seed)
@@ -98,11 +99,11 @@ class ProjectedGates:
         mean = effect[is_open].mean().clamp(min=1e-300)
         self.importance[is_open] = 0.95 * self.importance[is_open] + 0.05 * effect[is_open] / mean
 
-    def hard(self) -> Tensor:
+    def hard(self) -> Float[Tensor, " heads"]:
         """Returns the gates that are open now."""
         return expand_to_heads((self.values * self._mark_open_units()).detach(), self.index)
 
-    def penalty(self, _step: int, _steps: int) -> None:
+    def penalty(self, _step: int, _n_steps: int) -> None:
         """Adds nothing to the loss: the number of heads is exact."""
 
     def gate_optimiser(self) -> torch.optim.Optimizer:

@@ -15,7 +15,7 @@ from headcount.core.plan import Plan
 from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.gating import (
-    Units,
+    UnitValues,
     check_starting_importance,
     count_kept_units,
     expand_to_heads,
@@ -34,18 +34,18 @@ BETA, LOW, HIGH, EPSILON = 0.33, -0.1, 1.1, 1e-6
 EDGE = BETA * math.log(-LOW / HIGH)
 
 
-def sample_gates(log_a: Units, uniform: Units) -> Units:
+def sample_gates(log_a: UnitValues, uniform: UnitValues) -> UnitValues:
     """Returns stochastic gates for uniform noise."""
     s = torch.sigmoid((uniform.log() - (-uniform).log1p() + log_a) / BETA)
     return (s * (HIGH - LOW) + LOW).clamp(0, 1)
 
 
-def evaluation_gates(log_a: Units) -> Units:
+def evaluation_gates(log_a: UnitValues) -> UnitValues:
     """Returns the gates of evaluation: exactly 0 from log a ≤ −2.398 on, exactly 1 from 2.398 on."""
     return (torch.sigmoid(log_a) * (HIGH - LOW) + LOW).clamp(0, 1)
 
 
-def open_probability(log_a: Units) -> Units:
+def open_probability(log_a: UnitValues) -> UnitValues:
     """Returns the probability that a gate is not zero."""
     return torch.sigmoid(log_a - EDGE)
 
@@ -113,11 +113,11 @@ class L0(Pruner):
         trained = train_gates(context, model, gates)
         for parameter, requires_grad in zip(model.parameters(), trainable, strict=True):
             parameter.requires_grad_(requires_grad)
-        scores = context.scores(expand_to_heads(gates.log_a_with_fixed_units_first(), gates.index).tolist(), "l0")
-        plan = self._plan_open_heads(context, gates) if self.penalty else context.plan(scores.values, "l0")
+        scores = context.scores(expand_to_heads(gates.log_a_for_ranking(), gates.index).tolist(), "l0")
+        plan = self._plan_keeping_open_heads(context, gates) if self.penalty else context.plan(scores.values, "l0")
         return Choice(plan, None if self.frozen == "all" else model, history=trained.history, scores=scores, steps=trained.steps)
 
-    def _plan_open_heads(self, context: PruneContext, gates: HardConcrete) -> Plan:
+    def _plan_keeping_open_heads(self, context: PruneContext, gates: HardConcrete) -> Plan:
         is_open = expand_to_heads(gates.mark_kept_units(), gates.index)
         if not bool(is_open.any()):
             raise PlanError(f"penalty={self.penalty:g} closed the gates of all {len(context.heads)} heads; name a smaller λ")
@@ -151,7 +151,7 @@ class HardConcrete:
         full = int(self.removable.sum()) * float(open_probability(torch.tensor(self.pruner.start)))
         return full + (min(full, max(self.n_removable_kept, 0.05)) - full) * share
 
-    def _log_a_at_present_step(self) -> Units:
+    def _log_a_at_present_step(self) -> UnitValues:
         """Returns log a as it acts at the present step."""
         if self.pruner.variant == "lagrange" or self.pruner.penalty:
             return self.log_a
@@ -159,31 +159,31 @@ class HardConcrete:
             self.removable, logits_with_sigmoid_sum(self.log_a[self.removable], self.target_n_open_units(*self._progress)) + EDGE
         )
 
-    def sample(self, step: int, steps: int) -> Tensor:
+    def sample(self, step: int, n_steps: int) -> Float[Tensor, " heads"]:
         """Returns the gates of one step."""
-        self._progress = (step, steps)
+        self._progress = (step, n_steps)
         self._step_multiplier = float(self.multiplier.detach()[0])
-        if is_plan_fixed(step, steps, self.pruner.settle):
+        if is_plan_fixed(step, n_steps, self.pruner.settle):
             return self.hard()
         u = uniform_noise(self.context.seed, step, len(self.log_a)) * (1 - 2 * EPSILON) + EPSILON
         return expand_to_heads(torch.where(self.removable, sample_gates(self._log_a_at_present_step(), u), 1.0), self.index)
 
-    def hard(self) -> Tensor:
+    def hard(self) -> Float[Tensor, " heads"]:
         """Returns the gates of evaluation; once the plan is fixed, ones and zeros."""
         if is_plan_fixed(*self._progress, self.pruner.settle):
             return expand_to_heads(self.mark_kept_units(), self.index)
         return expand_to_heads(torch.where(self.removable, evaluation_gates(self._log_a_at_present_step().detach()), 1.0), self.index)
 
-    def log_a_with_fixed_units_first(self) -> Units:
+    def log_a_for_ranking(self) -> UnitValues:
         """Returns the values that units are chosen by: log a; units that cannot go come first."""
         values = self.log_a.detach()
         return torch.where(self.removable, values, values.max() + 1)
 
-    def mark_kept_units(self) -> Units:
+    def mark_kept_units(self) -> UnitValues:
         """Returns ones for the units that stay: the surest K, or with λ those whose gate is open in evaluation."""
         if self.pruner.penalty:
             return torch.where(self.removable, (evaluation_gates(self.log_a.detach()) > 0).double(), 1.0)
-        return mark_kept_units(self.context, self.log_a_with_fixed_units_first(), self.n_kept)
+        return mark_kept_units(self.context, self.log_a_for_ranking(), self.n_kept)
 
     def _expected_n_open_units(self) -> Float[Tensor, ""]:
         return open_probability(self._log_a_at_present_step()[self.removable]).sum()
@@ -192,16 +192,16 @@ class HardConcrete:
         """Returns λ at a step: it rises to `penalty` during the warm-up."""
         return self.pruner.penalty * min(1.0, step / max(1.0, self.pruner.warmup * (1 - self.pruner.settle) * n_steps))
 
-    def penalty(self, step: int, steps: int) -> Tensor | None:
+    def penalty(self, step: int, n_steps: int) -> Tensor | None:
         """Returns λ times the expected number of open heads, or the Lagrangian of its distance from the target.
 
         None where the target is kept exactly.
         """
         if self.pruner.penalty:
-            return self.penalty_weight(step, steps) * self._expected_n_open_units() * (len(self.index) / len(self.log_a))
+            return self.penalty_weight(step, n_steps) * self._expected_n_open_units() * (len(self.index) / len(self.log_a))
         if self.pruner.variant != "lagrange":
             return None
-        gap = (self._expected_n_open_units() - self.target_n_open_units(step, steps)) / len(self.log_a)
+        gap = (self._expected_n_open_units() - self.target_n_open_units(step, n_steps)) / len(self.log_a)
         return self.multiplier[0] * gap + self.multiplier[1] * gap * gap
 
     def gate_optimiser(self) -> torch.optim.Optimizer:

@@ -146,7 +146,7 @@ class _GramHooks:
     def __enter__(self) -> _GramHooks:
         for grams in self.grams.values():
             module = self.model.get_submodule(grams.block.o.path)
-            self._stack.callback(module.register_forward_hook(restrict_to_owner(self.model, self._forward_hook(grams))).remove)
+            self._stack.callback(module.register_forward_hook(restrict_to_owner(self.model, self._hook_collecting_inputs(grams))).remove)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -173,17 +173,17 @@ class _GramHooks:
         for grams in self.grams.values():
             grams.n_examples += len(example_numbers)
 
-    def _forward_hook(self, grams: ProjectionGrams) -> Callable[..., Tensor]:
+    def _hook_collecting_inputs(self, grams: ProjectionGrams) -> Callable[..., Tensor]:
         def collect_inputs(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
             inputs = rows_of_real_tokens(self.model, grams.block, self._batch, args[0].detach())
             self._inputs.append((grams, (append_ones(inputs) if has_bias(module) else inputs).double()))
             leaf = output if output.requires_grad else output.detach().requires_grad_(True)
-            leaf.register_hook(self._gradient_hook(grams, self._batch))
+            leaf.register_hook(self._hook_adding_gradients(grams, self._batch))
             return leaf
 
         return collect_inputs
 
-    def _gradient_hook(self, grams: ProjectionGrams, batch: Batch) -> Callable[[Tensor], None]:
+    def _hook_adding_gradients(self, grams: ProjectionGrams, batch: Batch) -> Callable[[Tensor], None]:
         def add_gradients(gradient: Tensor) -> None:
             rows = rows_of_real_tokens(self.model, grams.block, batch, gradient.detach()).double()
             if not bool(torch.isfinite(rows).all()):
