@@ -125,11 +125,11 @@ class Accumulator(Protocol):
         """Adds examples, in order."""
         ...
 
-    def mean(self) -> Float[np.ndarray, heads * features]:
+    def mean(self) -> Float[np.ndarray, "heads ..."]:
         """The mean per head."""
         ...
 
-    def stderr(self) -> Float[np.ndarray, heads * features]:
+    def stderr(self) -> Float[np.ndarray, "heads ..."]:
         """The standard error of the mean; empty where there is none."""
         ...
 

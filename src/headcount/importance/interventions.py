@@ -98,7 +98,8 @@ class InterventionEffects:
         batch = model_inputs(batch, self.context.model)
         if self.context.race is not None:
             return self._measure_active_heads(batch, self.context.race.undecided_head_positions)
-        base, changed = self._run_interventions(batch, self.interventions)
+        results = self._run_interventions(batch, self.interventions)
+        base, changed = results.baseline, results.under_interventions
         metric, metric_base = changed.get("parts"), base.get("parts")
         if self.context.generate and self.context.metric is not None and self.context.metric.generates:
             metric_base, metric = self._generate_metric_parts(batch)
@@ -107,8 +108,8 @@ class InterventionEffects:
         return BatchMeasurement((changed["loss"] - base["loss"]).T, metric=metric, metric_base=metric_base)
 
     def _measure_active_heads(self, batch: Batch, active_positions: list[int]) -> BatchMeasurement:
-        base, changed = self._run_interventions(batch, [self.interventions[i] for i in active_positions])
-        rises = (changed["loss"] - base["loss"]).T
+        results = self._run_interventions(batch, [self.interventions[i] for i in active_positions])
+        rises = (results.under_interventions["loss"] - results.baseline["loss"]).T
         values = torch.zeros(rises.shape[0], len(self.interventions), dtype=rises.dtype, device=rises.device)
         weights = torch.zeros_like(values)
         values[:, active_positions], weights[:, active_positions] = rises, 1.0

@@ -387,13 +387,12 @@ class _ScoringPass:
         """Returns the damage of every example under the interventions of a method that measures it; None of others, and of a race."""
         if label not in self.damages:
             return None
-        losses, answers = zip(*self.damages[label], strict=True)
-        reading = self.context.reading
-        is_known = all(part is not None for part in answers)
+        chunks, reading = self.damages[label], self.context.reading
+        answers = [chunk.answer_changes for chunk in chunks if chunk.answer_changes is not None]
         return Damage.in_hash_order(
             reading.hashes,
-            np.concatenate(losses),
-            np.concatenate(answers) if is_known else None,
+            np.concatenate([chunk.loss_rises for chunk in chunks]),
+            np.concatenate(answers) if len(answers) == len(chunks) else None,
             document_numbers(reading.data, reading.split, reading.examples),
         )
 

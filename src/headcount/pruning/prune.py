@@ -236,9 +236,9 @@ def _repair_cut_and_recover(context: PruneContext, spec: PruneSpec, choice: Choi
     repair = False if spec.scratch is not None else not (spec.recover or uses_means) if spec.repair is None else spec.repair
     if repair and not is_trained and choice.plan.removed:
         repaired = choice.repaired or refit(context.model, choice.plan, context.data)
-        closer, entry = keep_repair_if_closer(context, choice.plan, source, repaired)
-        source, block_fits = closer.model, closer.blocks
-        history.append(entry)
+        closest = keep_repair_if_closer(context, choice.plan, source, repaired)
+        source, block_fits = closest.repaired.model, closest.repaired.blocks
+        history.append(closest.log_entry)
     small = cut(source, choice.plan)
     if spec.recover is not None:
         recipe = spec.recipe.with_length(spec.recover)

@@ -213,8 +213,8 @@ def _share_product_piece(
     a, b = lhs.unsqueeze(2), rhs_columns.unsqueeze(1)  # [n, row, 1, inner], [n, 1, column, inner]
     term = a * b
     term.mul_(torch.where(term > 0, positive_factor.unsqueeze(-1), negative_factor.unsqueeze(-1)))
-    part, lost = rule.share_of_first_factor(a, b)
-    to_lhs = part.mul_(term)
+    share = rule.share_of_first_factor(a, b)
+    to_lhs, lost = share.of_first.mul_(term), share.lost
     missing = torch.zeros_like(positive_factor) if lost is None else lost.mul_(term)
     to_rhs = term - to_lhs if lost is None else term.sub_(to_lhs).sub_(missing)
     return ProductShares(to_lhs.sum(2), to_rhs.sum(1), missing if lost is None else missing.sum(3))
