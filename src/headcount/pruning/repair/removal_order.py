@@ -32,7 +32,14 @@ from headcount.models.observe import evaluating, frozen, model_inputs
 from headcount.models.ownership import holds, restrict_to_owner
 from headcount.models.state import forward
 from headcount.pruning.repair.least_squares import append_ones
-from headcount.pruning.repair.projection import has_bias, output_projection, read_weight_and_bias, rows_of_heads, rows_of_real_tokens
+from headcount.pruning.repair.projection import (
+    LinearProjection,
+    has_bias,
+    output_projection,
+    read_weight_and_bias,
+    rows_of_heads,
+    rows_of_real_tokens,
+)
 
 JITTER = 1e-8
 """What is added to the diagonal of G before it is inverted, as a share of its mean."""
@@ -174,7 +181,7 @@ class _GramHooks:
             grams.n_examples += len(example_numbers)
 
     def _hook_collecting_inputs(self, grams: ProjectionGrams) -> Callable[..., Tensor]:
-        def collect_inputs(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        def collect_inputs(module: LinearProjection, args: tuple[Any, ...], output: Tensor) -> Tensor:
             inputs = rows_of_real_tokens(self.model, grams.block, self._batch, args[0].detach())
             self._inputs.append((grams, (append_ones(inputs) if has_bias(module) else inputs).double()))
             leaf = output if output.requires_grad else output.detach().requires_grad_(True)
