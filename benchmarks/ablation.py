@@ -198,7 +198,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "trial_seconds": round(trial, 2),
         "largest_relative_difference": worst,
         "largest_relative_effect_of_a_head": effect,
-        "position_read_in_last_layer": ablator.reads or "all",
+        "position_read_in_last_layer": ablator.only_position_read or "all",
         "fallback": ablator.fallback_reason,
         "rounds": options.rounds,
     }

@@ -363,11 +363,15 @@ def test_training_needs_a_task() -> None:
 def test_what_is_found_about_the_dense_model_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes of one comparison share scores, gradients of gates and the surgeon's order, and get what they would get alone."""
     asked: list[str] = []
-    for module, name in ((rank.Rank, "measure"), (fisher, "_measure_gradients"), (surgeon.SurgeonPruner, "order_units")):
+    for module, name in ((rank.Rank, "measure_scores"), (fisher, "_measure_gate_gradients"), (surgeon.SurgeonPruner, "order_units")):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *args, real=real, name=name, **options: (asked.append(name), real(*args, **options))[1])
     model, data, known = shared("encoder"), task("encoder", 32), {}
-    for method, times in (("gradient", {"measure": 1}), ("fisher", {"_measure_gradients": 1}), ("surgeon(rounds=1)", {"order_units": 1})):
+    for method, times in (
+        ("gradient", {"measure_scores": 1}),
+        ("fisher", {"_measure_gate_gradients": 1}),
+        ("surgeon(rounds=1)", {"order_units": 1}),
+    ):
         asked.clear()
         specs = [PruneSpec.of(method, keep, repair=False) for keep in (2, 4)]
         together = [prune_by_spec(model, data, spec, shared=known).plan for spec in specs]

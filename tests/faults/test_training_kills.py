@@ -76,9 +76,9 @@ def warm(shm: Path) -> Iterator[Callable[[str], tuple[str, float]]]:
 
 def goes_on(folder: Path, method: str, expected: str) -> None:
     for path in folder.rglob("checkpoint-*"):
-        assert trainer.PARTIAL in path.parts or f"{trainer.PARTIAL}-gone" in path.parts or trainer.checkpoint_damage(path) is None, (
-            "no half checkpoint"
-        )
+        assert (
+            trainer.PARTIAL in path.parts or f"{trainer.PARTIAL}-gone" in path.parts or trainer.describe_checkpoint_damage(path) is None
+        ), "no half checkpoint"
     done = grid.start(lambda: trained(folder, method)).wait()
     assert done.code == 0, done.result
     assert done.result["value"] == expected

@@ -184,7 +184,7 @@ def test_a_race_is_right_as_often_as_it_says() -> None:
         rises = np.random.default_rng(seed).normal(truth, 0.5, size=(256, 12))
         race = Race(tuple((i,) for i in range(12)), 3)
         for number in range(32, 257, 32):
-            race.decide(Samples.of(rises[:number], np.ones((number, 12))))
+            race.decide_from_loss_rises(Samples.of(rises[:number], np.ones((number, 12))))
         settled = ~race.open
         wrong += bool((race.lowest != (np.arange(12) < 3))[settled].any())
         decided += int(settled.sum())

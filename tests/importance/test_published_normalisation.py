@@ -18,7 +18,7 @@ from headcount.core.registry import IMPORTANCES
 from headcount.data.evaluate import evaluate
 from headcount.data.open_task import open_task
 from headcount.importance.base import Importance
-from headcount.importance.rankings import signed_samples
+from headcount.importance.rankings import samples_higher_is_keep
 from headcount.importance.settings import ScoreSettings
 from headcount.models.provenance import model_record
 from headcount.pruning.prune import prune
@@ -60,7 +60,7 @@ def test_fluctuation_is_standardised_within_its_layer() -> None:
 def test_intervals_and_agreements_are_of_the_ranking_that_is_shown() -> None:
     for by in ("gradient", "fluctuation"):
         scores = hc.score(shared("t5"), task("t5", 40), by)
-        np.testing.assert_allclose(signed_samples(scores).means(), scores.values, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(samples_higher_is_keep(scores).means(), scores.values, rtol=1e-9, atol=1e-12)
         assert scores.replicates(4).shape == (4, len(scores.heads))
 
 

@@ -12,7 +12,7 @@ from headcount.core.errors import UnknownName, UnsupportedModel
 from headcount.importance.relevance import layers
 from headcount.importance.relevance.layers import share_matrix_product
 from headcount.importance.relevance.owners import Owners
-from headcount.importance.relevance.propagate import BackwardWalk, rule_of
+from headcount.importance.relevance.propagate import BackwardWalk, operation_rule_of
 from headcount.importance.relevance.record import record_forward
 from headcount.importance.relevance.rules import AlphaBeta, Epsilon, RelevanceError, Rule, make_rule, share_sum
 from headcount.models.head_map import HeadMap
@@ -40,7 +40,7 @@ class Net(nn.Module):
 def propagate(net: nn.Module, x: Tensor, rule: Rule, start: Tensor) -> Result:
     recorded = record_forward(net, HeadMap(()), {"x": x}, lambda output: output)
     for node in recorded.tape.nodes:
-        rule_of(node)
+        operation_rule_of(node)
     owners = Owners(recorded.tape, len(x))
     source = recorded.tape.sources[0]
     with torch.no_grad():

@@ -130,7 +130,7 @@ def test_a_classifier_needs_one_position_of_its_last_layer(name: str, reads: str
     ablator = Ablator(model, max_tokens=SMALL)
     interventions = single(ablator.heads)
     results = ablator.run(batch, interventions, logits)[1]
-    assert ablator.reads == reads
+    assert ablator.only_position_read == reads
     assert relative(results, by_gates(model, batch, interventions, logits)) < 1e-9
 
 
@@ -140,7 +140,7 @@ def test_a_batch_read_elsewhere_is_not_narrowed() -> None:
     ablator = Ablator(model)
     interventions = single(ablator.heads)[:2]
     ablator.run(batch, interventions, lambda output, _: output.logits[:, 0])
-    assert ablator.reads == "first"
+    assert ablator.only_position_read == "first"
     results = ablator.run(batch, interventions, lambda output, _: output.logits[:, 3])[1]
     assert relative(results, by_gates(model, batch, interventions, lambda output, _: output.logits[:, 3])) < 1e-9
 
@@ -151,7 +151,7 @@ def test_positions_alike_are_still_read() -> None:
         model.get_output_embeddings().weight.mul_(1e-13)  # all positions give the same logits to rounding, and all are read
     ablator = Ablator(model)
     ablator.run(probe_inputs(model, batch=ROWS), [], logits)
-    assert not ablator.reads
+    assert not ablator.only_position_read
 
 
 def test_labels_make_decoder_inputs_and_can_be_withheld() -> None:

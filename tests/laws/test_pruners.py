@@ -29,7 +29,7 @@ def test_text_and_python_are_equal(name: str) -> None:
     pruners = [cls(), *(cls(choice) for option in options_of(cls) if option.is_positional for choice in option.choices)]
     for pruner in pruners:
         assert Pruner.parse(str(pruner)) == pruner == cls.from_dict(pruner.to_dict())
-        assert not pruner.sizing_option
+        assert not pruner.sizing_option_text
 
 
 def test_arguments_are_explicit_and_checked_before_any_work() -> None:

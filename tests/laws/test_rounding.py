@@ -41,12 +41,12 @@ def test_noise_leaves_masks_and_the_model_alone() -> None:
     noise = RoundingNoise(0)
     mask = torch.tensor([0.0, torch.finfo(torch.float32).min])
     for name in ("add", "mul", "where", "masked_fill", "clone"):
-        assert noise.add_to_result(name, mask) is mask
+        assert noise.add_noise_to_result(name, mask) is mask
     values = torch.linspace(-3, 3, 1001)
-    moved = noise.add_to_result("mm", values)
+    moved = noise.add_noise_to_result("mm", values)
     ulp = torch.finfo(torch.float32).eps * values.abs()
     assert float((moved != values).float().mean()) > 0.3 and bool(((moved - values).abs() <= 2 * ulp).all())
-    assert bool((noise.add_to_result("mm", torch.zeros(3)) == 0).all())
+    assert bool((noise.add_noise_to_result("mm", torch.zeros(3)) == 0).all())
     model = variant("bert").build(dtype=torch.float32)
     batch, before = probe_inputs(model), copy.deepcopy(model.state_dict())
     outputs = [model(**batch).logits, relevance(model, batch, noise_seed=0), model(**batch).logits]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
-from headcount.pruning.allocate import Curve, allocate
+from headcount.pruning.allocate import Curve, count_removed_units_by_block
 
 
 def curve(losses: list[float], cost: int) -> Curve:
@@ -36,7 +36,7 @@ def test_the_best_choice_within_the_limit_is_found(drawn: list[tuple[list[float]
         if spent <= limit and (best is None or lost < best):
             best = lost
     assert best is not None  # removing everything costs nothing
-    found = allocate(curves, float(limit))
+    found = count_removed_units_by_block(curves, float(limit))
     assert sum(one.costs[number] for one, number in zip(curves, found, strict=True)) <= limit
     # costs are rounded up to 1/4096 of the limit, so that a choice that fills it to the brim may be missed by a grain
     assert sum(one.losses[number] for one, number in zip(curves, found, strict=True)) <= _nearly(curves, limit * (1 - len(curves) / 4096))
@@ -53,7 +53,7 @@ def _nearly(curves: list[Curve], limit: float) -> float:
 def test_what_cannot_be_met_is_told() -> None:
     stiff = Curve([()], [0.0, 1.0], [9.0, 5.0])
     with pytest.raises(PlanError, match="raise the limit"):
-        allocate([stiff, stiff], 8.0)
+        count_removed_units_by_block([stiff, stiff], 8.0)
 
 
 @pytest.mark.parametrize(

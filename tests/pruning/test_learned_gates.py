@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from headcount.pruning.gating import mark_top, shift_logits
+from headcount.pruning.gating import logits_with_sigmoid_sum, mark_highest
 from headcount.pruning.methods import dsp, l0
 from headcount.pruning.training.gates import uniform_noise
 
 TAUS = [10.0**power for power in range(3, -9, -1)]
-DRAWS = {"subset": dsp.sample_subset, "fast": dsp.sample_subset_fast}
+DRAWS = {"subset": dsp.sample_relaxed_subset, "fast": dsp.sample_relaxed_subset_by_shift}
 
 
 def numbers(n: int, seed: int = 0, spread: float = 2.0) -> Tensor:
@@ -103,7 +103,7 @@ def by_definition(w: list[float], number: int, tau: float, u: list[float]) -> li
 def test_the_recursion_is_that_of_the_paper(number: int, tau: float) -> None:
     w, u = numbers(12), uniform_noise(1, 2, 12)
     expected = by_definition(w.tolist(), number, tau, u.tolist())
-    assert dsp.sample_subset(w, number, tau, u).tolist() == pytest.approx(expected, abs=1e-9)
+    assert dsp.sample_relaxed_subset(w, number, tau, u).tolist() == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("draw", DRAWS)
@@ -120,8 +120,8 @@ def test_gates_sum_to_k_and_become_one_hot(draw: str, number: int) -> None:
         if tau >= 1000 and number < 24:
             assert torch.allclose(gates, torch.full_like(gates, number / 24), atol=0.02)
     r = w.detach() - torch.log(-torch.log(u))
-    assert torch.equal(gates.detach().round(), mark_top(r, number, range(24))) and torch.allclose(
-        gates.detach(), mark_top(r, number, range(24)), atol=1e-12
+    assert torch.equal(gates.detach().round(), mark_highest(r, number, range(24))) and torch.allclose(
+        gates.detach(), mark_highest(r, number, range(24)), atol=1e-12
     )
 
 
@@ -170,7 +170,7 @@ def test_both_forms_choose_the_same_heads_when_cold() -> None:
 def test_the_fast_form_takes_thousands() -> None:
     w, u = numbers(10_000).requires_grad_(True), uniform_noise(0, 0, 10_000)
     start = time.process_time()
-    gates = dsp.sample_subset_fast(w, 2500, 0.5, u)
+    gates = dsp.sample_relaxed_subset_by_shift(w, 2500, 0.5, u)
     gates.sum().backward()
     assert time.process_time() - start < 0.5, "0.01 s when the machine is free"
     assert float(gates.detach().sum()) == pytest.approx(2500, abs=1e-7)
@@ -179,6 +179,6 @@ def test_the_fast_form_takes_thousands() -> None:
 @pytest.mark.parametrize("number", [0.05, 0.5, 3.7, 11.9])
 def test_levels_hold_a_sum_that_is_no_whole_number(number: float) -> None:
     w = numbers(12).requires_grad_(True)
-    assert float(torch.sigmoid(shift_logits(w.detach(), number)).sum()) == pytest.approx(number, abs=1e-9)
-    (gradient,) = torch.autograd.grad(torch.sigmoid(shift_logits(w, number)).sum(), w)
+    assert float(torch.sigmoid(logits_with_sigmoid_sum(w.detach(), number)).sum()) == pytest.approx(number, abs=1e-9)
+    (gradient,) = torch.autograd.grad(torch.sigmoid(logits_with_sigmoid_sum(w, number)).sum(), w)
     assert torch.allclose(gradient, torch.zeros_like(w), atol=1e-12), "the sum does not move"

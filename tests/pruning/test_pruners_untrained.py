@@ -21,7 +21,7 @@ from headcount.data.metrics import PERPLEXITY
 from headcount.data.share_above_chance import chance_of
 from headcount.pruning.base import Choice, PruneContext, Pruner
 from headcount.pruning.methods import rank as rank_file
-from headcount.pruning.methods.fisher import exchange_units, gate_gradients_of_examples
+from headcount.pruning.methods.fisher import exchange_removed_units, gate_gradients_of_examples
 from headcount.pruning.scope import GroupLimits, _distribute_kept_heads
 
 INFORMED = ("rank", "rank by=ablation", "surgeon", "surgeon rounds=1 rivals=no", "surgeon rounds=4 rivals=no", "fisher")
@@ -286,13 +286,13 @@ def test_fisher_exchanges_until_the_form_is_least() -> None:
     for _ in range(20):
         felt = torch.tensor(random.normal(size=(30, 5)))
         fisher = felt.T @ felt
-        found = exchange_units(fisher, [0, 1], [0, 1, 2, 3, 4])
+        found = exchange_removed_units(fisher, [0, 1], [0, 1, 2, 3, 4])
         value = float(fisher[found][:, found].sum())
         for out in found:
             for back in set(range(5)) - set(found):
                 tried = [back if place == out else place for place in found]
                 assert float(fisher[tried][:, tried].sum()) >= value - 1e-9
-    assert exchange_units(fisher, [], [0, 1]) == []
+    assert exchange_removed_units(fisher, [], [0, 1]) == []
 
 
 def test_gate_gradients_are_those_of_single_examples() -> None:

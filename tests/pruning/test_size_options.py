@@ -88,7 +88,7 @@ def test_stop_alone_decides_how_many_stay() -> None:
 
 def test_a_comparison_holds_a_penalty_once() -> None:
     specs = build_grid(["l0(penalty=0.02)", "rank(stop=0.9)", "l0"], [4, 8], 2, PruneSpec.of("random", 1))
-    named = [(str(spec.method), spec.budget, spec.seed) for spec in specs if spec.method.sizing_option]
+    named = [(str(spec.method), spec.budget, spec.seed) for spec in specs if spec.method.sizing_option_text]
     assert named == [("l0(penalty=0.02)", None, 0), ("l0(penalty=0.02)", None, 1), ("gradient(stop=0.9)", None, 0)]
     assert sorted(spec.limits.heads(12) for spec in specs if str(spec.method) == "l0") == [4, 4, 8, 8]
 

@@ -142,7 +142,7 @@ CHOICES = [
 def test_no_pruner_reads_the_report_split(pair: Pair, method: str) -> None:
     model, agreeing, _ = pair
     unread, pruner = replace(agreeing, report=Unread()), Pruner.parse(method)
-    keep = None if pruner.sizing_option or method.startswith("plan") else 6
+    keep = None if pruner.sizing_option_text or method.startswith("plan") else 6
     recover = {"recover": "2steps"} if method == "random" else {}
     pruned = hc.prune(model, unread, pruner, keep, recipe=Recipe(steps=2), progress=False, **recover)
-    assert pruned.plan.removed or pruner.sizing_option
+    assert pruned.plan.removed or pruner.sizing_option_text

@@ -124,7 +124,7 @@ def test_too_few_steps_are_said_before_training_in_the_table_and_in_the_report(f
 
 def test_stages_are_counted_one_by_one() -> None:
     spec = PruneSpec.of("dsp", 4, recover="150steps", recipe=Recipe(steps=150))
-    assert spec.stage_steps(512) == [150, 150] and spec.n_steps(512) == 300
+    assert spec.n_steps_by_stage(512) == [150, 150] and spec.n_steps(512) == 300
 
 
 def test_alternatives_of_options_are_a_grid() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, get_args
+from typing import ClassVar, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import torch
@@ -109,20 +109,27 @@ class BatchMeasurement:
     conditions: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+class WeightedValues(NamedTuple):
+    """Numbers of each example and head, and the weights of the examples in their mean, [batch, 1 | heads]."""
+
+    values: Float[Tensor, "batch heads *features"]
+    weights: Float[Tensor, "batch heads"] | Float[Tensor, "batch 1"]
+
+
 class Accumulator(Protocol):
     """Sums up a stream of numbers per example; `Totals` is the usual one."""
 
     n: int
 
-    def update(self, values: np.ndarray, weights: np.ndarray, /) -> None:
+    def update(self, values: Float[np.ndarray, "examples heads *features"], weights: np.ndarray, /) -> None:
         """Adds examples, in order."""
         ...
 
-    def mean(self) -> np.ndarray:
+    def mean(self) -> Float[np.ndarray, "heads ..."]:
         """The mean per head."""
         ...
 
-    def stderr(self) -> np.ndarray:
+    def stderr(self) -> Float[np.ndarray, "heads ..."]:
         """The standard error of the mean; empty where there is none."""
         ...
 
@@ -159,9 +166,9 @@ class Importance(Configurable):
         check_normalise(normalise)
         return self.info.normalise if normalise == "published" else normalise
 
-    def make_accumulator(self, *example_shape: int) -> Accumulator:
+    def make_accumulator(self, n_heads: int, *n_features: int) -> Accumulator:
         """Returns the accumulator for numbers of that shape per example, [heads] or [heads, features]."""
-        return Totals(*example_shape)
+        return Totals(n_heads, *n_features)
 
 
 @dataclass(frozen=True)
@@ -208,10 +215,8 @@ class WeightImportance(Importance, ABC):
         """Returns the score of every head in flat order."""
 
 
-def per_token(
-    values: Float[Tensor, "batch q heads"], queries: Bool[Tensor, "batch q"]
-) -> tuple[Float[Tensor, "batch heads"], Float[Tensor, "batch 1"]]:
+def per_token(values: Float[Tensor, "batch q heads"], queries: Bool[Tensor, "batch q"]) -> WeightedValues:
     """Returns the mean over each example's real tokens, weighted by their number: the mean over examples is then one over all tokens."""
     n_tokens = queries.sum(-1, keepdim=True)
     total = torch.where(queries.unsqueeze(-1), values, 0).sum(1)
-    return total / n_tokens.clamp(min=1), n_tokens.to(values.dtype)
+    return WeightedValues(total / n_tokens.clamp(min=1), n_tokens.to(values.dtype))

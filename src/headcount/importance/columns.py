@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core.errors import RoundingError
 from headcount.core.scores import ROUNDING, Scores
@@ -22,7 +23,7 @@ class MetricChange:
         self._changed = np.zeros((GROUPS, n_heads, n_parts))
         self._base = np.zeros((GROUPS, n_parts))
 
-    def update(self, changed: np.ndarray, base: np.ndarray) -> None:
+    def update(self, changed: Float[np.ndarray, "examples heads parts"], base: Float[np.ndarray, "examples parts"]) -> None:
         """Adds examples: [n, heads, parts] under the intervention on each head, [n, parts] without."""
         for changed_parts, base_parts in zip(changed, base, strict=True):
             self._changed[self.n % GROUPS] += changed_parts
@@ -32,19 +33,21 @@ class MetricChange:
     def columns(self) -> dict[str, tuple[float, ...]]:
         """Returns the change of the metric for each head and its standard error by the jackknife over groups, by column name."""
         name, n_groups = self.metric.name, min(self.n, GROUPS)
-        columns = {f"{name} change": tuple(self._change(self._changed.sum(0), self._base.sum(0)).tolist())}
+        columns = {f"{name} change": tuple(self._metric_difference(self._changed.sum(0), self._base.sum(0)).tolist())}
         if self.n > 1:
             changed, base = self._changed[:n_groups], self._base[:n_groups]
-            replicates = self._change(changed.sum(0) - changed, base.sum(0) - base)  # each without one group
+            replicates = self._metric_difference(changed.sum(0) - changed, base.sum(0) - base)  # each without one group
             stderr = np.sqrt(((replicates - replicates.mean(0)) ** 2).sum(0) * (n_groups - 1) / n_groups)
             columns[f"{name} stderr"] = tuple(stderr.tolist())
         return columns
 
-    def directions(self, higher_is_keep: bool) -> dict[str, bool]:
+    def higher_is_keep_by_column(self, scores_higher_is_keep: bool) -> dict[str, bool]:
         """Returns whether more means keep, by column name, from what a rise of the loss means: a better metric is a lower loss."""
-        return {f"{self.metric.name} change": higher_is_keep != self.metric.higher_is_better}
+        return {f"{self.metric.name} change": scores_higher_is_keep != self.metric.higher_is_better}
 
-    def _change(self, changed: np.ndarray, base: np.ndarray) -> np.ndarray:
+    def _metric_difference(
+        self, changed: Float[np.ndarray, "*groups heads parts"], base: Float[np.ndarray, "*groups parts"]
+    ) -> Float[np.ndarray, "*groups heads"]:
         """Returns the metric of parts [..., heads, parts] minus that of parts [..., parts]."""
         return self.metric.total(changed) - self.metric.total(base)[..., None]
 
@@ -60,7 +63,7 @@ class RoundingChange:
         self.n = 0
         self._squares = np.zeros(n_heads)
 
-    def update(self, changes: np.ndarray) -> None:
+    def update(self, changes: Float[np.ndarray, "examples heads"]) -> None:
         """Adds examples: [n, heads]."""
         self._squares += (changes**2).sum(0)
         self.n += len(changes)
@@ -70,7 +73,7 @@ class RoundingChange:
         return {ROUNDING: tuple((np.sqrt(self._squares) / self.n).tolist())}
 
 
-def check_rounding(scores: Scores) -> RoundingError | None:
+def rounding_error(scores: Scores) -> RoundingError | None:
     """Returns an error if rounding moves the scores of most heads by more than their standard error, else None."""
     unresolved = scores.heads_within_rounding()
     if len(unresolved) <= len(scores.heads) / 2:

@@ -13,6 +13,7 @@ from math import pi
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from headcount.core.errors import PlanError
 from headcount.core.heads import Head
@@ -36,23 +37,23 @@ class Race:
         self.lowest = np.zeros(len(units), dtype=bool)
 
     @property
-    def active(self) -> list[int]:
+    def undecided_head_positions(self) -> list[int]:
         """The positions of the heads that are still examined."""
-        return sorted(self._head_positions(self.open))
+        return sorted(self._head_positions_of_units(self.open))
 
-    def decisions(self, heads: Sequence[Head]) -> dict[str, Any]:
+    def decisions_as_conditions(self, heads: Sequence[Head]) -> dict[str, Any]:
         """Returns the heads that are among the lowest and those still undecided, with the confidence of all decisions together."""
         counts = {"adaptive": self.k, "confidence": self.level, "undecided": int(self.open.sum())}
-        names = {"lowest": self._head_positions(self.lowest), "open": self._head_positions(self.open)}
+        names = {"lowest": self._head_positions_of_units(self.lowest), "open": self._head_positions_of_units(self.open)}
         return {**counts, **{key: [str(heads[position]) for position in positions] for key, positions in names.items()}}
 
-    def _head_positions(self, mask: np.ndarray) -> list[int]:
-        return [position for unit, is_chosen in zip(self.units, mask, strict=True) if is_chosen for position in unit]
+    def _head_positions_of_units(self, is_chosen_unit: Bool[np.ndarray, " units"]) -> list[int]:
+        return [position for unit, is_chosen in zip(self.units, is_chosen_unit, strict=True) if is_chosen for position in unit]
 
-    def decide(self, samples: Samples) -> None:
+    def decide_from_loss_rises(self, samples: Samples) -> None:
         """Decides what can be decided from the rises of the loss so far."""
         self.looks += 1
-        mean, half_width = self._intervals(samples)
+        mean, half_width = self._means_and_half_widths(samples)
         low, high = mean - half_width, mean + half_width
         below = (high[None, :] < low[:, None]).sum(1)  # how many units lie wholly below each
         above = (low[None, :] > high[:, None]).sum(1)
@@ -60,7 +61,7 @@ class Race:
         self.lowest |= self.open & among
         self.open &= ~(among | (below >= self.k))
 
-    def _intervals(self, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
+    def _means_and_half_widths(self, samples: Samples) -> tuple[Float[np.ndarray, " units"], Float[np.ndarray, " units"]]:
         from scipy import special
 
         sums = np.stack([samples.sums[:, list(unit)].mean(1) for unit in self.units], 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ def quarter_of_units(scores: Scores) -> int:
     return max(1, len(scores.all_units()) // 4)
 
 
-def check_lowest(k: int | None, n_units: int) -> None:
+def check_n_lowest(k: int | None, n_units: int) -> None:
     """Raises PlanError unless `k` units of so many can be the lowest."""
     if k is not None and not 1 <= k <= n_units:
         raise PlanError(f"k must be from 1 to {n_units}, the units that go or stay together, got {k}")
@@ -58,35 +58,43 @@ def check_lowest(k: int | None, n_units: int) -> None:
 
 def rank_heads(scores: Scores, *, k: int | None = None, level: float = LEVEL, repeats: int = 1000, seed: int = 0) -> list[RankedHead]:
     """Returns every head with the intervals of its score and its rank, in flat order; `k` units count as the lowest, by default a quarter."""
-    check_lowest(k, len(scores.all_units()))
+    check_n_lowest(k, len(scores.all_units()))
     k = quarter_of_units(scores) if k is None else k
     ranking = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, tie_ranks=scores.ties())
     stderr = scores.stderr or (None,) * len(scores.heads)
     ends = [(None, None) if interval is None else (interval.low, interval.high) for interval in scores.intervals(level)]
-    first, last, is_lowest = _rank_sets(scores, k, level, repeats, seed)
+    first, last, is_lowest = _rank_sets_of_heads(scores, k, level, repeats, seed)
     lows, highs = zip(*ends, strict=True)
     columns = (scores.heads, scores.values, stderr, lows, highs, ranking.tolist(), first, last, is_lowest)
     return [RankedHead(*row) for row in zip(*columns, strict=True)]
 
 
-def _rank_sets(scores: Scores, k: int, level: float, repeats: int, seed: int) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-    """Returns the first and the last rank of every head, and whether its unit is surely among the lowest; None for all where there are no sets."""
+class _RankSets(NamedTuple):
+    """The first and the last rank of every head, and whether its unit is surely among the lowest; None for all where there are no sets."""
+
+    first: Sequence[int | None]
+    last: Sequence[int | None]
+    is_lowest: Sequence[bool | None]
+
+
+def _rank_sets_of_heads(scores: Scores, k: int, level: float, repeats: int, seed: int) -> _RankSets:
+    """Returns the ranks that heads may have, with `k` units as the lowest."""
     none = [None] * len(scores.heads)
     samples, units = scores.scaled_samples(), scores.unit_positions()
     if samples is None:
-        return none, none, none
+        return _RankSets(none, none, none)
     options: Any = {"seed": seed, "repeats": repeats, "higher_is_keep": scores.higher_is_keep, "level": level}
     values = samples.group_pseudovalues()
     of_heads = rank_confidence_sets(values, **options)
     if of_heads is None:
-        return none, none, none
+        return _RankSets(none, none, none)
     of_units = of_heads if len(units) == len(scores.heads) else rank_confidence_sets(unit_means(values, units), **options)
     assert of_units is not None
     is_lowest = spread_to_heads(of_units.low > len(units) - k, units).astype(bool)
-    return of_heads.low.tolist(), of_heads.high.tolist(), is_lowest.tolist()
+    return _RankSets(of_heads.low.tolist(), of_heads.high.tolist(), is_lowest.tolist())
 
 
-def signed_samples(scores: Scores) -> Samples:
+def samples_higher_is_keep(scores: Scores) -> Samples:
     """Returns the samples, normalised as the scores are, with more meaning keep; scores without samples do not depend on data."""
     samples = scores.scaled_samples() or Samples(np.asarray(scores.values)[None], np.ones((1, 1)))
     return samples.orient(higher_is_keep=scores.higher_is_keep)
@@ -106,7 +114,7 @@ def agreements(
             continue
         same_groups = scores.samples is not None and scores.samples.n_groups == reference.samples.n_groups
         paired = same_groups and scores.data == reference.data
-        by_method[name] = agreement(signed_samples(scores), signed_samples(reference), k, seed=seed, paired=paired)
+        by_method[name] = agreement(samples_higher_is_keep(scores), samples_higher_is_keep(reference), k, seed=seed, paired=paired)
     return by_method
 
 

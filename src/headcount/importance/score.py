@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import fsum
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headcount.core.arguments import check_arguments
@@ -36,7 +38,7 @@ from headcount.importance.base import (
     ScoreContext,
     WeightImportance,
 )
-from headcount.importance.columns import MetricChange, RoundingChange, check_rounding
+from headcount.importance.columns import MetricChange, RoundingChange, rounding_error
 from headcount.importance.race import LOOK, RACE_CHUNK, Race
 from headcount.importance.settings import ScoreSettings
 from headcount.importance.shared_pass import SharedPass
@@ -52,7 +54,7 @@ class ScoringResult:
     scores: dict[str, Scores]
     failures: dict[str, HeadcountError]
 
-    def raise_failures(self) -> None:
+    def raise_first_failure(self) -> None:
         """Raises the error of the first method that failed, if any did."""
         for error in self.failures.values():
             raise error
@@ -144,7 +146,7 @@ def score_all(
         HeadcountError: as for `score`; the error of the first method that failed.
     """
     result = compute_scores(model, data, parse_methods(by), settings, progress=progress)
-    result.raise_failures()
+    result.raise_first_failure()
     return result.scores
 
 
@@ -169,7 +171,7 @@ def compute_scores(
     *,
     progress: Progress | None = None,
     chunk_store: ChunkStore | None = None,
-    needs: Iterable[str] = (),
+    earlier_needs: Iterable[str] = (),
 ) -> ScoringResult:
     """Runs the methods over the data in one pass. This is the engine of `score`, `score_all` and `score_into`.
 
@@ -182,7 +184,7 @@ def compute_scores(
         settings: how the data are read and scores are normalised.
         progress: called with the number of examples done and of all examples.
         chunk_store: stores the results of chunks, so that a pass that was stopped can go on.
-        needs: the `shared_needs` of a pass that stopped, so that the same kernels run again.
+        earlier_needs: the `shared_needs` of a pass that stopped, so that the same kernels run again.
     """
     inner = unwrap(model)
     task = data if isinstance(data, Task) else None
@@ -203,7 +205,7 @@ def compute_scores(
     )
     check_finite_weights(inner)
     special_ids = task.special_ids if task and task.special_ids else None
-    scoring = _ScoringPass(context, methods, checkpointing=settings.checkpointing, special_ids=special_ids, needs=needs)
+    scoring = _ScoringPass(context, methods, checkpointing=settings.checkpointing, special_ids=special_ids, needs=earlier_needs)
     scores = scoring.run()
     scaled = {label: raw.normalise_by(scoring.methods[label].scaling(settings.normalise)) for label, raw in scores.items()}
     return ScoringResult(scaled, scoring.failures)
@@ -236,6 +238,21 @@ def reading_of(
     )
 
 
+class _Estimate(NamedTuple):
+    """Scores of heads, their standard errors (empty where there are none), and the samples behind them."""
+
+    values: Float[np.ndarray, " heads"]
+    stderr: np.ndarray
+    samples: Samples | None
+
+
+class _ChunkDamage(NamedTuple):
+    """The rises of the loss of a chunk, and which answers turn wrong (1) or right (−1); None where they are neither right nor wrong."""
+
+    loss_rises: Float[np.ndarray, "examples heads"]
+    answer_changes: np.ndarray | None
+
+
 class _ScoringPass:
     """One pass over the data for several methods."""
 
@@ -257,7 +274,7 @@ class _ScoringPass:
         self.totals: dict[str, Accumulator] = {}
         self.metrics: dict[str, MetricChange] = {}
         self.rounding: dict[str, RoundingChange] = {}
-        self.damages: dict[str, list[tuple[np.ndarray, np.ndarray | None]]] = {}
+        self.damages: dict[str, list[_ChunkDamage]] = {}
         self.condition_sums: dict[str, dict[str, list[float]]] = {label: {} for label in self.streamed}
         self.failures: dict[str, HeadcountError] = {}
 
@@ -266,7 +283,7 @@ class _ScoringPass:
         if self.streamed:
             self._read_data()
         scores = {label: self._scores_of_method(label, method) for label, method in self.methods.items() if label not in self.failures}
-        self.failures |= {label: error for label, summary in scores.items() if (error := check_rounding(summary)) is not None}
+        self.failures |= {label: error for label, summary in scores.items() if (error := rounding_error(summary)) is not None}
         return {label: summary for label, summary in scores.items() if label not in self.failures}
 
     def _read_data(self) -> None:
@@ -276,13 +293,13 @@ class _ScoringPass:
         }
         race, n_chunks = self.context.race, 0
         for n_chunks, measured in enumerate(stream(self.context.reading, self._measure_batch), 1):
-            self._fail_nonfinite(measured)
+            self._fail_methods_with_nonfinite(measured)
             self._add_chunk(measured)
             if len(self.failures) == len(self.streamed):
                 return
             if race is not None and n_chunks % LOOK == 0:
                 self._update_race(race)
-                if not race.active:
+                if not race.undecided_head_positions:
                     return
         if race is not None and n_chunks % LOOK and self.context.reading.examples > 1:
             self._update_race(race)
@@ -292,7 +309,7 @@ class _ScoringPass:
         (totals,) = self.totals.values()
         samples = totals.samples()
         assert samples is not None
-        race.decide(samples)
+        race.decide_from_loss_rises(samples)
 
     def _measure_batch(self, batch: Batch, numbers: list[int]) -> dict[str, Tensor]:
         """Returns the numbers of one batch as the arrays that are stored for a chunk."""
@@ -308,7 +325,7 @@ class _ScoringPass:
             arrays |= {f"{label}/condition/{name}": values for name, values in measurement.conditions.items()}
         return arrays
 
-    def _fail_nonfinite(self, measured: Measured) -> None:
+    def _fail_methods_with_nonfinite(self, measured: Measured) -> None:
         """Stops methods that gave numbers that are not finite, naming example and head."""
         for label in self.streamed.keys() - self.failures.keys():
             bad = np.argwhere(~np.isfinite(measured[label]))
@@ -327,11 +344,11 @@ class _ScoringPass:
             if label not in self.totals:
                 self.totals[label] = method.make_accumulator(*measured[label].shape[1:])
             self.totals[label].update(measured[label], measured[f"{label}/weight"])
-            self._add_columns(label, measured)
+            self._add_further_columns(label, measured)
             if method.info.measures_loss and self.context.race is None:
                 self.damages.setdefault(label, []).append(_damage_of_chunk(label, measured, self.context.metric))
 
-    def _add_columns(self, label: str, measured: Measured) -> None:
+    def _add_further_columns(self, label: str, measured: Measured) -> None:
         """Adds what a method measured beside its scores: conditions, effects of rounding, changes of the metric."""
         prefix = f"{label}/condition/"
         for key in measured:
@@ -350,49 +367,50 @@ class _ScoringPass:
             values = method.of_model(self.context).double().cpu().numpy()
             return self._build_scores(method, values, np.zeros_like(values))
         totals = self.totals[label]
-        values, stderr, samples = self._estimate(method, totals)
+        values, stderr, samples = self._estimate_scores(method, totals)
         scores = self._build_scores(method, values, stderr, n_examples=totals.n, samples=samples)
         columns: dict[str, tuple[float, ...]] = {}
         directions: dict[str, bool] = {}
         if label in self.metrics:
             columns |= self.metrics[label].columns()
-            directions = self.metrics[label].directions(method.info.higher_is_keep)
+            directions = self.metrics[label].higher_is_keep_by_column(method.info.higher_is_keep)
         if label in self.rounding:
             columns |= self.rounding[label].columns()
         conditions = {name: fsum(sums) / totals.n for name, sums in self.condition_sums[label].items()}
         if self.context.race is not None and samples is not None:
             columns = {"examples": tuple(np.broadcast_to(samples.weights, samples.sums.shape).sum(0).tolist())}
-            conditions |= self.context.race.decisions(scores.heads)
+            conditions |= self.context.race.decisions_as_conditions(scores.heads)
         conditions = {**scores.conditions, **conditions}
-        return replace(scores, columns=columns, directions=directions, conditions=conditions, damage=self._damage(label))
+        return replace(scores, columns=columns, directions=directions, conditions=conditions, damage=self._damage_of_method(label))
 
-    def _damage(self, label: str) -> Damage | None:
+    def _damage_of_method(self, label: str) -> Damage | None:
         """Returns the damage of every example under the interventions of a method that measures it; None of others, and of a race."""
         if label not in self.damages:
             return None
-        losses, answers = zip(*self.damages[label], strict=True)
-        reading = self.context.reading
-        is_known = all(part is not None for part in answers)
+        chunks, reading = self.damages[label], self.context.reading
+        answers = [chunk.answer_changes for chunk in chunks if chunk.answer_changes is not None]
         return Damage.in_hash_order(
             reading.hashes,
-            np.concatenate(losses),
-            np.concatenate(answers) if is_known else None,
+            np.concatenate([chunk.loss_rises for chunk in chunks]),
+            np.concatenate(answers) if len(answers) == len(chunks) else None,
             document_numbers(reading.data, reading.split, reading.examples),
         )
 
-    def _estimate(self, method: Importance, totals: Accumulator) -> tuple[np.ndarray, np.ndarray, Samples | None]:
+    def _estimate_scores(self, method: Importance, totals: Accumulator) -> _Estimate:
         """Returns values, standard errors (none of a single example) and samples."""
         samples = totals.samples()
         if not isinstance(method, FeatureImportance):
-            return totals.mean(), totals.stderr() if totals.n > 1 else np.array([]), samples
+            return _Estimate(totals.mean(), totals.stderr() if totals.n > 1 else np.array([]), samples)
         assert samples is not None
         combine = partial(self._combine_features, method)
         if totals.n < 2:
-            return combine(samples.means()), np.array([]), None
+            return _Estimate(combine(samples.means()), np.array([]), None)
         samples = pseudovalues(samples, combine)
-        return samples.means(), samples.stderr(), samples
+        return _Estimate(samples.means(), samples.stderr(), samples)
 
-    def _combine_features(self, method: FeatureImportance, features: np.ndarray) -> np.ndarray:
+    def _combine_features(
+        self, method: FeatureImportance, features: Float[np.ndarray, "*leading heads features"]
+    ) -> Float[np.ndarray, "*leading heads"]:
         """Turns mean features [..., heads, features] into scores [..., heads], block by block."""
         heads, parts = self.context.heads, []
         widest = max((block.value_dim for block in heads.blocks), default=1)
@@ -433,10 +451,10 @@ class _ScoringPass:
         )
 
 
-def _damage_of_chunk(label: str, measured: Measured, metric: Metric | None) -> tuple[np.ndarray, np.ndarray | None]:
+def _damage_of_chunk(label: str, measured: Measured, metric: Metric | None) -> _ChunkDamage:
     """Returns the rises of the loss of a chunk, and which answers turn wrong (1) or right (−1), where they are right or wrong."""
     changed, base = measured.get(f"{label}/metric"), measured.get(f"{label}/metric_base")
     losses = measured[label].astype(np.float32)
     if changed is None or base is None or metric is None or metric.name != ACCURACY.name or (base[:, 1] != 1).any():
-        return losses, None
-    return losses, (base[:, None, 0] - changed[..., 0]).astype(np.int8)
+        return _ChunkDamage(losses, None)
+    return _ChunkDamage(losses, (base[:, None, 0] - changed[..., 0]).astype(np.int8))

@@ -16,12 +16,9 @@ from headcount.data.checks import check_batch
 from headcount.data.chunks import n_rows
 from headcount.data.losses import OneByOne, accepts_argument, require_finite_losses
 from headcount.data.nonfinite import explain_nonfinite
-from headcount.importance.base import BlockImportance, Importance, ScoreContext
+from headcount.importance.base import BlockImportance, Importance, ScoreContext, WeightedValues
 from headcount.models.modules import Batch
 from headcount.models.observe import Observation, Observer, model_inputs
-
-WeightedValues = tuple[Tensor, Tensor]
-"""Numbers [batch, heads(, features)] and their weights [batch, 1 | heads]."""
 
 
 def shared_needs(methods: Iterable[Importance]) -> list[str]:
@@ -80,7 +77,7 @@ class SharedPass:
                 with torch.enable_grad():
                     losses = require_finite_losses(self.context.losses(output, batch), numbers)
                 self.observer.backward(losses)
-        return {key: value for label in self.methods for key, value in self._join_blocks(label).items()}
+        return {key: value for label in self.methods for key, value in self._concat_heads_of_blocks(label).items()}
 
     def _consume_observation(self, observation: Observation) -> None:
         for label, method in self.methods.items():
@@ -97,11 +94,13 @@ class SharedPass:
         )
         earlier = self._sums[label].get(block.path)
         if sums_calls:
-            self._sums[label][block.path] = (values if earlier is None else earlier[0] + values, torch.ones_like(weights))
+            self._sums[label][block.path] = WeightedValues(values if earlier is None else earlier.values + values, torch.ones_like(weights))
+        elif earlier is None:
+            self._sums[label][block.path] = WeightedValues(values, weights)
         else:
-            self._sums[label][block.path] = (values, weights) if earlier is None else (earlier[0] + values, earlier[1] + weights)
+            self._sums[label][block.path] = WeightedValues(earlier.values + values, earlier.weights + weights)
 
-    def _join_blocks(self, label: str) -> dict[str, Tensor]:
+    def _concat_heads_of_blocks(self, label: str) -> dict[str, Tensor]:
         """Puts blocks side by side in flat order; features are padded to the widest block's."""
         method, values, weights = self.methods[label], [], []
         for block in self.context.heads.blocks:
@@ -123,13 +122,13 @@ def sum_by_example(block: AttentionBlock, n_examples: int, values: Tensor, weigh
     """Sums over the rows that a block has for each example, such as windows of an image."""
     rows = values.shape[0]
     if rows == n_examples:
-        return values, weights
+        return WeightedValues(values, weights)
     if rows == 1:
         raise OneByOne  # the block flattens its batch
     if rows % n_examples:
         raise UnsupportedModel(f"block '{block.path}' has {rows} rows for {n_examples} examples, so they cannot be told apart")
     shape = (n_examples, rows // n_examples)
-    return values.unflatten(0, shape).sum(1), weights.unflatten(0, shape).sum(1)
+    return WeightedValues(values.unflatten(0, shape).sum(1), weights.unflatten(0, shape).sum(1))
 
 
 def _expand_weights(weights: Tensor, values: Tensor) -> Tensor:

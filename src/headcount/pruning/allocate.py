@@ -46,7 +46,7 @@ class Costs:
     by_block: list[list[float]]
 
 
-def allocate(curves: Sequence[Curve], limit: float) -> list[int]:
+def count_removed_units_by_block(curves: Sequence[Curve], limit: float) -> list[int]:
     """Returns how many units each block loses: the least loss of score whose costs add up to the limit at most.
 
     Raises:
@@ -86,42 +86,42 @@ def plan_within_limit(model: nn.Module, heads: HeadMap, scores: Scores, budget: 
     assert budget.limit is not None
     resource, limit = budget.limit
     blocks = [block for block in heads.blocks if block.n_heads and block.can_cut]
-    measure = {"parameters": _count_parameters, "kv_bytes": _count_kv_bytes, "latency": _measure_latency}[resource]
+    measure = {"parameters": _parameter_costs, "kv_bytes": _kv_byte_costs, "latency": _measure_latency_costs}[resource]
     costs = measure(model, heads, blocks, budget)
     if limit <= costs.fixed:
         raise PlanError(f"{resource} of {limit:g} cannot be met: what no head can change already takes {costs.fixed:g}")
     curves = [_removal_curve(block, heads, scores, budget, block_costs) for block, block_costs in zip(blocks, costs.by_block, strict=True)]
     removed = [
         head
-        for curve, number in zip(curves, allocate(curves, limit - costs.fixed), strict=True)
+        for curve, number in zip(curves, count_removed_units_by_block(curves, limit - costs.fixed), strict=True)
         for unit in curve.units[:number]
         for head in unit
     ]
     return Plan.removing(removed, protected=budget.protected)
 
 
-def _removal_curve(block: AttentionBlock, heads: HeadMap, scores: Scores, budget: Budget, costs: Sequence[float]) -> Curve:
-    """Returns the curve of a block; `costs` are those of the block with 0, 1, … all of its units."""
+def _removal_curve(block: AttentionBlock, heads: HeadMap, scores: Scores, budget: Budget, costs_by_n_kept: Sequence[float]) -> Curve:
+    """Returns the curve of a block; `costs_by_n_kept` are those of the block with 0, 1, … all of its units."""
     values, ties = scores.keep_values(), dict(zip(scores.heads, scores.ties(), strict=True))
-    block_units = _units_of(block, heads)
+    block_units = _units_of_block(block, heads)
     free = [unit for unit in block_units if not budget.protected.intersection(unit)]
     order = sorted(free, key=lambda unit: (fsum(values[head] for head in unit) / len(unit), -min(ties[head] for head in unit)))
     unit_size = sum(head in block.heads for head in free[0]) if free else 1
     max_removed = max(0, min(len(order), (block.n_heads - budget.floor) // unit_size))
     lowest = min((values[head] for head in values), default=0.0)
     losses = np.concatenate([[0.0], np.cumsum([fsum(values[head] - min(lowest, 0.0) for head in unit) for unit in order[:max_removed]])])
-    return Curve(order, losses.tolist(), [costs[len(block_units) - number] for number in range(max_removed + 1)])
+    return Curve(order, losses.tolist(), [costs_by_n_kept[len(block_units) - number] for number in range(max_removed + 1)])
 
 
-def _units_of(block: AttentionBlock, heads: HeadMap) -> list[tuple[Head, ...]]:
+def _units_of_block(block: AttentionBlock, heads: HeadMap) -> list[tuple[Head, ...]]:
     """Returns the units of a block: heads that share keys and values."""
     return [unit for unit in heads.units() if unit[0] in block.heads]
 
 
-def _count_parameters(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock], _budget: Budget) -> Costs:
+def _parameter_costs(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock], _budget: Budget) -> Costs:
     by_block = []
     for block in blocks:
-        units = _units_of(block, heads)
+        units = _units_of_block(block, heads)
         savings = [
             removed_parameters(heads, Plan.removing([head for unit in units[:number] for head in unit])) for number in range(len(units) + 1)
         ]
@@ -130,14 +130,14 @@ def _count_parameters(model: nn.Module, heads: HeadMap, blocks: Sequence[Attenti
     return Costs(total - fsum(costs[-1] for costs in by_block), by_block)
 
 
-def _count_kv_bytes(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock], _budget: Budget) -> Costs:
+def _kv_byte_costs(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock], _budget: Budget) -> Costs:
     total = cost(model, heads=heads).kv_bytes_per_token
     if not total:
         raise PlanError("this model keeps no keys and values from token to token, so that it has no budget of kv_bytes")
     element_size = next(model.parameters()).element_size()
     by_block = []
     for block in blocks:
-        n_units = len(_units_of(block, heads))
+        n_units = len(_units_of_block(block, heads))
         has_cache = block.kind == "decoder-self" and not block.kv_source and n_units
         unit_bytes = (block.head_dim + block.value_dim) * element_size * block.n_kv_heads / n_units if has_cache else 0.0
         # a block without heads keeps one idle head in the cache
@@ -145,7 +145,7 @@ def _count_kv_bytes(model: nn.Module, heads: HeadMap, blocks: Sequence[Attention
     return Costs(max(0.0, total - fsum(costs[-1] for costs in by_block)), by_block)
 
 
-def _measure_latency(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock], budget: Budget) -> Costs:
+def _measure_latency_costs(model: nn.Module, heads: HeadMap, blocks: Sequence[AttentionBlock], budget: Budget) -> Costs:
     """Measures the dense model, and models with half of the units of all blocks of a shape, with one, and with one in all blocks.
 
     In between, latency is linear in the number of units. What blocks of each shape save is scaled to what all of them save together, so that noise
@@ -163,7 +163,7 @@ def _measure_latency(model: nn.Module, heads: HeadMap, blocks: Sequence[Attentio
     by_path: dict[str, list[float]] = {}
     for number, members in enumerate(shapes.values()):
         for block in members:
-            n_units = len(_units_of(block, heads))
+            n_units = len(_units_of_block(block, heads))
             points = [(1, timings[f"{number} 0.0"]), (max(1, n_units // 2), timings[f"{number} 0.5"]), (n_units, timings["dense"])]
             x, y = zip(*sorted(dict(points).items()), strict=True)
             line = np.maximum.accumulate(np.interp(range(n_units + 1), x, y)) if len(x) > 1 else np.zeros(n_units + 1)
@@ -178,6 +178,6 @@ def _heads_to_remove(heads: HeadMap, blocks: Sequence[AttentionBlock], kept_shar
     """Returns the heads to remove so that a share of the units of every block stays, one at least."""
     removed = []
     for block in blocks:
-        units = _units_of(block, heads)
+        units = _units_of_block(block, heads)
         removed += [head for unit in units[max(1, int(len(units) * kept_share)) :] for head in unit]
     return removed

@@ -147,7 +147,7 @@ class Pruner(Configurable):
         return list(dict.fromkeys(map(cls.parse, texts)))
 
     @property
-    def sizing_option(self) -> str:
+    def sizing_option_text(self) -> str:
         """The option by which the pruner itself decides how many heads stay, as `name=value`; empty where the budget decides."""
         value = getattr(self, self.info.size_option) if self.info.size_option else 0
         return f"{self.info.size_option}={format_value(value)}" if value else ""

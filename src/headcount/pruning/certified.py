@@ -24,7 +24,7 @@ SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 """The shares of the heads, in whole KV groups, that are tested where no size is named."""
 
 
-def list_sizes(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> list[int]:
+def list_sizes_to_test(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> list[int]:
     """Returns the numbers of heads, most first, that a request is tested at where it names none.
 
     Sizes at the small end that protected heads or a floor rule out are left out.
@@ -81,7 +81,7 @@ def prune_to_margin(
         return prune_and_certify(spec, progress)
     certified: Pruned | None = None
 
-    def certify(n_kept: int) -> TaskCertificate:
+    def prune_and_certify_size(n_kept: int) -> TaskCertificate:
         nonlocal certified
         pruned = prune_and_certify(spec.resized(n_kept), None)
         assert pruned.certificate is not None
@@ -91,7 +91,7 @@ def prune_to_margin(
             progress(sizes.index(n_kept) + 1, len(sizes))
         return pruned.certificate
 
-    tests = certify_sizes(sizes, certify)
+    tests = certify_sizes(sizes, prune_and_certify_size)
     if certified is None:
         quality = tests[0].certificate.quality
         raise NotCertified(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int, Shaped
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
@@ -18,14 +18,14 @@ from headcount.pruning.base import PruneContext
 from headcount.pruning.training.fine_tune import TrainingSummary, fine_tune
 from headcount.pruning.training.gates import GateCallback, Gating
 
-Units = Float[Tensor, " units"]
+UnitValues = Float[Tensor, " units"]
 TINY = torch.finfo(torch.float64).tiny
 
 
-def check_init(init: str) -> None:
-    """Raises UnknownName unless `init` is an importance, or "none"."""
-    if init != "none":
-        Importance.parse(init)
+def check_starting_importance(importance: str) -> None:
+    """Raises UnknownName unless `importance` is an importance, or "none"."""
+    if importance != "none":
+        Importance.parse(importance)
 
 
 def train_gates(context: PruneContext, model: nn.Module, gates: Gating) -> TrainingSummary:
@@ -36,7 +36,7 @@ def train_gates(context: PruneContext, model: nn.Module, gates: Gating) -> Train
     )
 
 
-def unit_index(context: PruneContext) -> Tensor:
+def unit_of_each_head(context: PruneContext) -> Int[Tensor, " heads"]:
     """Returns the number of its unit for every head."""
     number_of = {head: number for number, unit in enumerate(context.heads.units()) for head in unit}
     return torch.tensor([number_of[head] for head in context.heads])
@@ -62,12 +62,12 @@ def count_kept_units(context: PruneContext) -> int:
     return context.keep // size
 
 
-def mark_removable(context: PruneContext) -> Tensor:
+def mark_removable_units(context: PruneContext) -> Bool[Tensor, " units"]:
     """Returns True for the units that may go: those without a protected head."""
     return torch.tensor([context.budget.protected.isdisjoint(unit) for unit in context.heads.units()])
 
 
-def starting_values(context: PruneContext, importance: str, limit: int, spread: float) -> Units:
+def starting_values_of_units(context: PruneContext, importance: str, limit: int, spread: float) -> UnitValues:
     """Returns the ranks of units by an importance, centred, with standard deviation `spread`; zeros for "none"."""
     units = context.heads.units()
     if importance == "none":
@@ -80,40 +80,40 @@ def starting_values(context: PruneContext, importance: str, limit: int, spread: 
 
 
 @cache
-def unit_tie_order(units: tuple[tuple[Head, ...], ...], seed: int) -> tuple[int, ...]:
-    """Returns for each unit its position in the order in which units of equal value are ranked."""
+def unit_tie_ranks(units: tuple[tuple[Head, ...], ...], seed: int) -> tuple[int, ...]:
+    """Returns the rank of each unit among units of equal value; the lowest comes first."""
     heads = [head for unit in units for head in unit]
     position = dict(zip(heads, hashed_tie_ranks(heads, seed), strict=True))
     return tuple(min(position[head] for head in unit) for unit in units)
 
 
-def mark_top(values: Units, number: int, ties: Sequence[int]) -> Units:
-    """Returns ones for the highest `number` values, zeros for the others; equal values are ranked in the order of `ties`."""
-    order = sorted(range(len(values)), key=lambda unit: (-float(values[unit]), ties[unit]))
+def mark_highest(values: UnitValues, n_highest: int, tie_ranks: Sequence[int]) -> UnitValues:
+    """Returns ones for the `n_highest` highest values, zeros for the others; of equal values those of the lowest tie ranks are taken."""
+    order = sorted(range(len(values)), key=lambda unit: (-float(values[unit]), tie_ranks[unit]))
     marks = torch.zeros_like(values)
-    marks[order[:number]] = 1.0
+    marks[order[:n_highest]] = 1.0
     return marks
 
 
-def mark_kept(context: PruneContext, values: Units, number: int) -> Units:
+def mark_kept_units(context: PruneContext, values: UnitValues, n_kept: int) -> UnitValues:
     """Returns ones for the units that the plan of these values keeps: the highest, within the floor and the protected heads of the budget."""
     if not context.budget.floor and not context.budget.protected:
-        return mark_top(values, number, unit_tie_order(context.heads.units(), context.seed))
-    removed = frozenset(context.plan(values[unit_index(context)].tolist(), "gates").removed)
+        return mark_highest(values, n_kept, unit_tie_ranks(context.heads.units(), context.seed))
+    removed = frozenset(context.plan(values[unit_of_each_head(context)].tolist(), "gates").removed)
     return torch.tensor([float(unit[0] not in removed) for unit in context.heads.units()], dtype=values.dtype)
 
 
-def shift_logits(values: Units, number: float, tau: float = 1.0) -> Units:
-    """Returns z = (values − θ) / τ with θ such that Σ σ(z) = `number`, by bisection; its gradient is that of the implicit function theorem."""
+def logits_with_sigmoid_sum(values: UnitValues, sigmoid_sum: float, tau: float = 1.0) -> UnitValues:
+    """Returns z = (values − θ) / τ with θ such that Σ σ(z) = `sigmoid_sum`, by bisection; its gradient is that of the implicit function theorem."""
     n_values = len(values)
     with torch.no_grad():
-        pivot = values.kthvalue(n_values + 1 - max(1, min(n_values, round(number)))).values
+        pivot = values.kthvalue(n_values + 1 - max(1, min(n_values, round(sigmoid_sum)))).values
         z = (values - pivot) / tau  # about the boundary, so that nothing is lost where τ is tiny
         reach = 50.0 + torch.tensor(float(n_values)).log().item()
         low, high = -reach, reach
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (middle, high) if float(torch.sigmoid(z - middle).sum()) > number else (low, middle)
+            low, high = (middle, high) if float(torch.sigmoid(z - middle).sum()) > sigmoid_sum else (low, middle)
         z = z - (low + high) / 2
         p = torch.sigmoid(z)
         slope = p * (1 - p)
@@ -122,11 +122,11 @@ def shift_logits(values: Units, number: float, tau: float = 1.0) -> Units:
     return z + (change - (share * change).sum()) / max(tau, 1e-6)  # steeper slopes than that would only upset the optimiser
 
 
-def is_settled(step: int, steps: int, settle: float) -> bool:
-    """Whether the plan is fixed by now: weights then learn on with the heads that stay, for the share `settle` of the steps."""
-    return step >= (1 - settle) * steps
+def is_plan_fixed(step: int, n_steps: int, settle_share: float) -> bool:
+    """Whether the plan is fixed by now: weights then learn on with the heads that stay, for the last share `settle_share` of the steps."""
+    return step >= (1 - settle_share) * n_steps
 
 
-def expand_to_heads(values: Sequence[float] | Tensor, index: Tensor) -> Tensor:
-    """Returns values of units as values of heads; `index` is that of `unit_index`."""
-    return torch.as_tensor(values)[index]
+def expand_to_heads(unit_values: Sequence[float] | Tensor, unit_of_head: Int[Tensor, " heads"]) -> Shaped[Tensor, " heads"]:
+    """Returns values of units as values of heads; `unit_of_head` is that of `unit_of_each_head`."""
+    return torch.as_tensor(unit_values)[unit_of_head]

@@ -9,9 +9,10 @@ gets more wrong, and a repair, which brings the old predictions back, seems to d
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headcount.core.plan import Plan
@@ -48,18 +49,18 @@ class KLToDense:
         for name in names:
             dense, pruned = dense_output[name].double(), output[name].double()
             distance = kl_divergences(dense, pruned) if "logits" in name else (pruned - dense).square().mean(-1)
-            distances.append(_mean_by_example(distance, batch, shifts_labels(self.dense)))
+            distances.append(_mean_over_counted_tokens(distance, batch, shifts_labels(self.dense)))
         return torch.stack(distances).sum(0)
 
 
-def _mean_by_example(distances: Tensor, batch: Batch, is_shifted: bool) -> Tensor:
+def _mean_over_counted_tokens(distances: Float[Tensor, "batch ..."], batch: Batch, labels_are_shifted: bool) -> Float[Tensor, " batch"]:
     """Returns the mean of each example over the tokens that have labels, or over those that are no padding."""
     if distances.ndim == 1:
         return distances
     labels, mask = batch.get("labels"), batch.get("attention_mask")
     if isinstance(labels, Tensor) and labels.shape == distances.shape:
         counts = labels != IGNORED
-        if is_shifted:
+        if labels_are_shifted:
             distances, counts = distances[:, :-1], counts[:, 1:]  # what a token predicts is the label of the next
     elif isinstance(mask, Tensor) and mask.shape == distances.shape:
         counts = mask.bool()
@@ -75,13 +76,20 @@ def kl_to_dense(context: PruneContext, uncut_model: nn.Module, plan: Plan, limit
     return evaluate(cut(uncut_model, plan), data, split="selection", limit=limit, loss=KLToDense(context.model)).loss
 
 
-def repair_if_closer(context: PruneContext, plan: Plan, source: nn.Module, repaired: Repaired) -> tuple[Repaired, dict[str, Any]]:
-    """Returns the repaired model if its KL to the dense model is smaller, else the unrepaired one; and both KLs as a log entry.
+class ClosestModel(NamedTuple):
+    """The repaired model, or the unrepaired one without fits, and the KLs of both to the dense model as a log entry."""
+
+    repaired: Repaired
+    log_entry: dict[str, Any]
+
+
+def keep_repair_if_closer(context: PruneContext, plan: Plan, unrepaired_model: nn.Module, repaired: Repaired) -> ClosestModel:
+    """Returns the repaired model if its KL to the dense model is smaller, else the unrepaired one.
 
     A block whose output is nearly that of the dense one need not help the layers after it: with most heads gone, the output at the one token that a
     classifier reads can get worse while the mean over all tokens gets better.
     """
-    without, after = kl_to_dense(context, source, plan), kl_to_dense(context, repaired.model, plan)
+    without, after = kl_to_dense(context, unrepaired_model, plan), kl_to_dense(context, repaired.model, plan)
     is_closer = after <= without
     entry = {"stage": "repair", "kept": is_closer, "kl_to_dense": after, "kl_to_dense without": without}
-    return (repaired if is_closer else Repaired(source, {})), entry
+    return ClosestModel(repaired if is_closer else Repaired(unrepaired_model, {}), entry)

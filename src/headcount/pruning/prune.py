@@ -27,10 +27,10 @@ from headcount.models.ownership import holds
 from headcount.models.state import copy_model
 from headcount.pruning.allocate import plan_within_limit
 from headcount.pruning.base import Choice, PruneContext, Pruner
-from headcount.pruning.kl_to_dense import repair_if_closer
+from headcount.pruning.kl_to_dense import keep_repair_if_closer
 from headcount.pruning.recipe import Length, Recipe
 from headcount.pruning.repair.least_squares import FitResult
-from headcount.pruning.repair.means import check_biases, fold_means
+from headcount.pruning.repair.means import fold_means, require_biases
 from headcount.pruning.repair.projection import output_projection, read_weight_and_bias, write_weight_and_bias
 from headcount.pruning.repair.repair import refit
 from headcount.pruning.spec import Ablation, PruneSpec
@@ -119,7 +119,7 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         >>> pruned.model.save_pretrained("smaller")
     """
     parsed_margin, pruner = None if margin is None else Margin.parse(margin), Pruner.parse(method)
-    margin_decides = parsed_margin is not None and keep is None and not pruner.sizing_option
+    margin_decides = parsed_margin is not None and keep is None and not pruner.sizing_option_text
     spec = PruneSpec.of(
         pruner,
         1 if margin_decides else keep,
@@ -137,10 +137,10 @@ def prune(  # noqa: PLR0913 - every argument is explicit
     with show_progress(progress, "pruning") as advance:
         if parsed_margin is None:
             return prune_by_spec(model, data, spec, folder=checkpoints, progress=advance)
-        from headcount.pruning.certified import list_sizes, prune_to_margin  # imports this module
+        from headcount.pruning.certified import list_sizes_to_test, prune_to_margin  # imports this module
 
         inner = unwrap(model)
-        sizes = list_sizes(spec, inner, HeadMap.of(inner)) if margin_decides else None
+        sizes = list_sizes_to_test(spec, inner, HeadMap.of(inner)) if margin_decides else None
         return prune_to_margin(inner, data, spec, parsed_margin, sizes=sizes, folder=checkpoints, progress=advance)
 
 
@@ -169,7 +169,7 @@ def prune_by_spec(
         model=inner,
         heads=heads,
         data=data,
-        budget=budget if budget.limit is None else _halve_heads(budget, heads),
+        budget=budget if budget.limit is None else _budget_of_half_the_heads(budget, heads),
         seed=spec.seed,
         recipe=spec.recipe,
         folder=folder / "choose" if folder else None,
@@ -185,7 +185,7 @@ def prune_by_spec(
         if choice.scores is None:
             raise PlanError(f"{spec.method} gives no scores, so that it cannot fill a budget of {budget.limit}")
         choice = Choice(plan_within_limit(inner, heads, choice.scores, budget), history=choice.history, scores=choice.scores)
-    return _apply_choice(context, spec, choice, folder)
+    return _repair_cut_and_recover(context, spec, choice, folder)
 
 
 def check_request(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> None:
@@ -198,10 +198,10 @@ def check_request(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> None:
     """
     spec.check(heads)
     if spec.ablation == "mean":
-        check_biases(model, heads, spec.kinds)
+        require_biases(model, heads, spec.kinds)
 
 
-def _halve_heads(budget: Budget, heads: HeadMap) -> Budget:
+def _budget_of_half_the_heads(budget: Budget, heads: HeadMap) -> Budget:
     """Returns a budget of heads in place of one with a limit, for methods that score heads on the way to a number: half of the free units go."""
     free = [unit for unit in heads.units() if budget.protected.isdisjoint(unit)]
     n_removed = sum(len(unit) for unit in free[: len(free) // 2])
@@ -213,10 +213,10 @@ def rebuild(model: nn.Module, data: Data, spec: PruneSpec, plan: Plan, gates: Se
     inner = unwrap(model)
     heads = HeadMap.of(inner)
     context = PruneContext(inner, heads, data, Budget(keep=len(heads) - len(plan.removed)), spec.seed, spec.recipe)
-    return _apply_choice(context, spec, Choice(plan, gates=gates), None)
+    return _repair_cut_and_recover(context, spec, Choice(plan, gates=gates), None)
 
 
-def _apply_choice(context: PruneContext, spec: PruneSpec, choice: Choice, folder: Path | None) -> Pruned:
+def _repair_cut_and_recover(context: PruneContext, spec: PruneSpec, choice: Choice, folder: Path | None) -> Pruned:
     """Folds gates or means into the weights, repairs, cuts and recovers.
 
     Weights that a method trained without the removed heads are not refitted: these heads do nothing there that a repair could replace. Where a
@@ -236,9 +236,9 @@ def _apply_choice(context: PruneContext, spec: PruneSpec, choice: Choice, folder
     repair = False if spec.scratch is not None else not (spec.recover or uses_means) if spec.repair is None else spec.repair
     if repair and not is_trained and choice.plan.removed:
         repaired = choice.repaired or refit(context.model, choice.plan, context.data)
-        closer, entry = repair_if_closer(context, choice.plan, source, repaired)
-        source, block_fits = closer.model, closer.blocks
-        history.append(entry)
+        closest = keep_repair_if_closer(context, choice.plan, source, repaired)
+        source, block_fits = closest.repaired.model, closest.repaired.blocks
+        history.append(closest.log_entry)
     small = cut(source, choice.plan)
     if spec.recover is not None:
         recipe = spec.recipe.with_length(spec.recover)

@@ -55,19 +55,19 @@ class Recipe(Configurable):
         """How long the training lasts, as `with_length` takes it."""
         return f"{self.steps}steps" if self.steps is not None else "auto" if self.epochs is None else self.epochs
 
-    def with_length(self, length: Length, name: str = "length") -> Recipe:
-        """Returns the recipe with another length; `name` is the argument that an error names."""
-        value = parse_length(length, name)
+    def with_length(self, length: Length, argument_name: str = "length") -> Recipe:
+        """Returns the recipe with another length; `argument_name` is the argument that an error names."""
+        value = parse_length(length, argument_name)
         if isinstance(value, str):
             return replace(self, steps=None if value == "auto" else int(value.removesuffix("steps")), epochs=None)
         return replace(self, epochs=value, steps=None)
 
 
-def parse_length(length: Length, name: str) -> Length:
+def parse_length(length: Length, argument_name: str) -> Length:
     """Returns the length of a training in one form: a number of epochs as a float, "300steps", or "auto" (one epoch, and at least 300 steps).
 
     Raises:
-        OptionError: `length`, the value of the argument `name`, is none of these.
+        OptionError: `length`, the value of that argument, is none of these.
     """
     text = str(length).strip().removesuffix("epochs").strip()
     if text == "auto":
@@ -78,7 +78,9 @@ def parse_length(length: Length, name: str) -> Length:
     except ValueError:
         value = 0
     if isinstance(length, bool) or not 0 < value < math.inf:
-        raise OptionError(f"{name} must be a number of epochs above 0, a number of steps such as 300steps, or auto; got {length!r}")
+        raise OptionError(
+            f"{argument_name} must be a number of epochs above 0, a number of steps such as 300steps, or auto; got {length!r}"
+        )
     return f"{value}steps" if isinstance(value, int) else value
 
 

@@ -39,7 +39,7 @@ def keep_top_by_scope(context: PruneContext, scores: Scores, n_keep: int, scope:
     groups = _group_heads(context.heads, scope)
     if len(groups) == 1:
         return Plan.keep_top(scores, budget)
-    _check_groups(context.heads, groups, scope)
+    _check_units_within_groups(context.heads, groups, scope)
     removed: list[Head] = []
     for group, n_group in zip(groups, _distribute_kept_heads([group_limits(context, group) for group in groups], n_keep), strict=True):
         if n_group == 0:
@@ -67,7 +67,7 @@ def _group_heads(heads: HeadMap, scope: Scope) -> list[list[Head]]:
     return [group for group in groups.values() if group]
 
 
-def _check_groups(heads: HeadMap, groups: list[list[Head]], scope: Scope) -> None:
+def _check_units_within_groups(heads: HeadMap, groups: list[list[Head]], scope: Scope) -> None:
     """Raises PlanError where heads that can only be removed together are in different groups."""
     group_of = {head: number for number, group in enumerate(groups) for head in group}
     unit = next((unit for unit in heads.units() if len({group_of[head] for head in unit}) > 1), None)

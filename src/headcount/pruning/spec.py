@@ -76,7 +76,7 @@ class PruneSpec:
             raise _ablation_error(self.ablation)
 
     def _check_size(self) -> None:
-        size, option_text = self.limits.size, self.method.sizing_option
+        size, option_text = self.limits.size, self.method.sizing_option_text
         if option_text and size is not None:
             raise PlanError(
                 f"{self.method} with {option_text} decides itself how many heads stay, so that {size[0]}={size[1]} cannot be promised; "
@@ -189,7 +189,7 @@ class PruneSpec:
             size_label = f"{format_value(100 * size[1])}% of heads" if size[0] == "fraction" else f"{size[0]} {format_value(size[1])}"
         return ", ".join([self.label, size_label, *([f"seed {self.seed}"] if self.seed else [])])
 
-    def stage_steps(self, n_examples: int) -> list[int]:
+    def n_steps_by_stage(self, n_examples: int) -> list[int]:
         """Returns the number of optimiser steps of every stage that trains, on so many training examples."""
         recipes = [self.recipe] if self.method.info.trains else []
         recipes += [self.recipe.with_length(self.recover)] if self.recover is not None else []
@@ -198,7 +198,7 @@ class PruneSpec:
 
     def n_steps(self, n_examples: int) -> int:
         """Returns the number of optimiser steps of all stages together, on so many training examples."""
-        return sum(self.stage_steps(n_examples))
+        return sum(self.n_steps_by_stage(n_examples))
 
     def resized(self, keep: int | float | str) -> PruneSpec:
         """Returns the request with another number or share of heads."""
@@ -245,7 +245,7 @@ class PruneSpec:
             PlanError: the number of heads is no number of this model.
         """
         budget = self.limits
-        if self.method.sizing_option:
+        if self.method.sizing_option_text:
             budget = budget.resized(len(heads))
         known = tuple(dict.fromkeys(block.kind for block in heads.blocks))
         for kind in self.kinds:
@@ -256,7 +256,7 @@ class PruneSpec:
         free = [head for block in heads.blocks if block.kind in self.kinds for head in block.heads]
         other_kinds = frozenset(heads).difference(free)
         budget = replace(budget, protected=budget.protected | other_kinds)
-        if budget.limit is not None or self.method.sizing_option:
+        if budget.limit is not None or self.method.sizing_option_text:
             return budget
         return budget.resized(budget.heads(len(free)) + len(other_kinds))
 

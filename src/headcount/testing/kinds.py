@@ -251,7 +251,7 @@ def check_pruner(pruner: str | Configurable) -> None:
     method, checks = _parse_and_check_declaration(pruner, PRUNERS)
     model = _tiny_classifier()
     heads, task = hc.HeadMap.of(model), _random_token_task(model)
-    size = None if getattr(method, "sizing_option", "") else len(heads) // 2
+    size = None if getattr(method, "sizing_option_text", "") else len(heads) // 2
 
     def prune_protecting(*protected: hc.Head) -> Any:
         with (

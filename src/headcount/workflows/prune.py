@@ -330,7 +330,7 @@ class TrainingEstimate:
 def estimate_training(pruning: Pruning, specs: Sequence[PruneSpec]) -> TrainingEstimate | None:
     """Returns how long the requests that are not finished will train, from one step that is timed; None where none of them trains."""
     unfinished = [spec for spec in specs if not pruning.is_finished(spec)]
-    stages = [steps for spec in unfinished if (steps := spec.stage_steps(len(pruning.task.calibration)))]
+    stages = [steps for spec in unfinished if (steps := spec.n_steps_by_stage(len(pruning.task.calibration)))]
     if not stages:
         return None
     totals = [sum(steps) for steps in stages]
@@ -384,7 +384,7 @@ def build_grid(
     for pruner in pruners:
         number = (training_seeds or seeds) if pruner.info.trains else seeds if pruner.info.draws else 1
         floor: dict[str, Any] = {"floor": template.limits.floor, "protected": template.limits.protected, "unit": template.limits.unit}
-        budgets = [Budget(**floor)] if pruner.sizing_option else [Budget(keep=keep, **floor) for keep in keeps]
+        budgets = [Budget(**floor)] if pruner.sizing_option_text else [Budget(keep=keep, **floor) for keep in keeps]
         for budget in budgets:
             specs += [replace(template, method=pruner, budget=budget, seed=seed) for seed in range(first_seed, first_seed + number)]
     return specs

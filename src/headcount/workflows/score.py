@@ -60,7 +60,7 @@ def score_into(
         result = _RunScoring(run, unwrap(model), data, methods, settings, progress, kind).find_or_compute()
     else:
         result = compute_scores(model, data, list(methods.values()), settings, progress=progress)
-    result.raise_failures()
+    result.raise_first_failure()
     return {label: result.scores[label] for label in methods}
 
 
@@ -168,7 +168,7 @@ class _RunScoring:
                 self.settings,
                 progress=self.progress,
                 chunk_store=chunks,
-                needs=self.needs,
+                earlier_needs=self.needs,
             )
         scores = {label: table for label, table in result.scores.items() if label in missing}
         artifacts: dict[str, Artifact] = {}

@@ -13,7 +13,7 @@ from headcount.core.files import Problem, is_file, is_folder, read_json
 from headcount.core.folders import finish_replacement
 from headcount.core.plan import Plan
 from headcount.models.archs import cut_record as record
-from headcount.pruning.training.trainer import checkpoint_damage, list_finished_checkpoints
+from headcount.pruning.training.trainer import describe_checkpoint_damage, list_finished_checkpoints
 from headcount.runs.check import RunCheck
 from headcount.surgery import state
 from headcount.surgery.manifest import NAME, problems_of_folder
@@ -47,7 +47,7 @@ def _verify_training(folder: Path) -> Iterator[Problem]:
     """Yields the problems of the checkpoints of unfinished trainings."""
     trainings = sorted({path.parent for path in (folder / "work").rglob("checkpoint-*")})
     for path in (checkpoint for training in trainings for checkpoint in list_finished_checkpoints(training)):
-        if (damage := checkpoint_damage(path)) is not None:
+        if (damage := describe_checkpoint_damage(path)) is not None:
             text = f"{path} is damaged ({damage}); the training command moves it away and resumes from an earlier one"
             yield Problem("damaged", str(path.relative_to(folder)), text)
 

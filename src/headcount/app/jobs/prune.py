@@ -29,7 +29,7 @@ from headcount.core.plan import Plan
 from headcount.core.sizes import SizeTest, smallest_certified
 from headcount.models.provenance import weight_hash
 from headcount.pruning.base import Pruner
-from headcount.pruning.certified import list_sizes
+from headcount.pruning.certified import list_sizes_to_test
 from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.spec import PruneSpec
@@ -60,9 +60,9 @@ def prune_model(
 ) -> int:
     """Prunes a model in a run folder, and prints the smaller one against the dense one; 1 where no size is certified, else 0."""
     pruner, spec = Pruner.parse(method) if plan is None else PlanPruner(), None
-    margin_decides = margin is not None and plan is None and not size.is_given and not pruner.sizing_option
+    margin_decides = margin is not None and plan is None and not size.is_given and not pruner.sizing_option_text
     if plan is None:
-        spec = options.spec(pruner, size.budget(pruner.sizing_option, has_margin=margin is not None), seed=seed)
+        spec = options.spec(pruner, size.budget(pruner.sizing_option_text, has_margin=margin is not None), seed=seed)
     else:
         Plan.read(plan)
     if new_head:
@@ -73,7 +73,7 @@ def prune_model(
         spec = options.spec(PlanPruner(removed=read_removed_heads(session, plan, heads, weight_hash(model))), Budget(), seed=seed)
     if size.keep is not None:
         spec = spec.resized(parse_head_count(size.keep, heads, options.attention_kinds))
-    sizes = list_sizes(spec, model, heads) if margin_decides else []
+    sizes = list_sizes_to_test(spec, model, heads) if margin_decides else []
     if not margin_decides:
         check_request(spec, model, heads)
     if run is None:

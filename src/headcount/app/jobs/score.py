@@ -16,7 +16,7 @@ from headcount.core.scores import Scores
 from headcount.core.stats import agreement as stats
 from headcount.core.stats.agreement import Agreement
 from headcount.core.tolerance import Tolerance
-from headcount.importance.rankings import RankedHead, agreements, check_lowest, rank_heads, stabilities
+from headcount.importance.rankings import RankedHead, agreements, check_n_lowest, rank_heads, stabilities
 from headcount.importance.score import parse_methods
 from headcount.importance.settings import ScoreSettings
 from headcount.runs.store import Run
@@ -153,7 +153,7 @@ def score_model(
     """Scores all heads by some methods, in a run if there is one, and prints scores and verdicts."""
     methods = parse_methods(by)
     model, heads, folder = open_task_model(session, data)
-    check_lowest(options.lowest, len(heads.units()))
+    check_n_lowest(options.lowest, len(heads.units()))
     if run is not None:
         set_run_description(run, session, data, model, heads, {"by": list(map(str, methods)), **settings.to_dict(), "limit": data.limit})
     task = open_named_task(session, data, model, folder) if any(method.reads_data for method in methods) else None

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from headcount.importance.base import BlockImportance, ImportanceInfo, per_token
+from headcount.importance.base import BlockImportance, ImportanceInfo, WeightedValues, per_token
 from headcount.models.modules import in_float32_or_float64
 from headcount.models.observe import Observation
 
@@ -20,7 +18,7 @@ class ActivationNorm(BlockImportance):
         needs={"outputs"}, higher_is_keep=True, cost="one forward pass", source="Muralidharan et al. 2024", sees_projection=False
     )
 
-    def of_block(self, observation: Observation) -> tuple[Tensor, Tensor]:
+    def of_block(self, observation: Observation) -> WeightedValues:
         """Returns the mean norm of each head's output over each example's tokens."""
         assert observation.outputs is not None
         return per_token(in_float32_or_float64(observation.outputs).norm(dim=-1), observation.queries)

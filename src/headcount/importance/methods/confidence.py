@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from headcount.importance.base import BlockImportance, ImportanceInfo, per_token
+from headcount.importance.base import BlockImportance, ImportanceInfo, WeightedValues, per_token
 from headcount.models.observe import Observation
 
 
@@ -24,7 +22,7 @@ class Confidence(BlockImportance):
         describes=True,
     )
 
-    def of_block(self, observation: Observation) -> tuple[Tensor, Tensor]:
+    def of_block(self, observation: Observation) -> WeightedValues:
         """Returns the mean over each example's tokens of the largest weight on an ordinary token."""
         weights = observation.attention
         assert weights is not None

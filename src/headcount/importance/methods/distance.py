@@ -3,9 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from headcount.importance.base import BlockImportance, ImportanceInfo, per_token
+from headcount.importance.base import BlockImportance, ImportanceInfo, WeightedValues, per_token
 from headcount.models.observe import Observation
 
 
@@ -26,7 +25,7 @@ class Distance(BlockImportance):
         describes=True,
     )
 
-    def of_block(self, observation: Observation) -> tuple[Tensor, Tensor]:
+    def of_block(self, observation: Observation) -> WeightedValues:
         """Returns the mean distance of attention over each example's tokens."""
         p = observation.attention
         assert p is not None

@@ -3,9 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from headcount.importance.base import BlockImportance, ImportanceInfo, per_token
+from headcount.importance.base import BlockImportance, ImportanceInfo, WeightedValues, per_token
 from headcount.models.modules import in_float32_or_float64
 from headcount.models.observe import Observation
 
@@ -26,7 +25,7 @@ class Entropy(BlockImportance):
         describes=True,
     )
 
-    def of_block(self, observation: Observation) -> tuple[Tensor, Tensor]:
+    def of_block(self, observation: Observation) -> WeightedValues:
         """Returns the mean entropy of each example's attention rows."""
         assert observation.attention is not None
         rows = torch.special.entr(in_float32_or_float64(observation.attention)).sum(-1)

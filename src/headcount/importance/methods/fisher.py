@@ -29,6 +29,6 @@ class Fisher(BlockImportance):
         """Returns each example's gradient with respect to the gate of each head."""
         return gate_gradients(observation).sum(1)
 
-    def per_example(self, values: Tensor) -> Tensor:
+    def per_example(self, values: Float[Tensor, "batch heads"]) -> Float[Tensor, "batch heads"]:
         """Returns the squares of the gradients."""
         return values**2

@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headcount.core.heads import AttentionBlock
-from headcount.importance.base import FeatureImportance, ImportanceInfo
+from headcount.importance.base import FeatureImportance, ImportanceInfo, WeightedValues
 from headcount.models.observe import Observation, projection_of
 
 
@@ -21,21 +22,23 @@ class Fluctuation(FeatureImportance):
 
     info = ImportanceInfo(needs={"outputs"}, higher_is_keep=True, cost="one forward pass", source="An et al. 2024", normalise="standard")
 
-    def of_block(self, observation: Observation) -> tuple[Tensor, Tensor]:
+    def of_block(self, observation: Observation) -> WeightedValues:
         """Returns means and mean squares of the inputs of the output projection, [batch, heads, 2 * head_dim]."""
         assert observation.outputs is not None
         x = observation.outputs.double()
         return mean_over_tokens(torch.cat([x, x**2], dim=-1), observation.queries)
 
-    def combine(self, features: Tensor, model: nn.Module, block: AttentionBlock) -> Tensor:
+    def combine(
+        self, features: Float[Tensor, "*leading heads features"], model: nn.Module, block: AttentionBlock
+    ) -> Float[Tensor, "*leading heads"]:
         """Returns variances times squared weights, [..., heads, 2 * head_dim] -> [..., heads]."""
         mean, square = features.chunk(2, dim=-1)
         weights = (projection_of(model, block).double() ** 2).sum(-1).cpu()
         return ((square - mean**2).clamp(min=0) * weights).sum(-1)
 
 
-def mean_over_tokens(values: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+def mean_over_tokens(values: Float[Tensor, "batch q heads features"], queries: Bool[Tensor, "batch q"]) -> WeightedValues:
     """Returns the mean over each example's real tokens of [batch, q, heads, features], with their number as weight."""
     n_tokens = queries.sum(-1)
     total = torch.where(queries[..., None, None], values, 0).sum(1)
-    return total / n_tokens.clamp(min=1)[:, None, None], n_tokens[:, None].double()
+    return WeightedValues(total / n_tokens.clamp(min=1)[:, None, None], n_tokens[:, None].double())

@@ -51,14 +51,14 @@ class Gradient(BlockImportance):
             gradients = torch.where(observation.queries.unsqueeze(-1), gradients.abs(), 0)
         return gradients.sum(1)
 
-    def per_example(self, values: Tensor) -> Tensor:
+    def per_example(self, values: Float[Tensor, "batch heads"]) -> Float[Tensor, "batch heads"]:
         """Returns absolute values, where the variant takes them example by example."""
         return values.abs() if self.variant == "example" else values
 
-    def make_accumulator(self, *example_shape: int) -> Totals | BatchMeans | RunningGradient:
+    def make_accumulator(self, n_heads: int, *n_features: int) -> Totals | AbsoluteBatchMeans | RunningGradient:
         """Returns the accumulator of the variant."""
-        accumulators = {"batch": BatchMeans, "running": RunningGradient}
-        return accumulators.get(self.variant, Totals)(*example_shape)
+        accumulators = {"batch": AbsoluteBatchMeans, "running": RunningGradient}
+        return accumulators.get(self.variant, Totals)(n_heads, *n_features)
 
 
 def gate_gradients(observation: Observation) -> Float[Tensor, "batch q heads"]:
@@ -67,7 +67,7 @@ def gate_gradients(observation: Observation) -> Float[Tensor, "batch q heads"]:
     return (in_float32_or_float64(observation.outputs) * in_float32_or_float64(observation.gradient)).sum(-1)
 
 
-class BatchMeans:
+class AbsoluteBatchMeans:
     """Absolute means of consecutive examples, BATCH at a time; the last batch may be smaller and weighs less."""
 
     def __init__(self, n_heads: int) -> None:
@@ -75,7 +75,7 @@ class BatchMeans:
         self._pending = np.zeros((0, n_heads))
         self._totals = Totals(n_heads)
 
-    def update(self, values: np.ndarray, _weights: np.ndarray) -> None:
+    def update(self, values: Float[np.ndarray, "examples heads"], _weights: np.ndarray) -> None:
         """Adds examples, in order."""
         self.n += len(values)
         self._pending = np.concatenate([self._pending, values])
@@ -83,30 +83,30 @@ class BatchMeans:
             self._add_batch(self._pending[:BATCH])
             self._pending = self._pending[BATCH:]
 
-    def _add_batch(self, rows: np.ndarray) -> None:
-        self._totals.update(np.abs(rows.mean(0, keepdims=True)), np.full((1, 1), float(len(rows))))
+    def _add_batch(self, values: Float[np.ndarray, "batch heads"]) -> None:
+        self._totals.update(np.abs(values.mean(0, keepdims=True)), np.full((1, 1), float(len(values))))
 
-    def flush(self) -> Totals:
+    def totals_with_last_batch(self) -> Totals:
         """Adds the last, smaller batch and returns the totals."""
         if len(self._pending):
             self._add_batch(self._pending)
             self._pending = self._pending[:0]
         return self._totals
 
-    def mean(self) -> np.ndarray:
+    def mean(self) -> Float[np.ndarray, " heads"]:
         """Returns the mean over batches."""
-        return self.flush().mean()
+        return self.totals_with_last_batch().mean()
 
-    def stderr(self) -> np.ndarray:
+    def stderr(self) -> Float[np.ndarray, " heads"]:
         """Returns the standard error over batches; empty for a single one."""
-        return self.flush().stderr() if self.flush().n > 1 else np.array([])
+        return self.totals_with_last_batch().stderr() if self.totals_with_last_batch().n > 1 else np.array([])
 
     def samples(self) -> Samples | None:
         """Returns the batches behind the mean."""
-        return self.flush().samples()
+        return self.totals_with_last_batch().samples()
 
 
-class RunningGradient(BatchMeans):
+class RunningGradient(AbsoluteBatchMeans):
     """The running gradient of the whole stream, and of its interleaved parts."""
 
     PARTS = 8
@@ -117,22 +117,22 @@ class RunningGradient(BatchMeans):
         self._streams = np.zeros((1 + self.PARTS, 2, n_heads))  # [whole and parts, gradient so far and sum of its absolute values]
         self._counts = np.zeros((1 + self.PARTS, 2))  # examples so far, and the sum of that over batches
 
-    def _add_batch(self, rows: np.ndarray) -> None:
+    def _add_batch(self, values: Float[np.ndarray, "batch heads"]) -> None:
         for stream in (0, 1 + self._batches % self.PARTS):
-            self._streams[stream, 0] += rows.sum(0)
-            self._counts[stream, 0] += len(rows)
+            self._streams[stream, 0] += values.sum(0)
+            self._counts[stream, 0] += len(values)
             self._streams[stream, 1] += np.abs(self._streams[stream, 0])
             self._counts[stream, 1] += self._counts[stream, 0]
         self._batches += 1
 
-    def mean(self) -> np.ndarray:
+    def mean(self) -> Float[np.ndarray, " heads"]:
         """Returns Σ |gradient so far| / Σ examples so far."""
-        self.flush()
+        self.totals_with_last_batch()
         return self._streams[0, 1] / self._counts[0, 1]
 
-    def stderr(self) -> np.ndarray:
+    def stderr(self) -> Float[np.ndarray, " heads"]:
         """Returns the standard error over the interleaved parts; empty for a single batch."""
-        self.flush()
+        self.totals_with_last_batch()
         used = self._counts[1:, 1] > 0
         parts = self._streams[1:, 1][used] / self._counts[1:, 1][used][:, None]
         return parts.std(0, ddof=1) / np.sqrt(len(parts)) if len(parts) > 1 else np.array([])

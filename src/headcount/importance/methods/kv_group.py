@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from headcount.importance.base import BlockImportance, ImportanceInfo, per_token
+from headcount.importance.base import BlockImportance, ImportanceInfo, WeightedValues, per_token
 from headcount.importance.methods.output_norm import projected_norm
 from headcount.models.observe import Observation
 
@@ -18,7 +16,7 @@ class KVGroup(BlockImportance):
 
     info = ImportanceInfo(needs={"outputs"}, higher_is_keep=True, cost="one forward pass", source="the output norm, group by group")
 
-    def of_block(self, observation: Observation) -> tuple[Tensor, Tensor]:
+    def of_block(self, observation: Observation) -> WeightedValues:
         """Returns the mean norm of what each head's group adds, over each example's tokens."""
         assert observation.outputs is not None and observation.projection is not None
         groups, size = observation.block.n_kv_heads, observation.block.group_size

@@ -44,16 +44,16 @@ class LRP(BatchImportance):
 
         def measure_batch(batch: Batch) -> BatchMeasurement:
             result = relevance(context.model, batch, rule=self.variant)
-            shares, rounding = _block_shares(context.heads, result), None
+            shares, rounding = _absolute_shares_of_block(context.heads, result), None
             if self.variant == "epsilon":
                 rounded = relevance(context.model, batch, rule=self.variant, noise_seed=context.seed)
-                rounding = _block_shares(context.heads, rounded) - shares
+                rounding = _absolute_shares_of_block(context.heads, rounded) - shares
             return BatchMeasurement(shares, rounding=rounding, conditions={"leakage": result.leaked / result.started})
 
         return measure_batch
 
 
-def _block_shares(heads: HeadMap, result: Relevance) -> Float[Tensor, "batch heads"]:
+def _absolute_shares_of_block(heads: HeadMap, result: Relevance) -> Float[Tensor, "batch heads"]:
     """Returns the size of every head's relevance as a share of that of its block."""
     sizes = result.heads.abs()
     for block in heads.blocks:

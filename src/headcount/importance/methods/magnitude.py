@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headcount.importance.base import ImportanceInfo, ScoreContext, WeightImportance
@@ -24,7 +25,7 @@ class Magnitude(WeightImportance):
         needs={"weights"}, higher_is_keep=True, cost="reads the weights once", source="Han et al. 2015", sees_projection=False
     )
 
-    def of_model(self, context: ScoreContext) -> Tensor:
+    def of_model(self, context: ScoreContext) -> Float[Tensor, " heads"]:
         """Returns the norm of every head's weights."""
         model, norms = unwrap(context.model), []
         for block in context.heads.blocks:

@@ -3,9 +3,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from headcount.importance.base import BlockImportance, ImportanceInfo, per_token
+from headcount.importance.base import BlockImportance, ImportanceInfo, WeightedValues, per_token
 from headcount.models.modules import in_float32_or_float64
 from headcount.models.observe import Observation
 
@@ -19,13 +20,15 @@ class OutputNorm(BlockImportance):
 
     info = ImportanceInfo(needs={"outputs"}, higher_is_keep=True, cost="one forward pass", source="Kobayashi et al. 2020")
 
-    def of_block(self, observation: Observation) -> tuple[Tensor, Tensor]:
+    def of_block(self, observation: Observation) -> WeightedValues:
         """Returns the mean norm of what each head adds, over each example's tokens."""
         assert observation.outputs is not None and observation.projection is not None
         return per_token(projected_norm(observation.outputs, observation.projection), observation.queries)
 
 
-def projected_norm(outputs: Tensor, projection: Tensor) -> Tensor:
+def projected_norm(
+    outputs: Float[Tensor, "batch q heads head_dim"], projection: Float[Tensor, "heads head_dim width"]
+) -> Float[Tensor, "batch q heads"]:
     """Returns ‖x W‖₂ for every head, [batch, q, heads], through the small matrix W Wᵀ instead of the wide x W."""
     x = in_float32_or_float64(outputs)
     w = projection.to(x.dtype)

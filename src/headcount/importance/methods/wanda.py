@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headcount.core.heads import AttentionBlock
-from headcount.importance.base import FeatureImportance, ImportanceInfo
+from headcount.importance.base import FeatureImportance, ImportanceInfo, WeightedValues
 from headcount.importance.methods.fluctuation import mean_over_tokens
 from headcount.models.observe import Observation, projection_of
 
@@ -19,12 +20,14 @@ class Wanda(FeatureImportance):
 
     info = ImportanceInfo(needs={"outputs"}, higher_is_keep=True, cost="one forward pass", source="Sun et al. 2024")
 
-    def of_block(self, observation: Observation) -> tuple[Tensor, Tensor]:
+    def of_block(self, observation: Observation) -> WeightedValues:
         """Returns the mean square of each input of the output projection, [batch, heads, head_dim]."""
         assert observation.outputs is not None
         return mean_over_tokens(observation.outputs.double() ** 2, observation.queries)
 
-    def combine(self, features: Tensor, model: nn.Module, block: AttentionBlock) -> Tensor:
+    def combine(
+        self, features: Float[Tensor, "*leading heads features"], model: nn.Module, block: AttentionBlock
+    ) -> Float[Tensor, "*leading heads"]:
         """Returns root mean squares times the weights that they meet, [..., heads, head_dim] -> [..., heads]."""
         weights = projection_of(model, block).double().abs().sum(-1).cpu()  # [heads, head_dim]
         return (features.sqrt() * weights).sum(-1)

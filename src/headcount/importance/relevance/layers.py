@@ -17,12 +17,12 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from headcount.importance.relevance.operations import (
-    Shares,
-    Upstream,
+    ResultRelevances,
+    SlotRelevances,
     Walk,
     clamp_finite,
-    first_relevance,
     is_slot,
+    relevance_of_first_result,
     share_among_terms,
 )
 from headcount.importance.relevance.rules import Rule
@@ -35,43 +35,43 @@ LinearMap = Callable[[Tensor, Tensor], Tensor]
 """(input, weight) -> result, linear in both."""
 
 
-def pass_matrix_product(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
+def pass_matrix_product(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) -> SlotRelevances:
     """A matrix product, plus an addend where there is one, scaled by alpha and beta."""
     names = {"mm": ("self", "mat2"), "bmm": ("self", "mat2"), "addmm": ("mat1", "mat2"), "baddbmm": ("batch1", "batch2")}[node.name]
     lhs, rhs = (node.arguments[name] for name in names)
-    relevance = first_relevance(upstream)
+    relevance = relevance_of_first_result(result_relevances)
     constant = torch.zeros((), dtype=relevance.dtype, device=relevance.device)
     if "add" in node.name:
         if is_slot(node.arguments["self"]):
             raise node.error("adds an activation to a matrix product in one operation")
-        constant = clamp_finite(walk.value(node.arguments["self"])) * node.arguments.get("beta", 1)
+        constant = clamp_finite(walk.value_of(node.arguments["self"])) * node.arguments.get("beta", 1)
     constant = constant.expand(relevance.shape)
-    a, b, scale = walk.value(lhs), walk.value(rhs), node.arguments.get("alpha", 1)
+    a, b, scale = walk.value_of(lhs), walk.value_of(rhs), node.arguments.get("alpha", 1)
     if scale <= 0:
         raise node.error(f"scales a product by {scale}, which is not positive")
     if is_slot(lhs) and is_slot(rhs):
         batched = (t if t.ndim == 3 else t.unsqueeze(0) for t in (a, b, constant, relevance))
         shares = share_matrix_product(walk.rule, *batched, scale=scale)
-        walk.leak(node, shares.leaked.view(relevance.shape))
+        walk.book_leakage(node, shares.leaked.view(relevance.shape))
         return [(lhs.index, shares.lhs.view(a.shape)), (rhs.index, shares.rhs.view(b.shape))]
     if is_slot(lhs):
-        share, leaked = share_linear(walk.rule, torch.matmul, a, b * scale, constant, relevance)
+        shares = share_linear(walk.rule, torch.matmul, a, b * scale, constant, relevance)
     else:
-        share, leaked = share_linear(walk.rule, lambda x, weight: weight @ x, b, a * scale, constant, relevance)
-    walk.leak(node, leaked)
-    return [((lhs if is_slot(lhs) else rhs).index, share)]
+        shares = share_linear(walk.rule, lambda x, weight: weight @ x, b, a * scale, constant, relevance)
+    walk.book_leakage(node, shares.leaked)
+    return [((lhs if is_slot(lhs) else rhs).index, shares.x)]
 
 
-def pass_linear(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
+def pass_linear(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) -> SlotRelevances:
     """A linear layer: the bias is a term of the same sum."""
     _check_constant_weights(node)
-    source, relevance = node.arguments["input"], first_relevance(upstream)
-    bias = walk.value(node.arguments["bias"])
+    source, relevance = node.arguments["input"], relevance_of_first_result(result_relevances)
+    bias = walk.value_of(node.arguments["bias"])
     constant = relevance.new_zeros(()) if bias is None else bias
-    weight = walk.value(node.arguments["weight"])
-    share, leaked = share_linear(walk.rule, F.linear, walk.value(source), weight, constant.expand(relevance.shape), relevance)
-    walk.leak(node, leaked)
-    return [(source.index, share)]
+    weight = walk.value_of(node.arguments["weight"])
+    shares = share_linear(walk.rule, F.linear, walk.value_of(source), weight, constant.expand(relevance.shape), relevance)
+    walk.book_leakage(node, shares.leaked)
+    return [(source.index, shares.x)]
 
 
 def _check_constant_weights(node: TapeNode) -> None:
@@ -80,30 +80,30 @@ def _check_constant_weights(node: TapeNode) -> None:
         raise node.error("has weights that depend on the input")
 
 
-def pass_convolution(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
+def pass_convolution(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) -> SlotRelevances:
     """A convolution with a constant kernel."""
     _check_constant_weights(node)
-    source, relevance, function = node.arguments["input"], first_relevance(upstream), node.function
+    source, relevance, function = node.arguments["input"], relevance_of_first_result(result_relevances), node.function
     assert function is not None
     options = {name: value for name, value in node.arguments.items() if name not in ("input", "weight", "bias")}
-    bias = walk.value(node.arguments["bias"])
+    bias = walk.value_of(node.arguments["bias"])
     constant = relevance.new_zeros(relevance.shape[1]) if bias is None else bias
     constant = constant.view(-1, *(1,) * (relevance.ndim - 2)).expand(relevance.shape)
     apply = lambda x, weight: function(input=x, weight=weight, bias=None, **options)  # noqa: E731
-    share, leaked = share_linear(walk.rule, apply, walk.value(source), walk.value(node.arguments["weight"]), constant, relevance)
-    walk.leak(node, leaked)
-    return [(source.index, share)]
+    shares = share_linear(walk.rule, apply, walk.value_of(source), walk.value_of(node.arguments["weight"]), constant, relevance)
+    walk.book_leakage(node, shares.leaked)
+    return [(source.index, shares.x)]
 
 
-def pass_normalisation(walk: Walk, node: TapeNode, upstream: Upstream) -> Shares:
+def pass_normalisation(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) -> SlotRelevances:
     """A normalisation v = k x + c: its statistics, hence k and c, are constants; c takes its share as leakage."""
     source = node.arguments["input"]
-    x = walk.value(source)
+    x = walk.value_of(source)
     assert node.function is not None
-    arguments = tree_map(walk.value, node.arguments)
+    arguments = tree_map(walk.value_of, node.arguments)
     result = node.function(**arguments)[0]
     linear_part = x * _normalisation_slope(node, x, arguments)
-    return share_among_terms(walk, node, first_relevance(upstream), [source, None], [linear_part, result - linear_part])
+    return share_among_terms(walk, node, relevance_of_first_result(result_relevances), [source, None], [linear_part, result - linear_part])
 
 
 def _normalisation_slope(node: TapeNode, x: Tensor, arguments: Arguments) -> Tensor:
@@ -133,17 +133,25 @@ class ProductShares:
     leaked: Tensor
 
 
-def share_linear(rule: Rule, apply: LinearMap, x: Tensor, weight: Tensor, constant: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the relevance of x, and what leaked, for v = apply(x, weight) + constant."""
+@dataclass(frozen=True, slots=True)
+class LinearShares:
+    """The relevance of a linear map, shared between its input x and leakage to constants and ε; `leaked` is shaped like the result."""
+
+    x: Tensor
+    leaked: Tensor
+
+
+def share_linear(rule: Rule, apply: LinearMap, x: Tensor, weight: Tensor, constant: Tensor, relevance: Tensor) -> LinearShares:
+    """Returns what x gets of the relevance of v = apply(x, weight) + constant, and what leaks."""
     up, down = x.clamp(min=0), x.clamp(max=0)
     weight_up, weight_down = weight.clamp(min=0), weight.clamp(max=0)
     (of_weight_up, transpose_up), (of_weight_down, transpose_down) = (_apply_with_transpose(apply, up, w) for w in (weight_up, weight_down))
     positive = of_weight_up + apply(down, weight_down) + constant.clamp(min=0)
     negative = of_weight_down + apply(down, weight_up) + constant.clamp(max=0)
-    factors = rule.factors(positive, negative)
+    factors = rule.sharing_factors(positive, negative)
     high, low = relevance * factors.positive, relevance * factors.negative
     share = up * (transpose_up(high) + transpose_down(low)) + down * (transpose_down(high) + transpose_up(low))
-    return share, relevance * factors.lost + constant.clamp(min=0) * high + constant.clamp(max=0) * low
+    return LinearShares(share, relevance * factors.lost + constant.clamp(min=0) * high + constant.clamp(max=0) * low)
 
 
 def _apply_with_transpose(apply: LinearMap, x: Tensor, weight: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -164,7 +172,7 @@ def share_matrix_product(
 ) -> ProductShares:
     """Shares the relevance of v = scale lhs @ rhs + constant, scale > 0, among its terms and, in each term, among its two factors."""
     (a_up, a_down), (b_up, b_down) = ((t.clamp(min=0), t.clamp(max=0)) for t in (lhs, rhs))
-    factors = rule.factors(
+    factors = rule.sharing_factors(
         (a_up @ b_up + a_down @ b_down) * scale + constant.clamp(min=0),
         (a_up @ b_down + a_down @ b_up) * scale + constant.clamp(max=0),
     )
@@ -176,10 +184,10 @@ def share_matrix_product(
     )
     columns, column_shares = rhs.transpose(1, 2), shares.rhs.transpose(1, 2)
     for n, rows in _split_batch_and_rows(lhs, rhs):
-        to_lhs, to_rhs, lost = _share_piece(rule, lhs[n, rows], columns[n], scale * high[n, rows], scale * low[n, rows])
-        shares.lhs[n, rows] += to_lhs
-        column_shares[n] += to_rhs
-        shares.leaked[n, rows] += lost
+        piece = _share_product_piece(rule, lhs[n, rows], columns[n], scale * high[n, rows], scale * low[n, rows])
+        shares.lhs[n, rows] += piece.lhs
+        column_shares[n] += piece.rhs
+        shares.leaked[n, rows] += piece.leaked
     return shares
 
 
@@ -194,13 +202,19 @@ def _split_batch_and_rows(lhs: Tensor, rhs: Tensor) -> Iterator[tuple[slice, sli
             yield slice(n, n + stacked), slice(row, row + rows)
 
 
-def _share_piece(rule: Rule, lhs: Tensor, columns: Tensor, high: Tensor, low: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the relevance of the left rows, of the right columns, and what is lost for each (row, column), of one piece."""
-    a, b = lhs.unsqueeze(2), columns.unsqueeze(1)  # [n, row, 1, inner], [n, 1, column, inner]
+def _share_product_piece(
+    rule: Rule,
+    lhs: Float[Tensor, "n row inner"],
+    rhs_columns: Float[Tensor, "n column inner"],
+    positive_factor: Float[Tensor, "n row column"],
+    negative_factor: Float[Tensor, "n row column"],
+) -> ProductShares:
+    """Returns the relevance of the left rows, of the right columns, and what leaks for each (row, column), of one piece."""
+    a, b = lhs.unsqueeze(2), rhs_columns.unsqueeze(1)  # [n, row, 1, inner], [n, 1, column, inner]
     term = a * b
-    term.mul_(torch.where(term > 0, high.unsqueeze(-1), low.unsqueeze(-1)))
-    part, lost = rule.first_factor_share(a, b)
-    to_lhs = part.mul_(term)
-    missing = torch.zeros_like(high) if lost is None else lost.mul_(term)
+    term.mul_(torch.where(term > 0, positive_factor.unsqueeze(-1), negative_factor.unsqueeze(-1)))
+    share = rule.share_of_first_factor(a, b)
+    to_lhs, lost = share.of_first.mul_(term), share.lost
+    missing = torch.zeros_like(positive_factor) if lost is None else lost.mul_(term)
     to_rhs = term - to_lhs if lost is None else term.sub_(to_lhs).sub_(missing)
-    return to_lhs.sum(2), to_rhs.sum(1), missing if lost is None else missing.sum(3)
+    return ProductShares(to_lhs.sum(2), to_rhs.sum(1), missing if lost is None else missing.sum(3))

@@ -28,9 +28,9 @@ class RoundingNoise:
         self.seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    def add_to_result(self, name: str, result: Any) -> Any:
+    def add_noise_to_result(self, operation_name: str, result: Any) -> Any:
         """Returns the result of an operation, with noise in its first tensor if processors round it differently."""
-        if name not in ROUNDED:
+        if operation_name not in ROUNDED:
             return result
         if isinstance(result, tuple | list):
             return type(result)([self.add_noise(result[0]), *result[1:]])

@@ -65,7 +65,7 @@ def record_forward(
     recorder = TapeRecorder(noise)
     head_slots: list[tuple[AttentionBlock, int]] = []
     sources = {name: value for name, value in batch.items() if isinstance(value, Tensor) and not NO_SOURCE.search(name)}
-    with evaluating(model), eager(model), _watch_modules(model, recorder), _note_head_slots(model, heads, recorder, head_slots):
+    with evaluating(model), eager(model), _watch_modules(model, recorder), _collect_head_slots(model, heads, recorder, head_slots):
         for value in sources.values():
             recorder.add_source(value)
         with recorder, _WholeLinearLayers(recorder):
@@ -102,7 +102,7 @@ def _watch_modules(model: nn.Module, recorder: TapeRecorder) -> Iterator[None]:
         for path, module in model.named_modules():
             name, is_leaf = type(module).__name__, not list(module.children())
             if type(module).__module__ == "transformers.activations" or (is_leaf and ACTIVATION_CLASS.search(name)):
-                before, after = _activation_hooks(recorder)
+                before, after = _hooks_recording_activation(recorder)
             else:
                 before, after = _module_stack_hooks(recorder, path, bool(NORMALISATION_CLASS.search(name)))
             stack.callback(module.register_forward_pre_hook(restrict_to_owner(model, before)).remove)
@@ -110,17 +110,17 @@ def _watch_modules(model: nn.Module, recorder: TapeRecorder) -> Iterator[None]:
         yield
 
 
-def _activation_hooks(recorder: TapeRecorder) -> _ModuleHooks:
+def _hooks_recording_activation(recorder: TapeRecorder) -> _ModuleHooks:
     """Returns hooks that pause the recorder in an activation and record it as one operation."""
 
-    def before(*_: Any) -> None:
+    def pause_recorder(*_: Any) -> None:
         recorder.n_paused += 1
 
-    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def record_activation(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         recorder.n_paused -= 1
         recorder.add_call(type(module).__name__, None, {"self": args[0]}, output)
 
-    return _ModuleHooks(before, after)
+    return _ModuleHooks(pause_recorder, record_activation)
 
 
 class _ModuleHooks(NamedTuple):
@@ -133,22 +133,22 @@ class _ModuleHooks(NamedTuple):
 def _module_stack_hooks(recorder: TapeRecorder, path: str, is_normalisation: bool) -> _ModuleHooks:
     """Returns hooks that keep the recorder's stack of running modules."""
 
-    def before(*_: Any) -> None:
+    def push_module(*_: Any) -> None:
         recorder.module_stack.append((path, is_normalisation))
 
-    def after(*_: Any) -> None:
+    def pop_module(*_: Any) -> None:
         recorder.module_stack.pop()
 
-    return _ModuleHooks(before, after)
+    return _ModuleHooks(push_module, pop_module)
 
 
 @contextmanager
-def _note_head_slots(
+def _collect_head_slots(
     model: nn.Module, heads: HeadMap, recorder: TapeRecorder, head_slots: list[tuple[AttentionBlock, int]]
 ) -> Iterator[None]:
     """Inside, the input of every output projection that runs is appended to `head_slots`."""
 
-    def note(block: AttentionBlock, _module: nn.Module, args: tuple[Any, ...]) -> None:
+    def append_head_slot(block: AttentionBlock, _module: nn.Module, args: tuple[Any, ...]) -> None:
         slot = recorder.slot_of(args[0])
         if slot is not None:
             head_slots.append((block, slot))
@@ -157,6 +157,6 @@ def _note_head_slots(
         for block in heads.blocks:
             if block.n_heads:
                 block.require_one_output("relevance")
-                hook = restrict_to_owner(model, partial(note, block))
+                hook = restrict_to_owner(model, partial(append_head_slot, block))
                 stack.callback(model.get_submodule(block.o.path).register_forward_pre_hook(hook).remove)
         yield

@@ -27,7 +27,13 @@ from torch import Tensor, nn
 
 from headcount.importance.relevance.noise import RoundingNoise
 from headcount.importance.relevance.owners import Owners
-from headcount.importance.relevance.propagate import BackwardWalk, choose_positions, find_logits, rule_of, start_relevance
+from headcount.importance.relevance.propagate import (
+    BackwardWalk,
+    find_logits,
+    mask_counted_predictions,
+    operation_rule_of,
+    relevance_of_best_logits,
+)
 from headcount.importance.relevance.record import RecordedPass, record_forward
 from headcount.importance.relevance.rules import RelevanceError, RuleName, make_rule
 from headcount.importance.relevance.tape import Tape
@@ -92,13 +98,13 @@ def relevance(  # noqa: PLR0913 - two arguments, the rest are options by name
     noise = None if noise_seed is None else RoundingNoise(noise_seed)
     recorded = record_forward(inner, heads, inputs, logits or find_logits, noise)
     for node in recorded.tape.nodes:
-        rule_of(node)  # raises before the walk if an operation has no rule
+        operation_rule_of(node)  # raises before the walk if an operation has no rule
     with torch.no_grad():
-        start = start_relevance(recorded.logits, choose_positions(inner, inputs, recorded.logits, positions))
+        start = relevance_of_best_logits(recorded.logits, mask_counted_predictions(inner, inputs, recorded.logits, positions))
         owners = Owners(recorded.tape, recorded.n_examples)
         walk = BackwardWalk(recorded.tape, owners, sharing_rule, noise)
         result = walk.run(recorded.logits_slot, start, frozenset(slot for _, slot in recorded.head_slots))
-        per_head = _sum_by_head(heads, recorded, owners, result.by_slot)
+        per_head = _sum_relevance_by_head(heads, recorded, owners, result.by_slot)
     if not bool(per_head.isfinite().all()):
         raise RelevanceError(f"relevance is not finite: {_explain_nonfinite(recorded.tape)}")
     return Relevance(per_head, start.flatten(1).sum(1).cpu(), result.leaked, result.arrived)
@@ -112,14 +118,16 @@ def _explain_nonfinite(tape: Tape) -> str:
     return "it grew beyond the range of floats; take a larger epsilon, or the αβ rule"
 
 
-def _sum_by_head(heads: HeadMap, recorded: RecordedPass, owners: Owners, by_slot: Mapping[int, Tensor]) -> Float[Tensor, "batch heads"]:
+def _sum_relevance_by_head(
+    heads: HeadMap, recorded: RecordedPass, owners: Owners, relevance_by_slot: Mapping[int, Tensor]
+) -> Float[Tensor, "batch heads"]:
     """Returns the relevance that reached each head; a block that runs several times gets the sum."""
     total = torch.zeros(recorded.n_examples, len(heads), dtype=torch.float64)
     for block, slot in dict.fromkeys(recorded.head_slots):
-        if slot not in by_slot:
+        if slot not in relevance_by_slot:
             continue
         size = (block.n_heads, block.value_dim)
-        per_row = by_slot[slot].double().unflatten(-1, size).sum(-1).reshape(-1, block.n_heads)
+        per_row = relevance_by_slot[slot].double().unflatten(-1, size).sum(-1).reshape(-1, block.n_heads)
         owner = owners[slot].unflatten(-1, size)[..., 0].reshape(-1, block.n_heads)[:, 0]
         total[:, heads.positions(block)].index_add_(0, owner.clamp(min=0).cpu(), per_row.cpu())
     return total

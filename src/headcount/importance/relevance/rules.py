@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class RelevanceError(HeadcountError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Factors:
+class SharingFactors:
     """The factors q⁺ and q⁻ of positive and negative terms, and the fraction of the relevance that no term gets."""
 
     positive: Tensor
@@ -40,14 +40,28 @@ class Factors:
         return term * torch.where(term > 0, self.positive, self.negative)
 
 
+class FactorShare(NamedTuple):
+    """The share that the first factor of a product of two gets, and the share that neither gets; None if nothing is lost."""
+
+    of_first: Tensor
+    lost: Tensor | None
+
+
+class SumShares(NamedTuple):
+    """The share of every term of an elementwise sum, and the share that no term gets; together they are 1."""
+
+    of_terms: list[Tensor]
+    lost: Tensor
+
+
 class Rule(Protocol):
     """A way to share the relevance of a sum."""
 
-    def factors(self, positive: Tensor, negative: Tensor) -> Factors:
+    def sharing_factors(self, positive_sum: Tensor, negative_sum: Tensor) -> SharingFactors:
         """Returns the factors of a sum from the sums of its positive and of its negative terms; always finite."""
         ...
 
-    def first_factor_share(self, lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def share_of_first_factor(self, lhs: Tensor, rhs: Tensor) -> FactorShare:
         """Returns the share of the first factor of a product of two, and the share that is lost (None: nothing); not both factors may be 0."""
         ...
 
@@ -58,19 +72,19 @@ class Epsilon:
 
     epsilon: float
 
-    def factors(self, positive: Tensor, negative: Tensor) -> Factors:
+    def sharing_factors(self, positive_sum: Tensor, negative_sum: Tensor) -> SharingFactors:
         """Returns q⁺ = q⁻ = 1 / (z + ε sign z)."""
-        total = positive + negative
+        total = positive_sum + negative_sum
         push = torch.where(total < 0, -self.epsilon, self.epsilon).to(total.dtype)
         factor = 1 / (total + push)
-        return Factors(factor, factor, push * factor)
+        return SharingFactors(factor, factor, push * factor)
 
-    def first_factor_share(self, lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def share_of_first_factor(self, lhs: Tensor, rhs: Tensor) -> FactorShare:
         """Returns a / (a + b + ε sign (a + b)), and what ε takes."""
         total = lhs + rhs
         push = torch.where(total < 0, -self.epsilon, self.epsilon).to(total.dtype)
         factor = (total + push).reciprocal_()
-        return lhs * factor, push.mul_(factor)
+        return FactorShare(lhs * factor, push.mul_(factor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +93,21 @@ class AlphaBeta:
 
     alpha: float
 
-    def factors(self, positive: Tensor, negative: Tensor) -> Factors:
+    def sharing_factors(self, positive_sum: Tensor, negative_sum: Tensor) -> SharingFactors:
         """Returns q⁺ = α / z⁺ and q⁻ = β / z⁻."""
         # Below this a sum counts as absent, since relevance divided by it would overflow.
-        floor = torch.finfo(positive.dtype).tiny * 1e8
-        above, below = positive > floor, negative < -floor
-        up = torch.where(below, self.alpha, 1.0).to(positive.dtype) / torch.where(above, positive, torch.inf)
-        down = torch.where(above, 1 - self.alpha, 1.0).to(positive.dtype) / torch.where(below, negative, -torch.inf)
-        return Factors(up, down, (~(above | below)).to(positive.dtype))
+        floor = torch.finfo(positive_sum.dtype).tiny * 1e8
+        above, below = positive_sum > floor, negative_sum < -floor
+        up = torch.where(below, self.alpha, 1.0).to(positive_sum.dtype) / torch.where(above, positive_sum, torch.inf)
+        down = torch.where(above, 1 - self.alpha, 1.0).to(positive_sum.dtype) / torch.where(below, negative_sum, -torch.inf)
+        return SharingFactors(up, down, (~(above | below)).to(positive_sum.dtype))
 
-    def first_factor_share(self, lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def share_of_first_factor(self, lhs: Tensor, rhs: Tensor) -> FactorShare:
         """Returns |a| / (|a| + |b|) if the signs agree, else α if the first factor is positive and β if it is negative."""
         floor = torch.finfo(lhs.dtype).tiny
         part = lhs.abs() / (lhs.abs() + rhs.abs().clamp(min=floor))
         signs_differ = (lhs < 0) != (rhs < 0)
-        return torch.where(signs_differ, torch.where(lhs < 0, 1 - self.alpha, self.alpha).to(lhs.dtype), part), None
+        return FactorShare(torch.where(signs_differ, torch.where(lhs < 0, 1 - self.alpha, self.alpha).to(lhs.dtype), part), None)
 
 
 def make_rule(name: RuleName, epsilon: float, alpha: float) -> Rule:
@@ -114,10 +128,10 @@ def make_rule(name: RuleName, epsilon: float, alpha: float) -> Rule:
     raise UnknownName(f"no relevance rule {name!r}. Known: alpha-beta, epsilon")
 
 
-def share_sum(rule: Rule, terms: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+def share_sum(rule: Rule, terms: Sequence[Tensor]) -> SumShares:
     """Returns the share of every term of an elementwise sum, and the share that is lost; together they are 1."""
-    factors = rule.factors(sum_tensors(t.clamp(min=0) for t in terms), sum_tensors(t.clamp(max=0) for t in terms))
-    return [factors.share_of(term) for term in terms], factors.lost
+    factors = rule.sharing_factors(sum_tensors(t.clamp(min=0) for t in terms), sum_tensors(t.clamp(max=0) for t in terms))
+    return SumShares([factors.share_of(term) for term in terms], factors.lost)
 
 
 def sum_tensors(terms: Iterable[Tensor]) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -66,7 +66,7 @@ class TapeNode:
     module: str
 
     @property
-    def inputs(self) -> tuple[int, ...]:
+    def input_slots(self) -> tuple[int, ...]:
         """The slots that it reads, once each."""
         leaves = tree_flatten(self.arguments)[0]
         return tuple(dict.fromkeys(leaf.index for leaf in leaves if isinstance(leaf, Slot)))
@@ -92,11 +92,11 @@ class Tape:
         needed, nodes = {slot}, []
         for node in reversed(self.nodes):
             if needed.intersection(output for output in node.outputs if output is not None):
-                needed.update(node.inputs)
+                needed.update(node.input_slots)
                 nodes.append(node)
         return replace(self, nodes=nodes[::-1], sources=[source for source in self.sources if source in needed])
 
-    def find_values(self, arguments: Any) -> Iterator[tuple[int, Tensor]]:
+    def slots_and_values(self, arguments: Any) -> Iterator[tuple[int, Tensor]]:
         """Yields the (slot, value) pairs among arguments, in order, with repetitions."""
         for leaf in tree_flatten(arguments)[0]:
             if isinstance(leaf, Slot):
@@ -116,7 +116,7 @@ class Region:
         """Returns the region of a tensor."""
         return cls(tuple(value.shape), value.stride(), int(value.storage_offset()))
 
-    def positions(self) -> Int[Tensor, " n"]:
+    def positions_in_storage(self) -> Int[Tensor, " n"]:
         """Returns the position of every entry, in the order of the entries."""
         end = self.offset + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True)) + 1
         return torch.arange(max(end, 0)).as_strided(self.shape, self.stride, self.offset).flatten()
@@ -136,22 +136,29 @@ def storage_address(value: Tensor) -> int:
     return value.untyped_storage()._cdata
 
 
-def find_overwritten_entries(value: Tensor, written: Region) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
-    """Returns the entries of a tensor that a write to a region of its storage changed, and the entries of the write that they got."""
+class OverwrittenEntries(NamedTuple):
+    """The entries of a tensor that a write changed, and for each the entry of the write that it got."""
+
+    changed: Int[Tensor, " m"]
+    source_entries: Int[Tensor, " m"]
+
+
+def find_overwritten_entries(value: Tensor, written: Region) -> OverwrittenEntries:
+    """Returns which entries of a tensor a write to a region of its storage changed, by which entries of the write."""
     if not value.numel() or 0 in written.shape:
         nothing = torch.empty(0, dtype=torch.long, device=value.device)
-        return nothing, nothing
-    positions, targets = Region.of(value).positions(), written.positions()
+        return OverwrittenEntries(nothing, nothing)
+    positions, targets = Region.of(value).positions_in_storage(), written.positions_in_storage()
     writer = torch.full((int(max(positions.max(), targets.max())) + 1,), -1)
     writer[targets] = torch.arange(len(targets))
     hits = writer[positions]
     changed = (hits >= 0).nonzero().flatten()
-    return changed.to(value.device), hits[changed].to(value.device)
+    return OverwrittenEntries(changed.to(value.device), hits[changed].to(value.device))
 
 
-def overwrite(self: Tensor, source: Tensor, changed: Tensor, picks: Tensor) -> Tensor:
-    """Returns `self` with the entries `changed` replaced by the entries `picks` of `source`."""
-    return self.reshape(-1).index_put((changed,), source.reshape(-1)[picks]).reshape(self.shape)
+def replace_entries(self: Tensor, source: Tensor, changed: Int[Tensor, " m"], source_entries: Int[Tensor, " m"]) -> Tensor:
+    """Returns `self` with the entries `changed` replaced by the entries `source_entries` of `source`."""
+    return self.reshape(-1).index_put((changed,), source.reshape(-1)[source_entries]).reshape(self.shape)
 
 
 class TapeRecorder(TorchDispatchMode):
@@ -178,12 +185,12 @@ class TapeRecorder(TorchDispatchMode):
 
     def slot_of(self, value: Tensor) -> int | None:
         """Returns the slot of a tensor; None for a constant."""
-        self._refresh_slots([value])
+        self._renew_slots_of_written_memory([value])
         return self._slots.get(id(value))
 
     def add_call(self, name: str, function: Callable[..., Any] | None, arguments: Arguments, output: Tensor) -> None:
         """Records a call that ran while the recorder was paused as one operation."""
-        self._refresh_slots([leaf for leaf in arguments.values() if isinstance(leaf, Tensor)])
+        self._renew_slots_of_written_memory([leaf for leaf in arguments.values() if isinstance(leaf, Tensor)])
         slots = tree_map(self._slot_or_leaf, arguments)
         if not self.n_paused and any(isinstance(leaf, Slot) for leaf in slots.values()):
             self._add_node(name, function, slots, (self._add_slot(output),))
@@ -193,7 +200,7 @@ class TapeRecorder(TorchDispatchMode):
         if self.n_paused:
             return self._run_operation(func, args, kwargs)
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
-        self._refresh_slots(tensors)
+        self._renew_slots_of_written_memory(tensors)
         if not any(id(t) in self._slots or id(t) in self._token_ids for t in tensors):
             return self._run_operation(func, args, kwargs)
         names = (argument.name for argument in func._schema.arguments)
@@ -207,7 +214,7 @@ class TapeRecorder(TorchDispatchMode):
     def _run_operation(self, func, args, kwargs) -> Any:
         """Returns the result of an operation, with rounding noise if the tape is recorded with it."""
         result = func(*args, **kwargs)
-        return result if self.noise is None else self.noise.add_to_result(operation_name(func), result)
+        return result if self.noise is None else self.noise.add_noise_to_result(operation_name(func), result)
 
     def _record_operation(self, func, arguments: Arguments, tensors: list[Tensor], result: Any) -> None:
         """Records an operation that returned new tensors, unless its results are constants."""
@@ -257,21 +264,21 @@ class TapeRecorder(TorchDispatchMode):
         self._keep_alive(target)
         return result
 
-    def _refresh_slots(self, tensors: list[Tensor]) -> None:
+    def _renew_slots_of_written_memory(self, tensors: list[Tensor]) -> None:
         """Gives tensors whose memory was written through another view a slot for their present values."""
         for tensor in tensors if self._writes else ():
             writes = self._writes.get(storage_address(tensor), [])
             for write in writes[self._n_writes_known.get(id(tensor), 0) :]:
-                changed, picks = find_overwritten_entries(tensor, write.region)
+                changed, source_entries = find_overwritten_entries(tensor, write.region)
                 if changed.numel():
                     old = self._slot_or_leaf(tensor)
                     arguments = {
                         "self": tensor.clone() if old is tensor else old,
                         "source": write.source,
                         "changed": changed,
-                        "picks": picks,
+                        "source_entries": source_entries,
                     }
-                    self._add_node("overwrite", overwrite, arguments, (self._add_slot(tensor),))
+                    self._add_node("overwrite", replace_entries, arguments, (self._add_slot(tensor),))
             if writes:
                 self._keep_alive(tensor)
 

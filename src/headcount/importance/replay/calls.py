@@ -38,18 +38,20 @@ def record_calls(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[Ca
     running: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
     clock = iter(range(1 << 62))
 
-    def before(path: str, args: tuple[Any, ...]) -> None:
+    def note_start(path: str, args: tuple[Any, ...]) -> None:
         shape = tuple(args[0].shape) if args and isinstance(args[0], Tensor) else ()
         running.setdefault(path, []).append((next(clock), shape))
 
-    def after(path: str) -> None:
+    def note_end(path: str) -> None:
         start, shape = running[path].pop()
         finished.setdefault(path, []).append(Call(start, next(clock), shape))
 
     with ExitStack() as stack:
         for path, module in model.named_modules():
-            stack.callback(module.register_forward_pre_hook(restrict_to_owner(model, lambda _, args, path=path: before(path, args))).remove)
-            stack.callback(module.register_forward_hook(restrict_to_owner(model, lambda *_, path=path: after(path))).remove)
+            stack.callback(
+                module.register_forward_pre_hook(restrict_to_owner(model, lambda _, args, path=path: note_start(path, args))).remove
+            )
+            stack.callback(module.register_forward_hook(restrict_to_owner(model, lambda *_, path=path: note_end(path))).remove)
         run()
     return {path: tuple(calls) for path, calls in finished.items()}
 
@@ -60,58 +62,58 @@ def only_call(calls: Calls, path: str) -> Call | None:
     return of_module[0] if len(of_module) == 1 else None
 
 
-def find_outermost_modules(module: nn.Module, is_wanted: Callable[[str], bool], path: str = "") -> Iterator[str]:
+def find_outermost_modules(module: nn.Module, is_included: Callable[[str], bool], module_path: str = "") -> Iterator[str]:
     """Yields the paths of the modules that fulfil a condition and lie in no other module that does."""
-    if is_wanted(path):
-        yield path
+    if is_included(module_path):
+        yield module_path
         return
     for name, child in module.named_children():
-        yield from find_outermost_modules(child, is_wanted, f"{path}.{name}" if path else name)
+        yield from find_outermost_modules(child, is_included, f"{module_path}.{name}" if module_path else name)
 
 
-def find_independent_modules(model: nn.Module, calls: Calls, source: str, run: Callable[[], Any]) -> frozenset[str]:
-    """Returns the modules that ran once and neither take nor give anything that depends on the output of the module `source`.
+def find_independent_modules(model: nn.Module, calls: Calls, source_path: str, run: Callable[[], Any]) -> frozenset[str]:
+    """Returns the modules that ran once and neither take nor give anything that depends on the output of the module `source_path`.
 
     That output is replaced by NaN, which spreads through all arithmetic. Comparisons can stop it, so a trial must confirm the result.
     """
     independent = {path for path in calls if only_call(calls, path)}
 
-    def look_for_nan(path: str, *values: Any) -> None:
+    def discard_if_nan(path: str, *values: Any) -> None:
         leaves = tree_flatten(values)[0]
         if any(isinstance(leaf, Tensor) and leaf.is_floating_point() and bool(leaf.isnan().any()) for leaf in leaves):
             independent.discard(path)
 
-    def poison(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+    def replace_by_nan(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
         return torch.full_like(output, torch.nan)
 
     with ExitStack() as stack:
-        stack.callback(model.get_submodule(source).register_forward_hook(restrict_to_owner(model, poison)).remove)
+        stack.callback(model.get_submodule(source_path).register_forward_hook(restrict_to_owner(model, replace_by_nan)).remove)
         for path in tuple(independent):
-            hook = partial(lambda path, _module, args, kwargs, output: look_for_nan(path, args, kwargs, output), path)
+            hook = partial(lambda path, _module, args, kwargs, output: discard_if_nan(path, args, kwargs, output), path)
             stack.callback(model.get_submodule(path).register_forward_hook(restrict_to_owner(model, hook), with_kwargs=True).remove)
         run()
     return frozenset(independent)
 
 
-def find_altered_modules(model: nn.Module, run: Callable[[], Any]) -> frozenset[str]:
+def find_modules_altered_by_hooks(model: nn.Module, run: Callable[[], Any]) -> frozenset[str]:
     """Returns the modules whose hooks replace the output of their forward pass; a replayed output contains that change already."""
     with_hooks = [path for path, module in model.named_modules() if module._forward_hooks]
     raw_outputs: dict[str, Any] = {}
     altered: set[str] = set()
 
-    def remember_output(path: str) -> Forward:
+    def forward_keeping_raw_output(path: str) -> Forward:
         own_forward = model.get_submodule(path).forward
         return lambda *args, **kwargs: raw_outputs.setdefault(path, own_forward(*args, **kwargs))
 
-    def compare(path: str, output: Any) -> None:
+    def note_if_altered(path: str, output: Any) -> None:
         if raw_outputs.pop(path, None) is not output:
             altered.add(path)
 
     with ExitStack() as stack:
         for path in with_hooks:
-            check = restrict_to_owner(model, lambda _m, _a, output, path=path: compare(path, output))
+            check = restrict_to_owner(model, lambda _m, _a, output, path=path: note_if_altered(path, output))
             stack.callback(model.get_submodule(path).register_forward_hook(check).remove)
-        stack.enter_context(replace_forwards(model, {path: remember_output(path) for path in with_hooks}))
+        stack.enter_context(replace_forwards(model, {path: forward_keeping_raw_output(path) for path in with_hooks}))
         if with_hooks:
             run()
     return frozenset(altered)
@@ -123,14 +125,14 @@ def replace_forwards(model: nn.Module, forwards: Mapping[str, Forward], without_
     with ExitStack() as stack:
         for path, forward in forwards.items():
             module = model.get_submodule(path)
-            _set_attribute(stack, module, "forward", restrict_to_owner(model, forward, module))
+            _set_attribute_until_exit(stack, module, "forward", restrict_to_owner(model, forward, module))
         for path in without_hooks:
             for hooks in ("_forward_hooks", "_forward_pre_hooks"):
-                _set_attribute(stack, model.get_submodule(path), hooks, OrderedDict())
+                _set_attribute_until_exit(stack, model.get_submodule(path), hooks, OrderedDict())
         yield
 
 
-def _set_attribute(stack: ExitStack, module: nn.Module, name: str, value: Any) -> None:
+def _set_attribute_until_exit(stack: ExitStack, module: nn.Module, name: str, value: Any) -> None:
     """Sets an attribute of a module until the stack closes; a forward pass set on the object itself, as accelerate does, is restored."""
     attributes = module.__dict__
     before = {name: attributes[name]} if name in attributes else {}

@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from headcount.core.heads import AttentionBlock
 from headcount.importance.replay.narrow_layer import NarrowLayer, propose_narrow_layers
 from headcount.importance.replay.packing import packed_linears
 from headcount.importance.replay.play import ModelPass, Read, Replayer, first_copy, relative_difference, rounding_tolerance
-from headcount.importance.replay.routes import Recording, Route, Survey, find_routes
+from headcount.importance.replay.routes import Recording, Route, RouteSurvey, find_routes
 from headcount.importance.replay.stacking import tile_copies
 from headcount.models.attention import eager
 from headcount.models.gates import HeadGates, Means, Replacement
@@ -76,6 +76,28 @@ class TrialResult:
     narrow: NarrowLayer | None = None
 
 
+class InterventionResults(NamedTuple):
+    """What a function reads from the model's output: without intervention [batch, …], and under each [interventions, batch, …]."""
+
+    baseline: Any
+    under_interventions: Any
+
+
+class _Baseline(NamedTuple):
+    """The result of the unchanged pass [batch, …], its record (None if there is no route), and the trial whose routes it fits."""
+
+    result: Any
+    recording: Recording | None
+    trial: TrialResult
+
+
+class _SampleRun(NamedTuple):
+    """A pass over few examples, and its result [1, rows, …]."""
+
+    model_pass: ModelPass
+    result: Any
+
+
 class Ablator:
     """Evaluates interventions on heads on a batch: exactly what `HeadGates(model, …, how=how)` gives, at a fraction of the cost.
 
@@ -109,29 +131,29 @@ class Ablator:
         self._options: dict[str, object] = {"use_cache": False} if "use_cache" in parameters else {}
 
     @property
-    def fallbacks(self) -> dict[str, str]:
+    def fallback_reasons(self) -> dict[str, str]:
         """Why blocks are evaluated by gates, by block path; known after the first batch."""
         return dict(self._trial.replayer.survey.refused) if self._trial else {}
 
     @property
     def fallback_reason(self) -> str:
         """Why gates are used instead of replay, for the first block where they are; empty if all blocks are replayed."""
-        path, reason = next(iter(self.fallbacks.items()), ("", ""))
-        return f"{len(self.fallbacks)} of {len(self.heads.blocks)} blocks, such as '{path}': {reason}" if path else ""
+        path, reason = next(iter(self.fallback_reasons.items()), ("", ""))
+        return f"{len(self.fallback_reasons)} of {len(self.heads.blocks)} blocks, such as '{path}': {reason}" if path else ""
 
     @property
-    def reads(self) -> str:
+    def only_position_read(self) -> Literal["", "first", "last"]:
         """`first` or `last` if the trial found that only this position of the last layer is read, else empty."""
-        return self._trial.narrow.reads if self._trial and self._trial.narrow else ""
+        return self._trial.narrow.position_read if self._trial and self._trial.narrow else ""
 
-    def run(self, batch: Batch, interventions: Sequence[Intervention], read: Read) -> tuple[Any, Any]:
+    def run(self, batch: Batch, interventions: Sequence[Intervention], read: Read) -> InterventionResults:
         """Returns what `read` gives for the batch [batch, …], and under every intervention [interventions, batch, …].
 
         Raises:
             GateError: an intervention has not one gate for each head of its block.
         """
         self._check_interventions(interventions)
-        with self._evaluating():
+        with self._in_eval_mode():
             model_pass = ModelPass.of(self.model, model_inputs(batch, self.model), read, self._options, self.withhold)
             model_pass, trial = self._ensure_trial(model_pass)
             can_pack = self.pack and trial.can_pack and len(interventions) >= MIN_INTERVENTIONS_TO_PACK
@@ -139,8 +161,8 @@ class Ablator:
                 baseline, recording, trial = self._record_baseline(model_pass, trial)
                 results = self._evaluate_interventions(model_pass, trial, interventions, baseline, recording)
         if not interventions:
-            return baseline, tree_map(lambda tensor: tensor.unsqueeze(0)[:0], baseline)
-        return baseline, tree_map(lambda *tensors: torch.stack(tensors), *results)
+            return InterventionResults(baseline, tree_map(lambda tensor: tensor.unsqueeze(0)[:0], baseline))
+        return InterventionResults(baseline, tree_map(lambda *tensors: torch.stack(tensors), *results))
 
     def _check_interventions(self, interventions: Sequence[Intervention]) -> None:
         for intervention in interventions:
@@ -152,7 +174,7 @@ class Ablator:
                 )
 
     @contextmanager
-    def _evaluating(self) -> Iterator[None]:
+    def _in_eval_mode(self) -> Iterator[None]:
         """Inside, the model is in eval mode without gradients, on the attention path that the intervention needs."""
         with holding(self.model, "ablation"), evaluating(self.model):
             if self._gates.how == "uniform":
@@ -170,18 +192,18 @@ class Ablator:
             self._trial, self._trial_inputs = run_trial(self._gates, model_pass), inputs
         return model_pass, self._trial
 
-    def _record_baseline(self, model_pass: ModelPass, trial: TrialResult) -> tuple[Any, Recording | None, TrialResult]:
-        """Returns the baseline and its record; None if there is no route. A batch on which modules run in another order gets a new trial."""
+    def _record_baseline(self, model_pass: ModelPass, trial: TrialResult) -> _Baseline:
+        """Runs and records the unchanged pass. A batch on which modules run in another order gets a new trial."""
         for attempt in range(2):
             survey = trial.replayer.survey
             if not survey.routes:
                 break
             baseline, recording = trial.replayer.record(model_pass)
-            if recording.is_of_same_pass(trial.order, survey.layouts):
-                return baseline, recording, trial
+            if recording.matches_order_and_layouts(trial.order, survey.layouts):
+                return _Baseline(baseline, recording, trial)
             if attempt == 0:
                 trial = self._trial = run_trial(self._gates, model_pass)
-        return first_copy(model_pass.run_and_read()), None, trial
+        return _Baseline(first_copy(model_pass.run_and_read()), None, trial)
 
     def _evaluate_interventions(
         self,
@@ -193,9 +215,9 @@ class Ablator:
     ) -> list[Any]:
         """Returns the result of every intervention. Those on one block share passes, as many as stay within `max_tokens`."""
         replayer, narrow = trial.replayer, trial.narrow
-        if narrow and not (recording and replayer.narrow_layer_holds(model_pass, recording, baseline, narrow)):
+        if narrow and not (recording and replayer.narrow_layer_reproduces_baseline(model_pass, recording, baseline, narrow)):
             narrow = None
-        n_tokens = model_pass.approximate_tokens
+        n_tokens = model_pass.approximate_n_tokens
         if recording and recording.contexts:
             n_tokens = max(context.numel() // max(1, context.shape[-1]) for context in recording.contexts.values())
         max_copies = max(1, self.max_tokens // max(1, n_tokens)) if trial.can_stack else 1
@@ -226,7 +248,7 @@ def _split_evenly(positions: Sequence[int], max_size: int) -> Iterator[Sequence[
 
 def run_trial(gates: HeadGates, model_pass: ModelPass) -> TrialResult:
     """Finds routes on the first examples of a batch and keeps those that give what gates give."""
-    trial, baseline = _sample_pass(model_pass)
+    trial, baseline = _run_on_first_examples(model_pass)
     can_stack = _can_stack(trial, baseline)
     with packed_linears(trial.model):
         can_pack = relative_difference(trial.run_and_read(), baseline) <= PACKED_TOLERANCE
@@ -234,16 +256,16 @@ def run_trial(gates: HeadGates, model_pass: ModelPass) -> TrialResult:
     if not replayer.survey.routes:
         return TrialResult(replayer, can_stack, can_pack)
     _, recording = replayer.record(trial)
-    mismatches = {path: _explain_mismatch(replayer, trial, recording, route, baseline) for path, route in replayer.survey.routes.items()}
+    mismatches = {path: _reason_for_mismatch(replayer, trial, recording, route, baseline) for path, route in replayer.survey.routes.items()}
     replayer = Replayer(gates, replayer.survey.without_routes({path: reason for path, reason in mismatches.items() if reason}))
-    last = replayer.survey.last
+    last = replayer.survey.last_route
     if last is None:
         return TrialResult(replayer, can_stack, can_pack)
     _, recording = replayer.record(trial)
     narrow_layers = (
         narrow
         for narrow in propose_narrow_layers(replayer.model, last, replayer.survey.calls)
-        if replayer.narrow_layer_holds(trial, recording, first_copy(baseline), narrow)
+        if replayer.narrow_layer_reproduces_baseline(trial, recording, first_copy(baseline), narrow)
     )
     return TrialResult(replayer, can_stack, can_pack, tuple(recording.order), next(narrow_layers, None))
 
@@ -253,24 +275,28 @@ def drop_harmful_options(model_pass: ModelPass) -> ModelPass:
     if not model_pass.options:
         return model_pass
     bare = replace(model_pass, options={})
-    _, bare_result = _sample_pass(bare)
+    bare_result = _run_on_first_examples(bare).result
     try:
-        return model_pass if relative_difference(_sample_pass(model_pass)[1], bare_result) <= rounding_tolerance(model_pass.model) else bare
+        return (
+            model_pass
+            if relative_difference(_run_on_first_examples(model_pass).result, bare_result) <= rounding_tolerance(model_pass.model)
+            else bare
+        )
     except Exception as error:  # a model whose code does not take the option
         reraise_if_out_of_memory(error)
         return bare
 
 
-def _sample_pass(model_pass: ModelPass) -> tuple[ModelPass, Any]:
+def _run_on_first_examples(model_pass: ModelPass) -> _SampleRun:
     """Returns the pass over the first examples and its result [1, rows, …]; over all of them if the batch cannot be divided."""
-    trial = model_pass.take_rows(TRIAL_ROWS)
+    trial = model_pass.take_first_rows(TRIAL_ROWS)
     if trial is not model_pass:
         try:
-            return trial, trial.run_and_read()
+            return _SampleRun(trial, trial.run_and_read())
         except Exception as error:  # an input whose first axis is not that of the examples
             reraise_if_out_of_memory(error)
             trial = model_pass
-    return trial, trial.run_and_read()
+    return _SampleRun(trial, trial.run_and_read())
 
 
 def _can_stack(trial: ModelPass, baseline: Any) -> bool:
@@ -282,7 +308,7 @@ def _can_stack(trial: ModelPass, baseline: Any) -> bool:
         return False
 
 
-def _find_routes(gates: HeadGates, trial: ModelPass, can_stack: bool) -> Survey:
+def _find_routes(gates: HeadGates, trial: ModelPass, can_stack: bool) -> RouteSurvey:
     """Returns the routes of all blocks with heads; none, with the reason, if the model cannot be replayed."""
     blocks = [block for block in gates.heads.blocks if block.n_heads]
     reason = "" if can_stack else "what is read for an example depends on the other rows of its batch"
@@ -294,11 +320,11 @@ def _find_routes(gates: HeadGates, trial: ModelPass, can_stack: bool) -> Survey:
         except Exception as error:  # anything that a model's code raises while it is watched
             reraise_if_out_of_memory(error)
             reason = f"the model cannot be watched: {type(error).__name__}: {error}"
-    return Survey(refused={block.path: reason for block in blocks})
+    return RouteSurvey(refused={block.path: reason for block in blocks})
 
 
-def _explain_mismatch(replayer: Replayer, trial: ModelPass, recording: Recording, route: Route, baseline: Any) -> str:
-    """Returns why a route does not give what gates give; empty if it does."""
+def _reason_for_mismatch(replayer: Replayer, trial: ModelPass, recording: Recording, route: Route, baseline: Any) -> str | None:
+    """Returns why a route does not give what gates give; None if it does."""
     n_heads = route.block.n_heads
     gates = torch.rand(n_heads, generator=torch.Generator().manual_seed(n_heads), dtype=torch.float64)
     if replayer.gates.how == "uniform":
@@ -313,4 +339,4 @@ def _explain_mismatch(replayer: Replayer, trial: ModelPass, recording: Recording
     # An intervention of little effect proves little: then the two must agree to rounding.
     tolerance = rounding_tolerance(replayer.model)
     allowed = min(tolerance, max(MAX_MISSED_EFFECT * relative_difference(expected, baseline), tolerance / 5))
-    return "" if difference <= allowed else f"replay differs from gates by {difference:.2g}"
+    return None if difference <= allowed else f"replay differs from gates by {difference:.2g}"

@@ -23,9 +23,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 from headcount.core.errors import reraise_if_out_of_memory
 from headcount.core.heads import AttentionBlock
 from headcount.importance.replay.calls import Forward, replace_forwards
-from headcount.importance.replay.narrow_layer import NarrowLayer, find_read_positions, select_positions
-from headcount.importance.replay.routes import Recording, Route, Survey, record_pass
-from headcount.importance.replay.stacking import OutputLayout, batch_rows, first_rows, stack_batch, tile_copies
+from headcount.importance.replay.narrow_layer import NarrowLayer, find_read_positions, select_one_token_per_row
+from headcount.importance.replay.routes import Recording, ReplacementContext, Route, RouteSurvey, record_pass
+from headcount.importance.replay.stacking import OutputLayout, count_batch_rows, first_rows, stack_batch, tile_copies
 from headcount.models.gates import HeadGates
 from headcount.models.modules import Batch, device_of
 from headcount.models.randomness import pass_rng
@@ -56,32 +56,32 @@ class ModelPass:
     def of(cls, model: nn.Module, batch: Batch, read: Read, options: Mapping[str, object], withhold: frozenset[str]) -> ModelPass:
         """Returns the pass over a batch; options that the batch contains itself are dropped."""
         further = {name: value for name, value in options.items() if name not in batch}
-        return cls(model, batch, batch_rows(batch), read, further, withhold)
+        return cls(model, batch, count_batch_rows(batch), read, further, withhold)
 
     @property
-    def approximate_tokens(self) -> int:
+    def approximate_n_tokens(self) -> int:
         """The approximate number of tokens in the batch; a guess for inputs other than text."""
         texts = [self.batch[name].numel() for name in ("input_ids", "decoder_input_ids") if isinstance(self.batch.get(name), Tensor)]
         return max(texts, default=256 * self.rows)
 
-    def take_rows(self, rows: int) -> ModelPass:
+    def take_first_rows(self, n_rows: int) -> ModelPass:
         """Returns the pass over the first few examples."""
-        return self if rows >= self.rows else replace(self, batch=first_rows(self.batch, self.rows, rows), rows=rows)
+        return self if n_rows >= self.rows else replace(self, batch=first_rows(self.batch, self.rows, n_rows), rows=n_rows)
 
     def forward(self, copies: int = 1) -> Any:
         """Returns the model's output for stacked copies of the batch. Models that draw random numbers draw the same ones in every pass."""
-        return self._forward(self._stack(copies))
+        return self._run_model(self._stacked_batch(copies))
 
     def run_and_read(self, copies: int = 1) -> Any:
         """Returns what `read` gives for stacked copies of the batch: tensors [copies, rows, …]."""
-        stacked = self._stack(copies)
-        rows = self.read(self._forward(stacked), stacked)
+        stacked = self._stacked_batch(copies)
+        rows = self.read(self._run_model(stacked), stacked)
         return tree_map(lambda tensor: tensor.unflatten(0, (copies, self.rows)), rows)
 
-    def _stack(self, copies: int) -> Batch:
+    def _stacked_batch(self, copies: int) -> Batch:
         return self.batch if copies == 1 else stack_batch(self.batch, self.rows, copies)
 
-    def _forward(self, batch: Batch) -> Any:
+    def _run_model(self, batch: Batch) -> Any:
         device = device_of(self.model)
         inputs = {name: value for name, value in batch.items() if name not in self.withhold}
         with pass_rng(self.model, seed=0, devices=[device] if device.type == "cuda" else ()):
@@ -98,10 +98,12 @@ def relative_difference(result: Any, expected: Any) -> float:
     (tensors, spec), (expected_tensors, expected_spec) = tree_flatten(result), tree_flatten(expected)
     if spec != expected_spec:
         return float("inf")
-    return max((_tensor_gap(a.double(), b.double()) for a, b in zip(tensors, expected_tensors, strict=True)), default=0.0)
+    return max(
+        (_relative_difference_of_tensors(a.double(), b.double()) for a, b in zip(tensors, expected_tensors, strict=True)), default=0.0
+    )
 
 
-def _tensor_gap(tensor: Tensor, expected: Tensor) -> float:
+def _relative_difference_of_tensors(tensor: Tensor, expected: Tensor) -> float:
     finite = expected.isfinite()
     if tensor.shape != expected.shape or not torch.equal(tensor.isfinite(), finite):
         return float("inf")
@@ -121,7 +123,7 @@ class Replayer:
     """Evaluates gates [copies, heads of a block] on a batch: by replay along a route, or with `HeadGates` on the model itself."""
 
     gates: HeadGates
-    survey: Survey
+    survey: RouteSurvey
 
     @property
     def model(self) -> nn.Module:
@@ -133,13 +135,13 @@ class Replayer:
         survey = self.survey
         if self.gates.how != "uniform":
             recording = Recording()
-            with record_pass(self.model, survey.blocks, survey.paths_to_record, recording):
+            with record_pass(self.model, survey.routed_blocks, survey.paths_to_record, recording):
                 return first_copy(model_pass.run_and_read()), recording
         recording = _UniformRecording(survey.layouts, {path: route.axis for path, route in survey.routes.items()})
         values = torch.ones(2 * model_pass.rows, len(self.gates.heads), dtype=torch.float64)
         values[model_pass.rows :] = 0.0
         self.gates.values = values
-        with self.gates, record_pass(self.model, survey.blocks, survey.paths_to_record, recording):
+        with self.gates, record_pass(self.model, survey.routed_blocks, survey.paths_to_record, recording):
             return first_copy(model_pass.run_and_read(2)), recording
 
     def run_gated(self, model_pass: ModelPass, block: AttentionBlock, gates: Tensor) -> Any:
@@ -156,17 +158,20 @@ class Replayer:
         context, uniform, forwards = recording.contexts[path], recording.uniform.get(path), {}
         if narrow is not None:
             length = recording.contexts[narrow.route.block.path].shape[1]
-            positions = find_read_positions(narrow.reads, model_pass.batch, model_pass.rows, length, device_of(self.model))
-            forwards = narrow.make_forwards(self.model, tile_copies(positions, 0, copies), length)
+            positions = find_read_positions(narrow.position_read, model_pass.batch, model_pass.rows, length, device_of(self.model))
+            forwards = narrow.narrow_forwards_by_path(self.model, tile_copies(positions, 0, copies), length)
             if path == narrow.route.block.path:
-                context, uniform = select_positions(context, positions), None if uniform is None else select_positions(uniform, positions)
+                context, uniform = (
+                    select_one_token_per_row(context, positions),
+                    None if uniform is None else select_one_token_per_row(uniform, positions),
+                )
         alternative = self.gates.means[path] if self.gates.means is not None else uniform
         projected = self.model.get_submodule(route.block.o.path).forward(stack_gated_contexts(context, gates, route.axis, alternative))
         forwards |= make_replayed_forwards(route, recording, self.survey.layouts, projected, copies)
         with replace_forwards(self.model, forwards, without_hooks=self.survey.altered.intersection(route.paths_to_record)):
             return model_pass.run_and_read(copies)
 
-    def narrow_layer_holds(self, model_pass: ModelPass, recording: Recording, baseline: Any, narrow: NarrowLayer) -> bool:
+    def narrow_layer_reproduces_baseline(self, model_pass: ModelPass, recording: Recording, baseline: Any, narrow: NarrowLayer) -> bool:
         """Whether a narrow last layer reproduces the baseline of this batch with NaN at all positions that are not read."""
         ones = torch.ones(1, narrow.route.block.n_heads, dtype=torch.float64)
         try:
@@ -187,16 +192,16 @@ class _UniformRecording(Recording):
         super().__init__()
         self.layouts, self.axes = layouts, axes
 
-    def keep(self, path: str, output: Any) -> None:
-        super().keep(path, output)
+    def receive_output(self, path: str, output: Any) -> None:
+        super().receive_output(path, output)
         if path in self.outputs:
-            self.outputs[path] = self.layouts[path].first_half(self.outputs[path])
+            self.outputs[path] = self.layouts[path].first_half_of_rows(self.outputs[path])
 
-    def keep_context(self, block: AttentionBlock, context: Tensor) -> Tensor | None:
+    def receive_context(self, block: AttentionBlock, context: Tensor) -> ReplacementContext:
         axis = self.axes[block.path]
         own, uniform = context.chunk(2, dim=axis)
         self.uniform[block.path] = uniform.clone()
-        super().keep_context(block, own)
+        super().receive_context(block, own)
         return torch.cat([own, own], dim=axis)
 
 
@@ -216,16 +221,16 @@ def stack_gated_contexts(context: Tensor, gates: Float[Tensor, "copies heads"], 
 
 
 def make_replayed_forwards(
-    route: Route, recording: Recording, layouts: Mapping[str, OutputLayout], projected: Tensor, copies: int
+    route: Route, recording: Recording, layouts: Mapping[str, OutputLayout], projection_output: Tensor, copies: int
 ) -> dict[str, Forward]:
-    """Returns forward passes that return stacked recorded outputs, and `projected` as the output of the block's projection."""
+    """Returns forward passes that return stacked recorded outputs, and `projection_output` as the output of the block's projection."""
 
-    def replay_output(path: str, stacked_leaves: Mapping[int, Any] | None = None) -> Forward:
+    def forward_replaying_output(path: str, stacked_leaves: Mapping[int, Any] | None = None) -> Forward:
         return lambda *_, **__: layouts[path].stack(recording.outputs[path], copies, stacked_leaves)
 
-    forwards = {path: replay_output(path) for path in route.unaffected}
-    if route.output_leaf is None:
-        forwards[route.block.o.path] = lambda *_, **__: projected
+    forwards = {path: forward_replaying_output(path) for path in route.unaffected}
+    if route.output_leaf_index is None:
+        forwards[route.block.o.path] = lambda *_, **__: projection_output
     else:
-        forwards[route.block.path] = replay_output(route.block.path, {route.output_leaf: projected})
+        forwards[route.block.path] = forward_replaying_output(route.block.path, {route.output_leaf_index: projection_output})
     return forwards

@@ -19,13 +19,13 @@ from torch.utils._pytree import TreeSpec
 from headcount.core.heads import AttentionBlock
 from headcount.importance.replay.calls import (
     Calls,
-    find_altered_modules,
     find_independent_modules,
+    find_modules_altered_by_hooks,
     find_outermost_modules,
     only_call,
     record_calls,
 )
-from headcount.importance.replay.stacking import OutputLayout, flatten, row_axis
+from headcount.importance.replay.stacking import OutputLayout, find_row_axis, flatten_output
 from headcount.models.ownership import restrict_to_owner
 
 Run = Callable[[int], Any]
@@ -43,22 +43,22 @@ class Route:
         block: The block.
         unaffected: The modules, by path, that its heads cannot affect: their outputs come from the record.
         axis: The row axis of its contexts, the inputs of its output projection.
-        output_leaf: The leaf of the block's output that is the unchanged output of its projection, so that the block need not run; else None.
+        output_leaf_index: The leaf of the block's output that is the unchanged output of its projection, so that the block need not run; else None.
     """
 
     block: AttentionBlock
     unaffected: tuple[str, ...]
     axis: int
-    output_leaf: int | None = None
+    output_leaf_index: int | None = None
 
     @property
     def paths_to_record(self) -> tuple[str, ...]:
         """The modules whose outputs must be on record."""
-        return self.unaffected if self.output_leaf is None else (*self.unaffected, self.block.path)
+        return self.unaffected if self.output_leaf_index is None else (*self.unaffected, self.block.path)
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class RouteSurvey:
     """What is known about the modules of a model.
 
     Attributes:
@@ -75,13 +75,13 @@ class Survey:
     calls: Calls = field(default_factory=dict)
     altered: frozenset[str] = frozenset()
 
-    def without_routes(self, refused: Mapping[str, str]) -> Survey:
+    def without_routes(self, reason_by_path: Mapping[str, str]) -> RouteSurvey:
         """Returns the survey without the routes of some blocks, by path with the reason."""
-        routes = {path: route for path, route in self.routes.items() if path not in refused}
-        return Survey(routes, self.layouts, {**self.refused, **refused}, self.calls, self.altered)
+        routes = {path: route for path, route in self.routes.items() if path not in reason_by_path}
+        return RouteSurvey(routes, self.layouts, {**self.refused, **reason_by_path}, self.calls, self.altered)
 
     @property
-    def blocks(self) -> list[AttentionBlock]:
+    def routed_blocks(self) -> list[AttentionBlock]:
         """The blocks that have a route."""
         return [route.block for route in self.routes.values()]
 
@@ -91,12 +91,12 @@ class Survey:
         return list(dict.fromkeys(path for route in self.routes.values() for path in route.paths_to_record))
 
     @property
-    def last(self) -> Route | None:
+    def last_route(self) -> Route | None:
         """The route of the block that runs last."""
         return max(self.routes.values(), key=lambda route: self.calls[route.block.o.path][0].start, default=None)
 
 
-def find_routes(model: nn.Module, blocks: Sequence[AttentionBlock], run: Run) -> Survey:
+def find_routes(model: nn.Module, blocks: Sequence[AttentionBlock], run: Run) -> RouteSurvey:
     """Returns the routes of a model's blocks. A module whose output cannot be stacked is computed anew, but the modules in it may be replayed."""
     calls = record_calls(model, lambda: run(1))
     once = [block for block in blocks if only_call(calls, block.o.path) and len(block.outputs) == 1]
@@ -105,35 +105,37 @@ def find_routes(model: nn.Module, blocks: Sequence[AttentionBlock], run: Run) ->
         for block in blocks
         if block not in once
     }
-    altered = find_altered_modules(model, lambda: run(1))
-    output_leaves = _find_output_leaves(model, [block for block in once if block.o.path not in altered], calls, run)
-    independent = _independent_by_stack(model, once, calls, run)
+    altered = find_modules_altered_by_hooks(model, lambda: run(1))
+    output_leaf_indices = _find_output_leaf_indices(model, [block for block in once if block.o.path not in altered], calls, run)
+    independent = _find_independent_modules_by_stack(model, once, calls, run)
     unstackable: dict[str, str] = {}
     while True:  # a module without a layout gives way to the modules in it, which may have one
         unaffected = {
-            block.path: _unaffected_modules(
-                model, block, output_leaves.get(block.path), calls, independent=independent[block.stack], unstackable=unstackable
+            block.path: _find_unaffected_modules(
+                model, block, output_leaf_indices.get(block.path), calls, independent=independent[block.stack], unstackable=unstackable
             )
             for block in once
         }
         modules = list(dict.fromkeys(module for of_block in unaffected.values() for module in of_block))
-        modules += [path for path, leaf in output_leaves.items() if leaf is not None]
-        comparison = _compare_with_doubled(model, once, modules, run)
+        modules += [path for path, leaf in output_leaf_indices.items() if leaf is not None]
+        comparison = _compare_with_two_copies(model, once, modules, run)
         if not comparison.unstackable.keys() - unstackable.keys():
             break
         unstackable |= comparison.unstackable
-        output_leaves = {path: None if path in unstackable else leaf for path, leaf in output_leaves.items()}
+        output_leaf_indices = {path: None if path in unstackable else leaf for path, leaf in output_leaf_indices.items()}
     routes = {}
     for block in once:
         axis = comparison.axes[block.path]
         if isinstance(axis, int):
-            routes[block.path] = Route(block, unaffected[block.path], axis, output_leaves.get(block.path))
+            routes[block.path] = Route(block, unaffected[block.path], axis, output_leaf_indices.get(block.path))
         else:
             refused[block.path] = f"its heads' outputs cannot be stacked: {axis}"
-    return Survey(routes, comparison.layouts, refused, calls, altered)
+    return RouteSurvey(routes, comparison.layouts, refused, calls, altered)
 
 
-def _independent_by_stack(model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run: Run) -> dict[str, frozenset[str]]:
+def _find_independent_modules_by_stack(
+    model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run: Run
+) -> dict[str, frozenset[str]]:
     """Returns for each stack the modules that depend on none of its heads: another tower, or a decoder's first self-attention."""
     first_blocks: dict[str, AttentionBlock] = {}
     for block in sorted(blocks, key=lambda block: calls[block.o.path][0].start):
@@ -143,38 +145,38 @@ def _independent_by_stack(model: nn.Module, blocks: Sequence[AttentionBlock], ca
     return {stack: find_independent_modules(model, calls, block.o.path, lambda: run(1)) for stack, block in first_blocks.items()}
 
 
-def _unaffected_modules(
+def _find_unaffected_modules(
     model: nn.Module,
     block: AttentionBlock,
-    output_leaf: int | None,
+    output_leaf_index: int | None,
     calls: Calls,
     *,
     independent: Container[str],
     unstackable: Container[str],
 ) -> tuple[str, ...]:
     """Returns the outermost modules to replay for a block: those that ended before it and independent ones, except unstackable ones."""
-    moment = calls[block.o.path if output_leaf is None else block.path][0].start
+    moment = calls[block.o.path if output_leaf_index is None else block.path][0].start
 
     def is_unaffected(path: str) -> bool:
         call = only_call(calls, path)
         return call is not None and (call.end < moment or path in independent) and path not in unstackable
 
     modules = tuple(find_outermost_modules(model, is_unaffected))
-    return modules if output_leaf is None else tuple(path for path in modules if not path.startswith(f"{block.path}."))
+    return modules if output_leaf_index is None else tuple(path for path in modules if not path.startswith(f"{block.path}."))
 
 
-def _find_output_leaves(model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run: Run) -> dict[str, int | None]:
+def _find_output_leaf_indices(model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run: Run) -> dict[str, int | None]:
     """Returns for each block the leaf of its output that equals the output of its projection; None if there is none."""
     leaves: dict[str, int | None] = {block.path: None for block in blocks}
     projected: dict[str, Tensor] = {}
 
-    def keep(path: str, _module: nn.Module, _args: Any, output: Tensor) -> None:
+    def remember_projection_output(path: str, _module: nn.Module, _args: Any, output: Tensor) -> None:
         projected[path] = output.clone()
 
-    def compare(block: AttentionBlock, _module: nn.Module, _args: Any, output: Any) -> None:
+    def find_equal_leaf(block: AttentionBlock, _module: nn.Module, _args: Any, output: Any) -> None:
         expected = projected.pop(block.path)
         try:
-            candidates = enumerate(flatten(output)[0])
+            candidates = enumerate(flatten_output(output)[0])
         except ValueError:
             candidates = ()
         is_equal = (
@@ -186,38 +188,44 @@ def _find_output_leaves(model: nn.Module, blocks: Sequence[AttentionBlock], call
         for block in blocks:
             if block.o.path.startswith(f"{block.path}.") and only_call(calls, block.path):
                 layer, module = model.get_submodule(block.o.path), model.get_submodule(block.path)
-                stack.callback(layer.register_forward_hook(restrict_to_owner(model, partial(keep, block.path))).remove)
-                stack.callback(module.register_forward_hook(restrict_to_owner(model, partial(compare, block))).remove)
+                stack.callback(
+                    layer.register_forward_hook(restrict_to_owner(model, partial(remember_projection_output, block.path))).remove
+                )
+                stack.callback(module.register_forward_hook(restrict_to_owner(model, partial(find_equal_leaf, block))).remove)
         run(1)
     return leaves
+
+
+ReplacementContext = Tensor | None
+"""What goes into an output projection instead of its input; None leaves the input as it is."""
 
 
 class PassRecorder(Protocol):
     """What `record_pass` hands the outputs of modules and the contexts of blocks to."""
 
-    def keep(self, path: str, output: Any) -> None:
+    def receive_output(self, path: str, output: Any) -> None:
         """Notes the output of a module."""
         ...
 
-    def keep_context(self, block: AttentionBlock, context: Tensor) -> Tensor | None:
-        """Notes the input of a block's output projection; a tensor that it returns goes into the projection instead."""
+    def receive_context(self, block: AttentionBlock, context: Tensor) -> ReplacementContext:
+        """Notes the input of a block's output projection, and may replace it."""
         ...
 
 
 def record_pass(model: nn.Module, blocks: Sequence[AttentionBlock], modules: Sequence[str], recorder: PassRecorder) -> ExitStack:
     """Returns a context in which the outputs of modules and the contexts of blocks go to a recorder."""
 
-    def keep_context(block: AttentionBlock, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        replacement = recorder.keep_context(block, args[0])
+    def record_and_replace(block: AttentionBlock, _module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        replacement = recorder.receive_context(block, args[0])
         return None if replacement is None else (replacement, *args[1:])
 
     with ExitStack() as stack:
         for path in modules:
-            keep = restrict_to_owner(model, lambda _m, _a, output, path=path: recorder.keep(path, output))
-            stack.callback(model.get_submodule(path).register_forward_hook(keep).remove)
+            record = restrict_to_owner(model, lambda _m, _a, output, path=path: recorder.receive_output(path, output))
+            stack.callback(model.get_submodule(path).register_forward_hook(record).remove)
         for block in blocks:
             layer = model.get_submodule(block.o.path)
-            stack.callback(layer.register_forward_pre_hook(restrict_to_owner(model, partial(keep_context, block))).remove)
+            stack.callback(layer.register_forward_pre_hook(restrict_to_owner(model, partial(record_and_replace, block))).remove)
         return stack.pop_all()
 
 
@@ -239,22 +247,22 @@ class Recording:
     uniform: dict[str, Tensor] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
 
-    def keep(self, path: str, output: Any) -> None:
+    def receive_output(self, path: str, output: Any) -> None:
         """Notes a copy of a module's output, which the model may change in place later."""
         try:
-            leaves, self.specs[path] = flatten(output)
+            leaves, self.specs[path] = flatten_output(output)
         except ValueError:  # not what the trial saw; the order shows it
             return
         self.outputs[path] = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.order.append(path)
 
-    def keep_context(self, block: AttentionBlock, context: Tensor) -> Tensor | None:
+    def receive_context(self, block: AttentionBlock, context: Tensor) -> ReplacementContext:
         """Notes a copy of the input of a block's output projection."""
         self.contexts[block.path] = context.clone()
         self.order.append(block.o.path)
         return None
 
-    def is_of_same_pass(self, order: Sequence[str], layouts: Mapping[str, OutputLayout]) -> bool:
+    def matches_order_and_layouts(self, order: Sequence[str], layouts: Mapping[str, OutputLayout]) -> bool:
         """Whether the pass ran as the one that the routes were found on."""
         return self.order == list(order) and all(self.specs[path] == layouts[path].spec for path in self.outputs)
 
@@ -266,18 +274,18 @@ class _SingleOutputs:
         self.outputs: dict[str, Any] = {}
         self.contexts: dict[str, Tensor] = {}
 
-    def keep(self, path: str, output: Any) -> None:
+    def receive_output(self, path: str, output: Any) -> None:
         try:
-            leaves, spec = flatten(output)
+            leaves, spec = flatten_output(output)
         except ValueError:  # an opaque output, which has no layout
             return
         self.outputs[path] = spec.unflatten([leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves])
 
-    def keep_context(self, block: AttentionBlock, context: Tensor) -> None:
+    def receive_context(self, block: AttentionBlock, context: Tensor) -> None:
         self.contexts[block.path] = context.clone()
 
 
-class _DoubledOutputs:
+class _StackingComparison:
     """Compares a pass over two stacked copies with one over the batch, as it runs.
 
     `layouts` are those of modules; `unstackable` says why other modules have none; `axes` are row axes of contexts, or why there is none.
@@ -289,26 +297,26 @@ class _DoubledOutputs:
         self.axes: dict[str, int | str] = {}
         self.unstackable: dict[str, str] = {}
 
-    def keep(self, path: str, output: Any) -> None:
+    def receive_output(self, path: str, output: Any) -> None:
         try:
             self.layouts[path] = OutputLayout.between(self.single.outputs[path], output)
         except (ValueError, KeyError) as error:
             self.unstackable[path] = str(error)
 
-    def keep_context(self, block: AttentionBlock, context: Tensor) -> None:
+    def receive_context(self, block: AttentionBlock, context: Tensor) -> None:
         try:
-            axis = row_axis(self.single.contexts[block.path], context)
+            axis = find_row_axis(self.single.contexts[block.path], context)
             self.axes[block.path] = "they do not depend on the number of rows" if axis is None else axis
         except ValueError as error:
             self.axes[block.path] = str(error)
 
 
-def _compare_with_doubled(model: nn.Module, blocks: Sequence[AttentionBlock], modules: Sequence[str], run: Run) -> _DoubledOutputs:
+def _compare_with_two_copies(model: nn.Module, blocks: Sequence[AttentionBlock], modules: Sequence[str], run: Run) -> _StackingComparison:
     """Runs the model on the batch and on two stacked copies of it, and returns the comparison."""
     single = _SingleOutputs()
     with record_pass(model, blocks, modules, single):
         run(1)
-    doubled = _DoubledOutputs(single)
+    doubled = _StackingComparison(single)
     with record_pass(model, blocks, modules, doubled):
         run(2)
     return doubled

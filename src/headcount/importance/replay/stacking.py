@@ -21,25 +21,25 @@ CLOSE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.fl
 MAIN_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_features", "input_values", "decoder_input_ids")
 
 
-def batch_rows(batch: Batch) -> int:
+def count_batch_rows(batch: Batch) -> int:
     """Returns the number of examples in a batch."""
     tensors = [batch[name] for name in MAIN_INPUTS if isinstance(batch.get(name), Tensor)]
     tensors += [value for value in batch.values() if isinstance(value, Tensor) and value.ndim]
     return int(tensors[0].shape[0]) if tensors else 1
 
 
-def _has_rows(value: Any, rows: int) -> bool:
-    return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == rows
+def _has_row_axis(value: Any, n_rows: int) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == n_rows
 
 
-def stack_batch(batch: Batch, rows: int, copies: int) -> dict[str, Any]:
+def stack_batch(batch: Batch, n_rows: int, copies: int) -> dict[str, Any]:
     """Returns `copies` copies of the batch in one; entries without a row per example stay as they are."""
-    return {name: tile_copies(value, 0, copies) if _has_rows(value, rows) else value for name, value in batch.items()}
+    return {name: tile_copies(value, 0, copies) if _has_row_axis(value, n_rows) else value for name, value in batch.items()}
 
 
-def first_rows(batch: Batch, rows: int, count: int) -> dict[str, Any]:
-    """Returns the first `count` examples of a batch."""
-    return {name: value[:count] if _has_rows(value, rows) else value for name, value in batch.items()}
+def first_rows(batch: Batch, n_rows: int, n_first: int) -> dict[str, Any]:
+    """Returns the first `n_first` of the `n_rows` examples of a batch."""
+    return {name: value[:n_first] if _has_row_axis(value, n_rows) else value for name, value in batch.items()}
 
 
 def tile_copies(tensor: Tensor, axis: int, copies: int) -> Tensor:
@@ -47,7 +47,7 @@ def tile_copies(tensor: Tensor, axis: int, copies: int) -> Tensor:
     return tensor.repeat(*(copies if dimension == axis else 1 for dimension in range(tensor.ndim)))
 
 
-def row_axis(single: Tensor, double: Tensor) -> int | None:
+def find_row_axis(single: Tensor, double: Tensor) -> int | None:
     """Returns the axis along which `double` holds the rows of `single` twice; None if the two are the same.
 
     Raises:
@@ -67,7 +67,7 @@ def row_axis(single: Tensor, double: Tensor) -> int | None:
     return axis
 
 
-def flatten(output: Any) -> tuple[list[Any], TreeSpec]:
+def flatten_output(output: Any) -> tuple[list[Any], TreeSpec]:
     """Returns the leaves of a module's output and its structure.
 
     Raises:
@@ -94,15 +94,15 @@ class OutputLayout:
         Raises:
             ValueError: the second output is not that of stacked copies, with the reason.
         """
-        (leaves, spec), (double_leaves, double_spec) = flatten(single), flatten(double)
+        (leaves, spec), (double_leaves, double_spec) = flatten_output(single), flatten_output(double)
         if spec != double_spec:
             raise ValueError("its structure depends on the number of rows")
-        return cls(spec, tuple(cls._matching_row_axis(leaf, double_leaf) for leaf, double_leaf in zip(leaves, double_leaves, strict=True)))
+        return cls(spec, tuple(cls._row_axis_of_leaf(leaf, double_leaf) for leaf, double_leaf in zip(leaves, double_leaves, strict=True)))
 
     @staticmethod
-    def _matching_row_axis(single: Any, double: Any) -> int | None:
+    def _row_axis_of_leaf(single: Any, double: Any) -> int | None:
         if isinstance(single, Tensor) and isinstance(double, Tensor):
-            return row_axis(single, double)
+            return find_row_axis(single, double)
         if single is not double and single != double:
             raise ValueError("a value in it depends on the number of rows")
         return None
@@ -116,6 +116,6 @@ class OutputLayout:
         ]
         return tree_unflatten(stacked, self.spec)
 
-    def first_half(self, leaves: Sequence[Any]) -> list[Any]:
+    def first_half_of_rows(self, leaves: Sequence[Any]) -> list[Any]:
         """Returns the leaves with the first half of their rows."""
         return [leaf if axis is None else leaf.narrow(axis, 0, leaf.shape[axis] // 2) for leaf, axis in zip(leaves, self.axes, strict=True)]

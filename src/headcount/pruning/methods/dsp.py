@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headcount.core.errors import OptionError
@@ -12,28 +13,29 @@ from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.gating import (
     TINY,
-    check_init,
+    UnitValues,
+    check_starting_importance,
     count_kept_units,
     expand_to_heads,
-    is_settled,
-    mark_kept,
-    mark_removable,
-    shift_logits,
-    starting_values,
+    is_plan_fixed,
+    logits_with_sigmoid_sum,
+    mark_kept_units,
+    mark_removable_units,
+    starting_values_of_units,
     train_gates,
-    unit_index,
+    unit_of_each_head,
 )
 from headcount.pruning.training.gates import uniform_noise
 
 
-def sample_subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
-    """Returns a relaxed sample of exactly `number` of the entries of w: it sums to `number`, and becomes ones and zeros as τ falls."""
-    if number in (0, len(w)):
-        return torch.full_like(w, float(number > 0)) + 0.0 * w
-    r = w - torch.log(-torch.log(u))
+def sample_relaxed_subset(w: UnitValues, n_chosen: int, tau: float, uniform: UnitValues) -> UnitValues:
+    """Returns a relaxed sample of exactly `n_chosen` of the entries of w: it sums to `n_chosen`, and becomes ones and zeros as τ falls."""
+    if n_chosen in (0, len(w)):
+        return torch.full_like(w, float(n_chosen > 0)) + 0.0 * w
+    r = w - torch.log(-torch.log(uniform))
     total = torch.zeros_like(w)
     p = torch.zeros_like(w)
-    for turn in range(number):
+    for turn in range(n_chosen):
         if turn:
             r = r + torch.log((1 - p).clamp(min=TINY))
         p = torch.softmax(r / tau, dim=0)
@@ -41,11 +43,11 @@ def sample_subset(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
     return total
 
 
-def sample_subset_fast(w: Tensor, number: int, tau: float, u: Tensor) -> Tensor:
-    """Returns such a sample by one shift of all entries, in a time that does not grow with `number`."""
-    if number in (0, len(w)):
-        return torch.full_like(w, float(number > 0)) + 0.0 * w
-    return torch.sigmoid(shift_logits(w - torch.log(-torch.log(u)), number, tau))
+def sample_relaxed_subset_by_shift(w: UnitValues, n_chosen: int, tau: float, uniform: UnitValues) -> UnitValues:
+    """Returns such a sample by one shift of all entries, in a time that does not grow with `n_chosen`."""
+    if n_chosen in (0, len(w)):
+        return torch.full_like(w, float(n_chosen > 0)) + 0.0 * w
+    return torch.sigmoid(logits_with_sigmoid_sum(w - torch.log(-torch.log(uniform)), n_chosen, tau))
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class DSP(Pruner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_init(self.init)
+        check_starting_importance(self.init)
         if self.tau_end > self.tau:
             raise OptionError(
                 f"tau_end of dsp must be at most tau, to which the temperature falls; got tau={self.tau} and tau_end={self.tau_end}"
@@ -89,9 +91,9 @@ class DSP(Pruner):
                 "the plan is fixed; lower one of them"
             )
 
-    def temperature(self, step: int, steps: int) -> float:
+    def temperature(self, step: int, n_steps: int) -> float:
         """Returns the temperature of a step."""
-        share = min(1.0, step / max(1.0, self.cool * steps))
+        share = min(1.0, step / max(1.0, self.cool * n_steps))
         return self.tau * (self.tau_end / self.tau) ** share
 
     def choose(self, context: PruneContext) -> Choice:
@@ -117,9 +119,9 @@ class SubsetGates:
     """The importance w of every unit, and how subsets are drawn by it."""
 
     def __init__(self, context: PruneContext, pruner: DSP, n_kept: int) -> None:
-        self.context, self.pruner, self.n_kept, self.index = context, pruner, n_kept, unit_index(context)
-        self.w = starting_values(context, pruner.init, pruner.limit, pruner.spread).requires_grad_(True)
-        self.removable = mark_removable(context)
+        self.context, self.pruner, self.n_kept, self.index = context, pruner, n_kept, unit_of_each_head(context)
+        self.w = starting_values_of_units(context, pruner.init, pruner.limit, pruner.spread).requires_grad_(True)
+        self.removable = mark_removable_units(context)
         self.n_draws = n_kept - int((~self.removable).sum())  # how many of the removable units stay
         self._tau = pruner.tau
 
@@ -128,23 +130,23 @@ class SubsetGates:
         """The trained parameters by name."""
         return {"w": self.w}
 
-    def sample(self, step: int, steps: int) -> Tensor:
+    def sample(self, step: int, n_steps: int) -> Float[Tensor, " heads"]:
         """Returns the gates of one step."""
-        self._tau = self.pruner.temperature(step, steps)
-        if is_settled(step, steps, self.pruner.settle):
+        self._tau = self.pruner.temperature(step, n_steps)
+        if is_plan_fixed(step, n_steps, self.pruner.settle):
             return self.hard()
         if self.pruner.variant == "straight":
             return self.hard() + expand_to_heads(self.w - self.w.detach(), self.index)
-        draw = sample_subset_fast if self.pruner.variant == "fast" else sample_subset
+        draw = sample_relaxed_subset_by_shift if self.pruner.variant == "fast" else sample_relaxed_subset
         u = uniform_noise(self.context.seed, step, len(self.w))
         subset = draw(self.w[self.removable], self.n_draws, self._tau, u[self.removable])
         return expand_to_heads(torch.ones_like(self.w).masked_scatter(self.removable, subset), self.index)
 
-    def hard(self) -> Tensor:
+    def hard(self) -> Float[Tensor, " heads"]:
         """Returns ones for the K units with the highest w."""
-        return expand_to_heads(mark_kept(self.context, self.w.detach(), self.n_kept), self.index)
+        return expand_to_heads(mark_kept_units(self.context, self.w.detach(), self.n_kept), self.index)
 
-    def penalty(self, _step: int, _steps: int) -> None:
+    def penalty(self, _step: int, _n_steps: int) -> None:
         """Adds nothing to the loss: the number of heads is exact."""
 
     def gate_optimiser(self) -> torch.optim.Optimizer:

@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from headcount.core.options import option
@@ -42,19 +43,19 @@ class FisherPruner(Pruner):
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan, and the model with rescaled heads where they are tuned."""
-        plan, scores = search_plan(context, gate_gradients_of_examples(context, self.limit), rearrange=self.rearrange)
+        plan, scores = plan_by_fisher_search(context, gate_gradients_of_examples(context, self.limit), rearrange=self.rearrange)
         if not self.tune or not plan.removed:
             return Choice(plan, scores=scores)
         tuned = refit(context.model, plan, context.data, RepairSettings(by="gates", limit=self.limit))
         return Choice(plan, tuned.model, scores=scores)
 
 
-def gate_gradients_of_examples(context: PruneContext, limit: int) -> Tensor:
+def gate_gradients_of_examples(context: PruneContext, limit: int) -> Float64[Tensor, "examples heads"]:
     """Returns the gradient of every example's loss with respect to every gate [examples, heads], in float64."""
-    return context.once(("gate gradients", limit), lambda: _measure_gradients(context, limit))
+    return context.once(("gate gradients", limit), lambda: _measure_gate_gradients(context, limit))
 
 
-def _measure_gradients(context: PruneContext, limit: int) -> Tensor:
+def _measure_gate_gradients(context: PruneContext, limit: int) -> Float64[Tensor, "examples heads"]:
     model: Any = unwrap(context.model)
     losses = ExampleLosses(model, context.data.loss if isinstance(context.data, Task) else None)
     gradients = []
@@ -63,12 +64,14 @@ def _measure_gradients(context: PruneContext, limit: int) -> Tensor:
             chunk_gradients = torch.zeros(chunk.size, len(context.heads), dtype=torch.float64)
             for rows, batch in chunk.batches(batch_size_of(context.data)):
                 numbers = [chunk.first + row for row in rows]
-                chunk_gradients[rows] = _batch_gradients(context, model, model_inputs(batch, model), numbers, losses)
+                chunk_gradients[rows] = _gate_gradients_of_batch(context, model, model_inputs(batch, model), numbers, losses)
             gradients.append(chunk_gradients)
     return torch.cat(gradients)
 
 
-def _batch_gradients(context: PruneContext, model: Any, batch: Batch, numbers: list[int], losses: ExampleLosses) -> Tensor:
+def _gate_gradients_of_batch(
+    context: PruneContext, model: Any, batch: Batch, numbers: list[int], losses: ExampleLosses
+) -> Float64[Tensor, "batch heads"]:
     check_batch(model, batch, numbers)
     gates = torch.ones(len(numbers), len(context.heads), device=next(model.parameters()).device, requires_grad=True)
     with torch.enable_grad(), HeadGates(model, gates, heads=context.heads):
@@ -78,22 +81,24 @@ def _batch_gradients(context: PruneContext, model: Any, batch: Batch, numbers: l
             example_losses = None
         if example_losses is not None:
             return torch.autograd.grad(example_losses.sum(), gates)[0].double().cpu()
-    return torch.cat([_batch_gradients(context, model, select_rows(batch, [row]), [number], losses) for row, number in enumerate(numbers)])
+    return torch.cat(
+        [_gate_gradients_of_batch(context, model, select_rows(batch, [row]), [number], losses) for row, number in enumerate(numbers)]
+    )
 
 
-def exchange_units(fisher: Tensor, removed: list[int], units: list[int]) -> list[int]:
-    """Returns as many units of one block to remove as `removed` has, exchanged for others of `units` while the quadratic form falls."""
+def exchange_removed_units(fisher: Float[Tensor, "units units"], removed: list[int], removable: list[int]) -> list[int]:
+    """Returns as many units of one block to remove as `removed` has, exchanged for others of `removable` while the quadratic form falls."""
 
-    def loss_rise(numbers: list[int]) -> float:
-        return float(fisher[numbers][:, numbers].sum())
+    def quadratic_loss_rise(removed_units: list[int]) -> float:
+        return float(fisher[removed_units][:, removed_units].sum())
 
     current = list(removed)
     while True:
-        best, lowest = None, loss_rise(current)
+        best, lowest = None, quadratic_loss_rise(current)
         for dropped in current:
-            for added in (unit for unit in units if unit not in current):
+            for added in (unit for unit in removable if unit not in current):
                 candidate = [added if number == dropped else number for number in current]
-                rise = loss_rise(candidate)
+                rise = quadratic_loss_rise(candidate)
                 if rise < lowest - 1e-9 * abs(lowest):  # more than rounding
                     best, lowest = candidate, rise
         if best is None:
@@ -101,16 +106,18 @@ def exchange_units(fisher: Tensor, removed: list[int], units: list[int]) -> list
         current = best
 
 
-def search_plan(context: PruneContext, gradients: Tensor, *, rearrange: bool = True) -> tuple[Plan, Scores]:
+def plan_by_fisher_search(
+    context: PruneContext, gradients: Float64[Tensor, "examples heads"], *, rearrange: bool = True
+) -> tuple[Plan, Scores]:
     """Returns the plan by the Fisher information of the gates, and its diagonal as scores."""
     scores = context.scores((gradients**2).mean(0).tolist(), "fisher mask")
     plan = Plan.keep_top(scores, context.budget)
     if rearrange and context.budget.unit == "kv_group":  # heads that go evenly from all groups of a block are no units of their own
-        plan = _rearrange(context, plan, gradients)
+        plan = _exchange_heads_within_blocks(context, plan, gradients)
     return plan, scores
 
 
-def _rearrange(context: PruneContext, plan: Plan, gradients: Tensor) -> Plan:
+def _exchange_heads_within_blocks(context: PruneContext, plan: Plan, gradients: Float64[Tensor, "examples heads"]) -> Plan:
     """Returns the plan with heads exchanged within each block by its full Fisher matrix."""
     first_removed, removed = frozenset(plan.removed), []
     for block in context.heads.blocks:
@@ -121,5 +128,5 @@ def _rearrange(context: PruneContext, plan: Plan, gradients: Tensor) -> Plan:
         fisher = unit_gradients.T @ unit_gradients / len(unit_gradients)
         free = [number for number, unit in enumerate(units) if not plan.protected.intersection(unit)]
         start = [number for number, unit in enumerate(units) if unit[0] in first_removed]
-        removed += [head for number in exchange_units(fisher, start, free) for head in units[number]]
+        removed += [head for number in exchange_removed_units(fisher, start, free) for head in units[number]]
     return Plan.removing(removed, protected=plan.protected)

@@ -3,21 +3,23 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headcount.core.options import option
 from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.gating import (
-    check_init,
+    UnitValues,
+    check_starting_importance,
     count_kept_units,
     expand_to_heads,
-    mark_kept,
-    mark_top,
-    starting_values,
+    mark_highest,
+    mark_kept_units,
+    starting_values_of_units,
     train_gates,
-    unit_index,
-    unit_tie_order,
+    unit_of_each_head,
+    unit_tie_ranks,
 )
 
 
@@ -39,7 +41,7 @@ class GatesPruner(Pruner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_init(self.init)
+        check_starting_importance(self.init)
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan, and the values of the gates of the heads that stay."""
@@ -47,7 +49,7 @@ class GatesPruner(Pruner):
         model = copy_model(context.model).requires_grad_(False)
         gates = ProjectedGates(context, self, n_kept)
         trained = train_gates(context, model, gates)
-        is_kept = mark_kept(context, gates.importance, n_kept)
+        is_kept = mark_kept_units(context, gates.importance, n_kept)
         importance = expand_to_heads(gates.importance, gates.index).tolist()
         values = expand_to_heads(torch.where(is_kept > 0, gates.values.detach(), 1.0), gates.index).tolist()
         return Choice(
@@ -63,9 +65,9 @@ class ProjectedGates:
     """Values of gates, of which the most important stay. Importance is the running mean of what each gate does to the loss, |g ∂L/∂g|."""
 
     def __init__(self, context: PruneContext, pruner: GatesPruner, n_kept: int) -> None:
-        self.context, self.pruner, self.n_kept, self.index = context, pruner, n_kept, unit_index(context)
+        self.context, self.pruner, self.n_kept, self.index = context, pruner, n_kept, unit_of_each_head(context)
         self.values = torch.ones(len(context.heads.units()), dtype=torch.float64, requires_grad=True)
-        self.importance = starting_values(context, pruner.init, pruner.limit, 1.0)
+        self.importance = starting_values_of_units(context, pruner.init, pruner.limit, 1.0)
         self._n_open = len(self.values)
 
     @property
@@ -73,35 +75,35 @@ class ProjectedGates:
         """The trained values of the gates, and the importance they are chosen by."""
         return {"values": self.values, "worth": self.importance}  # the names in checkpoints
 
-    def count_open(self, step: int, steps: int) -> int:
+    def n_open_units_at_step(self, step: int, n_steps: int) -> int:
         """Returns how many units are open at a step."""
-        share = min(1.0, step / max(1.0, self.pruner.cool * steps))
+        share = min(1.0, step / max(1.0, self.pruner.cool * n_steps))
         return round(self.n_kept + (len(self.values) - self.n_kept) * (1 - share) ** 3)
 
-    def sample(self, step: int, steps: int) -> Tensor:
+    def sample(self, step: int, n_steps: int) -> Float[Tensor, " heads"]:
         """Returns the gates of one step; those of closed units are zero."""
-        self._n_open = self.count_open(step, steps)
-        return expand_to_heads(self.values * self._mark_open(), self.index)
+        self._n_open = self.n_open_units_at_step(step, n_steps)
+        return expand_to_heads(self.values * self._mark_open_units(), self.index)
 
-    def _mark_open(self) -> Tensor:
+    def _mark_open_units(self) -> UnitValues:
         """Returns ones for the units that are open: those that the plan would keep now, and the highest others."""
-        is_kept = mark_kept(self.context, self.importance, self.n_kept) > 0
-        ties = unit_tie_order(self.context.heads.units(), self.context.seed)
-        return mark_top(torch.where(is_kept, torch.inf, self.importance), self._n_open, ties)
+        is_kept = mark_kept_units(self.context, self.importance, self.n_kept) > 0
+        ties = unit_tie_ranks(self.context.heads.units(), self.context.seed)
+        return mark_highest(torch.where(is_kept, torch.inf, self.importance), self._n_open, ties)
 
     def _update_importance(self, *_: object) -> None:
         """Updates the importance of open gates by their effect on the loss in this step."""
         assert self.values.grad is not None
-        is_open = self._mark_open() > 0
+        is_open = self._mark_open_units() > 0
         effect = (self.values.grad * self.values).detach().abs()
         mean = effect[is_open].mean().clamp(min=1e-300)
         self.importance[is_open] = 0.95 * self.importance[is_open] + 0.05 * effect[is_open] / mean
 
-    def hard(self) -> Tensor:
+    def hard(self) -> Float[Tensor, " heads"]:
         """Returns the gates that are open now."""
-        return expand_to_heads((self.values * self._mark_open()).detach(), self.index)
+        return expand_to_heads((self.values * self._mark_open_units()).detach(), self.index)
 
-    def penalty(self, _step: int, _steps: int) -> None:
+    def penalty(self, _step: int, _n_steps: int) -> None:
         """Adds nothing to the loss: the number of heads is exact."""
 
     def gate_optimiser(self) -> torch.optim.Optimizer:

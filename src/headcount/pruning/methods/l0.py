@@ -5,6 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headcount.core.budget import Budget
@@ -14,16 +15,17 @@ from headcount.core.plan import Plan
 from headcount.models.state import copy_model
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.gating import (
-    check_init,
+    UnitValues,
+    check_starting_importance,
     count_kept_units,
     expand_to_heads,
-    is_settled,
-    mark_kept,
-    mark_removable,
-    shift_logits,
-    starting_values,
+    is_plan_fixed,
+    logits_with_sigmoid_sum,
+    mark_kept_units,
+    mark_removable_units,
+    starting_values_of_units,
     train_gates,
-    unit_index,
+    unit_of_each_head,
 )
 from headcount.pruning.training.fine_tune import reset_weights
 from headcount.pruning.training.gates import uniform_noise
@@ -32,18 +34,18 @@ BETA, LOW, HIGH, EPSILON = 0.33, -0.1, 1.1, 1e-6
 EDGE = BETA * math.log(-LOW / HIGH)
 
 
-def sample_gates(log_a: Tensor, u: Tensor) -> Tensor:
+def sample_gates(log_a: UnitValues, uniform: UnitValues) -> UnitValues:
     """Returns stochastic gates for uniform noise."""
-    s = torch.sigmoid((u.log() - (-u).log1p() + log_a) / BETA)
+    s = torch.sigmoid((uniform.log() - (-uniform).log1p() + log_a) / BETA)
     return (s * (HIGH - LOW) + LOW).clamp(0, 1)
 
 
-def evaluation_gates(log_a: Tensor) -> Tensor:
+def evaluation_gates(log_a: UnitValues) -> UnitValues:
     """Returns the gates of evaluation: exactly 0 from log a ≤ −2.398 on, exactly 1 from 2.398 on."""
     return (torch.sigmoid(log_a) * (HIGH - LOW) + LOW).clamp(0, 1)
 
 
-def open_probability(log_a: Tensor) -> Tensor:
+def open_probability(log_a: UnitValues) -> UnitValues:
     """Returns the probability that a gate is not zero."""
     return torch.sigmoid(log_a - EDGE)
 
@@ -84,7 +86,7 @@ class L0(Pruner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_init(self.init)
+        check_starting_importance(self.init)
         if self.penalty and self.variant == "lagrange":
             raise OptionError("l0:lagrange learns λ for a number of heads; leave penalty out, or use l0 (l0:target)")
         if self.weights == "scratch" and (self.frozen != "none" or self.init != "none"):
@@ -111,12 +113,12 @@ class L0(Pruner):
         trained = train_gates(context, model, gates)
         for parameter, requires_grad in zip(model.parameters(), trainable, strict=True):
             parameter.requires_grad_(requires_grad)
-        scores = context.scores(expand_to_heads(gates.ranking_values(), gates.index).tolist(), "l0")
-        plan = self._plan_open_heads(context, gates) if self.penalty else context.plan(scores.values, "l0")
+        scores = context.scores(expand_to_heads(gates.log_a_for_ranking(), gates.index).tolist(), "l0")
+        plan = self._plan_keeping_open_heads(context, gates) if self.penalty else context.plan(scores.values, "l0")
         return Choice(plan, None if self.frozen == "all" else model, history=trained.history, scores=scores, steps=trained.steps)
 
-    def _plan_open_heads(self, context: PruneContext, gates: HardConcrete) -> Plan:
-        is_open = expand_to_heads(gates.mark_kept(), gates.index)
+    def _plan_keeping_open_heads(self, context: PruneContext, gates: HardConcrete) -> Plan:
+        is_open = expand_to_heads(gates.mark_kept_units(), gates.index)
         if not bool(is_open.any()):
             raise PlanError(f"penalty={self.penalty:g} closed the gates of all {len(context.heads)} heads; name a smaller λ")
         removed = [head for head, on in zip(context.heads, is_open.tolist(), strict=True) if not on]
@@ -127,10 +129,10 @@ class HardConcrete:
     """The gates, one per unit; those of units that cannot go stay at one."""
 
     def __init__(self, context: PruneContext, pruner: L0, n_kept: int) -> None:
-        self.context, self.pruner, self.index = context, pruner, unit_index(context)
-        self.removable = mark_removable(context)
+        self.context, self.pruner, self.index = context, pruner, unit_of_each_head(context)
+        self.removable = mark_removable_units(context)
         self.n_kept, self.n_removable_kept = n_kept, n_kept - int((~self.removable).sum())
-        offsets = starting_values(context, pruner.init, pruner.limit, pruner.spread)
+        offsets = starting_values_of_units(context, pruner.init, pruner.limit, pruner.spread)
         self.log_a = (offsets + pruner.start).requires_grad_(True)
         self.multiplier = torch.zeros(2, dtype=torch.float64, requires_grad=True)
         self._progress = (0, 1)  # the present step, and all of them
@@ -141,65 +143,65 @@ class HardConcrete:
         """The trained parameters by name."""
         return {"log_a": self.log_a, "multiplier": self.multiplier}
 
-    def target_open_count(self, step: int, steps: int) -> float:
+    def target_n_open_units(self, step: int, n_steps: int) -> float:
         """Returns how many removable units should be open: those of the start during the warm-up, K from `reach` on."""
-        n_unsettled = (1 - self.pruner.settle) * steps
+        n_unsettled = (1 - self.pruner.settle) * n_steps
         begin, end = self.pruner.warmup * n_unsettled, self.pruner.reach * n_unsettled
         share = min(1.0, max(0.0, (step - begin) / max(1.0, end - begin)))
         full = int(self.removable.sum()) * float(open_probability(torch.tensor(self.pruner.start)))
         return full + (min(full, max(self.n_removable_kept, 0.05)) - full) * share
 
-    def _acting_log_a(self) -> Tensor:
+    def _log_a_at_present_step(self) -> UnitValues:
         """Returns log a as it acts at the present step."""
         if self.pruner.variant == "lagrange" or self.pruner.penalty:
             return self.log_a
         return self.log_a.masked_scatter(
-            self.removable, shift_logits(self.log_a[self.removable], self.target_open_count(*self._progress)) + EDGE
+            self.removable, logits_with_sigmoid_sum(self.log_a[self.removable], self.target_n_open_units(*self._progress)) + EDGE
         )
 
-    def sample(self, step: int, steps: int) -> Tensor:
+    def sample(self, step: int, n_steps: int) -> Float[Tensor, " heads"]:
         """Returns the gates of one step."""
-        self._progress = (step, steps)
+        self._progress = (step, n_steps)
         self._step_multiplier = float(self.multiplier.detach()[0])
-        if is_settled(step, steps, self.pruner.settle):
+        if is_plan_fixed(step, n_steps, self.pruner.settle):
             return self.hard()
         u = uniform_noise(self.context.seed, step, len(self.log_a)) * (1 - 2 * EPSILON) + EPSILON
-        return expand_to_heads(torch.where(self.removable, sample_gates(self._acting_log_a(), u), 1.0), self.index)
+        return expand_to_heads(torch.where(self.removable, sample_gates(self._log_a_at_present_step(), u), 1.0), self.index)
 
-    def hard(self) -> Tensor:
+    def hard(self) -> Float[Tensor, " heads"]:
         """Returns the gates of evaluation; once the plan is fixed, ones and zeros."""
-        if is_settled(*self._progress, self.pruner.settle):
-            return expand_to_heads(self.mark_kept(), self.index)
-        return expand_to_heads(torch.where(self.removable, evaluation_gates(self._acting_log_a().detach()), 1.0), self.index)
+        if is_plan_fixed(*self._progress, self.pruner.settle):
+            return expand_to_heads(self.mark_kept_units(), self.index)
+        return expand_to_heads(torch.where(self.removable, evaluation_gates(self._log_a_at_present_step().detach()), 1.0), self.index)
 
-    def ranking_values(self) -> Tensor:
+    def log_a_for_ranking(self) -> UnitValues:
         """Returns the values that units are chosen by: log a; units that cannot go come first."""
         values = self.log_a.detach()
         return torch.where(self.removable, values, values.max() + 1)
 
-    def mark_kept(self) -> Tensor:
+    def mark_kept_units(self) -> UnitValues:
         """Returns ones for the units that stay: the surest K, or with λ those whose gate is open in evaluation."""
         if self.pruner.penalty:
             return torch.where(self.removable, (evaluation_gates(self.log_a.detach()) > 0).double(), 1.0)
-        return mark_kept(self.context, self.ranking_values(), self.n_kept)
+        return mark_kept_units(self.context, self.log_a_for_ranking(), self.n_kept)
 
-    def _count_open(self) -> Tensor:
-        return open_probability(self._acting_log_a()[self.removable]).sum()
+    def _expected_n_open_units(self) -> Float[Tensor, ""]:
+        return open_probability(self._log_a_at_present_step()[self.removable]).sum()
 
-    def penalty_weight(self, step: int, steps: int) -> float:
+    def penalty_weight(self, step: int, n_steps: int) -> float:
         """Returns λ at a step: it rises to `penalty` during the warm-up."""
-        return self.pruner.penalty * min(1.0, step / max(1.0, self.pruner.warmup * (1 - self.pruner.settle) * steps))
+        return self.pruner.penalty * min(1.0, step / max(1.0, self.pruner.warmup * (1 - self.pruner.settle) * n_steps))
 
-    def penalty(self, step: int, steps: int) -> Tensor | None:
+    def penalty(self, step: int, n_steps: int) -> Tensor | None:
         """Returns λ times the expected number of open heads, or the Lagrangian of its distance from the target.
 
         None where the target is kept exactly.
         """
         if self.pruner.penalty:
-            return self.penalty_weight(step, steps) * self._count_open() * (len(self.index) / len(self.log_a))
+            return self.penalty_weight(step, n_steps) * self._expected_n_open_units() * (len(self.index) / len(self.log_a))
         if self.pruner.variant != "lagrange":
             return None
-        gap = (self._count_open() - self.target_open_count(step, steps)) / len(self.log_a)
+        gap = (self._expected_n_open_units() - self.target_n_open_units(step, n_steps)) / len(self.log_a)
         return self.multiplier[0] * gap + self.multiplier[1] * gap * gap
 
     def gate_optimiser(self) -> torch.optim.Optimizer:
@@ -211,7 +213,7 @@ class HardConcrete:
     def log_numbers(self) -> dict[str, float]:
         """Returns how many gates are open, the multiplier, and λ, the weight of the penalty, until the plan is fixed."""
         weight = {}
-        if not is_settled(*self._progress, self.pruner.settle):
+        if not is_plan_fixed(*self._progress, self.pruner.settle):
             if self.pruner.penalty:
                 weight = {"lambda": self.penalty_weight(*self._progress)}
             elif self.pruner.variant == "lagrange":
@@ -219,13 +221,13 @@ class HardConcrete:
         with torch.no_grad():
             return {
                 **weight,
-                "open expected": float(self._count_open() + (~self.removable).sum()) * len(self.index) / len(self.log_a),
+                "open expected": float(self._expected_n_open_units() + (~self.removable).sum()) * len(self.index) / len(self.log_a),
                 "open": float((self.hard() > 0).sum()),
                 "multiplier": float(self.multiplier[0]),
             }
 
 
-def _freeze_weights(model: Any, frozen: str) -> None:
+def _freeze_weights(model: Any, frozen: Literal["none", "decoder", "all"]) -> None:
     """Freezes the weights of the decoder with its output layer, or all of them."""
     if frozen == "none":
         return

@@ -11,6 +11,8 @@ from headcount.core.options import option
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.scope import group_limits
 
+Strategy = Literal["top", "middle", "bottom", "consecutive", "spread"]
+
 
 @dataclass(frozen=True)
 class Layers(Pruner):
@@ -30,12 +32,12 @@ class Layers(Pruner):
     Budhraja et al. 2020: sparing the middle and avoiding consecutive layers helped BERT.
     """
 
-    strategy: Literal["top", "middle", "bottom", "consecutive", "spread"] = option("top", "Which layers lose heads first")
+    strategy: Strategy = option("top", "Which layers lose heads first")
     info = PrunerInfo("Budhraja et al. 2020", draws=True)
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan."""
-        capacity = removable_by_layer(context)
+        capacity = count_removable_heads_by_layer(context)
         random = context.random()
         draws = random.random(len(context.heads))
         order = order_layers(self.strategy, list(capacity.values()), len(context.heads) - context.keep, random)
@@ -46,7 +48,7 @@ class Layers(Pruner):
         return Choice(context.plan(values, scores.method), scores=scores)
 
 
-def removable_by_layer(context: PruneContext) -> dict[int, int]:
+def count_removable_heads_by_layer(context: PruneContext) -> dict[int, int]:
     """Returns how many heads each layer can lose within the budget's floor and protected heads; layers that can lose none are left out."""
     capacity: dict[int, int] = {}
     for layer in sorted({block.layer for block in context.heads.blocks}):
@@ -56,36 +58,37 @@ def removable_by_layer(context: PruneContext) -> dict[int, int]:
     return capacity
 
 
-def order_layers(strategy: str, capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
-    """Returns the positions of the layers in the order in which they go, where layer i can lose capacity[i] heads and `number` go in all.
+def order_layers(strategy: Strategy, n_removable_by_layer: Sequence[int], n_removed: int, random: np.random.Generator) -> list[int]:
+    """Returns the positions of the layers in the order in which they go. Layer i can lose so many heads, and `n_removed` go in all.
 
     Only the layers that it takes to remove so many are ordered by the strategy; the others follow, the nearest first.
     """
-    depth = len(capacity)
+    depth = len(n_removable_by_layer)
     if strategy in ("top", "bottom", "middle"):
         order = (
             sorted(range(depth), key=lambda layer: (abs(layer - (depth - 1) / 2), layer)) if strategy == "middle" else list(range(depth))
         )
         return order[::-1] if strategy == "top" else order
-    number = min(number, sum(capacity))  # a budget that asks for more is refused where the plan is made of this order
-    chosen = [] if number < 1 else (_draw_run if strategy == "consecutive" else _draw_spread)(capacity, number, random)
+    n_removed = min(n_removed, sum(n_removable_by_layer))  # a budget that asks for more is refused where the plan is made of this order
+    draw = _draw_adjacent_layers if strategy == "consecutive" else _draw_evenly_spaced_layers
+    chosen = draw(n_removable_by_layer, n_removed, random) if n_removed > 0 else []
     others = [layer for layer in range(depth) if layer not in chosen]
     return [*chosen, *sorted(others, key=lambda layer: (min((abs(layer - near) for near in chosen), default=0), layer))]
 
 
-def _draw_run(capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
+def _draw_adjacent_layers(n_removable_by_layer: Sequence[int], n_removed: int, random: np.random.Generator) -> list[int]:
     """Returns a run of adjacent layers that can lose so many heads, and could not without its first or last, in the direction that it is taken."""
-    sums = [0, *accumulate(capacity)]
-    stops = [next((stop for stop in range(len(sums)) if sums[stop] - before >= number), 0) for before in sums[:-1]]
-    runs = [(start, stop) for start, stop in enumerate(stops) if stop and sums[stop] - sums[start + 1] < number]
+    sums = [0, *accumulate(n_removable_by_layer)]
+    stops = [next((stop for stop in range(len(sums)) if sums[stop] - before >= n_removed), 0) for before in sums[:-1]]
+    runs = [(start, stop) for start, stop in enumerate(stops) if stop and sums[stop] - sums[start + 1] < n_removed]
     start, stop = runs[int(random.integers(len(runs)))]
     return list(range(start, stop))[:: -1 if random.random() < 0.5 else 1]
 
 
-def _draw_spread(capacity: Sequence[int], number: int, random: np.random.Generator) -> list[int]:
+def _draw_evenly_spaced_layers(n_removable_by_layer: Sequence[int], n_removed: int, random: np.random.Generator) -> list[int]:
     """Returns the fewest layers at even distances that can lose so many heads, in an order that is drawn."""
-    depth = len(capacity)
+    depth = len(n_removable_by_layer)
     first = int(random.integers(depth))
     samples = ([(j * depth + first) // many for j in range(many)] for many in range(1, depth + 1))
-    chosen = next(layers for layers in samples if sum(capacity[layer] for layer in layers) >= number)
+    chosen = next(layers for layers in samples if sum(n_removable_by_layer[layer] for layer in layers) >= n_removed)
     return [chosen[position] for position in random.permutation(len(chosen))]

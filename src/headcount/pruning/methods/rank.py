@@ -61,19 +61,19 @@ class Rank(Pruner):
         """Returns the plan, and the metric after each step where there are steps."""
         stop = _StopRule.of(context, self.stop) if self.stop else None
         key = ("scores", self.by, self.normalise, self.limit, context.seed)
-        scores = context.once(key, lambda: self.measure(context, self.normalise))
+        scores = context.once(key, lambda: self.measure_scores(context, self.normalise))
         if not self.again and stop is None:
             return Choice(keep_top_by_scope(context, scores, context.keep, self.scope), scores=scores)
         return self._choose_in_steps(context, scores, stop)
 
-    def measure(self, context: PruneContext, normalise: Normalise) -> Scores:
+    def measure_scores(self, context: PruneContext, normalise: Normalise) -> Scores:
         """Returns the scores of all heads of the model."""
         return score(context.model, context.data, self.by, normalise=normalise, limit=self.limit, seed=context.seed)
 
     def _choose_in_steps(self, context: PruneContext, first_scores: Scores, stop: _StopRule | None) -> Choice:
         scores, history = first_scores, []
         plan = Plan.removing([], protected=context.budget.protected)
-        counts = self.kept_counts(context)
+        counts = self.n_kept_after_each_step(context)
         for number in counts:
             next_plan = keep_top_by_scope(context, scores, number, self.scope)
             with HeadGates(context.model, gates_of(context.heads, next_plan), heads=context.heads):
@@ -91,14 +91,14 @@ class Rank(Pruner):
 
         Removed heads get a score below all others.
         """
-        raw, removed = self.measure(context, "none"), frozenset(plan.removed)
+        raw, removed = self.measure_scores(context, "none"), frozenset(plan.removed)
         kept_heads = tuple(head for head in context.heads if head not in removed)
         kept_scores = Scores(kept_heads, tuple(raw[head] for head in kept_heads), raw.method, raw.higher_is_keep)
         values = kept_scores.normalise_by(Importance.parse(self.by).scaling(self.normalise)).keep_values()
         lowest = min(values.values()) - 1.0
         return context.scores([lowest if head in removed else values[head] for head in context.heads], label)
 
-    def kept_counts(self, context: PruneContext) -> list[int]:
+    def n_kept_after_each_step(self, context: PruneContext) -> list[int]:
         """Returns how many heads are left after each step: down to the number of the budget, or with `stop` to the fewest possible."""
         n_heads, sizes = len(context.heads), sorted({len(unit) for unit in context.heads.units()})
         unit_size = sizes[0] if len(sizes) == 1 else 1

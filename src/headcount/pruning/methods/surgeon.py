@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -12,7 +12,7 @@ from headcount.core.scores import Scores
 from headcount.importance.base import Importance
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.kl_to_dense import kl_to_dense
-from headcount.pruning.methods.fisher import gate_gradients_of_examples, search_plan
+from headcount.pruning.methods.fisher import gate_gradients_of_examples, plan_by_fisher_search
 from headcount.pruning.repair.removal_order import RemovalOrder, order_removals
 from headcount.pruning.repair.repair import FIT_EXAMPLES, Repaired, RepairSettings, refit
 from headcount.pruning.scope import keep_at_least
@@ -25,6 +25,13 @@ class Candidate:
     plan: Plan
     scores: Scores
     history: list[dict[str, Any]]
+
+
+class RepairComparison(NamedTuple):
+    """The KL to the dense model of each candidate by name, and the repaired model of the best one; empty where nothing was compared."""
+
+    kl_to_dense: dict[str, float]
+    best: Repaired | None
 
 
 @dataclass(frozen=True)
@@ -72,25 +79,21 @@ class SurgeonPruner(Pruner):
         units = context.heads.units() if context.budget.unit == "kv_group" else tuple((head,) for head in context.heads)
         return order_removals(model, context.data, units=units, limit=self.limit)
 
-    def _plan_rivals(self, context: PruneContext, first: RemovalOrder) -> dict[str, Candidate]:
+    def _plan_rivals(self, context: PruneContext, first_order: RemovalOrder) -> dict[str, Candidate]:
         rivals: dict[str, Candidate] = {}
         if self.rounds > 1:
-            rivals["surgeon, one round"] = self.plan_in_rounds(context, 1, first)
+            rivals["surgeon, one round"] = self.plan_in_rounds(context, 1, first_order)
         gradients = gate_gradients_of_examples(context, self.limit)
         slopes = context.scores(gradients.abs().mean(0).tolist(), "gradient").normalise_by(Importance.parse("gradient").info.normalise)
         rivals["gradient"] = Candidate(Plan.keep_top(slopes, context.budget), slopes, [])
-        rivals["fisher"] = Candidate(*search_plan(context, gradients), [])
+        rivals["fisher"] = Candidate(*plan_by_fisher_search(context, gradients), [])
         return rivals
 
-    def repair_and_compare(self, context: PruneContext, candidates: dict[str, Plan]) -> tuple[dict[str, float], Repaired | None]:
-        """Repairs every distinct plan and measures its KL to the dense model on the selection split.
-
-        Returns:
-            The KL of each candidate by name, and the repaired model of the best one. Both are empty if all candidates are the same plan.
-        """
+    def repair_and_compare(self, context: PruneContext, candidates: dict[str, Plan]) -> RepairComparison:
+        """Repairs every distinct plan and measures its KL to the dense model on the selection split; nothing if all candidates are the same plan."""
         plans = list(dict.fromkeys(candidates.values()))
         if len(plans) == 1:
-            return {}, None
+            return RepairComparison({}, None)
         kl: dict[Plan, float] = {}
         best: Repaired | None = None
         for plan in plans:
@@ -99,9 +102,9 @@ class SurgeonPruner(Pruner):
             if not kl or value < min(kl.values()):
                 best = repaired  # only the best repair is kept in memory
             kl[plan] = value
-        return {name: kl[plan] for name, plan in candidates.items()}, best
+        return RepairComparison({name: kl[plan] for name, plan in candidates.items()}, best)
 
-    def plan_in_rounds(self, context: PruneContext, rounds: int, first: RemovalOrder) -> Candidate:
+    def plan_in_rounds(self, context: PruneContext, rounds: int, first_order: RemovalOrder) -> Candidate:
         """Returns the plan of so many rounds, which begin with the dense model's order; the order of removal is its scores."""
         n_heads = len(context.heads)
         position = {head: number for number, head in enumerate(context.heads)}
@@ -110,7 +113,7 @@ class SurgeonPruner(Pruner):
         plan = Plan.removing([])
         for number in range(1, rounds + 1):
             removed = frozenset(plan.removed)
-            order = [entry for entry in (first if number == 1 else self.order_units(context, model)) if entry[0][0] not in removed]
+            order = [entry for entry in (first_order if number == 1 else self.order_units(context, model)) if entry[0][0] not in removed]
             for turn, (unit, _) in enumerate(order):
                 values[[position[head] for head in unit]] = float(len(removed) + turn)
             n_kept = n_heads - (n_heads - context.keep) * number // rounds

@@ -43,14 +43,14 @@ class Products:
         self.square += float((y * y).sum())
         self.n_tokens += len(x)
 
-    def error(self, weights: Float[Tensor, "inputs outputs"]) -> float:
+    def squared_error(self, weights: Float[Tensor, "inputs outputs"]) -> float:
         """Returns Σ ‖x W − y‖² over the tokens."""
         quadratic = (weights * (self.gram @ weights - 2 * self.cross)).sum()
         return max(float(quadratic) + self.square, 0.0)
 
-    def mean_error(self, weights: Float[Tensor, "inputs outputs"]) -> float:
+    def mean_squared_error(self, weights: Float[Tensor, "inputs outputs"]) -> float:
         """Returns ‖x W − y‖², averaged over the tokens."""
-        return self.error(weights) / self.n_tokens
+        return self.squared_error(weights) / self.n_tokens
 
 
 def append_ones(inputs: Float[Tensor, "tokens inputs"]) -> Float[Tensor, "tokens inputs+1"]:
@@ -64,25 +64,27 @@ def _damping(diagonal: Float[Tensor, " inputs"], ridge: float) -> float:
     return mean * ridge if mean * ridge > 0 else 1.0
 
 
-def solve(products: Products, weights: Float[Tensor, "inputs outputs"], ridge: float, *, has_bias: bool) -> Float[Tensor, "inputs outputs"]:
+def refit_weights(
+    products: Products, old_weights: Float[Tensor, "inputs outputs"], ridge: float, *, has_bias: bool
+) -> Float[Tensor, "inputs outputs"]:
     """Returns the weights with the least error, held near the old ones by `ridge` times G's mean diagonal; the last row is the bias, if any."""
-    damping = _damping(products.gram.diagonal()[: len(weights) - has_bias], ridge)
-    penalties = torch.full((len(weights),), damping, dtype=torch.float64, device=products.gram.device)
+    damping = _damping(products.gram.diagonal()[: len(old_weights) - has_bias], ridge)
+    penalties = torch.full((len(old_weights),), damping, dtype=torch.float64, device=products.gram.device)
     if has_bias:
         penalties[-1] = products.gram.diagonal()[-1] * 1e-12
-    old = weights.double()
+    old = old_weights.double()
     residual = products.cross - products.gram @ old  # solving for the change alone leaves weights that fit exactly as they are
     return old + torch.linalg.solve(products.gram + torch.diag(penalties), residual)
 
 
-def solve_gates(
-    products: Products, weights: Float[Tensor, "inputs outputs"], ridge: float, *, has_bias: bool, inputs_per_head: int
+def rescale_heads(
+    products: Products, old_weights: Float[Tensor, "inputs outputs"], ridge: float, *, has_bias: bool, inputs_per_head: int
 ) -> Float[Tensor, "inputs outputs"]:
     """Returns the weights with each head's rows multiplied by one number: the least error, held near one by `ridge` times the mean diagonal."""
-    rows = weights[: len(weights) - has_bias]
+    rows = old_weights[: len(old_weights) - has_bias]
     n_heads = len(rows) // inputs_per_head
     if not n_heads:
-        return weights.clone()
+        return old_weights.clone()
     shape = (n_heads, inputs_per_head)
     parts = rows.unflatten(0, shape)
     gram = products.gram[: len(rows), : len(rows)].unflatten(0, shape).unflatten(2, shape)
@@ -90,12 +92,12 @@ def solve_gates(
     matrix = torch.einsum("ijpo,ipo->ij", effects, parts)
     cross = products.cross[: len(rows)]
     if has_bias:
-        cross = cross - products.gram[: len(rows), -1:] * weights[-1:]
+        cross = cross - products.gram[: len(rows), -1:] * old_weights[-1:]
     target = (cross.unflatten(0, shape) * parts).sum((1, 2))
     damping = _damping(matrix.diagonal(), ridge)
     gates = torch.linalg.solve(matrix + damping * torch.eye(n_heads, dtype=matrix.dtype, device=matrix.device), target + damping)
     scaled = (parts * gates[:, None, None]).flatten(0, 1)
-    return torch.cat([scaled, weights[-1:]]) if has_bias else scaled
+    return torch.cat([scaled, old_weights[-1:]]) if has_bias else scaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +116,10 @@ class FitResult:
     n_tokens: int
 
 
-def fit(
+def fit_best_ridge(
     fitting: Products,
     checking: Products | None,
-    weights: Float[Tensor, "inputs outputs"],
+    old_weights: Float[Tensor, "inputs outputs"],
     *,
     has_bias: bool,
     ridge: float | None = None,
@@ -127,24 +129,24 @@ def fit(
 
     The old weights stay where they have the least error there. With `inputs_per_head` only one number per head is fitted.
     """
-    old = weights.double()
+    old = old_weights.double()
     ridges = (ridge,) if ridge is not None else (UNCHECKED_RIDGE,) if checking is None else RIDGES
     judge = fitting if checking is None else checking
     candidates: dict[float | None, Tensor] = {}
     for candidate in ridges:
         if inputs_per_head is None:
-            candidates[candidate] = solve(fitting, old, candidate, has_bias=has_bias)
+            candidates[candidate] = refit_weights(fitting, old, candidate, has_bias=has_bias)
         else:
-            candidates[candidate] = solve_gates(fitting, old, candidate, has_bias=has_bias, inputs_per_head=inputs_per_head)
+            candidates[candidate] = rescale_heads(fitting, old, candidate, has_bias=has_bias, inputs_per_head=inputs_per_head)
     if ridge is None and checking is not None:
         candidates[None] = old
-    best = min(candidates, key=lambda candidate: judge.error(candidates[candidate]))
+    best = min(candidates, key=lambda candidate: judge.squared_error(candidates[candidate]))
     return FitResult(
         weights=candidates[best],
         ridge=best,
-        error_before=fitting.mean_error(old),
-        error_after=fitting.mean_error(candidates[best]),
-        check_error_before=judge.mean_error(old),
-        check_error_after=judge.mean_error(candidates[best]),
+        error_before=fitting.mean_squared_error(old),
+        error_after=fitting.mean_squared_error(candidates[best]),
+        check_error_before=judge.mean_squared_error(old),
+        check_error_after=judge.mean_squared_error(candidates[best]),
         n_tokens=fitting.n_tokens,
     )

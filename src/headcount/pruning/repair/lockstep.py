@@ -30,9 +30,11 @@ class _Pass:
         self.error: BaseException | None = None
         self.turn = threading.Semaphore(0)
         self._job, self._lockstep = job, lockstep
-        self.thread = threading.Thread(target=copy_context().run, args=(self._run,), daemon=True)  # it works for the caller, as its owner
+        self.thread = threading.Thread(
+            target=copy_context().run, args=(self._run_job,), daemon=True
+        )  # it works for the caller, as its owner
 
-    def _run(self) -> None:
+    def _run_job(self) -> None:
         self.turn.acquire()
         try:
             if not self.is_abandoned:
@@ -75,11 +77,11 @@ class Lockstep:
                     self.stopped.acquire()
                     if running.error is not None:
                         raise running.error
-                self._call_between(passes)
+                self._call_between_at_common_pause(passes)
         finally:
             self._abandon_unfinished(passes)
 
-    def _call_between(self, passes: list[_Pass]) -> None:
+    def _call_between_at_common_pause(self, passes: list[_Pass]) -> None:
         """Calls `between` with the point at which all passes paused, unless all are finished."""
         points = {"the end" if running.is_finished else running.paused_at for running in passes}
         if len(points) > 1:

@@ -22,18 +22,25 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import pad_id, unwrap
 from headcount.models.observe import mean_outputs
 from headcount.models.state import copy_model
-from headcount.pruning.repair.projection import has_bias, output_projection, read_weight_and_bias, rows_of_heads, write_weight_and_bias
+from headcount.pruning.repair.projection import (
+    LinearProjection,
+    has_bias,
+    output_projection,
+    read_weight_and_bias,
+    rows_of_heads,
+    write_weight_and_bias,
+)
 from headcount.pruning.repair.repair import FIT_EXAMPLES
 
 
-def check_biases(model: nn.Module, heads: HeadMap, attention_kinds: Sequence[str] = ()) -> None:
+def require_biases(model: nn.Module, heads: HeadMap, attention_kinds: Sequence[str] = ()) -> None:
     """Raises UnsupportedModel where an output projection of these attention_kinds (of all, if none are named) has no bias to hold means."""
     for block in heads.blocks:
         if block.n_heads and (not attention_kinds or block.kind in attention_kinds):
-            _require_bias(model, block)
+            _output_projection_with_bias(model, block)
 
 
-def _require_bias(model: nn.Module, block: AttentionBlock) -> nn.Module:
+def _output_projection_with_bias(model: nn.Module, block: AttentionBlock) -> LinearProjection:
     """Returns the output projection of a block; raises UnsupportedModel if it has no bias."""
     module = output_projection(model, block)
     if not has_bias(module):
@@ -54,7 +61,7 @@ def fold_means(model: nn.Module, plan: Plan, data: Data, *, limit: int = FIT_EXA
     heads = HeadMap.of(folded)
     plan.check(heads)
     removed = {block: sorted(set(range(block.n_heads)) - set(plan.kept_positions(block))) for block in heads.blocks}
-    projections = {block: _require_bias(folded, block) for block, positions in removed.items() if positions}
+    projections = {block: _output_projection_with_bias(folded, block) for block, positions in removed.items() if positions}
     if not projections:
         return folded
     means = mean_outputs(folded, batches(data, limit=limit, pad_id=pad_id(folded)), blocks=heads.blocks)

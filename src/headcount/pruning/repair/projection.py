@@ -8,14 +8,18 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.models.modules import Batch, is_transposed
 from headcount.models.observe import query_mask
 
+LinearProjection = nn.Linear | Conv1D
+"""A layer that is inputs times its weight, plus its bias if it has one; Conv1D holds the weight transposed."""
 
-def output_projection(model: nn.Module, block: AttentionBlock) -> Any:
+
+def output_projection(model: nn.Module, block: AttentionBlock) -> LinearProjection:
     """Returns the output projection of a block.
 
     Raises:
@@ -23,7 +27,7 @@ def output_projection(model: nn.Module, block: AttentionBlock) -> Any:
     """
     block.require_one_output("a change of the output projection")
     module: Any = model.get_submodule(block.o.path)
-    if not _is_linear(module):
+    if not _is_plain_linear(module):
         raise UnsupportedModel(
             f"the output projection of block {block.name} is a {type(module).__name__}, whose weights cannot be refitted; merge adapters, or load "
             "the model without quantisation, or prune without repair"
@@ -31,7 +35,7 @@ def output_projection(model: nn.Module, block: AttentionBlock) -> Any:
     return module
 
 
-def _is_linear(module: Any) -> bool:
+def _is_plain_linear(module: Any) -> bool:
     """Whether a module is inputs times its weight plus its bias: by its type, or, of relatives of nn.Linear, by what it returns."""
     if type(module) is nn.Linear or is_transposed(module):
         return module.weight.is_floating_point()
@@ -43,12 +47,12 @@ def _is_linear(module: Any) -> bool:
         return torch.allclose(module.forward(probe), nn.functional.linear(probe, weight, module.bias), rtol=1e-2, atol=1e-3)
 
 
-def has_bias(module: Any) -> bool:
+def has_bias(module: LinearProjection) -> bool:
     """Whether a projection adds a bias."""
     return getattr(module, "bias", None) is not None
 
 
-def read_weight_and_bias(module: Any) -> Float[Tensor, "inputs_and_bias outputs"]:
+def read_weight_and_bias(module: LinearProjection) -> Float[Tensor, "inputs_and_bias outputs"]:
     """Returns the weight of a projection in float64, a row per input, with its bias, if it has one, as the last row."""
     weight = module.weight.detach().double()
     weight = weight if is_transposed(module) else weight.T
@@ -56,7 +60,7 @@ def read_weight_and_bias(module: Any) -> Float[Tensor, "inputs_and_bias outputs"
 
 
 @torch.no_grad()
-def write_weight_and_bias(module: Any, matrix: Float[Tensor, "inputs_and_bias outputs"]) -> None:
+def write_weight_and_bias(module: LinearProjection, matrix: Float[Tensor, "inputs_and_bias outputs"]) -> None:
     """Writes the weight, and the bias in the last row if the projection has one, as `read_weight_and_bias` returns them."""
     rows = matrix[:-1] if has_bias(module) else matrix
     module.weight.copy_(rows if is_transposed(module) else rows.T)
@@ -64,9 +68,9 @@ def write_weight_and_bias(module: Any, matrix: Float[Tensor, "inputs_and_bias ou
         module.bias.copy_(matrix[-1])
 
 
-def rows_of_heads(block: AttentionBlock, positions: Iterable[int]) -> list[int]:
+def rows_of_heads(block: AttentionBlock, head_positions: Iterable[int]) -> list[int]:
     """Returns the rows of the projection's matrix that belong to some heads of a block, named by their positions in it."""
-    return [position * block.value_dim + entry for position in positions for entry in range(block.value_dim)]
+    return [position * block.value_dim + entry for position in head_positions for entry in range(block.value_dim)]
 
 
 def rows_of_real_tokens(model: nn.Module, block: AttentionBlock, batch: Batch, states: Tensor) -> Float[Tensor, "tokens width"]:

@@ -32,7 +32,14 @@ from headcount.models.observe import evaluating, frozen, model_inputs
 from headcount.models.ownership import holds, restrict_to_owner
 from headcount.models.state import forward
 from headcount.pruning.repair.least_squares import append_ones
-from headcount.pruning.repair.projection import has_bias, output_projection, read_weight_and_bias, rows_of_heads, rows_of_real_tokens
+from headcount.pruning.repair.projection import (
+    LinearProjection,
+    has_bias,
+    output_projection,
+    read_weight_and_bias,
+    rows_of_heads,
+    rows_of_real_tokens,
+)
 
 JITTER = 1e-8
 """What is added to the diagonal of G before it is inverted, as a share of its mean."""
@@ -61,24 +68,24 @@ class Surgeon:
         gram: Float[Tensor, "inputs inputs"],
         weights: Float[Tensor, "inputs outputs"],
         sensitivity: Float[Tensor, "outputs outputs"],
-        units: Sequence[Sequence[int]],
+        input_rows_by_unit: Sequence[Sequence[int]],
         n_examples: int,
     ) -> Surgeon:
-        """Returns the surgeon of a block before anything is removed; `units` are the inputs that go together."""
+        """Returns the surgeon of a block before anything is removed."""
         gram = gram.double()
         mean = float(gram.diagonal().mean())
         jitter = torch.eye(len(gram), dtype=torch.float64, device=gram.device) * (mean * JITTER if mean > 0 else 1.0)
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram + jitter))
-        rows = {number: list(unit) for number, unit in enumerate(units)}
+        rows = {number: list(unit) for number, unit in enumerate(input_rows_by_unit)}
         return cls(inverse, weights.double().clone(), sensitivity.double(), rows, n_examples)
 
     def removal_costs(self) -> dict[int, float]:
         """Returns what removing each unit would cost now."""
         return {unit: self._removal_cost(rows) for unit, rows in self.units.items()}
 
-    def _removal_cost(self, rows: list[int]) -> float:
-        solution = torch.linalg.solve(self.inverse[rows][:, rows], self.weights[rows])
-        return max(float((solution * (self.weights[rows] @ self.sensitivity)).sum()) / self.n_examples, 0.0)
+    def _removal_cost(self, input_rows: list[int]) -> float:
+        solution = torch.linalg.solve(self.inverse[input_rows][:, input_rows], self.weights[input_rows])
+        return max(float((solution * (self.weights[input_rows] @ self.sensitivity)).sum()) / self.n_examples, 0.0)
 
     def remove(self, unit: int) -> float:
         """Removes a unit, refits the others, and returns what that cost."""
@@ -114,9 +121,9 @@ class ProjectionGrams:
         zeros = torch.zeros(n_inputs, n_inputs, dtype=torch.float64, device=module.weight.device)
         return cls(block, zeros, zeros.new_zeros(n_outputs, n_outputs))
 
-    def surgeon(self, weights: Float[Tensor, "inputs outputs"], units: Sequence[Sequence[int]]) -> Surgeon:
-        """Returns the surgeon of the block; `units` are the inputs that go together."""
-        return Surgeon.of(self.input_gram, weights, self.gradient_gram / max(self.n_tokens, 1), units, max(self.n_examples, 1))
+    def surgeon(self, weights: Float[Tensor, "inputs outputs"], input_rows_by_unit: Sequence[Sequence[int]]) -> Surgeon:
+        """Returns the surgeon of the block before anything is removed."""
+        return Surgeon.of(self.input_gram, weights, self.gradient_gram / max(self.n_tokens, 1), input_rows_by_unit, max(self.n_examples, 1))
 
 
 @holds("a measurement of its blocks")
@@ -146,44 +153,44 @@ class _GramHooks:
     def __enter__(self) -> _GramHooks:
         for grams in self.grams.values():
             module = self.model.get_submodule(grams.block.o.path)
-            self._stack.callback(module.register_forward_hook(restrict_to_owner(self.model, self._forward_hook(grams))).remove)
+            self._stack.callback(module.register_forward_hook(restrict_to_owner(self.model, self._hook_collecting_inputs(grams))).remove)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def add_batch(self, batch: Batch, numbers: list[int], losses: ExampleLosses) -> None:
-        """Runs a batch forward and backward; `numbers` are those of its examples."""
+    def add_batch(self, batch: Batch, example_numbers: list[int], losses: ExampleLosses) -> None:
+        """Runs a batch forward and backward."""
         inputs = model_inputs(batch, self.model)
-        check_batch(self.model, inputs, numbers)
+        check_batch(self.model, inputs, example_numbers)
         try:
-            self._run(inputs, numbers, losses)
+            self._run_and_add_products(inputs, example_numbers, losses)
         except OneByOne:
-            for row, number in enumerate(numbers):
-                self._run(select_rows(inputs, [row]), [number], losses)
+            for row, number in enumerate(example_numbers):
+                self._run_and_add_products(select_rows(inputs, [row]), [number], losses)
 
-    def _run(self, batch: Batch, numbers: list[int], losses: ExampleLosses) -> None:
+    def _run_and_add_products(self, batch: Batch, example_numbers: list[int], losses: ExampleLosses) -> None:
         self._batch, self._inputs = batch, []
         with torch.enable_grad():
-            example_losses = require_finite_losses(losses(forward(self.model, batch), batch), numbers)
+            example_losses = require_finite_losses(losses(forward(self.model, batch), batch), example_numbers)
             for grams, inputs in self._inputs:
                 grams.input_gram.addmm_(inputs.T, inputs)
                 grams.n_tokens += len(inputs)
             example_losses.sum().backward()
         for grams in self.grams.values():
-            grams.n_examples += len(numbers)
+            grams.n_examples += len(example_numbers)
 
-    def _forward_hook(self, grams: ProjectionGrams) -> Callable[..., Tensor]:
-        def collect_inputs(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    def _hook_collecting_inputs(self, grams: ProjectionGrams) -> Callable[..., Tensor]:
+        def collect_inputs(module: LinearProjection, args: tuple[Any, ...], output: Tensor) -> Tensor:
             inputs = rows_of_real_tokens(self.model, grams.block, self._batch, args[0].detach())
             self._inputs.append((grams, (append_ones(inputs) if has_bias(module) else inputs).double()))
             leaf = output if output.requires_grad else output.detach().requires_grad_(True)
-            leaf.register_hook(self._gradient_hook(grams, self._batch))
+            leaf.register_hook(self._hook_adding_gradients(grams, self._batch))
             return leaf
 
         return collect_inputs
 
-    def _gradient_hook(self, grams: ProjectionGrams, batch: Batch) -> Callable[[Tensor], None]:
+    def _hook_adding_gradients(self, grams: ProjectionGrams, batch: Batch) -> Callable[[Tensor], None]:
         def add_gradients(gradient: Tensor) -> None:
             rows = rows_of_real_tokens(self.model, grams.block, batch, gradient.detach()).double()
             if not bool(torch.isfinite(rows).all()):

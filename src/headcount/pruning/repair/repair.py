@@ -29,9 +29,10 @@ from headcount.models.observe import evaluating, model_inputs
 from headcount.models.ownership import holds, restrict_to_owner
 from headcount.models.randomness import fork_rng
 from headcount.models.state import copy_model
-from headcount.pruning.repair.least_squares import FitResult, Products, append_ones, fit
+from headcount.pruning.repair.least_squares import FitResult, Products, append_ones, fit_best_ridge
 from headcount.pruning.repair.lockstep import Lockstep
 from headcount.pruning.repair.projection import (
+    LinearProjection,
     has_bias,
     output_projection,
     read_weight_and_bias,
@@ -151,13 +152,13 @@ def _read_batches(model: nn.Module, data: Data, settings: RepairSettings) -> lis
     """Returns the batches of the fit, then those of the check: of the selection split of a task, else the last fifth of all."""
     batch_size = batch_size_of(data) if settings.batch_size is None else settings.batch_size
 
-    def read_split(split: Split, limit: int) -> list[Batch]:
+    def read_batches_of_split(split: Split, limit: int) -> list[Batch]:
         pieces = chunks(data, split=split, limit=limit, pad_id=pad_id(model))
         return [model_inputs(batch, model) for chunk in pieces for _, batch in chunk.batches(batch_size)]
 
-    fitting = read_split(settings.split, settings.limit)
+    fitting = read_batches_of_split(settings.split, settings.limit)
     if isinstance(data, Task):
-        checking = read_split("selection", min(CHECK_EXAMPLES, settings.limit))
+        checking = read_batches_of_split("selection", min(CHECK_EXAMPLES, settings.limit))
     else:
         n_fitting = len(fitting) - len(fitting) // 5
         fitting, checking = fitting[:n_fitting], fitting[n_fitting:]
@@ -184,7 +185,7 @@ class _Refit:
             matrix[sorted(set(range(block.n_heads * block.value_dim)) - set(self.kept_rows[path]))] = 0
             write_weight_and_bias(module, matrix)
 
-    def _fitted_rows(self, path: str, module: Any) -> list[int]:
+    def _fitted_rows(self, path: str, module: LinearProjection) -> list[int]:
         """Returns the rows of the matrix that are fitted: those of the heads that stay, and the bias."""
         return [*self.kept_rows[path], len(read_weight_and_bias(module)) - 1] if has_bias(module) else self.kept_rows[path]
 
@@ -193,27 +194,27 @@ class _Refit:
         n_calls = self._count_calls(batches[0][0])
         called_once = [path for path, count in n_calls.items() if count == 1]
         called_again = [path for path, count in n_calls.items() if count > 1]
-        n_tokens = sum(_count_tokens(batch) for batch, _ in batches)
+        n_tokens = sum(_estimate_n_tokens(batch) for batch, _ in batches)
         fits_in_memory = (n_tokens <= TOKENS_IN_FLIGHT and len(batches) <= BATCHES_IN_FLIGHT) or len(batches) == 1
         if fits_in_memory and called_once:
             products: ProductsByBlock = {}  # a block is refitted as soon as all batches have reached it
-            self._run_hooked(batches, called_once, products, lambda key: self._refit_block(key[0], products))
+            self._run_in_lockstep(batches, called_once, products, lambda key: self._refit_block(key[0], products))
         elif called_once:
             for path in called_once:
-                self._sum_and_solve(batches, [path], in_waves=True)
+                self._sum_products_and_refit(batches, [path], in_waves=True)
         if called_again:
-            self._sum_and_solve(batches, called_again, in_waves=not fits_in_memory)
+            self._sum_products_and_refit(batches, called_again, in_waves=not fits_in_memory)
 
     def _count_calls(self, batch: Batch) -> dict[str, int]:
         """Returns how often each block runs in one pass, in the order in which they run first."""
         counts: Counter[str] = Counter()
 
-        def count(path: str, *_: Any) -> None:
+        def count_call(path: str, *_: Any) -> None:
             counts[path] += 1
 
         with ExitStack() as stack:
             for path, block in self.blocks.items():
-                hook = restrict_to_owner(self.dense, partial(count, path))
+                hook = restrict_to_owner(self.dense, partial(count_call, path))
                 stack.callback(self.dense.get_submodule(block.o.path).register_forward_hook(hook).remove)
             self.dense(**batch)
         silent = next((block.name for path, block in self.blocks.items() if path not in counts), None)
@@ -221,21 +222,21 @@ class _Refit:
             raise DataError(f"the data do not run block {silent}, so it cannot be refitted; give batches that reach it")
         return dict(counts)
 
-    def _sum_and_solve(self, batches: list[SplitBatch], paths: Sequence[str], *, in_waves: bool) -> None:
+    def _sum_products_and_refit(self, batches: list[SplitBatch], paths: Sequence[str], *, in_waves: bool) -> None:
         """Runs all batches, as many at once as memory takes, and refits the blocks at the end."""
         products: ProductsByBlock = {}
         for wave in _split_into_waves(batches) if in_waves else [batches]:
-            self._run_hooked(wave, paths, products, lambda _: None)
+            self._run_in_lockstep(wave, paths, products, lambda _: None)
         for path in paths:
             self._refit_block(path, products)
 
-    def _run_hooked(
-        self, batches: list[SplitBatch], paths: Sequence[str], products: ProductsByBlock, between: Callable[[Any], None]
+    def _run_in_lockstep(
+        self, batches: list[SplitBatch], paths: Sequence[str], products: ProductsByBlock, call_at_pause: Callable[[Any], None]
     ) -> None:
-        """Runs batches in step, adding up the products of some blocks; `between` is called when all have paused at one of these."""
-        lockstep = Lockstep(between)
+        """Runs batches in step, adding up the products of some blocks; `call_at_pause` is called when all have paused at one of these."""
+        lockstep = Lockstep(call_at_pause)
         with _Hooks(self, lockstep, paths, products) as hooks:
-            lockstep.run([job for batch, is_check in batches for job in hooks.pass_jobs(batch, is_check)])
+            lockstep.run([job for batch, is_check in batches for job in hooks.forward_pass_jobs(batch, is_check)])
 
     def _refit_block(self, path: str, products: ProductsByBlock) -> None:
         """Refits one block by its products."""
@@ -248,7 +249,7 @@ class _Refit:
             )
         if not rows:
             return
-        result = fit(
+        result = fit_best_ridge(
             fitting,
             products.get((path, True)),
             self.old_weights[path],
@@ -262,7 +263,7 @@ class _Refit:
         self.fits[block.name] = result
 
 
-def _count_tokens(batch: Batch) -> int:
+def _estimate_n_tokens(batch: Batch) -> int:
     """Returns roughly how many tokens a batch has: the entries of its widest input of whole numbers, or of images' patches."""
     sizes = [value.numel() for value in batch.values() if isinstance(value, Tensor) and not value.is_floating_point()]
     return max(sizes, default=max((value.shape[0] * 256 for value in batch.values() if isinstance(value, Tensor)), default=1))
@@ -272,7 +273,7 @@ def _split_into_waves(batches: list[SplitBatch]) -> Iterator[list[SplitBatch]]:
     """Yields batches in groups that may be on their way at once."""
     wave: list[SplitBatch] = []
     for entry in batches:
-        if wave and (len(wave) == BATCHES_IN_FLIGHT or sum(_count_tokens(batch) for batch, _ in [*wave, entry]) > TOKENS_IN_FLIGHT):
+        if wave and (len(wave) == BATCHES_IN_FLIGHT or sum(_estimate_n_tokens(batch) for batch, _ in [*wave, entry]) > TOKENS_IN_FLIGHT):
             yield wave
             wave = []
         wave.append(entry)
@@ -300,35 +301,35 @@ class _Hooks:
         for path, block in self.work.blocks.items():
             if path in self.paths:
                 dense_module, pruned_module = (model.get_submodule(block.o.path) for model in (self.work.dense, self.work.pruned))
-                dense_hook = restrict_to_owner(self.work.dense, self._collect_outputs(path, block))
+                dense_hook = restrict_to_owner(self.work.dense, self._hook_collecting_dense_outputs(path, block))
                 self._stack.callback(dense_module.register_forward_hook(dense_hook).remove)
-                self._stack.callback(pruned_module.register_forward_pre_hook(self._add_inputs(path, block)).remove)
+                self._stack.callback(pruned_module.register_forward_pre_hook(self._hook_adding_pruned_inputs(path, block)).remove)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def pass_jobs(self, batch: Batch, is_check: bool) -> list[Callable[[], None]]:
+    def forward_pass_jobs(self, batch: Batch, is_check: bool) -> list[Callable[[], None]]:
         """Returns the two passes of a batch: the dense model's, then the pruned one's."""
         state = _BatchState(batch, is_check)
 
-        def run(model: nn.Module) -> None:
+        def run_forward(model: nn.Module) -> None:
             self._current = state
             with torch.no_grad():
                 model(**batch)
 
-        return [partial(run, self.work.dense), partial(run, self.work.pruned)]
+        return [partial(run_forward, self.work.dense), partial(run_forward, self.work.pruned)]
 
-    def _collect_outputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
-        def hook(_module: nn.Module, _args: Any, output: Tensor) -> None:
+    def _hook_collecting_dense_outputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
+        def collect_outputs(_module: nn.Module, _args: Any, output: Tensor) -> None:
             state = self._current_state()
             state.outputs[path].append(rows_of_real_tokens(self.work.dense, block, state.batch, output))
             self._pause(state, path, "dense")
 
-        return hook
+        return collect_outputs
 
-    def _add_inputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _hook_adding_pruned_inputs(self, path: str, block: AttentionBlock) -> Callable[..., None]:
+        def add_inputs(module: LinearProjection, args: tuple[Any, ...]) -> None:
             state = self._current_state()
             inputs = rows_of_real_tokens(self.work.pruned, block, state.batch, args[0])[:, self.work.kept_rows[path]]
             inputs = append_ones(inputs) if has_bias(module) else inputs
@@ -338,7 +339,7 @@ class _Hooks:
             self.products[key].add(inputs, outputs)
             self._pause(state, path, "pruned")
 
-        return hook
+        return add_inputs
 
     def _current_state(self) -> _BatchState:
         assert self._current is not None

@@ -70,7 +70,7 @@ def fine_tune(  # noqa: PLR0913 - every argument is explicit
     """
     inner: Any = unwrap(model)
     check_finite_weights(inner)
-    _check_training(task, recipe, teacher)
+    _check_training_request(task, recipe, teacher)
     with ExitStack() as stack:
         stack.enter_context(_preserve_use_cache(inner))
         checkpoint_folder = folder if folder is not None else Path(stack.enter_context(TemporaryDirectory()))
@@ -128,7 +128,7 @@ def _preserve_use_cache(model: Any) -> Iterator[None]:
             model.config.use_cache = use_cache
 
 
-def _check_training(task: Task, recipe: Recipe, teacher: nn.Module | None) -> None:
+def _check_training_request(task: Task, recipe: Recipe, teacher: nn.Module | None) -> None:
     if recipe.distil and teacher is None:
         raise DataError(f"distil={recipe.distil} needs a teacher, the model to learn from")
     if len(task.calibration) < recipe.train_batch:
@@ -161,11 +161,11 @@ def _build_trainer(
     teacher: nn.Module | None,
     progress: Progress | None,
 ) -> AtomicTrainer:
-    def report(state: TrainerState) -> None:
+    def report_progress(state: TrainerState) -> None:
         if progress is not None and state.is_world_process_zero:
             progress(state.global_step * recipe.train_batch, state.max_steps * recipe.train_batch)
 
-    callbacks: list[TrainerCallback] = [*([gates] if gates else []), _CallAfterStep(report)]
+    callbacks: list[TrainerCallback] = [*([gates] if gates else []), _CallAfterStep(report_progress)]
     trainer = AtomicTrainer(
         model=model,
         args=arguments,

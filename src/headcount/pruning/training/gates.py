@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float64
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -26,9 +27,9 @@ from headcount.models.modules import unwrap
 FILE = "gates.safetensors"
 
 
-def uniform_noise(seed: int, step: int, number: int) -> Tensor:
+def uniform_noise(seed: int, step: int, n_values: int) -> Float64[Tensor, " n_values"]:
     """Returns uniform numbers in (0, 1) that depend on seed and step alone, not on the machine."""
-    uniform = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, step], dtype=np.uint64))).random(number)
+    uniform = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, step], dtype=np.uint64))).random(n_values)
     return torch.from_numpy(uniform).clamp(torch.finfo(torch.float64).tiny, 1 - 1e-16)
 
 
@@ -40,15 +41,15 @@ class Gating(Protocol):
         """The trained parameters by name."""
         ...
 
-    def sample(self, step: int, steps: int, /) -> Tensor:
+    def sample(self, step: int, n_steps: int, /) -> Float[Tensor, " heads"]:
         """Returns the gates of one step [heads], differentiable."""
         ...
 
-    def hard(self) -> Tensor:
+    def hard(self) -> Float[Tensor, " heads"]:
         """Returns the gates for evaluation [heads]."""
         ...
 
-    def penalty(self, step: int, steps: int, /) -> Tensor | None:
+    def penalty(self, step: int, n_steps: int, /) -> Tensor | None:
         """Returns what is added to the loss, or None."""
         ...
 

@@ -96,7 +96,7 @@ class AtomicTrainer(Trainer):
         """
         batch = model_inputs(inputs, unwrap(model))
         if not self._has_own_loss:
-            self._detect_loss_scale(model, batch, num_items_in_batch)
+            self._detect_whether_loss_heeds_item_count(model, batch, num_items_in_batch)
             result = super().compute_loss(model, batch, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch)
             _check_finite(result[0] if isinstance(result, tuple) else result, self.state.global_step)
             return result
@@ -107,7 +107,7 @@ class AtomicTrainer(Trainer):
         _check_finite(loss, self.state.global_step)
         return (loss, output) if return_outputs else loss
 
-    def _detect_loss_scale(self, model: nn.Module, batch: Batch, n_items: Tensor | int | None) -> None:
+    def _detect_whether_loss_heeds_item_count(self, model: nn.Module, batch: Batch, n_items: Tensor | int | None) -> None:
         """Tries once whether the model's loss heeds the number of items of an accumulation.
 
         Many models take it and ignore it; the Trainer then adds up means, which are too large by as many as there are.
@@ -178,7 +178,7 @@ def list_finished_checkpoints(folder: Path) -> list[Path]:
 def last_intact_checkpoint(folder: Path) -> Path | None:
     """Returns the newest checkpoint that is as it was written; damaged ones are set aside, with a warning."""
     for path in reversed(list_finished_checkpoints(folder)):
-        if (damage := checkpoint_damage(path)) is None:
+        if (damage := describe_checkpoint_damage(path)) is None:
             return path
         warnings.warn(f"checkpoint {path} is damaged ({damage}); it is set aside and not used", stacklevel=2)
         aside = path.with_name(DAMAGED + path.name)
@@ -194,7 +194,7 @@ def _seal_checkpoint(folder: Path) -> None:
     set_permissions_and_sync(folder)
 
 
-def checkpoint_damage(folder: Path) -> str | None:
+def describe_checkpoint_damage(folder: Path) -> str | None:
     """Returns what is wrong with a checkpoint by the hashes that seal it; None if it is as it was written."""
     try:
         files = read_json(folder / SEAL)

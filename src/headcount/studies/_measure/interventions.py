@@ -63,7 +63,7 @@ def estimate_effort(study: Interventions, context: StudyContext) -> Effort:
 def measure_interventions_by_size(study: Interventions, context: StudyContext) -> tuple[Evaluation, list[InterventionRow]]:
     """Returns the dense model, and a row for every intervention and number of heads; all gate the same heads away."""
     pruner, loaded = Pruner.parse(study.method), context.loaded
-    if pruner.info.trains or pruner.sizing_option:
+    if pruner.info.trains or pruner.sizing_option_text:
         raise OptionError(f"interventions need a method that chooses a number of heads without training; {pruner} is none of these")
     sizes = list_kept_counts(study, context)
     for size in sizes:

@@ -262,7 +262,7 @@ def estimate_effort(study: Languages, context: StudyContext) -> Effort:
     """
     heads, n_report = context.loaded.heads, len(context.task.report)
     template = make_request_template(study, context.seed)
-    sizes = [None] if template.method.sizing_option and not study.keep else list_kept_counts(study.keep, heads, SHARES)
+    sizes = [None] if template.method.sizing_option_text and not study.keep else list_kept_counts(study.keep, heads, SHARES)
     requests = [template if size is None else template.resized(size) for size in sizes]
     by_seed = [
         replace(request, seed=request.seed + number) for request in requests for number in range(_count_needed_seeds(request, study.seeds))
@@ -300,7 +300,7 @@ def _count_lines_of_file(study: Languages, language: str) -> int | None:
 def make_request_template(study: Languages, seed: int) -> PruneSpec:
     """Returns the request that those of all sizes and seeds differ from."""
     pruner, recipe = Pruner.parse(study.method), Recipe(rate=study.rate, train_batch=study.train_batch)
-    size = None if pruner.sizing_option else 1
+    size = None if pruner.sizing_option_text else 1
     return PruneSpec.of(pruner, size, repair=study.repair, recover=study.recover, recipe=recipe, seed=seed)
 
 
@@ -362,7 +362,7 @@ def _open_and_tune_model(
         options = parse_name_value_pairs(study.tune_option, "tune_option")
         loaded = train_or_read_model(context, loaded, open_task_of_language(study, context, loaded, study.names[0], options), tuning)
     requests = [template]
-    if study.keep or not template.method.sizing_option:
+    if study.keep or not template.method.sizing_option_text:
         requests = [template.resized(keep) for keep in list_kept_counts(study.keep, loaded.heads, SHARES)]
     for request in requests:
         check_request(request, loaded.model, loaded.heads)

@@ -92,7 +92,7 @@ def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> Transfe
         PlanError: the model of the other task has other heads.
     """
     pruner = Pruner.parse(study.method)
-    if pruner.info.trains or pruner.sizing_option:
+    if pruner.info.trains or pruner.sizing_option_text:
         raise OptionError(f"heads to transfer are chosen to a number without training; {pruner} does otherwise")
     describe_study_run(context, context.loaded, {"study": study.name, "other_task": study.other_task, "method": study.method})
     loaded = context.loaded

@@ -88,7 +88,7 @@ def build_requests(study: Strategies, heads: HeadMap, first_seed: int) -> list[P
     if len(kinds) == 1:
         pruners.pop(Pruner.parse("random:type"), None)
     for pruner in pruners:
-        if pruner.sizing_option or pruner.info.trains:
+        if pruner.sizing_option_text or pruner.info.trains:
             raise OptionError(f"strategies are pruners that choose a number of heads without training; {pruner} is none of these")
     specs = [
         replace(template, method=pruner, kinds=group, seed=seed).resized(keep)

@@ -25,7 +25,7 @@ def build_request(study: TrainingLog, context: StudyContext) -> PruneSpec:
     pruner = Pruner.parse(study.method)
     if not pruner.info.trains:
         raise OptionError(f"{study.method} trains no gates; name dsp or l0")
-    return PruneSpec.of(pruner, None if pruner.sizing_option else study.keep, repair=False, recipe=recipe, seed=context.seed)
+    return PruneSpec.of(pruner, None if pruner.sizing_option_text else study.keep, repair=False, recipe=recipe, seed=context.seed)
 
 
 def estimate_effort(study: TrainingLog, context: StudyContext) -> Effort:
