@@ -44,7 +44,7 @@ class InterventionRow(PrunedRow):
         return None if self.against_zero is None else self.against_zero.p
 
 
-def list_kept_counts(study: Interventions, context: StudyContext) -> list[int]:
+def _list_kept_counts_of_study(study: Interventions, context: StudyContext) -> list[int]:
     """Returns how many heads stay at each level, most first."""
     return list_kept_counts(study.keep, context.loaded.heads, LEVELS)
 
@@ -57,7 +57,7 @@ def count_needed_seeds(study: Interventions) -> int:
 def estimate_effort(study: Interventions, context: StudyContext) -> Effort:
     """Returns the evaluations under all interventions."""
     n_report = min(len(context.task.report), context.limit or len(context.task.report))
-    return Effort(passes=n_report * (1 + len(study.interventions) * count_needed_seeds(study) * len(list_kept_counts(study, context))))
+    return Effort(passes=n_report * (1 + len(study.interventions) * count_needed_seeds(study) * len(_list_kept_counts_of_study(study, context))))
 
 
 def measure_interventions_by_size(study: Interventions, context: StudyContext) -> tuple[Evaluation, list[InterventionRow]]:
@@ -65,7 +65,7 @@ def measure_interventions_by_size(study: Interventions, context: StudyContext) -
     pruner, loaded = Pruner.parse(study.method), context.loaded
     if pruner.info.trains or pruner.sizing_option_text:
         raise OptionError(f"interventions need a method that chooses a number of heads without training; {pruner} is none of these")
-    sizes = list_kept_counts(study, context)
+    sizes = _list_kept_counts_of_study(study, context)
     for size in sizes:
         check_request(PruneSpec.of(pruner, size), loaded.model, loaded.heads)
     describe_study_run(context, loaded, {"study": study.name, "method": study.method, "seeds": study.seeds})
