@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.core.errors import DataError, HeadcountError
-from headcount.data.chunks import CHUNK, Chunk, batch_size_of, chunks, n_rows, number_of_examples, select_rows
+from headcount.data.chunks import CHUNK, Chunk, chunks, default_batch_size, n_rows, number_of_examples, select_rows
 from headcount.data.stream import Reading, stream
 from headcount.data.task import SPLITS, Task, pad
 
@@ -114,7 +114,7 @@ def test_a_batch_size_below_one_is_refused(size: int) -> None:
 def test_a_task_says_how_much_is_read_at_a_time() -> None:
     few = replace(task(examples(7)), batch_size=2)
     assert (Reading(few).batch_size, Reading(few, batch_size=5).batch_size) == (2, 5)
-    assert (batch_size_of(few), batch_size_of(task(examples(3)))) == (2, 32)
+    assert (default_batch_size(few), default_batch_size(task(examples(3)))) == (2, 32)
     seen: list[int] = []
     list(stream(Reading(few), lambda batch, numbers: (seen.append(len(numbers)), {"n": torch.tensor(numbers)})[1]))
     assert max(seen) == 2 and sum(seen) == 7

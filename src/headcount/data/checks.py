@@ -31,7 +31,7 @@ def text_config(model: nn.Module) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def vocabulary_size(model: nn.Module) -> int | None:
+def input_vocabulary_size(model: nn.Module) -> int | None:
     """Returns how many tokens the input embeddings hold; None for a model without such a table."""
     try:
         rows = whole_number(unwrap(model).get_input_embeddings(), "num_embeddings")  # pyright: ignore[reportCallIssue]
@@ -40,9 +40,9 @@ def vocabulary_size(model: nn.Module) -> int | None:
     return rows or whole_number(text_config(model), "vocab_size")
 
 
-def target_vocabulary_size(model: nn.Module) -> int | None:
+def output_vocabulary_size(model: nn.Module) -> int | None:
     """Returns how many tokens a language model can predict, which can differ from its inputs in an encoder–decoder."""
-    return whole_number(text_config(model), "decoder_vocab_size") or vocabulary_size(model)
+    return whole_number(text_config(model), "decoder_vocab_size") or input_vocabulary_size(model)
 
 
 def n_positions(model: nn.Module, *, decoder: bool = False) -> int | None:
@@ -136,7 +136,7 @@ def _check_length(model: nn.Module, tokens: Tensor, mask: Any, name: str, exampl
 
 
 def _check_ids(model: nn.Module, batch: Batch, name: str, example_numbers: Sequence[int]) -> None:
-    size = target_vocabulary_size(model) if name.startswith("decoder") else vocabulary_size(model)
+    size = output_vocabulary_size(model) if name.startswith("decoder") else input_vocabulary_size(model)
     if size is None or any(modality in batch for modality in OTHER_MODALITIES):  # placeholders of images may lie beyond the vocabulary
         return
     bad = (batch[name] < 0) | (batch[name] >= size)
@@ -166,7 +166,7 @@ def _check_labels(model: nn.Module, labels: Tensor, example_numbers: Sequence[in
             f"example {example_numbers[_first_bad_row(ignored)]}: all its labels{note} are {IGNORED}, which means ignored, so it "
             "has no loss; remove it"
         )
-    size, names = _label_count_and_names(model, labels)
+    size, names = _count_and_describe_labels(model, labels)
     bad = (used != IGNORED) & ((used < 0) | (used >= size)) if size is not None else torch.zeros(1, dtype=torch.bool)
     if bad.any():
         raise DataError(
@@ -175,7 +175,7 @@ def _check_labels(model: nn.Module, labels: Tensor, example_numbers: Sequence[in
         )
 
 
-def _label_count_and_names(model: nn.Module, labels: Tensor) -> tuple[int | None, str]:
+def _count_and_describe_labels(model: nn.Module, labels: Tensor) -> tuple[int | None, str]:
     """Returns how many labels there are, and their names for a message."""
     size = n_classes(model)
     if size is not None:
@@ -183,7 +183,7 @@ def _label_count_and_names(model: nn.Module, labels: Tensor) -> tuple[int | None
         return (None, "") if size == 1 or several else (size, f" labels: id2label is {config_of(model).id2label}")
     name = type(unwrap(model)).__name__
     speaks = any(part in name for part in ("LM", "ConditionalGeneration", "MTModel"))
-    return (target_vocabulary_size(model) if speaks and labels.ndim == 2 else None), " tokens"
+    return (output_vocabulary_size(model) if speaks and labels.ndim == 2 else None), " tokens"
 
 
 def check_finite_weights(model: nn.Module) -> None:

@@ -81,7 +81,7 @@ def batches(data: DataSource, *, split: Split = "calibration", limit: int | None
     """Yields the examples of `data`, at most `limit`, in batches of the task's size; plain batches without a limit come unchanged."""
     if limit is not None or _examples_and_collate(data, split, pad_id) is not None:
         for chunk in chunks(data, split=split, limit=limit, pad_id=pad_id):
-            yield from (batch for _, batch in chunk.batches(batch_size_of(data)))
+            yield from (batch for _, batch in chunk.batches(default_batch_size(data)))
         return
     for batch in _plain_batches(data):
         _check_mapping(batch)
@@ -105,7 +105,7 @@ def number_of_examples(data: DataSource, split: Split = "calibration", limit: in
     return len(examples) if limit is None else min(limit, len(examples))
 
 
-def batch_size_of(data: DataSource) -> int:
+def default_batch_size(data: DataSource) -> int:
     """Returns how many examples of the data are read at a time: the task's batch size, else 32."""
     return (data.batch_size if isinstance(data, Task) else None) or BATCH
 

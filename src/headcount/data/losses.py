@@ -25,13 +25,15 @@ Rule = Callable[[Any, Batch], tuple[Losses, Tensor] | None]
 """(output, batch) -> the loss of each example and its weight in the loss of the batch, or None where the rule does not apply."""
 
 
-def token_losses(logits: Float[Tensor, "batch token vocab"], labels: Tensor) -> Float[Tensor, "batch token"]:
+def token_cross_entropies(logits: Float[Tensor, "batch token vocab"], labels: Tensor) -> Float[Tensor, "batch token"]:
     """Returns the cross-entropy at every position, 0 where the label is ignored."""
     flat = F.cross_entropy(in_float32_or_float64(logits.flatten(0, 1)), labels.flatten(), ignore_index=IGNORED, reduction="none")
     return flat.view(labels.shape)
 
 
-def kl_divergences(reference: Float[Tensor, "*token classes"], logits: Float[Tensor, "*token classes"]) -> Float[Tensor, "*token"]:
+def kl_or_squared_differences(
+    reference: Float[Tensor, "*token classes"], logits: Float[Tensor, "*token classes"]
+) -> Float[Tensor, "*token"]:
     """Returns the Kullback-Leibler divergence of logits from reference logits at every token; the squared difference for a single output."""
     if reference.shape[-1] == 1:
         return (logits - reference).square().squeeze(-1)
@@ -39,9 +41,9 @@ def kl_divergences(reference: Float[Tensor, "*token classes"], logits: Float[Ten
     return (before.exp() * (before - after)).sum(-1)
 
 
-def _mean_over_tokens(logits: Tensor, labels: Tensor) -> tuple[Losses, Tensor]:
+def _mean_token_losses(logits: Tensor, labels: Tensor) -> tuple[Losses, Tensor]:
     number = (labels != IGNORED).sum(-1)
-    return token_losses(logits, labels).sum(-1) / number.clamp(min=1), number
+    return token_cross_entropies(logits, labels).sum(-1) / number.clamp(min=1), number
 
 
 def _logits(output: Any) -> Tensor | None:
@@ -79,14 +81,14 @@ def _same_token_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | Non
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 3 or labels.shape != logits.shape[:2]:
         return None
-    return _mean_over_tokens(logits, labels)
+    return _mean_token_losses(logits, labels)
 
 
 def _next_token_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 3 or labels.ndim != 2 or labels.shape[1] > logits.shape[1]:
         return None
-    return _mean_over_tokens(logits[:, -labels.shape[1] : -1], labels[:, 1:])
+    return _mean_token_losses(logits[:, -labels.shape[1] : -1], labels[:, 1:])
 
 
 def _span_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
@@ -107,7 +109,7 @@ ROUNDING = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
 """How far a loss in half precision may be from the same in full, relative to it."""
 
 
-def _loss_gap(rule: Rule, output: Any, batch: Batch) -> float:
+def _loss_gap_in_rounding_units(rule: Rule, output: Any, batch: Batch) -> float:
     """Returns the distance of a rule from the model's own loss, in units of rounding: up to 1 it fits; infinite where it does not apply."""
     result = rule(output, batch)
     if result is None:
@@ -120,7 +122,7 @@ def _loss_gap(rule: Rule, output: Any, batch: Batch) -> float:
 
 def _find_rule(output: Any, batch: Batch) -> Rule | None:
     """Returns the rule that is closest to the model's own loss; None where none fits, or where half precision cannot tell two apart."""
-    gaps = sorted((_loss_gap(rule, output, batch), number) for number, rule in enumerate(RULES))
+    gaps = sorted((_loss_gap_in_rounding_units(rule, output, batch), number) for number, rule in enumerate(RULES))
     fitting = [RULES[number] for gap, number in gaps if gap <= 1]
     if not fitting or (len(fitting) > 1 and output["loss"].dtype in ROUNDING):
         return None

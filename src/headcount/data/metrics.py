@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headcount.core.stats.metric_parts import f1, matthews, moments, of_scorer, perplexity, ratio
-from headcount.data.losses import token_losses
+from headcount.data.losses import token_cross_entropies
 from headcount.models.modules import Batch, shifts_labels
 from headcount.models.padding import IGNORED
 
@@ -58,10 +58,10 @@ def _count_correct_and_all_tokens(model: nn.Module, output: Any, batch: Batch) -
 
 def _sum_losses_and_count_tokens(model: nn.Module, output: Any, batch: Batch) -> Tensor:
     logits, labels = _logits_and_predicted_labels(model, output, batch)
-    return torch.stack([token_losses(logits, labels).double().sum(-1), (labels != IGNORED).sum(-1).double()], dim=-1)
+    return torch.stack([token_cross_entropies(logits, labels).double().sum(-1), (labels != IGNORED).sum(-1).double()], dim=-1)
 
 
-def _confusion_cells(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
+def _one_hot_confusion_cells(_model: nn.Module, output: Any, batch: Batch) -> Tensor:
     """One-hot [true, predicted], flattened."""
     labels, guess, classes = batch["labels"], output.logits.argmax(-1), output.logits.shape[-1]
     return torch.nn.functional.one_hot(labels * classes + guess, classes * classes).double()
@@ -83,7 +83,7 @@ def perplexity_of_labels(labels: np.ndarray) -> float:
     return float(np.exp(-(share * np.log(share)).sum()))
 
 
-def f1_of_labels(labels: np.ndarray) -> float:
+def f1_of_constant_positive(labels: np.ndarray) -> float:
     """F1 of always naming class 1: 2π / (1 + π), π its share."""
     share = float((labels == 1).mean())
     return 2 * share / (1 + share)
@@ -125,8 +125,8 @@ def chrf(texts: Texts) -> Metric:
 ACCURACY = Metric("accuracy", _count_correct_and_all, ratio, chance=majority_accuracy)
 TOKEN_ACCURACY = Metric("token accuracy", _count_correct_and_all_tokens, ratio, chance=majority_accuracy)
 PERPLEXITY = Metric("perplexity", _sum_losses_and_count_tokens, perplexity, higher_is_better=False, chance=perplexity_of_labels)
-F1 = Metric("F1", _confusion_cells, f1, chance=f1_of_labels)
-MATTHEWS = Metric("Matthews correlation", _confusion_cells, matthews, chance=_zero_chance)
+F1 = Metric("F1", _one_hot_confusion_cells, f1, chance=f1_of_constant_positive)
+MATTHEWS = Metric("Matthews correlation", _one_hot_confusion_cells, matthews, chance=_zero_chance)
 PEARSON = Metric("Pearson correlation", _moments_of_prediction_and_label, moments, chance=_zero_chance)
 
 BY_NAME: Mapping[str, Metric] = {"accuracy": ACCURACY, "f1": F1, "matthews": MATTHEWS, "pearson": PEARSON}

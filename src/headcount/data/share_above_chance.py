@@ -32,12 +32,12 @@ class Share:
     reason: str = ""
 
     @property
-    def interval(self) -> tuple[float | None, float | None, float | None]:
+    def remaining_low_high(self) -> tuple[float | None, float | None, float | None]:
         """The share that remains and the ends of its interval; None where it is not defined."""
         return (None, None, None) if self.remaining is None else self.remaining.interval
 
     @property
-    def interval_lost(self) -> tuple[float | None, float | None, float | None]:
+    def lost_low_high(self) -> tuple[float | None, float | None, float | None]:
         """The share that is lost and the ends of its interval; None where it is not defined."""
         return (
             (None, None, None)
@@ -48,7 +48,7 @@ class Share:
     def to_dict(self) -> dict[str, float | str | None]:
         """Returns the numbers by name, as plain data."""
         names = ("remaining", "remaining low", "remaining high")
-        return {"chance": self.chance, **dict(zip(names, self.interval, strict=True)), "reason": self.reason}
+        return {"chance": self.chance, **dict(zip(names, self.remaining_low_high, strict=True)), "reason": self.reason}
 
 
 def chance_of(model: nn.Module, task: Task, limit: int | None = None, *, split: Split = "report") -> float | None:
@@ -107,7 +107,7 @@ def metric_on_additive_scale(task: Task, value: Any) -> Any:
     return value if task.metric is None or task.metric.higher_is_better else -np.log(value)
 
 
-def relative_gap(
+def difference_of_lost_shares(
     first: tuple[Evaluation, Evaluation], second: tuple[Evaluation, Evaluation], task: Task, chance: float, *, seed: int = 0
 ) -> Difference:
     """Returns the share of the score above chance that the first model loses minus that which the second loses, by paired bootstrap.

@@ -50,7 +50,7 @@ class Chunks:
         return self.run.leads
 
     @property
-    def is_over(self) -> bool:
+    def has_final_result(self) -> bool:
         """Whether the leading process has made the result already."""
         return not self.leads and all((self.run.folder / key.path).exists() for key in self.goal)
 

@@ -18,7 +18,7 @@ from headcount.core.errors import OptionError
 from headcount.core.files import hash_path, model_to_reopen, opened_model_entry
 from headcount.core.progress import Progress, watch_work
 from headcount.core.study_result import StudyResult
-from headcount.data.draw import limit_splits
+from headcount.data.draw import limit_splits_by_hash
 from headcount.data.open_task import default_task, open_task, read_classes
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Task
@@ -218,7 +218,7 @@ class PythonSources:
         if name and (named := Path(name)).is_file():
             return replace(self.open_task(loaded, None, options, file=named), name=named.stem)
         if isinstance(self.data, Task) and name is None and file is None:
-            task = limit_splits(self.data, self.limit)
+            task = limit_splits_by_hash(self.data, self.limit)
             return task if self.batch_size is None else replace(task, batch_size=self.batch_size)
         chosen = name or (self.data if isinstance(self.data, str) else default_task(loaded.model))
         builder = TaskBuilder.parse(chosen).with_texts(options or {})

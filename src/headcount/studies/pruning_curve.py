@@ -223,7 +223,7 @@ def _relative_figure(rows: Sequence[MethodRow], metric: str, *, n: int) -> LineF
 
 
 def _share_interval(row: MethodRow) -> tuple[float | None, float | None, float | None]:
-    return (None, None, None) if row.share is None else row.share.interval
+    return (None, None, None) if row.share is None else row.share.remaining_low_high
 
 
 def _undefined_share_notes(rows: Sequence[MethodRow]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headcount.data.embedded.grammar import Clause, Phrase, Relative
 from headcount.data.embedded.lexicon import Place, Verb
-from headcount.data.embedded.trees import Sentence, TreeNode, finish_sentence, make_node
+from headcount.data.embedded.trees import Sentence, TreeNode, build_sentence_with_full_stop, make_node
 
 VOWELS = "aeiou"
 
@@ -70,4 +70,4 @@ def say(clause: Clause) -> Sentence:
         verb.after.append(_locative_phrase(clause.location, "obl"))
     if clause.adverb:
         verb.after.append(make_node(clause.adverb.word, clause.adverb.word, "ADV", "advmod"))
-    return finish_sentence(verb)
+    return build_sentence_with_full_stop(verb)

@@ -76,6 +76,6 @@ def draw_rare_sentences(number: int = 512, *, seed: int = 0, split: Split = "rep
     return [split_words(str(sentence), f"sentence {i}") for i, sentence in enumerate(sentences)]
 
 
-def list_rare_word_vocabulary() -> list[str]:
+def list_full_vocabulary() -> list[str]:
     """Every token in a fixed order: specials, frequent words, rare words."""
     return [*SPECIAL, *FREQUENT, *RARE]

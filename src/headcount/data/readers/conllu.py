@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headcount.core.errors import DataError
 from headcount.data.readers.lines import read_lines
-from headcount.data.text.annotated import Annotated, Cluster, Note, Span, Word, word_spans
+from headcount.data.text.annotated import Annotated, Cluster, Note, Span, Word, character_spans_of_words
 
 FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 """The columns."""
@@ -136,7 +136,7 @@ def read_conllu(path: str | Path) -> Iterator[Annotated]:
     path, name_field, is_empty = Path(path), 0, True
     for texts, rows in read_sentence_lines(path):
         comments = {match[1]: match[2] for text in texts if (match := COMMENT.fullmatch(text))}
-        name_field = entity_name_field(comments["global.Entity"]) if "global.Entity" in comments else name_field
+        name_field = index_of_entity_name_field(comments["global.Entity"]) if "global.Entity" in comments else name_field
         if rows:
             is_empty = False
             yield _build_sentence(rows, comments.get("text"), name_field)
@@ -154,14 +154,15 @@ def _build_sentence(rows: Sequence[ConlluLine], text: str | None, name_field: in
         )
     if not sentence.words:
         raise rows[0].error("the sentence has no words")
-    text, starts, rebuilt = _text_and_starts(sentence.tokens, text)
+    text, starts, rebuilt = _place_tokens(sentence.tokens, text)
     spans = [
         span
         for token, start in zip(sentence.tokens, starts, strict=True)
-        for span in word_spans(token.row.form, [row.form for row in token.words], start)
+        for span in character_spans_of_words(token.row.form, [row.form for row in token.words], start)
     ]
     words = tuple(
-        _build_word(row, head, span) for row, head, span in zip(sentence.words, _read_governors(sentence.words), spans, strict=True)
+        _build_word(row, head, span)
+        for row, head, span in zip(sentence.words, _governors_or_minus_1_for_roots(sentence.words), spans, strict=True)
     )
     entities, left_out = find_clusters([row.misc.get("Entity", "") for row in sentence.words], name_field)
     notes = (Note.REBUILT,) * rebuilt + (Note.MENTION,) * (left_out + sentence.empty_mentions)
@@ -179,9 +180,9 @@ def _blank_if_underscore(cell: str) -> str:
     return "" if cell == "_" else cell
 
 
-def _text_and_starts(tokens: Sequence[_Token], stated: str | None) -> tuple[str, list[int], bool]:
+def _place_tokens(tokens: Sequence[_Token], stated: str | None) -> tuple[str, list[int], bool]:
     """Returns the text, the start of each token, and whether it had to be built from the forms because the stated text does not hold them."""
-    starts = None if stated is None else _find_starts(tokens, stated)
+    starts = None if stated is None else _find_token_starts(tokens, stated)
     if stated is not None and starts is not None:
         return stated, starts, False
     text, starts = "", []
@@ -191,7 +192,7 @@ def _text_and_starts(tokens: Sequence[_Token], stated: str | None) -> tuple[str,
     return text.removesuffix(" ") if tokens[-1].space_after else text, starts, stated is not None
 
 
-def _find_starts(tokens: Sequence[_Token], text: str) -> list[int] | None:
+def _find_token_starts(tokens: Sequence[_Token], text: str) -> list[int] | None:
     """Returns the start of each form in a text that holds all of them, with white space between them where there must be; None if it does not."""
     starts, end, needs_space = [], 0, False
     for token in tokens:
@@ -205,11 +206,11 @@ def _find_starts(tokens: Sequence[_Token], text: str) -> list[int] | None:
     return starts if end == len(text) else None
 
 
-def _read_governors(words: Sequence[ConlluLine]) -> list[int | None]:
+def _governors_or_minus_1_for_roots(words: Sequence[ConlluLine]) -> list[int | None]:
     """Returns the governor of every word, counted from 0, -1 for roots; None for all where the column is empty throughout."""
     if all(row.cells[6] == "_" for row in words):
         return [None] * len(words)
-    heads = [_read_governor(row, len(words)) for row in words]
+    heads = [_governor_or_minus_1_for_root(row, len(words)) for row in words]
     if -1 not in heads:
         raise words[0].error("the sentence that begins here has no root; one of its words has head 0")
     for number, row in enumerate(words):
@@ -217,7 +218,7 @@ def _read_governors(words: Sequence[ConlluLine]) -> list[int | None]:
     return list(heads)
 
 
-def _read_governor(row: ConlluLine, n_words: int) -> int:
+def _governor_or_minus_1_for_root(row: ConlluLine, n_words: int) -> int:
     text = row.cells[6]
     if not (text.isascii() and text.isdecimal()):
         raise row.error(f"the head of '{row.form}' is {text!r}; it is the number of a word, or 0 for the root")
@@ -235,7 +236,7 @@ def _check_reaches_root(number: int, row: ConlluLine, heads: Sequence[int]) -> N
     raise row.error(f"the heads from '{row.form}' on go in a circle, so they never reach the root")
 
 
-def entity_name_field(fields: str) -> int:
+def index_of_entity_name_field(fields: str) -> int:
     """Returns which of the fields that `# global.Entity` states, separated by hyphens, names the entity."""
     names = fields.split("-")
     return next((names.index(name) for name in ("eid", "GRP") if name in names), 0)

@@ -33,7 +33,7 @@ def read_processor(folder: Path, *, trust: bool = False, images: bool = False) -
     import transformers
 
     if images:
-        _check_picture_size(folder / IMAGE_FILE)
+        _refuse_huge_picture_sizes(folder / IMAGE_FILE)
     auto: Any = transformers.AutoImageProcessor if images else transformers.AutoTokenizer
     try:
         return auto.from_pretrained(folder, trust_remote_code=trust)
@@ -43,7 +43,7 @@ def read_processor(folder: Path, *, trust: bool = False, images: bool = False) -
         ) from error
 
 
-def _check_picture_size(path: Path) -> None:
+def _refuse_huge_picture_sizes(path: Path) -> None:
     """Refuses a processor that would blow pictures up beyond any size that models read."""
     content = read_json(path)
     for name in ("size", "crop_size", "pad_size") if isinstance(content, dict) else ():

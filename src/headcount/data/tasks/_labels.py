@@ -22,7 +22,7 @@ def n_labels(request: TaskRequest) -> int:
     return int(config_of(request.model).num_labels)
 
 
-def to_classes(request: TaskRequest, labels: Sequence[Labelled]) -> list[int]:
+def to_class_numbers(request: TaskRequest, labels: Sequence[Labelled]) -> list[int]:
     """Returns the class of each label.
 
     Raises:
@@ -45,7 +45,7 @@ def to_classes(request: TaskRequest, labels: Sequence[Labelled]) -> list[int]:
     return [by_name[_label_text(value).casefold()] for _, value in labels]
 
 
-def sort_classes(request: TaskRequest, labels: Iterable[Any]) -> tuple[str, ...]:
+def distinct_class_names(request: TaskRequest, labels: Iterable[Any]) -> tuple[str, ...]:
     """Returns the names of all classes among some labels: in the order of their numbers where these are known, else sorted.
 
     Raises:
@@ -73,7 +73,7 @@ def _label_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value).strip()
 
 
-def to_numbers(labels: Sequence[Labelled]) -> list[float]:
+def to_regression_values(labels: Sequence[Labelled]) -> list[float]:
     """Returns the value of each label, for a model with one output.
 
     Raises:
@@ -84,10 +84,10 @@ def to_numbers(labels: Sequence[Labelled]) -> list[float]:
             f"the model has num_labels=1, which means regression, but the labels are no decimal numbers (the first is {labels[0][1]!r}, "
             f"{labels[0][0]}); load the model with as many labels as there are classes, or write values as 3.0"
         )
-    return [_to_number(position, value) for position, value in labels]
+    return [_to_finite_number(position, value) for position, value in labels]
 
 
-def _to_number(position: str, value: Any) -> float:
+def _to_finite_number(position: str, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headcount.core.errors import DataError
-from headcount.data.checks import n_positions, target_vocabulary_size, text_config, vocabulary_size
+from headcount.data.checks import input_vocabulary_size, n_positions, output_vocabulary_size, text_config
 from headcount.data.losses import accepts_argument
 from headcount.data.metrics import Metric
 from headcount.data.task import Example, Split, Task, Texts, pad
@@ -62,7 +62,7 @@ class Packed(Sequence[Example]):
 
 def check_tokenizer(request: TaskRequest) -> None:
     """Raises DataError unless the tokenizer can be the one of the model."""
-    tokenizer, size = request.tokenizer, vocabulary_size(request.model)
+    tokenizer, size = request.tokenizer, input_vocabulary_size(request.model)
     if tokenizer is None or not callable(getattr(tokenizer, "convert_ids_to_tokens", None)):
         raise DataError(f"task '{request.name}' needs the model's tokenizer, got {type(tokenizer).__name__}")
     if size is not None and len(tokenizer) > size:
@@ -127,7 +127,7 @@ def truncation_arguments(request: TaskRequest, limit: int | None) -> dict[str, A
 
 def check_tokens(request: TaskRequest, ids: Sequence[int], position: str, max_tokens: int | None, *, is_target: bool = False) -> None:
     """Raises DataError for a text without tokens, too long, or beyond the vocabulary."""
-    size = target_vocabulary_size(request.model) if is_target else vocabulary_size(request.model)
+    size = output_vocabulary_size(request.model) if is_target else input_vocabulary_size(request.model)
     if not ids:
         raise DataError(f"{position}: the text is empty, so it has no token; remove it")
     if max_tokens is not None and len(ids) > max_tokens:
@@ -138,7 +138,7 @@ def check_tokens(request: TaskRequest, ids: Sequence[int], position: str, max_to
         raise DataError(f"{position}: token id {max(ids)}, but the model's vocabulary ends at {size - 1}; use the model's own tokenizer")
 
 
-def padding_token(request: TaskRequest) -> int:
+def padding_token_id(request: TaskRequest) -> int:
     """Returns the token that fills short rows, which is masked: the model's (some find the end of a text by it), the tokenizer's, or 0."""
     config = text_config(request.model)
     tokens = (getattr(config, "pad_token_id", None), getattr(request.tokenizer, "pad_token_id", None))
@@ -152,7 +152,7 @@ def special_ids(request: TaskRequest) -> frozenset[int]:
 
 def make_task(request: TaskRequest, examples: Mapping[Split, Packed], metric: Metric, texts: Texts | None = None) -> Task:
     """Returns the task of tokenised examples, which are padded to batches."""
-    fill = padding_token(request)
+    fill = padding_token_id(request)
     _warn_of_unknown(request, examples.values(), texts)
     return Task(
         request.name,

@@ -14,7 +14,7 @@ import numpy as np
 from headcount.core.errors import DataError
 from headcount.core.options import option
 from headcount.data.metrics import IGNORED
-from headcount.data.readers.lines import count_lines, file_kind, read_lines
+from headcount.data.readers.lines import count_lines, read_lines, uncompressed_suffix
 from headcount.data.readers.tables import (
     SINGLE,
     TABLES,
@@ -98,7 +98,7 @@ def _first_rows(request: TaskRequest, source: Source) -> Iterator[tuple[str, str
 
 def _text_rows(request: TaskRequest, source: Source, max_rows: int | None) -> Iterator[tuple[str, str]]:
     """Yields position and text of each line or row; of a source with more than `max_rows`, at most so many, spread evenly over it."""
-    if not isinstance(source, tuple) or file_kind(source[0]) in TABLES or source[0].is_dir():
+    if not isinstance(source, tuple) or uncompressed_suffix(source[0]) in TABLES or source[0].is_dir():
         named = {"text": request.text_column} if request.text_column else {}
         layout = ColumnLayout((ColumnGroup({"text": "text_column"}, SINGLE),), {1: ("text",)}, named)
         yield from ((row.origin, row.text("text")) for row in read_rows(source, layout, max_rows))
@@ -126,17 +126,17 @@ def _paragraphs(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 def _token_windows(request: TaskRequest, source: str, rows: Iterable[tuple[str, str]]) -> Iterator[Passage]:
     """Yields all tokens in windows with the tokenizer's special tokens; a last window of a single token is left out."""
-    before, after = _special_tokens(request.tokenizer)
+    before, after = _special_ids_before_and_after(request.tokenizer)
     length = min(max_example_tokens(request) or WINDOW, request.max_length or WINDOW)
     room = length - len(before) - len(after)
     if room < 2:
         raise DataError(f"max_length {length} leaves {room} tokens beside {len(before) + len(after)} special ones; give a greater one")
-    tokens = (request.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"] for piece in _concatenate_row_texts(rows))
+    tokens = (request.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"] for piece in _join_texts_of_256_rows(rows))
     for number, ids in enumerate(_cut_into_windows(tokens, room)):
         yield Passage([*before, *ids, *after], f"{source}, window {number}")
 
 
-def _concatenate_row_texts(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _join_texts_of_256_rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yields the text of 256 rows at a time."""
     texts = (text + "\n" for _, text in rows)
     while piece := "".join(islice(texts, 256)):
@@ -155,7 +155,7 @@ def _cut_into_windows(tokens: Iterable[list[int]], max_length: int) -> Iterator[
         yield pending.tolist()
 
 
-def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+def _special_ids_before_and_after(tokenizer: Any) -> tuple[list[int], list[int]]:
     """Returns the special tokens that the tokenizer sets before and after a text."""
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     complete = tokenizer("a")["input_ids"]

@@ -9,11 +9,11 @@ from typing import Any
 from headcount.core.errors import DataError, unknown_name_error
 from headcount.data.metrics import IGNORED, TOKEN_ACCURACY
 from headcount.data.readers.conllu import FIELDS, read_sentence_lines
-from headcount.data.readers.lines import file_kind, read_lines
+from headcount.data.readers.lines import read_lines, uncompressed_suffix
 from headcount.data.readers.tables import ColumnGroup, ColumnLayout, Source, TableRow, read_rows
 from headcount.data.task import SPLITS, Split, Task, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
-from headcount.data.tasks._labels import LabelledRows, to_classes
+from headcount.data.tasks._labels import LabelledRows, to_class_numbers
 from headcount.data.tasks._splits import for_each_split, read_splits
 from headcount.data.tasks._tokenize import (
     Packed,
@@ -65,8 +65,8 @@ class TokenClassification(TaskBuilder):
 
 
 def _read_tagged_rows(request: TaskRequest, source: Source) -> Iterator[TableRow]:
-    if isinstance(source, tuple) and len(source) == 1 and file_kind(source[0]) in CONLL:
-        return (_read_conllu if file_kind(source[0]) == ".conllu" else _read_conll)(request, source[0])
+    if isinstance(source, tuple) and len(source) == 1 and uncompressed_suffix(source[0]) in CONLL:
+        return (_read_conllu if uncompressed_suffix(source[0]) == ".conllu" else _read_conll)(request, source[0])
     words = ColumnGroup({"tokens": "text_column"}, (("tokens",), ("words",)))
     tags = ColumnGroup({"tags": "label_column"}, (("tags",), ("ner_tags",), ("labels",)))
     named = {"tokens": request.text_column, "tags": request.label_column}
@@ -134,7 +134,9 @@ def _list_tags(row: TableRow) -> list[Any]:
 
 def _examples(request: TaskRequest, rows: Sequence[TableRow]) -> Iterator[dict[str, list[int]]]:
     limit = max_example_tokens(request)
-    labels = iter(to_classes(request, [(f"{row.origin}, word {n}", tag) for row in rows for n, tag in enumerate(row.values["tags"], 1)]))
+    labels = iter(
+        to_class_numbers(request, [(f"{row.origin}, word {n}", tag) for row in rows for n, tag in enumerate(row.values["tags"], 1)])
+    )
     for row in rows:
         try:
             encoded = request.tokenizer(

@@ -12,7 +12,15 @@ from itertools import groupby, islice, product
 from typing import Any
 
 from headcount.core.errors import AlignmentError, DataError
-from headcount.data.text.aligned import Aligned, Reason, RefusalCounts, SentenceRefusal, Tokens, assign_tokens, match_tokens
+from headcount.data.text.aligned import (
+    Aligned,
+    Reason,
+    RefusalCounts,
+    SentenceRefusal,
+    Tokens,
+    assign_tokens_or_refuse,
+    assign_tokens_unchecked,
+)
 from headcount.data.text.annotated import Annotated
 from headcount.data.text.match_pieces import match_pieces
 
@@ -89,7 +97,7 @@ class _SlowEncoder:
 
     def _tokens(self, sentence: Annotated, max_length: int | None) -> Tokens | SentenceRefusal:
         texts = sentence.texts_with_start
-        located = [self._locate(text, start) for start, text in texts]
+        located = [self._locate_pieces(text, start) for start, text in texts]
         if any(pieces is None for pieces in located):
             return SentenceRefusal(Reason.PIECES, sentence, "the pieces of the tokenizer are not found one after the other in the text")
         pieces = [_Piece(*piece, number) for number, of_text in enumerate(located) for piece in of_text or ()]
@@ -113,7 +121,7 @@ class _SlowEncoder:
             None if types is None else [*types, *types[-1:] * n_end],
         )
 
-    def _locate(self, text: str, shift: int) -> list[tuple[int, str, tuple[int, int]]] | None:
+    def _locate_pieces(self, text: str, shift: int) -> list[tuple[int, str, tuple[int, int]]] | None:
         """Returns id, text and characters of every piece of a text that begins at a character of its sentence; None if they cannot be found."""
         ids = list(self._encode(text, add_special_tokens=False)["input_ids"])
         surface = self.tokenizer.tokenize(text)  # SentencePiece spells what its vocabulary lacks
@@ -161,7 +169,7 @@ class _Aligner:
 
     def align(self, sentence: Annotated, tokens: Tokens) -> Aligned | SentenceRefusal:
         """Returns the alignment, truncated if it is too long and `truncate` is set."""
-        aligned = match_tokens(sentence, tokens)
+        aligned = assign_tokens_or_refuse(sentence, tokens)
         if isinstance(aligned, SentenceRefusal) or self.limit is None or len(tokens.ids) <= self.limit:
             return aligned
         if not self.truncate:
@@ -173,7 +181,7 @@ class _Aligner:
         if self.limit < n_special + len(sentence.texts_with_start):
             raise DataError(f"max_length {self.limit} leaves no room for text beside {n_special} special tokens; give a greater one")
         short = next(self.encoder.tokens([sentence], self.limit - len(self.encoder.end)))
-        return short if isinstance(short, SentenceRefusal) else replace(assign_tokens(sentence, short), truncated=True)
+        return short if isinstance(short, SentenceRefusal) else replace(assign_tokens_unchecked(sentence, short), truncated=True)
 
     def align_each(self, sentences: Iterable[Annotated]) -> Iterator[Aligned | SentenceRefusal]:
         """Yields the alignment of each sentence, or the reason why there is none, in order."""

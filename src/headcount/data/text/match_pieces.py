@@ -31,7 +31,9 @@ def match_pieces(text: str, pieces: Sequence[str], unknown: str | None = None) -
     """
     for ignores_case, ignored in FOLDS:
         fold = partial(_fold, ignores_case=ignores_case, ignored=ignored)
-        spans = _match_folded(_FoldedText.of(text, fold), [_forms(piece, fold) for piece in pieces], [p == unknown for p in pieces])
+        spans = _match_folded(
+            _FoldedText.of(text, fold), [_possible_texts_of_piece(piece, fold) for piece in pieces], [p == unknown for p in pieces]
+        )
         if spans is not None:
             return spans
     return None
@@ -43,7 +45,7 @@ def _fold(text: str, *, ignores_case: bool, ignored: Sequence[str]) -> str:
     return "".join(character for character in folded if not character.isspace() and unicodedata.category(character) not in ignored)
 
 
-def _forms(piece: str, fold: Callable[[str], str]) -> set[str]:
+def _possible_texts_of_piece(piece: str, fold: Callable[[str], str]) -> set[str]:
     """Returns what a piece may stand for in the text: itself, or itself without a mark of its tokenizer."""
     forms = set[str]()
     for text in (piece, piece.removeprefix(SPACE), piece.replace(SPACE, "")):

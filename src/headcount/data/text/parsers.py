@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from headcount.core.errors import DataError, MissingExtra, unknown_name_error
-from headcount.data.text.annotated import Annotated, Word, join_pair, word_spans
+from headcount.data.text.annotated import Annotated, Word, character_spans_of_words, join_pair
 
 Parse = Callable[[str], tuple[Word, ...]]
 
@@ -85,7 +85,7 @@ def from_spacy(doc: Any) -> tuple[Word, ...]:
             token.text,
             token.lemma_,
             token.pos_,
-            _governor_number(token, numbers),
+            _governor_index_or_minus_1(token, numbers),
             token.dep_.lower() if token.dep_ == "ROOT" else token.dep_,
             token.idx,
             token.idx + len(token.text),
@@ -94,7 +94,7 @@ def from_spacy(doc: Any) -> tuple[Word, ...]:
     )
 
 
-def _governor_number(token: Any, numbers: dict[int, int]) -> int:
+def _governor_index_or_minus_1(token: Any, numbers: dict[int, int]) -> int:
     """Returns the number of the next governor that is a word, -1 for roots, which in spaCy are their own heads."""
     while token.head.i != token.i:
         token = token.head
@@ -109,7 +109,7 @@ def from_stanza(document: Any) -> tuple[Word, ...]:
     for sentence in document.sentences:
         first = len(words)
         for token in sentence.tokens:
-            spans = word_spans(token.text, [word.text for word in token.words], token.start_char)
+            spans = character_spans_of_words(token.text, [word.text for word in token.words], token.start_char)
             for word, (start, end) in zip(token.words, spans, strict=True):
                 head = first + word.head - 1 if word.head else -1
                 words.append(Word(word.text, word.lemma or "", word.upos or "", head, word.deprel or "", start, end))

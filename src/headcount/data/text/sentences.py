@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headcount.core.errors import DataError, unknown_name_error
 from headcount.data.readers.conllu import read_conllu
-from headcount.data.readers.lines import file_kind, read_lines
+from headcount.data.readers.lines import read_lines, uncompressed_suffix
 from headcount.data.readers.tables import PAIRS, SINGLE, TABLES, ColumnGroup, ColumnLayout, TableRow, read_rows
 from headcount.data.text.annotated import Annotated, Word, join_pair
 
@@ -52,11 +52,11 @@ def read_annotated(
     if not isinstance(source, str | os.PathLike):
         return _read_table_rows(source, "the dataset", by, named)
     path = Path(source)
-    if path.is_dir() or file_kind(path) in TABLES:
+    if path.is_dir() or uncompressed_suffix(path) in TABLES:
         return _read_table_rows((path,), str(path), by, named)
     if named:
         raise DataError(f"{path} has no columns that can be named, so it has no '{next(iter(named.values()))}'; leave the columns out")
-    if file_kind(path) != ".conllu":
+    if uncompressed_suffix(path) != ".conllu":
         return _read_text_lines(path, by)
     if by != "line":
         raise DataError(f"{path} is a treebank, which is read by sentence; leave by={by} out")
@@ -109,7 +109,7 @@ def sentences_of(source: Any) -> Iterator[Annotated]:
     return (_to_sentence(item, f"sentence {number}") for number, item in enumerate(source))
 
 
-def sentences_of_examples(texts: Iterable[Text]) -> Iterator[Annotated]:
+def annotate_examples(texts: Iterable[Text]) -> Iterator[Annotated]:
     """Yields the sentences of the examples of a task; words are separated by white space."""
     for text in texts:
         first = split_words(text.text, text.origin)
