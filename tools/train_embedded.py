@@ -144,7 +144,7 @@ def _rare_words(number: int) -> RowMaker:
         made: Rows = []
         for sentence in draw_split(random, "train", round(share * number), rare_words.draw_rare_sentence, str):
             encoded = tokenizer(str(sentence))
-            labels = [rare_words.LABELS.index(label) for label in sentence.labels]
+            labels = [rare_words.LABELS.index(label) for label in sentence.gender_labels]
             made.append({**{name: encoded[name] for name in ("input_ids", "token_type_ids")}, "labels": [IGNORED, *labels, IGNORED]})
         return made
 

@@ -775,7 +775,7 @@ BAD_BATCHES: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_bad_batches(case: str) -> None:
     kind, changes, message = BAD_BATCHES[case]
     with pytest.raises(DataError, match=message):
-        check_batch(model(kind), changes if "pixel_values" in changes else _batch(**changes), first=10)
+        check_batch(model(kind), changes if "pixel_values" in changes else _batch(**changes), range(10, 20))
 
 
 def test_good_batches_pass() -> None:

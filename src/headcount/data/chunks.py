@@ -23,6 +23,8 @@ CHUNK = 128
 BATCH = 32
 """Examples per batch where neither the call nor the task names a number."""
 Collate = Callable[[list[Example]], Batch]
+NumbersInChunk = list[int]
+"""Numbers of examples, counted from 0 at the first one of their chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Chunk:
     first: int
     size: int
     digest: bytes
-    _make: Callable[[list[int]], Batch]
+    _make: Callable[[NumbersInChunk], Batch]
     _lengths: tuple[int, ...]
 
     def example_hashes(self) -> list[bytes]:
@@ -45,15 +47,15 @@ class Chunk:
             return [self.digest[start : start + size] for start in range(0, len(self.digest), size)]
         return [hashlib.sha256(self.digest + number.to_bytes(4)).digest() for number in range(self.size)]
 
-    def batch(self, example_numbers: list[int]) -> Batch:
+    def batch(self, numbers: NumbersInChunk) -> Batch:
         """Returns some examples of the chunk, by their numbers in it, as one batch."""
-        return self._make(example_numbers)
+        return self._make(numbers)
 
-    def batches(self, size: int, n_skipped: int = 0) -> Iterator[tuple[list[int], Batch]]:
-        """Yields batches of at most `size` examples of similar length, with the numbers of these in the chunk; skips the `n_skipped` shortest."""
+    def batches(self, batch_size: int, n_shortest_skipped: int = 0) -> Iterator[tuple[NumbersInChunk, Batch]]:
+        """Yields batches of at most `batch_size` examples, from the shortest on, with their numbers; skips the `n_shortest_skipped`."""
         order = sorted(range(self.size), key=lambda i: (self._lengths[i], i))
-        for first in range(n_skipped, self.size, size):
-            numbers = order[first : first + size]
+        for first in range(n_shortest_skipped, self.size, batch_size):
+            numbers = order[first : first + batch_size]
             yield numbers, self._make(numbers)
 
 

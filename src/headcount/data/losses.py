@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,11 +21,13 @@ from headcount.models.modules import Batch, in_float32_or_float64, unwrap
 from headcount.models.padding import IGNORED
 
 Losses = Float[Tensor, "batch"]
-Rule = Callable[[Any, Batch], tuple[Losses, Tensor] | None]
-"""(output, batch) -> the loss of each example and its weight in the loss of the batch, or None where the rule does not apply."""
+Weights = Shaped[Tensor, "batch"]
+"""The weight of each example in the loss of the batch."""
+Rule = Callable[[Any, Batch], tuple[Losses, Weights] | None]
+"""(output, batch) -> losses and weights, or None where the rule does not apply."""
 
 
-def token_cross_entropies(logits: Float[Tensor, "batch token vocab"], labels: Tensor) -> Float[Tensor, "batch token"]:
+def token_cross_entropies(logits: Float[Tensor, "batch token vocab"], labels: Int[Tensor, "batch token"]) -> Float[Tensor, "batch token"]:
     """Returns the cross-entropy at every position, 0 where the label is ignored."""
     flat = F.cross_entropy(in_float32_or_float64(logits.flatten(0, 1)), labels.flatten(), ignore_index=IGNORED, reduction="none")
     return flat.view(labels.shape)
@@ -41,7 +43,7 @@ def kl_or_squared_differences(
     return (before.exp() * (before - after)).sum(-1)
 
 
-def _mean_token_losses(logits: Tensor, labels: Tensor) -> tuple[Losses, Tensor]:
+def _mean_token_losses(logits: Float[Tensor, "batch token vocab"], labels: Int[Tensor, "batch token"]) -> tuple[Losses, Weights]:
     number = (labels != IGNORED).sum(-1)
     return token_cross_entropies(logits, labels).sum(-1) / number.clamp(min=1), number
 
@@ -51,7 +53,7 @@ def _logits(output: Any) -> Tensor | None:
     return logits if isinstance(logits, Tensor) else None
 
 
-def _class_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _class_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or labels.is_floating_point() or logits.shape[1] == 1:
         return None
@@ -61,7 +63,7 @@ def _class_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     return F.cross_entropy(in_float32_or_float64(logits), labels, reduction="none"), torch.ones_like(labels)
 
 
-def _squared_errors(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _squared_errors(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or logits.shape[1] != 1 or labels.numel() != logits.shape[0]:
         return None
@@ -69,7 +71,7 @@ def _squared_errors(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     return (wide - labels.reshape(-1).to(wide.dtype)) ** 2, torch.ones(logits.shape[0], device=logits.device)
 
 
-def _multilabel_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _multilabel_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or labels.shape != logits.shape:
         return None
@@ -77,21 +79,21 @@ def _multilabel_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | Non
     return F.binary_cross_entropy_with_logits(wide, labels.to(wide.dtype), reduction="none").mean(-1), torch.ones_like(logits[:, 0])
 
 
-def _same_token_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _same_token_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 3 or labels.shape != logits.shape[:2]:
         return None
     return _mean_token_losses(logits, labels)
 
 
-def _next_token_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _next_token_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 3 or labels.ndim != 2 or labels.shape[1] > logits.shape[1]:
         return None
     return _mean_token_losses(logits[:, -labels.shape[1] : -1], labels[:, 1:])
 
 
-def _span_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _span_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     """Question answering: the mean of the cross-entropies of both ends."""
     if not isinstance(output, Mapping) or "start_logits" not in output or "start_positions" not in batch:
         return None

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from headcount.core.errors import HeadcountError, NothingLeft, OutOfMemory, is_out_of_memory
 from headcount.core.progress import Progress
-from headcount.data.chunks import BATCH, CHUNK, Chunk, chunks, number_of_examples
+from headcount.data.chunks import BATCH, CHUNK, Chunk, NumbersInChunk, chunks, number_of_examples
 from headcount.data.losses import OneByOne
 from headcount.data.task import DataSource, Split, Task
 from headcount.models.modules import Batch
@@ -287,10 +287,10 @@ def _measure_within_memory(reading: Reading, chunk: Chunk, measure: Measure) -> 
     return results
 
 
-def _check_fits_alone(chunk: Chunk, example: int, measure: Measure) -> None:
+def _check_fits_alone(chunk: Chunk, number_in_chunk: int, measure: Measure) -> None:
     """Raises OutOfMemory if an example does not fit alone, because no smaller batch helps then."""
     try:
-        measure(chunk.batch([example]), [chunk.first + example])
+        measure(chunk.batch([number_in_chunk]), [chunk.first + number_in_chunk])
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise _too_large_error(chunk, error) from error
@@ -304,7 +304,7 @@ def _too_large_error(chunk: Chunk, error: BaseException) -> OutOfMemory:
     )
 
 
-def _write_rows(results: dict[str, np.ndarray], chunk: Chunk, example_numbers: list[int], measured: Mapping[str, Tensor | Summed]) -> None:
+def _write_rows(results: dict[str, np.ndarray], chunk: Chunk, numbers: NumbersInChunk, measured: Mapping[str, Tensor | Summed]) -> None:
     """Writes the results of a batch into the rows of its examples; adds its sums."""
     for name, values in measured.items():
         if isinstance(values, Summed):
@@ -314,4 +314,4 @@ def _write_rows(results: dict[str, np.ndarray], chunk: Chunk, example_numbers: l
         array = values.detach().double().cpu().numpy()
         if name not in results:
             results[name] = np.full((chunk.size, *array.shape[1:]), np.nan)
-        results[name][example_numbers] = array
+        results[name][numbers] = array

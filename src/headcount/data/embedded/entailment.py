@@ -112,7 +112,7 @@ def draw_pair(random: Random) -> EntailmentPair:
     """Returns a pair with a label drawn evenly; premises are affirmative."""
     label = random.choice(LABELS)
     while True:
-        premise = draw_clause(random, negation=0.0)
+        premise = draw_clause(random, negation_probability=0.0)
         hypothesis = MAKERS[label](random, premise)
         if hypothesis is not None:
             return EntailmentPair(premise, hypothesis, label)

@@ -16,7 +16,7 @@ def _gender_and_number_suffix(phrase: Phrase) -> str:
     return lexicon.GENDER_SUFFIX[phrase.noun.gender] + (lexicon.PLURAL_SUFFIX if phrase.plural else "")
 
 
-def _noun_phrase(phrase: Phrase, relation: str, case: str = "") -> TreeNode:
+def _noun_phrase(phrase: Phrase, relation: str, case_suffix: str = "") -> TreeNode:
     agreement = _gender_and_number_suffix(phrase)
     article = lexicon.DEFINITE_STEM if phrase.definite else lexicon.INDEFINITE_STEM
     before = [make_node(article + agreement, article, "DET", "det")]
@@ -26,7 +26,7 @@ def _noun_phrase(phrase: Phrase, relation: str, case: str = "") -> TreeNode:
         before.append(_locative_phrase(phrase.location, "nmod"))
     if phrase.adjective:
         before.append(make_node(phrase.adjective.stem + agreement, phrase.adjective.stem, "ADJ", "amod"))
-    form = phrase.noun.stem + (lexicon.PLURAL_SUFFIX if phrase.plural else "") + case
+    form = phrase.noun.stem + (lexicon.PLURAL_SUFFIX if phrase.plural else "") + case_suffix
     return make_node(form, phrase.noun.stem, "NOUN", relation, before)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core.errors import ArtifactError, DataError
 from headcount.data.readers.lines import read_lines_without_gaps
@@ -139,17 +140,17 @@ def _read_recording_lines(path: Path) -> Iterator[Recording]:
         yield Recording(origin, audio, values)
 
 
-def _read_wave(recording: Recording, rate: int) -> np.ndarray:
+def _read_wave(recording: Recording, sampling_rate: int) -> Float[np.ndarray, " samples"]:
     """Returns the samples of a WAV file with 16 bits, between -1 and 1, its channels averaged."""
-    remedy = f"convert it: ffmpeg -i {recording.audio.name} -ar {rate} -ac 1 -c:a pcm_s16le out.wav"
+    remedy = f"convert it: ffmpeg -i {recording.audio.name} -ar {sampling_rate} -ac 1 -c:a pcm_s16le out.wav"
     try:
         with wave.open(str(recording.audio)) as file:
             form, samples = file.getparams(), file.readframes(file.getnframes())
     except (wave.Error, EOFError, OSError) as error:
         raise DataError(f"{recording.origin}: {recording.audio} is no WAV file ({error}); {remedy}") from error
-    if form.sampwidth != 2 or form.framerate != rate:
+    if form.sampwidth != 2 or form.framerate != sampling_rate:
         raise DataError(
-            f"{recording.origin}: {recording.audio} has {8 * form.sampwidth} bits at {form.framerate} Hz, not 16 at {rate}; {remedy}"
+            f"{recording.origin}: {recording.audio} has {8 * form.sampwidth} bits at {form.framerate} Hz, not 16 at {sampling_rate}; {remedy}"
         )
     if not samples:
         raise DataError(f"{recording.origin}: {recording.audio} is empty; leave it out")

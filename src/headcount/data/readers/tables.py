@@ -47,9 +47,9 @@ def source_label(source: Source) -> str:
     return " + ".join(map(str, source)) if isinstance(source, tuple) else "the dataset"
 
 
-def warn_of_unread_rows(source: str, number: int, total: int | None) -> None:
-    """Warns that not all rows of a source are read; `total` is None where the first `number` were read and the others not counted."""
-    rows = f"the first {number:,} rows" if total is None else f"{number:,} of {total:,} rows, spread evenly over it,"
+def warn_of_unread_rows(source: str, n_read: int, n_rows: int | None) -> None:
+    """Warns that not all rows of a source are read; `n_rows` is None where the first ones were read and the others not counted."""
+    rows = f"the first {n_read:,} rows" if n_rows is None else f"{n_read:,} of {n_rows:,} rows, spread evenly over it,"
     message = (
         f"{source}: {rows} are read, and a limited task keeps those of each split whose hashes are smallest; a larger limit reads more"
     )
@@ -134,7 +134,7 @@ class ColumnLayout:
         return bool(self.named) or all(self._usual_columns_by_role(group, cells) for group in self.groups)
 
     def positions_by_role(self, n_columns: int, source: str) -> dict[str, int]:
-        """Returns the index of each role, for a file without a header or for parallel files."""
+        """Returns the position of the column of each role, for a file without a header or for parallel files."""
         if n_columns not in self.roles:
             allowed = " or ".join(f"{n} ({', '.join(roles)})" for n, roles in self.roles.items())
             arguments = ", ".join(argument for group in self.groups for argument in group.arguments.values())
@@ -170,11 +170,11 @@ def read_rows(source: Source, layout: ColumnLayout, max_rows: int | None = None)
     return _read_json(path, layout, max_rows)
 
 
-def row_step(source: str, total: int, max_rows: int | None) -> int:
-    """Returns the step between rows, so that of `total` at most `max_rows` are read; warns where it is not 1."""
-    step = 1 if max_rows is None else -(-total // max_rows)
+def row_step(source: str, n_rows: int, max_rows: int | None) -> int:
+    """Returns the step between rows, so that of `n_rows` at most `max_rows` are read; warns where it is not 1."""
+    step = 1 if max_rows is None else -(-n_rows // max_rows)
     if step > 1:
-        warn_of_unread_rows(source, -(-total // step), total)
+        warn_of_unread_rows(source, -(-n_rows // step), n_rows)
     return max(1, step)
 
 
@@ -202,12 +202,12 @@ def _class_names(dataset: Any, column: str) -> list[str] | None:
     return getattr(getattr(feature, "feature", feature), "names", None)
 
 
-def _to_class_labels(value: Any, names: list[str] | None) -> Any:
-    if names is None:
+def _to_class_labels(value: Any, class_names: list[str] | None) -> Any:
+    if class_names is None:
         return value
     if isinstance(value, list):
-        return [_to_class_labels(entry, names) for entry in value]
-    return ClassLabel(value, names[value]) if isinstance(value, int) and 0 <= value < len(names) else value
+        return [_to_class_labels(entry, class_names) for entry in value]
+    return ClassLabel(value, class_names[value]) if isinstance(value, int) and 0 <= value < len(class_names) else value
 
 
 def _load_saved_dataset(path: Path) -> Any:
@@ -251,15 +251,15 @@ def _read_all_csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}, line {reader.line_num} is no csv: {error}; check its quotes") from error
 
 
-def _table_rows_of_cells(path: Path, layout: ColumnLayout, table: Iterator[tuple[int, list[str]]]) -> Iterator[TableRow]:
-    first = next(table, None)
+def _table_rows_of_cells(path: Path, layout: ColumnLayout, numbered_cells: Iterator[tuple[int, list[str]]]) -> Iterator[TableRow]:
+    first = next(numbered_cells, None)
     if first is None:
         return
     width = len(first[1])
     has_header = layout.is_header(first[1])
     columns = layout.columns_by_role(first[1], str(path)) if has_header else {}
     order = {role: first[1].index(name) for role, name in columns.items()} if has_header else layout.positions_by_role(width, str(path))
-    for number, cells in table if has_header else chain([first], table):
+    for number, cells in numbered_cells if has_header else chain([first], numbered_cells):
         if len(cells) != width:
             raise DataError(f"{path}, line {number} has {len(cells)} columns, but the first line has {width}; give every line the same")
         yield TableRow({role: cells[index] for role, index in order.items()}, str(path), number)
@@ -330,10 +330,10 @@ def _read_every_kth_parquet_row(file: Any, columns: list[str], step: int) -> Ite
 
 
 def _table_rows_of_records(
-    records: Iterable[tuple[int, Any]], header: Sequence[str], layout: ColumnLayout, source: str, unit: str
+    numbered_records: Iterable[tuple[int, Any]], header: Sequence[str], layout: ColumnLayout, source: str, unit: str
 ) -> Iterator[TableRow]:
     columns = layout.columns_by_role(header, source)
-    for number, record in records:
+    for number, record in numbered_records:
         absent = next((column for column in columns.values() if record.get(column) is None), None)
         if absent is not None:
             raise DataError(f"{source}, {unit} {number} has no value in column '{absent}'; fill it, or remove the row")

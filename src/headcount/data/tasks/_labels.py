@@ -13,7 +13,7 @@ from headcount.data.metrics import ACCURACY, BY_NAME, PEARSON, Metric
 from headcount.data.readers.tables import ClassLabel, Source, TableRow, source_label
 from headcount.data.task_builder import TaskRequest
 
-Labelled = tuple[str, Any]
+PositionAndLabel = tuple[str, Any]
 """The position of a label in the data, and the label."""
 
 
@@ -22,7 +22,7 @@ def n_labels(request: TaskRequest) -> int:
     return int(config_of(request.model).num_labels)
 
 
-def to_class_numbers(request: TaskRequest, labels: Sequence[Labelled]) -> list[int]:
+def to_class_numbers(request: TaskRequest, labels: Sequence[PositionAndLabel]) -> list[int]:
     """Returns the class of each label.
 
     Raises:
@@ -56,7 +56,7 @@ def distinct_class_names(request: TaskRequest, labels: Iterable[Any]) -> tuple[s
         numbers[label.name if isinstance(label, ClassLabel) else _label_text(label)] = (
             label.number if isinstance(label, ClassLabel) else None
         )
-    if numbers and all(_is_number(name) for name in numbers) and any("." in name for name in numbers):
+    if numbers and all(_is_decimal_number(name) for name in numbers) and any("." in name for name in numbers):
         raise DataError(f"the labels of task '{request.name}' are decimal numbers (regression), so that there are no classes")
     if len(numbers) < 2:
         raise DataError(f"the data of task '{request.name}' hold {len(numbers)} different labels; a new head needs two or more")
@@ -65,7 +65,7 @@ def distinct_class_names(request: TaskRequest, labels: Iterable[Any]) -> tuple[s
     return tuple(sorted(numbers, key=lambda name: (numbers[name] is None, numbers[name] or 0, name)))
 
 
-def _is_number(text: str) -> bool:
+def _is_decimal_number(text: str) -> bool:
     return text.removeprefix("-").replace(".", "", 1).isdecimal()
 
 
@@ -73,7 +73,7 @@ def _label_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value).strip()
 
 
-def to_regression_values(labels: Sequence[Labelled]) -> list[float]:
+def to_regression_values(labels: Sequence[PositionAndLabel]) -> list[float]:
     """Returns the value of each label, for a model with one output.
 
     Raises:
@@ -124,15 +124,15 @@ class LabelledRows:
                 )
 
 
-def choose_metric(request: TaskRequest, name: str, default: Metric = ACCURACY) -> Metric:
-    """Returns the metric with this name; for "auto" the default, or Pearson's correlation for regression.
+def choose_metric(request: TaskRequest, metric_name: str, default_metric: Metric = ACCURACY) -> Metric:
+    """Returns the metric with this name; for "auto" the default one, or Pearson's correlation for regression.
 
     Raises:
         DataError: the metric does not fit the number of labels of the model.
     """
     is_regression = n_labels(request) == 1
-    if name == "auto":
-        return PEARSON if is_regression else default
-    if (name == "pearson") != is_regression or (name == "f1" and n_labels(request) != 2):
-        raise DataError(f"metric '{name}' does not fit a model with {n_labels(request)} labels: f1 takes 2, pearson 1 (regression)")
-    return BY_NAME[name]
+    if metric_name == "auto":
+        return PEARSON if is_regression else default_metric
+    if (metric_name == "pearson") != is_regression or (metric_name == "f1" and n_labels(request) != 2):
+        raise DataError(f"metric '{metric_name}' does not fit a model with {n_labels(request)} labels: f1 takes 2, pearson 1 (regression)")
+    return BY_NAME[metric_name]

@@ -115,9 +115,9 @@ def _require_encoder_decoder(request: TaskRequest) -> None:
         )
 
 
-def _hash_example_tokens(source: Iterable[int], target: Iterable[int]) -> bytes:
+def _hash_example_tokens(source_ids: Iterable[int], target_ids: Iterable[int]) -> bytes:
     """Returns the hash of the tokens of an example, by which it is recognised in a batch."""
-    tokens = array("q", [*source, IGNORED, *target])
+    tokens = array("q", [*source_ids, IGNORED, *target_ids])
     return hashlib.blake2b(tokens.tobytes(), digest_size=16).digest()
 
 

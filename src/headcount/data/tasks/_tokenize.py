@@ -31,7 +31,7 @@ class Packed(Sequence[Example]):
         self._number = 0
         for example in examples:
             for name, value in example.items():
-                self._append(name, value)
+                self._append_value(name, value)
             self._number += 1
 
     def count_token(self, token: int, *, besides: Collection[int]) -> tuple[int, int]:
@@ -39,7 +39,7 @@ class Packed(Sequence[Example]):
         ids = np.frombuffer(self._flat.get("input_ids", array("i")), dtype=np.int32)
         return int((ids == token).sum()), int((~np.isin(ids, list(besides))).sum())
 
-    def _append(self, name: str, value: Any) -> None:
+    def _append_value(self, name: str, value: Any) -> None:
         if isinstance(value, list):
             self._ends.setdefault(name, array("q", [0]))
             self._flat.setdefault(name, array("i")).extend(value)
@@ -77,12 +77,12 @@ def check_tokenizer(request: TaskRequest) -> None:
             )
 
 
-def _special_ids_contradict(name: str, ours: int | None, theirs: Any, tokenizer: Any) -> bool:
-    allowed = theirs if isinstance(theirs, list) else [theirs]
-    if ours is None or ours in allowed or not all(isinstance(token, int) and token >= 0 for token in allowed):
+def _special_ids_contradict(name: str, tokenizer_id: int | None, config_id: Any, tokenizer: Any) -> bool:
+    allowed = config_id if isinstance(config_id, list) else [config_id]
+    if tokenizer_id is None or tokenizer_id in allowed or not all(isinstance(token, int) and token >= 0 for token in allowed):
         return False
     # Decoders often pad with their end-of-text token, which is masked anyway.
-    return not (name == "pad" and ours in (tokenizer.eos_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id))
+    return not (name == "pad" and tokenizer_id in (tokenizer.eos_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id))
 
 
 def max_example_tokens(request: TaskRequest, *, decoder: bool = False) -> int | None:
@@ -120,9 +120,9 @@ def encode(
             yield {name: list(encoded[name][row]) for name in names}
 
 
-def truncation_arguments(request: TaskRequest, limit: int | None) -> dict[str, Any]:
-    """Returns the arguments of a tokenizer that cut texts to `limit` tokens, if the request says so."""
-    return {"truncation": True, "max_length": limit} if request.truncate and limit else {"truncation": False}
+def truncation_arguments(request: TaskRequest, max_tokens: int | None) -> dict[str, Any]:
+    """Returns the arguments of a tokenizer that cut texts to `max_tokens` tokens, if the request says so."""
+    return {"truncation": True, "max_length": max_tokens} if request.truncate and max_tokens else {"truncation": False}
 
 
 def check_tokens(request: TaskRequest, ids: Sequence[int], position: str, max_tokens: int | None, *, is_target: bool = False) -> None:
@@ -176,12 +176,12 @@ def _warn_of_unknown(request: TaskRequest, examples: Iterable[Packed], texts: Te
     warn_of_unknown(f"task '{request.name}'", request.tokenizer, total, lambda: texts.read("calibration") if texts else ())
 
 
-def check_head(request: TaskRequest, class_name_parts: Sequence[str], auto: str) -> None:
-    """Raises DataError for a model whose head is made for another task, or that has none; `auto` is what to load: an Auto class, or `demo/NAME`."""
+def check_head(request: TaskRequest, class_name_parts: Sequence[str], class_to_load: str) -> None:
+    """Raises DataError for a model whose head is made for another task, or that has none; `class_to_load` is an Auto class, or `demo/NAME`."""
     name = type(unwrap(request.model)).__name__
     others = ("Classification", "MaskedLM", "CausalLM", "LMHead", "QuestionAnswering", "MultipleChoice", "ConditionalGeneration", "MTModel")
     fits = any(part in name for part in class_name_parts)
     if not accepts_argument(request.model, "labels") or (not fits and any(part in name for part in others)):
-        remedy = f"load {auto}, which was trained for it" if auto.startswith("demo/") else f"load it as {auto}"
-        option = f" (auto={auto})" if auto.startswith("Auto") else ""
+        remedy = f"load {class_to_load}, which was trained for it" if class_to_load.startswith("demo/") else f"load it as {class_to_load}"
+        option = f" (auto={class_to_load})" if class_to_load.startswith("Auto") else ""
         raise DataError(f"task '{request.name}' needs a model with another head than {name}; {remedy}{option}")

@@ -66,17 +66,20 @@ class Classification(TaskBuilder):
         config = config_of(request.model)
         if getattr(config, "pad_token_id", None) is None and not hasattr(config, "type_vocab_size"):
             raise DataError(
-                f"the configuration has no pad_token_id, so that a batch cannot be padded; set model.config.pad_token_id = {padding_token_id(request)}"
+                "the configuration has no pad_token_id, so that a batch cannot be padded; "
+                f"set model.config.pad_token_id = {padding_token_id(request)}"
             )
 
-    def build_from_rows(self, request: TaskRequest, read_rows: Callable[[Source], Iterable[TableRow]], default: Metric = ACCURACY) -> Task:
+    def build_from_rows(
+        self, request: TaskRequest, read_rows: Callable[[Source], Iterable[TableRow]], default_metric: Metric = ACCURACY
+    ) -> Task:
         """Returns the task of rows that hold text, label and perhaps text_pair; they are read again for the texts."""
         labelled = LabelledRows(read_rows, lambda row: [row.values["label"]])
 
         def rows_by_split() -> dict[Split, list[TableRow]]:
             return read_splits(request, labelled, _split_key)
 
-        metric, rows = choose_metric(request, self.metric, default), rows_by_split()
+        metric, rows = choose_metric(request, self.metric, default_metric), rows_by_split()
         to_values = to_regression_values if n_labels(request) == 1 else partial(to_class_numbers, request)
         labels = for_each_split(lambda split: to_values([(row.origin, row.values["label"]) for row in rows[split]]))
         labelled.check_labels_vary()

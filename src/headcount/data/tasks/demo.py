@@ -21,7 +21,7 @@ from headcount.data.tasks._labels import to_class_numbers
 from headcount.data.tasks._seq2seq import GeneratedText, TextPair
 from headcount.data.tasks._splits import for_each_split
 from headcount.data.tasks._tokenize import Packed, check_head, check_tokenizer, encode, make_task, special_ids
-from headcount.data.tasks._windows import mask_id, mask_tokens
+from headcount.data.tasks._windows import PositionAndText, mask_id, mask_tokens
 
 SIZES: dict[Split, int] = {"calibration": 512, "selection": 512, "report": 1000}
 Language = Any
@@ -45,7 +45,7 @@ def _say_in_english(clause: Clause) -> str:
     return str(english.say(clause))
 
 
-def _positions_and_sentences(language: Language, clauses: Sequence[Clause]) -> Iterator[tuple[str, str]]:
+def _positions_and_sentences(language: Language, clauses: Sequence[Clause]) -> Iterator[PositionAndText]:
     return ((f"sentence {number}", str(language.say(clause))) for number, clause in enumerate(clauses))
 
 
@@ -69,7 +69,7 @@ def _masked_text_recipe(language: Language) -> EmbeddedRecipe:
     def examples(request: TaskRequest, clauses: Sequence[Clause]) -> Iterator[dict[str, Any]]:
         mask, special = mask_id(request), special_ids(request)
         for number, example in enumerate(encode(request, _positions_and_sentences(language, clauses))):
-            yield {**example, **mask_tokens(example["input_ids"], (request.seed, number), mask_id=mask, special=special)}
+            yield {**example, **mask_tokens(example["input_ids"], (request.seed, number), mask_id=mask, special_ids=special)}
 
     return EmbeddedRecipe(draw_clause, _say_in_english, text, examples, ("MaskedLM", "ForPreTraining"), PERPLEXITY)
 
@@ -79,10 +79,10 @@ def _stories_recipe() -> EmbeddedRecipe:
         for example in encode(request, ((f"story {number}", story) for number, story in enumerate(stories))):
             yield {"input_ids": example["input_ids"], "labels": example["input_ids"]}
 
-    def draw(random: Random) -> str:
+    def draw_text(random: Random) -> str:
         return " ".join(draw_story(random))
 
-    return EmbeddedRecipe(draw, str, lambda story, position: Text(position, story), examples, ("CausalLM",), PERPLEXITY)
+    return EmbeddedRecipe(draw_text, str, lambda story, position: Text(position, story), examples, ("CausalLM",), PERPLEXITY)
 
 
 def _translation_recipe() -> EmbeddedRecipe:
@@ -107,7 +107,7 @@ def _rare_words_recipe() -> EmbeddedRecipe:
     def examples(request: TaskRequest, sentences: Sequence[RareSentence]) -> Iterator[dict[str, Any]]:
         encoded = encode(request, ((f"sentence {number}", str(sentence)) for number, sentence in enumerate(sentences)))
         for number, (example, sentence) in enumerate(zip(encoded, sentences, strict=True)):
-            labels = to_class_numbers(request, [(f"sentence {number}", label) for label in sentence.labels])
+            labels = to_class_numbers(request, [(f"sentence {number}", label) for label in sentence.gender_labels])
             yield {**example, "labels": [IGNORED, *labels, IGNORED]}  # a word is one token, between [CLS] and [SEP]
 
     return EmbeddedRecipe(draw_rare_sentence, str, text, examples, ("TokenClassification",), TOKEN_ACCURACY, list_full_vocabulary)
@@ -154,41 +154,41 @@ class Demo(GeneratedText):
 
     def build(self, request: TaskRequest) -> Task:
         """Returns the task."""
-        data = EMBEDDED[self.variant]
-        request = self._check_and_add_tokenizer(request, data)
-        drawn_by_split = for_each_split(lambda split: self._draw_examples(request, data, split))
-        examples = for_each_split(lambda split: Packed(data.examples(request, drawn_by_split[split])))
+        recipe = EMBEDDED[self.variant]
+        request = self._check_and_add_tokenizer(request, recipe)
+        drawn_by_split = for_each_split(lambda split: self._draw_examples(request, recipe, split))
+        examples = for_each_split(lambda split: Packed(recipe.examples(request, drawn_by_split[split])))
 
         def read_texts(split: Split) -> Iterator[Text]:
-            return (data.text(example, f"{split} example {i}") for i, example in enumerate(self._draw_examples(request, data, split)))
+            return (recipe.text(example, f"{split} example {i}") for i, example in enumerate(self._draw_examples(request, recipe, split)))
 
-        if data.metric is None:
+        if recipe.metric is None:
             pairs = for_each_split(
                 lambda split: [TextPair(_say_in_english(clause), str(tavi.say(clause)), "") for clause in drawn_by_split[split]]
             )
             texts = Texts(read_texts, add_special_tokens=False, end=(request.tokenizer.eos_token_id,))
             return self.build_from_pairs(request, pairs, examples, texts)
-        return make_task(request, examples, data.metric, Texts(read_texts))
+        return make_task(request, examples, recipe.metric, Texts(read_texts))
 
     def read_classes(self, request: TaskRequest) -> tuple[str, ...]:
         """Returns the labels of entailment; other variants have none."""
         return LABELS if self.variant.startswith("entailment") else super().read_classes(request)
 
-    def _draw_examples(self, request: TaskRequest, data: EmbeddedRecipe, split: Split) -> list[Any]:
+    def _draw_examples(self, request: TaskRequest, recipe: EmbeddedRecipe, split: Split) -> list[Any]:
         size = self.size or SIZES[split]
         random = Random(f"{self.variant}/{split}/{request.seed}")
-        return draw_split(random, split, min(size, request.limit or size), data.draw, data.identity)
+        return draw_split(random, split, min(size, request.limit or size), recipe.draw, recipe.identity)
 
-    def _check_and_add_tokenizer(self, request: TaskRequest, data: EmbeddedRecipe) -> TaskRequest:
+    def _check_and_add_tokenizer(self, request: TaskRequest, recipe: EmbeddedRecipe) -> TaskRequest:
         """Returns the request with the embedded tokenizer, its model and options checked."""
-        check_head(request, data.head, TRAINED[self.variant])
+        check_head(request, recipe.head, TRAINED[self.variant])
         if request.tokenizer is None:
             segments = hasattr(request.model.config, "type_vocab_size")
-            request = replace(request, tokenizer=build_tokenizer(segments=segments, tokens=data.vocabulary()))
+            request = replace(request, tokenizer=build_tokenizer(segments=segments, tokens=recipe.vocabulary()))
         check_tokenizer(request)
-        if request.tokenizer.get_vocab() != {token: number for number, token in enumerate(data.vocabulary())}:
+        if request.tokenizer.get_vocab() != {token: number for number, token in enumerate(recipe.vocabulary())}:
             raise DataError(f"task '{request.name}' is in the embedded languages, which only the tokenizer of the embedded models knows")
         changed = [declared.name for declared in options_of(GeneratedText) if getattr(self, declared.name) != declared.default]
-        if changed and data.metric is not None:
+        if changed and recipe.metric is not None:
             raise DataError(f"task '{request.name}' does not use {', '.join(changed)}; it generates no text")
         return request

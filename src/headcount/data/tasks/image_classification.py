@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -81,7 +82,7 @@ def _read_image_rows(request: TaskRequest, source: Source) -> Iterator[TableRow]
     return read_rows(source, ColumnLayout((images, labels), {}, {role: name for role, name in named.items() if name}), request.max_rows)
 
 
-def _read_class_folders(folder: Any, max_rows: int | None) -> Iterator[TableRow]:
+def _read_class_folders(folder: Path, max_rows: int | None) -> Iterator[TableRow]:
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     if not classes:
         raise DataError(f"{folder} holds no folder; it must hold one for each class, named after the label")

@@ -26,6 +26,7 @@ from headcount.data.tasks._tokenize import (
 )
 
 CONLL = (".conll", ".txt", ".tsv", ".bio", ".iob", ".conllu")
+WordAndTag = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def _read_tagged_rows(request: TaskRequest, source: Source) -> Iterator[TableRow
 
 def _read_conll(request: TaskRequest, path: Path) -> Iterator[TableRow]:
     """Yields a row for each sentence; its number is that of its first line."""
-    sentence: list[tuple[str, str]] = []
+    sentence: list[WordAndTag] = []
     first = 0
     for number, pair in _read_word_lines(request, path):
         if pair is not None:
@@ -88,7 +89,7 @@ def _read_conll(request: TaskRequest, path: Path) -> Iterator[TableRow]:
         yield TableRow({"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}, str(path), first)
 
 
-def _read_word_lines(request: TaskRequest, path: Path) -> Iterator[tuple[int, tuple[str, str] | None]]:
+def _read_word_lines(request: TaskRequest, path: Path) -> Iterator[tuple[int, WordAndTag | None]]:
     """Yields (line, (word, tag)), separated by tabs or blanks; None in place of the pair at the end of a sentence."""
     if request.text_column or request.label_column:
         raise DataError(f"{path}: the columns of a CoNLL file have no names; the word is the first, the tag the last")
@@ -151,7 +152,7 @@ def _examples(request: TaskRequest, rows: Sequence[TableRow]) -> Iterator[dict[s
         yield {**{name: list(encoded[name]) for name in encoded if name != "attention_mask"}, "labels": token_labels}
 
 
-def _label_first_pieces(words: Sequence[int | None], labels: Sequence[int]) -> list[int]:
+def _label_first_pieces(word_of_token: Sequence[int | None], label_of_word: Sequence[int]) -> list[int]:
     """Returns the label of a word at its first piece, IGNORED elsewhere."""
-    before = [None, *words[:-1]]
-    return [IGNORED if word is None or word == last else labels[word] for word, last in zip(words, before, strict=True)]
+    before = [None, *word_of_token[:-1]]
+    return [IGNORED if word is None or word == last else label_of_word[word] for word, last in zip(word_of_token, before, strict=True)]

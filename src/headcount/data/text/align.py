@@ -89,13 +89,13 @@ class _SlowEncoder:
     def tokens(self, sentences: Sequence[Annotated], max_length: int | None = None) -> Iterator[Tokens | SentenceRefusal]:
         """Yields the tokens of sentences, cut to `max_length` tokens if given, or the reason why their pieces cannot be placed."""
         for sentence in sentences:
-            yield self._tokens(sentence, max_length)
+            yield self._tokens_or_refusal(sentence, max_length)
 
     def _encode(self, *texts: str, **options: Any) -> Any:
         named = dict(zip(("text_target", "text_pair_target"), texts, strict=False)) if self.as_target else {}
         return self.tokenizer(*(() if named else texts), **named, padding=False, verbose=False, **options)
 
-    def _tokens(self, sentence: Annotated, max_length: int | None) -> Tokens | SentenceRefusal:
+    def _tokens_or_refusal(self, sentence: Annotated, max_length: int | None) -> Tokens | SentenceRefusal:
         texts = sentence.texts_with_start
         located = [self._locate_pieces(text, start) for start, text in texts]
         if any(pieces is None for pieces in located):
@@ -107,7 +107,7 @@ class _SlowEncoder:
             cut = {"truncation": True, "max_length": max_length}
             encoded = self._encode(*(text for _, text in texts), add_special_tokens=self.add_special_tokens, **cut)
         ids = list(encoded["input_ids"])
-        rows = _find_pieces(ids, pieces, len(untruncated["input_ids"]) - len(pieces))
+        rows = _piece_of_each_token(ids, pieces, len(untruncated["input_ids"]) - len(pieces))
         if rows is None:
             return SentenceRefusal(Reason.PIECES, sentence, "the tokens of the text are not its pieces with special tokens around them")
         types = list(encoded["token_type_ids"]) if "token_type_ids" in encoded else None
@@ -121,7 +121,7 @@ class _SlowEncoder:
             None if types is None else [*types, *types[-1:] * n_end],
         )
 
-    def _locate_pieces(self, text: str, shift: int) -> list[tuple[int, str, tuple[int, int]]] | None:
+    def _locate_pieces(self, text: str, text_start: int) -> list[tuple[int, str, tuple[int, int]]] | None:
         """Returns id, text and characters of every piece of a text that begins at a character of its sentence; None if they cannot be found."""
         ids = list(self._encode(text, add_special_tokens=False)["input_ids"])
         surface = self.tokenizer.tokenize(text)  # SentencePiece spells what its vocabulary lacks
@@ -129,7 +129,7 @@ class _SlowEncoder:
         spans = match_pieces(text, pieces, self.tokenizer.unk_token)
         if spans is None:
             return None
-        return [(id, piece, (start + shift, end + shift)) for id, piece, (start, end) in zip(ids, pieces, spans, strict=True)]
+        return [(id, piece, (start + text_start, end + text_start)) for id, piece, (start, end) in zip(ids, pieces, spans, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class _Piece:
     sequence: int
 
 
-def _find_pieces(ids: Sequence[int], pieces: Sequence[_Piece], n_special: int) -> list[_Piece | None] | None:
+def _piece_of_each_token(ids: Sequence[int], pieces: Sequence[_Piece], n_special: int) -> list[_Piece | None] | None:
     """Returns the piece of each token, None for special tokens, or None if `ids` are not the first pieces of each text among special tokens."""
     by_text = [[piece for piece in pieces if piece.sequence == number] for number in (0, 1)]
     n_ordinary = len(ids) - n_special

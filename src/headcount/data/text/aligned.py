@@ -86,7 +86,7 @@ class Aligned:
         """The words without a piece: cut off, or of white space only."""
         return tuple(word for word, pieces in enumerate(self.by_word) if not pieces)
 
-    def inputs(self) -> dict[str, list[int]]:
+    def unpadded_inputs(self) -> dict[str, list[int]]:
         """What a model takes, unpadded: `headcount.data.task.pad` makes batches of it."""
         types = {} if self.type_ids is None else {"token_type_ids": list(self.type_ids)}
         return {"input_ids": list(self.ids), **types}
@@ -167,10 +167,10 @@ def _first_words_of_spans(sentence: Annotated) -> list[int]:
     return groups
 
 
-def _count_characters_by_word(sentence: Annotated, tokens: Tokens, groups: list[int]) -> list[Counter[int]]:
+def _count_characters_by_word(sentence: Annotated, tokens: Tokens, first_words: list[int]) -> list[Counter[int]]:
     """Returns for each token how many characters it has of each word, in the order of the text."""
     holder: list[int | None] = [None] * len(sentence.text)
-    for word, group in zip(sentence.words, groups, strict=True):
+    for word, group in zip(sentence.words, first_words, strict=True):
         holder[word.start : word.end] = [group] * (word.end - word.start)
     by_token: list[Counter[int]] = []
     for text, (start, end), special in zip(tokens.texts, tokens.offsets, tokens.special, strict=True):

@@ -123,9 +123,9 @@ def join_pair(first: Annotated, second: Annotated) -> Annotated:
     )
 
 
-def _shift_word(word: Word, characters: int, words: int) -> Word:
-    head = word.head if word.head is None or word.head < 0 else word.head + words
-    return replace(word, head=head, start=word.start + characters, end=word.end + characters)
+def _shift_word(word: Word, n_characters: int, n_words: int) -> Word:
+    head = word.head if word.head is None or word.head < 0 else word.head + n_words
+    return replace(word, head=head, start=word.start + n_characters, end=word.end + n_characters)
 
 
 def character_spans_of_words(surface: str, forms: Sequence[str], start: int) -> list[tuple[int, int]]:

@@ -23,12 +23,12 @@ def unknown_id(tokenizer: Any) -> int | None:
     return None if ours in others else ours
 
 
-def warn_of_unknown(label: str, tokenizer: Any, counts: tuple[int, int], texts: Callable[[], Iterable[Text]]) -> None:
+def warn_of_unknown(label: str, tokenizer: Any, n_unknown_and_all: tuple[int, int], texts: Callable[[], Iterable[Text]]) -> None:
     """Warns if a fifth or more of the ordinary tokens are unknown.
 
-    `label` names the text in the message, `counts` are the unknown tokens and all of them, `texts` are searched for an example.
+    `label` names the text in the message, `texts` are searched for an example.
     """
-    unknown, total = counts
+    unknown, total = n_unknown_and_all
     if not total or unknown / total < SHARE:
         return
     example = next((word for text in islice(texts(), LOOKED_AT) if (word := _quote_first_unknown_word(tokenizer, text))), "")
