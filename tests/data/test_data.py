@@ -50,7 +50,7 @@ def read(data: Any, **options: Any) -> Reading:
 @given(number=st.integers(1, 40), size=st.integers(1, 50), batch=st.integers(1, 50), limit=st.none() | st.integers(1, 60))
 def test_chunks_hold_every_example_once_in_order(number: int, size: int, batch: int, limit: int | None) -> None:
     rows = examples(number)
-    made = list(chunks(task(rows), size=size, limit=limit))
+    made = list(chunks(task(rows), chunk_size=size, limit=limit))
     taken = rows[:limit]
     assert [chunk.first for chunk in made] == list(range(0, len(taken), size))
     assert all(chunk.size == size for chunk in made[:-1])
@@ -181,7 +181,7 @@ def test_rows_of_a_dataset_are_examples() -> None:
     datasets = pytest.importorskip("datasets")
     rows = examples(10)
     dataset = datasets.Dataset.from_list(rows)
-    made = list(chunks(dataset, size=4, pad_id=7))
+    made = list(chunks(dataset, chunk_size=4, pad_id=7))
     assert [chunk.size for chunk in made] == [4, 4, 2]
     assert [ids for chunk in made for ids in in_order(chunk, 3)] == [row["input_ids"] for row in rows]
     _, batch = next(iter(made[0].batches(4)))

@@ -96,10 +96,10 @@ def _first_row_with_true(flags: Tensor) -> int:
     return int(flags.flatten(1).any(-1).int().argmax()) if flags.ndim > 1 else int(flags.int().argmax())
 
 
-def _require_nonempty(tokens: Tensor, name: str, example_numbers: Sequence[int]) -> None:
+def _require_nonempty(tokens: Tensor, tokens_name: str, example_numbers: Sequence[int]) -> None:
     if not tokens.numel():
         raise DataError(
-            f"{name} of the batch that begins at example {example_numbers[0]} is empty: its shape is {tuple(tokens.shape)}; leave it out"
+            f"{tokens_name} of the batch that begins at example {example_numbers[0]} is empty: its shape is {tuple(tokens.shape)}; leave it out"
         )
 
 
@@ -124,27 +124,27 @@ def _check_mask(tokens: Tensor, batch: Batch, example_numbers: Sequence[int], *,
             )
 
 
-def _check_length(model: nn.Module, tokens: Tensor, mask: Tensor | None, name: str, example_numbers: Sequence[int]) -> None:
-    limit = n_positions(model, decoder=name in ("decoder_input_ids", "labels"))
-    length = tokens.shape[1] if name == "inputs_embeds" else tokens.shape[-1]
+def _check_length(model: nn.Module, tokens: Tensor, mask: Tensor | None, tokens_name: str, example_numbers: Sequence[int]) -> None:
+    limit = n_positions(model, decoder=tokens_name in ("decoder_input_ids", "labels"))
+    length = tokens.shape[1] if tokens_name == "inputs_embeds" else tokens.shape[-1]
     if limit is None or length <= limit:
         return
     row = int(mask.sum(-1).argmax()) if isinstance(mask, Tensor) and mask.ndim == 2 else 0
     raise DataError(
-        f"example {example_numbers[row]} has {length} tokens in {name}, but {type(unwrap(model)).__name__} has positions for {limit}; "
+        f"example {example_numbers[row]} has {length} tokens in {tokens_name}, but {type(unwrap(model)).__name__} has positions for {limit}; "
         f"shorten it, or truncate texts: max_length={limit}, truncate=True"
     )
 
 
-def _check_ids(model: nn.Module, batch: Batch, name: str, example_numbers: Sequence[int]) -> None:
-    size = output_vocabulary_size(model) if name.startswith("decoder") else input_vocabulary_size(model)
+def _check_ids(model: nn.Module, batch: Batch, tokens_name: str, example_numbers: Sequence[int]) -> None:
+    size = output_vocabulary_size(model) if tokens_name.startswith("decoder") else input_vocabulary_size(model)
     if size is None or any(modality in batch for modality in OTHER_MODALITIES):  # placeholders of images may lie beyond the vocabulary
         return
-    bad = (batch[name] < 0) | (batch[name] >= size)
+    bad = (batch[tokens_name] < 0) | (batch[tokens_name] >= size)
     if bad.any():
         raise DataError(
-            f"example {example_numbers[_first_row_with_true(bad)]}: token id {int(batch[name][bad][0])} in {name}, but the model's vocabulary "
-            f"ends at {size - 1}; use the tokenizer that belongs to the model"
+            f"example {example_numbers[_first_row_with_true(bad)]}: token id {int(batch[tokens_name][bad][0])} in {tokens_name}, "
+            f"but the model's vocabulary ends at {size - 1}; use the tokenizer that belongs to the model"
         )
 
 

@@ -60,9 +60,9 @@ class Chunk:
 
 
 def chunks(
-    data: DataSource, *, split: Split = "calibration", limit: int | None = None, size: int = CHUNK, pad_id: int = 0
+    data: DataSource, *, split: Split = "calibration", limit: int | None = None, chunk_size: int = CHUNK, pad_id: int = 0
 ) -> Iterator[Chunk]:
-    """Yields the examples of `data` in order, at most `limit`, in chunks of `size`. Of plain batches each is a chunk.
+    """Yields the examples of `data` in order, at most `limit`, in chunks of `chunk_size`. Of plain batches each is a chunk.
 
     Raises:
         DataError: `limit` is below 1, the data are empty, or a batch is no mapping of tensors.
@@ -70,7 +70,7 @@ def chunks(
     if limit is not None and limit < 1:
         raise DataError(f"limit must be 1 or more, got {limit}")
     source = _examples_and_collate(data, split, pad_id)
-    pieces = _chunk_examples(*source, limit, size) if source else _chunk_batches(_plain_batches(data), limit)
+    pieces = _chunk_examples(*source, limit, chunk_size) if source else _chunk_batches(_plain_batches(data), limit)
     is_empty = True
     for chunk in pieces:
         is_empty = False
@@ -173,16 +173,20 @@ def _chunk_batches(plain_batches: Iterable[Batch], limit: int | None) -> Iterato
         first += chunk.size
 
 
-def _chunk_batch(batch: Batch, first: int) -> Chunk:
+def _chunk_batch(batch: Batch, first_example_number: int) -> Chunk:
     _check_mapping(batch)
     size, mask = n_rows(batch), batch.get("attention_mask")
     if not size:
-        raise DataError(f"the batch that begins at example {first} is empty; leave such batches out")
+        raise DataError(f"the batch that begins at example {first_example_number} is empty; leave such batches out")
     has_lengths = isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[0] == size and not mask.is_floating_point()
     lengths = batch["attention_mask"].sum(-1).tolist() if has_lengths else [0] * size
     every = list(range(size))
     return Chunk(
-        first, size, hash_example(batch), lambda numbers: batch if numbers == every else select_rows(batch, numbers), tuple(lengths)
+        first_example_number,
+        size,
+        hash_example(batch),
+        lambda numbers: batch if numbers == every else select_rows(batch, numbers),
+        tuple(lengths),
     )
 
 

@@ -79,7 +79,7 @@ def _multilabel_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | No
     return F.binary_cross_entropy_with_logits(wide, labels.to(wide.dtype), reduction="none").mean(-1), torch.ones_like(logits[:, 0])
 
 
-def _same_token_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
+def _unshifted_token_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 3 or labels.shape != logits.shape[:2]:
         return None
@@ -104,14 +104,14 @@ def _span_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     return (ends[0] + ends[1]) / 2, torch.ones_like(ends[0])
 
 
-RULES: tuple[Rule, ...] = (_class_losses, _squared_errors, _multilabel_losses, _same_token_losses, _next_token_losses, _span_losses)
+RULES: tuple[Rule, ...] = (_class_losses, _squared_errors, _multilabel_losses, _unshifted_token_losses, _next_token_losses, _span_losses)
 
 
 ROUNDING = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
 """How far a loss in half precision may be from the same in full, relative to it."""
 
 
-def _loss_gap_in_rounding_units(rule: Rule, output: Any, batch: Batch) -> float:
+def _gap_to_own_loss_in_rounding_units(rule: Rule, output: Any, batch: Batch) -> float:
     """Returns the distance of a rule from the model's own loss, in units of rounding: up to 1 it fits; infinite where it does not apply."""
     result = rule(output, batch)
     if result is None:
@@ -122,16 +122,16 @@ def _loss_gap_in_rounding_units(rule: Rule, output: Any, batch: Batch) -> float:
     return gap if math.isfinite(gap) else math.inf
 
 
-def _find_rule(output: Any, batch: Batch) -> Rule | None:
+def _rule_matching_own_loss(output: Any, batch: Batch) -> Rule | None:
     """Returns the rule that is closest to the model's own loss; None where none fits, or where half precision cannot tell two apart."""
-    gaps = sorted((_loss_gap_in_rounding_units(rule, output, batch), number) for number, rule in enumerate(RULES))
+    gaps = sorted((_gap_to_own_loss_in_rounding_units(rule, output, batch), number) for number, rule in enumerate(RULES))
     fitting = [RULES[number] for gap, number in gaps if gap <= 1]
     if not fitting or (len(fitting) > 1 and output["loss"].dtype in ROUNDING):
         return None
     return fitting[0]
 
 
-def _own_loss(output: Any) -> Tensor:
+def _require_own_loss(output: Any) -> Tensor:
     loss = output.get("loss") if isinstance(output, Mapping) else None
     if not isinstance(loss, Tensor):
         raise UnsupportedModel(
@@ -160,8 +160,8 @@ class ExampleLosses:
         if self._loss is not None:
             return self._loss(output, batch)
         if self._rule is None and not self.one_by_one:
-            _own_loss(output)  # raises for a model without one
-            self._rule = _find_rule(output, batch)
+            _require_own_loss(output)  # raises for a model without one
+            self._rule = _rule_matching_own_loss(output, batch)
             self.one_by_one = self._rule is None
         if self.one_by_one:
             return self._loss_of_single_example(output, batch)
@@ -172,7 +172,7 @@ class ExampleLosses:
         return result[0]
 
     def _loss_of_single_example(self, output: Any, batch: Batch) -> Losses:
-        loss = _own_loss(output)
+        loss = _require_own_loss(output)
         first = next((value for value in batch.values() if isinstance(value, Tensor) and value.ndim), None)
         if first is not None and first.shape[0] == 1:
             return loss.reshape(1)

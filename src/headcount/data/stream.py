@@ -115,7 +115,7 @@ class Reading:
 
     def chunks(self) -> Iterator[Chunk]:
         """Yields the chunks of the data."""
-        return chunks(self.data, split=self.split, limit=self.limit, size=self._size, pad_id=self.pad_id)
+        return chunks(self.data, split=self.split, limit=self.limit, chunk_size=self._size, pad_id=self.pad_id)
 
     def adopt_stored_result(self, stored: StoredResult) -> Measured:
         """Returns stored results, and takes over the batch size to which they fell, as if the chunk were computed now."""

@@ -141,7 +141,7 @@ def _result_key(study: Study, context: StudyContext) -> ArtifactKey:
     inputs = {
         **model_key(model),
         **task_key(task),
-        **{split: fingerprint_of_examples(model, task, split) for split in SPLITS},
+        **{split: fingerprint_of_examples(task, split) for split in SPLITS},
         "study": study.to_dict(),
         "files": hash_named_files(study),
         "text": context.sources.text_fingerprint if study.info.uses("text") else "",

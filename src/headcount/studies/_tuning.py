@@ -82,7 +82,7 @@ def tune_model(
     """
     run, task = context.required_run, context.task
     seed = context.seed if seed is None else seed
-    fingerprints = {split: fingerprint_of_examples(model, task, split) for split in ("calibration", "report")}
+    fingerprints = {split: fingerprint_of_examples(task, split) for split in ("calibration", "report")}
     request = {"recipe": recipe.to_dict(), "seed": seed, "by": by, "limit": context.limit}
     key = ArtifactKey(KIND, name, {**model_key(model), **task_key(task), **fingerprints, **request})
     folder = run.folder / WORK / key.digest[:24]
@@ -127,7 +127,7 @@ def load_with_head(context: StudyContext, name: str, labels: Sequence[str]) -> L
 def train_model(context: StudyContext, loaded: LoadedModel, task: Task, recipe: Recipe) -> LoadedModel:
     """Returns the model after training on a task, from the run if it is finished there; the run keeps it."""
     run, model = context.required_run, loaded.model
-    data = fingerprint_of_examples(model, task, "calibration")
+    data = fingerprint_of_examples(task, "calibration")
     inputs = {**model_key(model), **task_key(task), "data": data, "recipe": recipe.to_dict(), "seed": context.seed}
     key = ArtifactKey(KIND, f"{loaded.name} on {task.name}", inputs)
     folder, work = run.folder / MODELS / f"{safe_name(key.name)}.{key.digest[:8]}", run.folder / WORK / key.digest[:24]

@@ -46,7 +46,7 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
     if run is None or rank_and_world_size()[1] > 1:
         return evaluate(model, data, split=split, limit=limit, batch_size=batch_size, progress=progress or False)
     inner = unwrap(model)
-    fingerprint = fingerprint_of_examples(inner, data, split, limit=limit)
+    fingerprint = fingerprint_of_examples(data, split, limit=limit)
     parts = {**model_key(inner), **task_key(data), "under": dict(under or {}), "split": split, "data": fingerprint}
     key, versions = ArtifactKey(EVALUATION, name, parts), provenance()
     artifact, chunk_store = run.find(key), Chunks(run, name, {"evaluation": name, **parts}, versions, goal=[key])

@@ -96,7 +96,7 @@ class Pruning:
         self.provenance = provenance()
         self._shared: dict[Any, Any] = {}
         self.base_key = {**model_key(self.model), **task_key(task), "limit": limit, "revision": REVISION}
-        self.base_key |= {split: fingerprint_of_examples(self.model, task, split) for split in ("calibration", "selection", "report")}
+        self.base_key |= {split: fingerprint_of_examples(task, split) for split in ("calibration", "selection", "report")}
 
     @cached_property
     def dense_cost(self) -> Cost:

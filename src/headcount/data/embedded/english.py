@@ -42,10 +42,10 @@ def _finite_verb(verb: Verb, plural: bool, relation: str) -> TreeNode:
     return make_node(verb.plain if plural else verb.third, verb.plain, "VERB", relation)
 
 
-def _relative_clause(relative: Relative, head: Phrase) -> TreeNode:
+def _relative_clause(relative: Relative, modified_noun: Phrase) -> TreeNode:
     pronoun = make_node("that", "that", "PRON", "nsubj" if relative.of_subject else "obj")
     if relative.of_subject:
-        verb = _finite_verb(relative.verb, head.plural, "acl:relcl")
+        verb = _finite_verb(relative.verb, modified_noun.plural, "acl:relcl")
         verb.before = [pronoun]
         verb.after = [_noun_phrase(relative.participant, "obj")] if relative.participant else []
         return verb

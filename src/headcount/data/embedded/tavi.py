@@ -34,9 +34,9 @@ def _locative_phrase(location: tuple[Place, Phrase], relation: str) -> TreeNode:
     return _noun_phrase(location[1], relation, location[0].suffix)
 
 
-def _relative_clause(relative: Relative, head: Phrase) -> TreeNode:
+def _relative_clause(relative: Relative, modified_noun: Phrase) -> TreeNode:
     suffix = lexicon.SUBJECT_PARTICIPLE if relative.of_subject else lexicon.OBJECT_PARTICIPLE
-    participle = make_node(relative.verb.stem + suffix + _gender_and_number_suffix(head), relative.verb.stem, "VERB", "acl:relcl")
+    participle = make_node(relative.verb.stem + suffix + _gender_and_number_suffix(modified_noun), relative.verb.stem, "VERB", "acl:relcl")
     if relative.participant:
         participle.before = [
             _noun_phrase(relative.participant, "obj", lexicon.OBJECT_SUFFIX)

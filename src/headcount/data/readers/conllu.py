@@ -70,12 +70,12 @@ def read_sentence_lines(path: Path) -> Iterator[tuple[list[str], list[ConlluLine
             yield comments, sentence
 
 
-def _parse_line(path: Path, number: int, text: str, *, is_first_of_file: bool) -> ConlluLine:
+def _parse_line(path: Path, line_number: int, text: str, *, is_first_of_file: bool) -> ConlluLine:
     cells = text.split("\t")
     if len(cells) != len(FIELDS):
         hint = " This is no CoNLL-U file." if is_first_of_file and not NUMBER.fullmatch(cells[0]) else ""
-        raise DataError(f"{path}, line {number} has {len(cells)} columns, but CoNLL-U has {len(FIELDS)}, set apart by tabs.{hint}")
-    line = ConlluLine(path, number, cells)
+        raise DataError(f"{path}, line {line_number} has {len(cells)} columns, but CoNLL-U has {len(FIELDS)}, set apart by tabs.{hint}")
+    line = ConlluLine(path, line_number, cells)
     if not line.form:
         raise line.error("the form is empty; a word has characters")
     return line
@@ -103,7 +103,7 @@ class _Sentence:
     """The last word of the multi-word token that is open."""
     empty_mentions: int = 0
 
-    def add(self, row: ConlluLine) -> None:
+    def add_line(self, row: ConlluLine) -> None:
         number = NUMBER.fullmatch(row.cells[0])
         if number is None or (number["last"] and number["empty"]):
             raise row.error(f"the ID is {row.cells[0]!r}; it is a number (1), a range (1-2) or an empty node (1.1)")
@@ -148,7 +148,7 @@ def read_conllu(path: str | Path) -> Iterator[Annotated]:
 def _build_sentence(rows: Sequence[ConlluLine], text: str | None, name_field_index: int) -> Annotated:
     sentence = _Sentence()
     for row in rows:
-        sentence.add(row)
+        sentence.add_line(row)
     if sentence.last > len(sentence.words):
         raise sentence.tokens[-1].row.error(
             f"the range {sentence.tokens[-1].row.cells[0]} goes beyond the last word, {len(sentence.words)}"
@@ -170,10 +170,15 @@ def _build_sentence(rows: Sequence[ConlluLine], text: str | None, name_field_ind
     return Annotated(text, words, entities, origin=rows[0].position, notes=notes)
 
 
-def _build_word(row: ConlluLine, head: int | None, span: tuple[int, int]) -> Word:
+def _build_word(row: ConlluLine, governor: int | None, span: tuple[int, int]) -> Word:
     _, form, lemma, upos, _, _, _, relation, _, _ = row.cells
     return Word(
-        form, form if form == "_" else _blank_if_underscore(lemma), _blank_if_underscore(upos), head, _blank_if_underscore(relation), *span
+        form,
+        form if form == "_" else _blank_if_underscore(lemma),
+        _blank_if_underscore(upos),
+        governor,
+        _blank_if_underscore(relation),
+        *span,
     )
 
 

@@ -34,10 +34,10 @@ class Packed(Sequence[Example]):
                 self._append_value(name, value)
             self._number += 1
 
-    def count_token(self, token: int, *, besides: Collection[int]) -> tuple[int, int]:
-        """Returns how often a token occurs in the inputs, and how many input tokens there are besides some."""
+    def count_token_and_all(self, token_id: int, *, excluded_ids: Collection[int]) -> tuple[int, int]:
+        """Returns how often a token occurs in the inputs, and how many input tokens there are that are not excluded."""
         ids = np.frombuffer(self._flat.get("input_ids", array("i")), dtype=np.int32)
-        return int((ids == token).sum()), int((~np.isin(ids, list(besides))).sum())
+        return int((ids == token_id).sum()), int((~np.isin(ids, list(excluded_ids))).sum())
 
     def _append_value(self, name: str, value: Any) -> None:
         if isinstance(value, list):
@@ -171,7 +171,7 @@ def _warn_of_unknown(request: TaskRequest, examples: Iterable[Packed], texts: Te
     if unknown is None:
         return
     special = special_ids(request) - {unknown}
-    counts = [packed.count_token(unknown, besides=special) for packed in examples]
+    counts = [packed.count_token_and_all(unknown, excluded_ids=special) for packed in examples]
     total = sum(count for count, _ in counts), sum(number for _, number in counts)
     warn_of_unknown(f"task '{request.name}'", request.tokenizer, total, lambda: texts.read("calibration") if texts else ())
 

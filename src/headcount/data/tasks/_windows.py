@@ -147,13 +147,13 @@ def _join_texts_of_256_rows(rows: Iterable[PositionAndText]) -> Iterator[str]:
             yield piece
 
 
-def _cut_into_windows(tokens: Iterable[list[int]], max_length: int) -> Iterator[list[int]]:
+def _cut_into_windows(tokens: Iterable[list[int]], window_length: int) -> Iterator[list[int]]:
     pending: array[int] = array("i")
     for ids in tokens:
         pending.extend(ids)
-        while len(pending) >= max_length:
-            yield pending[:max_length].tolist()
-            del pending[:max_length]
+        while len(pending) >= window_length:
+            yield pending[:window_length].tolist()
+            del pending[:window_length]
     if len(pending) > 1:
         yield pending.tolist()
 

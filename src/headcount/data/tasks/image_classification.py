@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headcount.core.errors import DataError, MissingExtra
@@ -120,7 +121,7 @@ def _load_image(row: TableRow) -> Any:
         raise DataError(f"{row.origin} is no image that can be read: {error}") from error
 
 
-def _pixel_values(request: TaskRequest, row: TableRow) -> Tensor:
+def _pixel_values(request: TaskRequest, row: TableRow) -> Float[Tensor, "channels height width"]:
     image, channels = _load_image(row), getattr(config_of(request.model), "num_channels", 3)
     if hasattr(image, "convert"):
         image = image.convert("L" if channels == 1 else "RGB")
@@ -131,7 +132,7 @@ def _pixel_values(request: TaskRequest, row: TableRow) -> Tensor:
     return pixels
 
 
-def _to_channels_first_tensor(image: Any) -> Tensor:
+def _to_channels_first_tensor(image: Any) -> Float[Tensor, "channels height width"]:
     """Returns an image with channels first; whole numbers from 0 to 255 become numbers from 0 to 1."""
     values = torch.as_tensor(np.array(image))
     values = values[..., None] if values.ndim == 2 else values

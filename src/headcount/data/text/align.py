@@ -97,10 +97,10 @@ class _SlowEncoder:
 
     def _tokens_or_refusal(self, sentence: Annotated, max_length: int | None) -> Tokens | SentenceRefusal:
         texts = sentence.texts_with_start
-        located = [self._locate_pieces(text, start) for start, text in texts]
+        located = [self._locate_pieces(text, start, number) for number, (start, text) in enumerate(texts)]
         if any(pieces is None for pieces in located):
             return SentenceRefusal(Reason.PIECES, sentence, "the pieces of the tokenizer are not found one after the other in the text")
-        pieces = [_Piece(*piece, number) for number, of_text in enumerate(located) for piece in of_text or ()]
+        pieces = [piece for of_text in located for piece in of_text or ()]
         untruncated = self._encode(*(text for _, text in texts), add_special_tokens=self.add_special_tokens)
         encoded = untruncated
         if max_length is not None:
@@ -121,15 +121,18 @@ class _SlowEncoder:
             None if types is None else [*types, *types[-1:] * n_end],
         )
 
-    def _locate_pieces(self, text: str, text_start: int) -> list[tuple[int, str, tuple[int, int]]] | None:
-        """Returns id, text and characters of every piece of a text that begins at a character of its sentence; None if they cannot be found."""
+    def _locate_pieces(self, text: str, text_start: int, text_number: int) -> list[_Piece] | None:
+        """Returns the pieces of one of the texts of a sentence, with their characters in the sentence; None if they cannot be found."""
         ids = list(self._encode(text, add_special_tokens=False)["input_ids"])
         surface = self.tokenizer.tokenize(text)  # SentencePiece spells what its vocabulary lacks
         pieces = surface if self.tokenizer.convert_tokens_to_ids(surface) == ids else self.tokenizer.convert_ids_to_tokens(ids)
         spans = match_pieces(text, pieces, self.tokenizer.unk_token)
         if spans is None:
             return None
-        return [(id, piece, (start + text_start, end + text_start)) for id, piece, (start, end) in zip(ids, pieces, spans, strict=True)]
+        return [
+            _Piece(id, piece, (start + text_start, end + text_start), text_number)
+            for id, piece, (start, end) in zip(ids, pieces, spans, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,16 +174,16 @@ def _count_characters_by_word(sentence: Annotated, tokens: Tokens, first_words: 
         holder[word.start : word.end] = [group] * (word.end - word.start)
     by_token: list[Counter[int]] = []
     for text, (start, end), special in zip(tokens.texts, tokens.offsets, tokens.special, strict=True):
-        blank = special or _is_blank(text, sentence.text[start:end])
+        blank = special or _is_blank_token(text, sentence.text[start:end])
         by_token.append(Counter(word for word in holder[start:end] if word is not None) if not blank else Counter())
     return by_token
 
 
-def _is_blank(token: str, covered: str) -> bool:
+def _is_blank_token(token: str, covered_text: str) -> bool:
     """Whether a token is white space, or only the marker of one, which some tokenizers set on the first letter of the text."""
-    if not covered.strip():
+    if not covered_text.strip():
         return True
-    return not token.strip(MARKERS) and not set(_casefold_and_decompose(token)) & set(_casefold_and_decompose(covered))
+    return not token.strip(MARKERS) and not set(_casefold_and_decompose(token)) & set(_casefold_and_decompose(covered_text))
 
 
 def _casefold_and_decompose(text: str) -> str:

@@ -238,7 +238,7 @@ def train_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint
     assert study.train_steps is not None
     run, loaded, task = context.required_run, context.loaded, context.task
     recipe = Recipe(steps=study.train_steps, rate=study.rate, train_batch=study.train_batch)
-    data = fingerprint_of_examples(loaded.model, task, "calibration")
+    data = fingerprint_of_examples(task, "calibration")
     request = {"recipe": recipe.to_dict(), "start": study.start, "seed": context.seed}
     key = ArtifactKey(KIND, f"training of {loaded.name}", {**model_key(loaded.model), **task_key(task), "data": data, **request})
     steps = checkpoint_steps(study.train_steps)
