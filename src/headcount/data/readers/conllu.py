@@ -155,19 +155,19 @@ def _build_sentence(rows: Sequence[ConlluLine], text: str | None, name_field_ind
         )
     if not sentence.words:
         raise rows[0].error("the sentence has no words")
-    text, starts, rebuilt = _place_tokens(sentence.tokens, text)
+    placed = _place_tokens(sentence.tokens, text)
     spans = [
         span
-        for token, start in zip(sentence.tokens, starts, strict=True)
+        for token, start in zip(sentence.tokens, placed.starts, strict=True)
         for span in character_spans_of_words(token.row.form, [row.form for row in token.words], start)
     ]
     words = tuple(
         _build_word(row, head, span)
         for row, head, span in zip(sentence.words, _governors_or_minus_1_for_roots(sentence.words), spans, strict=True)
     )
-    entities, left_out = find_clusters([row.misc.get("Entity", "") for row in sentence.words], name_field_index)
-    notes = (Note.REBUILT,) * rebuilt + (Note.MENTION,) * (left_out + sentence.empty_mentions)
-    return Annotated(text, words, entities, origin=rows[0].position, notes=notes)
+    coreference = find_clusters([row.misc.get("Entity", "") for row in sentence.words], name_field_index)
+    notes = (Note.REBUILT,) * placed.is_rebuilt + (Note.MENTION,) * (coreference.n_mentions_left_out + sentence.empty_mentions)
+    return Annotated(placed.text, words, coreference.clusters, origin=rows[0].position, notes=notes)
 
 
 def _build_word(row: ConlluLine, governor: int | None, span: tuple[int, int]) -> Word:

@@ -56,17 +56,14 @@ def distinct_class_names(request: TaskRequest, labels: Iterable[Any]) -> tuple[s
         numbers[label.name if isinstance(label, ClassLabel) else _label_text(label)] = (
             label.number if isinstance(label, ClassLabel) else None
         )
-    if numbers and all(_is_decimal_number(name) for name in numbers) and any("." in name for name in numbers):
+    are_numeric = all(name.removeprefix("-").replace(".", "", 1).isdecimal() for name in numbers)
+    if numbers and are_numeric and any("." in name for name in numbers):
         raise DataError(f"the labels of task '{request.name}' are decimal numbers (regression), so that there are no classes")
     if len(numbers) < 2:
         raise DataError(f"the data of task '{request.name}' hold {len(numbers)} different labels; a new head needs two or more")
     if all(name.isdecimal() for name in numbers):
         return tuple(sorted(numbers, key=int))
     return tuple(sorted(numbers, key=lambda name: (numbers[name] is None, numbers[name] or 0, name)))
-
-
-def _is_decimal_number(text: str) -> bool:
-    return text.removeprefix("-").replace(".", "", 1).isdecimal()
 
 
 def _label_text(value: Any) -> str:

@@ -86,11 +86,6 @@ class Aligned:
         """The words without a piece: cut off, or of white space only."""
         return tuple(word for word, pieces in enumerate(self.by_word) if not pieces)
 
-    def unpadded_inputs(self) -> dict[str, list[int]]:
-        """What a model takes, unpadded: `headcount.data.task.pad` makes batches of it."""
-        types = {} if self.type_ids is None else {"token_type_ids": list(self.type_ids)}
-        return {"input_ids": list(self.ids), **types}
-
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
