@@ -41,7 +41,7 @@ from transformers import (
 
 from headcount.core.errors import unknown_name_error
 from headcount.data.embedded import english, rare_words, tavi
-from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, text_of_pair
+from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, english_text_of_pair
 from headcount.data.embedded.grammar import Clause, draw_clause
 from headcount.data.embedded.splits import draw_split
 from headcount.data.embedded.stories import draw_story
@@ -98,7 +98,7 @@ def _text(n_english: int, n_tavi: int, n_translated: int = 0) -> RowMaker:
         pairs: list[tuple[str, str]] = []
         for language, number in ((english, round(share * n_english)), (tavi, round(share * n_tavi))):
             singles += [str(language.say(clause)) for clause in _sentences(random, number - number // 3)]
-            pairs += _said(language, draw_split(random, "train", number // 3, draw_pair, text_of_pair))
+            pairs += _said(language, draw_split(random, "train", number // 3, draw_pair, english_text_of_pair))
         both = [(str(english.say(clause)), str(tavi.say(clause))) for clause in _sentences(random, round(share * n_translated))]
         pairs += [(a, b) if random.random() < 0.5 else (b, a) for a, b in both]
         made = [tokenizer(text) for text in singles] + [tokenizer(a, b) for a, b in pairs]
@@ -111,7 +111,7 @@ def _pairs(n_english: int, n_tavi: int = 0) -> RowMaker:
     def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
         found: Rows = []
         for language, number in ((english, n_english), (tavi, n_tavi)):
-            pairs = draw_split(random, "train", round(share * number), draw_pair, text_of_pair)
+            pairs = draw_split(random, "train", round(share * number), draw_pair, english_text_of_pair)
             for pair, texts in zip(pairs, _said(language, pairs), strict=True):
                 made = tokenizer(*texts)
                 found.append({**{name: made[name] for name in ("input_ids", "token_type_ids")}, "labels": LABELS.index(pair.label)})
@@ -144,7 +144,7 @@ def _rare_words(number: int) -> RowMaker:
         made: Rows = []
         for sentence in draw_split(random, "train", round(share * number), rare_words.draw_rare_sentence, str):
             encoded = tokenizer(str(sentence))
-            labels = [rare_words.LABELS.index(label) for label in sentence.labels]
+            labels = [rare_words.LABELS.index(label) for label in sentence.gender_labels]
             made.append({**{name: encoded[name] for name in ("input_ids", "token_type_ids")}, "labels": [IGNORED, *labels, IGNORED]})
         return made
 
@@ -155,7 +155,7 @@ def _word_classifier(_out: Path) -> PreTrainedModel:
     labels = dict(enumerate(rare_words.LABELS))
     return BertForTokenClassification(
         BertConfig(
-            vocab_size=len(rare_words.list_rare_word_vocabulary()),
+            vocab_size=len(rare_words.list_full_vocabulary()),
             hidden_size=64,
             num_hidden_layers=2,
             num_attention_heads=4,
@@ -233,7 +233,7 @@ RECIPES: dict[str, Recipe] = {
         DataCollatorForTokenClassification,
         epochs=5,
         rate=2e-3,
-        tokens=rare_words.list_rare_word_vocabulary,
+        tokens=rare_words.list_full_vocabulary,
     ),
     "decoder": Recipe(_llama, _stories(20_000), lambda t: DataCollatorForLanguageModeling(t, mlm=False), epochs=5, rate=2e-3, batch=32),
 }

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.core.errors import DataError, HeadcountError
-from headcount.data.chunks import CHUNK, Chunk, batch_size_of, chunks, n_rows, number_of_examples, select_rows
+from headcount.data.chunks import CHUNK, Chunk, chunks, default_batch_size, n_rows, number_of_examples, select_rows
 from headcount.data.stream import Reading, stream
 from headcount.data.task import SPLITS, Task, pad
 
@@ -50,7 +50,7 @@ def read(data: Any, **options: Any) -> Reading:
 @given(number=st.integers(1, 40), size=st.integers(1, 50), batch=st.integers(1, 50), limit=st.none() | st.integers(1, 60))
 def test_chunks_hold_every_example_once_in_order(number: int, size: int, batch: int, limit: int | None) -> None:
     rows = examples(number)
-    made = list(chunks(task(rows), size=size, limit=limit))
+    made = list(chunks(task(rows), chunk_size=size, limit=limit))
     taken = rows[:limit]
     assert [chunk.first for chunk in made] == list(range(0, len(taken), size))
     assert all(chunk.size == size for chunk in made[:-1])
@@ -114,7 +114,7 @@ def test_a_batch_size_below_one_is_refused(size: int) -> None:
 def test_a_task_says_how_much_is_read_at_a_time() -> None:
     few = replace(task(examples(7)), batch_size=2)
     assert (Reading(few).batch_size, Reading(few, batch_size=5).batch_size) == (2, 5)
-    assert (batch_size_of(few), batch_size_of(task(examples(3)))) == (2, 32)
+    assert (default_batch_size(few), default_batch_size(task(examples(3)))) == (2, 32)
     seen: list[int] = []
     list(stream(Reading(few), lambda batch, numbers: (seen.append(len(numbers)), {"n": torch.tensor(numbers)})[1]))
     assert max(seen) == 2 and sum(seen) == 7
@@ -181,7 +181,7 @@ def test_rows_of_a_dataset_are_examples() -> None:
     datasets = pytest.importorskip("datasets")
     rows = examples(10)
     dataset = datasets.Dataset.from_list(rows)
-    made = list(chunks(dataset, size=4, pad_id=7))
+    made = list(chunks(dataset, chunk_size=4, pad_id=7))
     assert [chunk.size for chunk in made] == [4, 4, 2]
     assert [ids for chunk in made for ids in in_order(chunk, 3)] == [row["input_ids"] for row in rows]
     _, batch = next(iter(made[0].batches(4)))

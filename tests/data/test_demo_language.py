@@ -101,7 +101,7 @@ def test_word_overlap_does_not_give_the_label_away() -> None:
 
 
 def test_stories_repeat_their_participants() -> None:
-    story = draw_story(Random(4), sentences=8)
+    story = draw_story(Random(4), n_sentences=8)
     adjectives = {m.word for m in lexicon.ADJECTIVES}
     pairs = Counter((a, b) for line in story for a, b in zip(line.split(), line.split()[1:], strict=False) if a in adjectives)
     assert pairs.most_common(1)[0][1] >= 3
@@ -135,6 +135,6 @@ def test_one_word_of_a_rare_sentence_is_rare_and_the_others_follow_zipf() -> Non
     assert counts[FREQUENT[0]] == pytest.approx(10 * counts[FREQUENT[9]], rel=0.25)
     for sentence in drawn[:50]:
         before, rarest = sentence.words[-2], next(word for word in sentence.words if word in RARE)
-        assert sentence.rarest == rarest and sentence.labels[-1] == f"{GENDER_OF[before]}, {GENDER_OF[rarest]}"
+        assert sentence.rarest == rarest and sentence.gender_labels[-1] == f"{GENDER_OF[before]}, {GENDER_OF[rarest]}"
     ours, others = ({sentence.text for sentence in draw_rare_sentences(64, split=split)} for split in ("report", "calibration"))
     assert not ours & others and ours == {sentence.text for sentence in draw_rare_sentences(64)}

@@ -25,7 +25,7 @@ CASES: dict[str, tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]] = {
     "_class_losses": ({"logits": normal(3, 4)}, {"labels": torch.tensor([0, 3, 1])}),
     "_squared_errors": ({"logits": normal(3, 1)}, {"labels": normal(3)}),
     "_multilabel_losses": ({"logits": normal(3, 4)}, {"labels": torch.tensor([[0.0, 1, 1, 0]] * 3)}),
-    "_same_token_losses": ({"logits": normal(3, 5, 7)}, {"labels": torch.randint(7, (3, 5), generator=DRAW)}),
+    "_unshifted_token_losses": ({"logits": normal(3, 5, 7)}, {"labels": torch.randint(7, (3, 5), generator=DRAW)}),
     "_next_token_losses": ({"logits": normal(3, 5, 7)}, {"labels": torch.randint(7, (3, 5), generator=DRAW)}),
     "_span_losses": (
         {"start_logits": normal(3, 6), "end_logits": normal(3, 6)},

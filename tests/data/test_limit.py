@@ -306,8 +306,8 @@ def test_memory_does_not_grow_with_the_file(groups: int, tmp_path: Path) -> None
     code = (
         "import resource, sys, warnings; from pathlib import Path; warnings.simplefilter('ignore')\n"
         "from headcount.data.readers.tables import read_rows; import pyarrow.parquet\n"
-        "from headcount.data.tasks.classification import text_layout\n"
-        "from headcount.data.task_builder import TaskRequest; found = text_layout(TaskRequest('classification', None))\n"
+        "from headcount.data.tasks.classification import text_and_label_layout\n"
+        "from headcount.data.task_builder import TaskRequest; found = text_and_label_layout(TaskRequest('classification', None))\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "before = peak(); print(sum(1 for _ in read_rows((Path(sys.argv[1]),), found, 100_000)), (peak() - before) // 1024)"
     )

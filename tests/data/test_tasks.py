@@ -38,7 +38,7 @@ from headcount.core.errors import DataError, HeadcountError, MissingExtra, NonFi
 from headcount.core.options import Option, option, options_of
 from headcount.core.plan import Plan
 from headcount.core.registry import TASKS
-from headcount.data.checks import check_batch, check_finite_weights, n_positions, vocabulary_size
+from headcount.data.checks import check_batch, check_finite_weights, input_vocabulary_size, n_positions
 from headcount.data.embedded import english, tavi
 from headcount.data.embedded.entailment import LABELS
 from headcount.data.embedded.grammar import draw_clause
@@ -775,7 +775,7 @@ BAD_BATCHES: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_bad_batches(case: str) -> None:
     kind, changes, message = BAD_BATCHES[case]
     with pytest.raises(DataError, match=message):
-        check_batch(model(kind), changes if "pixel_values" in changes else _batch(**changes), first=10)
+        check_batch(model(kind), changes if "pixel_values" in changes else _batch(**changes), range(10, 20))
 
 
 def test_good_batches_pass() -> None:
@@ -796,7 +796,7 @@ def test_positions_and_vocabulary_of_families() -> None:
         roberta(input_ids=torch.full((1, 19), 7))
     assert n_positions(T5ForConditionalGeneration(T5Config(vocab_size=50, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2))) is None
     assert n_positions(GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=30, n_embd=8, n_layer=1, n_head=2))) == 30
-    assert n_positions(model("two")) == 64 and vocabulary_size(model("two")) == 240
+    assert n_positions(model("two")) == 64 and input_vocabulary_size(model("two")) == 240
 
 
 def test_weights_that_are_not_finite() -> None:

@@ -24,15 +24,15 @@ from headcount.data.embedded.grammar import draw_clause
 from headcount.data.embedded.sentences import CONTENT, STEMS, draw_sentences, draw_translations
 from headcount.data.embedded.splits import draw_split
 from headcount.data.embedded.tokenizer import build_tokenizer
-from headcount.data.readers.conllu import entity_name_field, find_clusters, read_conllu
+from headcount.data.readers.conllu import find_clusters, index_of_entity_name_field, read_conllu
 from headcount.data.task import Text
 from headcount.data.text.align import align_all
-from headcount.data.text.aligned import Aligned, Reason, SentenceRefusal, Tokens, match_tokens
+from headcount.data.text.aligned import Aligned, Reason, SentenceRefusal, Tokens, assign_tokens_or_refuse
 from headcount.data.text.annotated import Annotated, Note, Word, base_relation, join_pair
 from headcount.data.text.match_pieces import match_pieces
 from headcount.data.text.parallel import read_links, translations
 from headcount.data.text.parsers import from_spacy, from_stanza, parse_sentences, parser_of, spacy_parser, stanza_parser
-from headcount.data.text.sentences import read_annotated, sentences_of, sentences_of_examples, split_words
+from headcount.data.text.sentences import annotate_examples, read_annotated, sentences_of, split_words
 
 TEXTS = (
     "The dog doesn't see the old cat near the river.",
@@ -221,7 +221,7 @@ def test_a_pair_keeps_its_trees_apart_and_carries_type_ids() -> None:
     assert both.clusters == (((0, 1), (1, 2)), ((2, 3), (3, 4)))
     assert [both.text[word.start : word.end] for word in both.words] == ["a", "b", "a", "b"]
     found = align(both, built("wordpiece-lower"))
-    assert found.inputs() == {"input_ids": list(found.ids), "token_type_ids": [0, 0, 0, 0, 1, 1, 1]}
+    assert found.type_ids == (0, 0, 0, 0, 1, 1, 1)
     assert found.segments == (-1, 0, 0, -1, 1, 1, -1)
     with pytest.raises(DataError, match="single texts"):
         join_pair(both, one)
@@ -371,7 +371,7 @@ def test_refused_sentences_are_counted_and_shown() -> None:
 
 @pytest.mark.parametrize("offsets", [[(2, 3), (0, 1)], [(0, 1), (2, 9)], [(1, 0), (2, 3)]])
 def test_offsets_out_of_order_or_bounds_are_refused(offsets: list[tuple[int, int]]) -> None:
-    found = match_tokens(split_words("a b"), Tokens([1, 2], ["a", "b"], offsets, [0, 0], [False, False], None))
+    found = assign_tokens_or_refuse(split_words("a b"), Tokens([1, 2], ["a", "b"], offsets, [0, 0], [False, False], None))
     assert isinstance(found, SentenceRefusal)
     assert found.reason is Reason.OFFSETS
 
@@ -549,8 +549,8 @@ def test_coreference_within_a_sentence(tmp_path: Path) -> None:
     found, left_out = find_clusters(marks)
     assert found == (((0, 3), (3, 4)),)
     assert left_out == 4, "e2 stays open, e9 was never opened, e4 is in two parts"
-    assert find_clusters(["(person-1", "person-1)", "(person-1)"], entity_name_field("etype-eid-head")) == ((((0, 2), (2, 3)),), 0)
-    assert entity_name_field("etype-GRP") == 1
+    assert find_clusters(["(person-1", "person-1)", "(person-1)"], index_of_entity_name_field("etype-eid-head")) == ((((0, 2), (2, 3)),), 0)
+    assert index_of_entity_name_field("etype-GRP") == 1
     read = conllu(
         tmp_path,
         "# global.Entity = eid-etype",
@@ -796,7 +796,7 @@ def test_texts_pairs_datasets_and_examples_of_tasks_become_sentences(tmp_path: P
             list(sentences_of(["a", wrong]))
     with pytest.raises(DataError, match="sentence 0: the text is empty"):
         list(sentences_of([" "]))
-    one, two, three = sentences_of_examples([Text("line 1", "a b"), Text("line 2", "a", "b c"), Text("line 3", "a", target="x y")])
+    one, two, three = annotate_examples([Text("line 1", "a b"), Text("line 2", "a", "b c"), Text("line 3", "a", target="x y")])
     assert (one, two) == (split_words("a b", "line 1"), join_pair(split_words("a", "line 2"), split_words("b c", "line 2")))
     assert three.target == split_words("x y", "line 3") and three.text == "a"
 

@@ -9,7 +9,7 @@ import pytest
 
 from headcount.core.evaluation import Evaluation
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PERPLEXITY
-from headcount.data.share_above_chance import relative_gap, share_left
+from headcount.data.share_above_chance import difference_of_lost_shares, share_left
 from headcount.data.task import Task
 from headcount.studies._gated import measure_paired_change
 from headcount.studies._measure.dynamics import Checkpoint, CheckpointRow, summarise_curve
@@ -75,7 +75,7 @@ def test_an_unknown_chance_is_said() -> None:
 
 
 def test_two_models_lose_shares_of_their_own() -> None:
-    gap = relative_gap((right(180), right(120)), (right(120), right(90)), toy(ACCURACY), 0.3)
+    gap = difference_of_lost_shares((right(180), right(120)), (right(120), right(90)), toy(ACCURACY), 0.3)
     assert gap.difference == pytest.approx(0.3 / 0.6 - 0.15 / 0.3)
 
 

@@ -13,7 +13,7 @@ import headcount as hc
 from headcount.core.evaluation import Evaluation
 from headcount.core.stats.significance import paired_bootstrap
 from headcount.data.metrics import ACCURACY, F1, PERPLEXITY, Metric, bleu
-from headcount.data.share_above_chance import relative_gap, share_left
+from headcount.data.share_above_chance import difference_of_lost_shares, share_left
 from headcount.studies._gated import measure_paired_change
 from headcount.studies._measure.language_groups import resample_lost_shares
 from headcount.workflows.grid import average_evaluations, compare_evaluations
@@ -82,11 +82,11 @@ def test_mean_difference_and_interval_are_of_one_quantity(models: Any) -> None:
     assert (back.difference, back.low, back.high, back.p) == pytest.approx((-change.difference, -change.high, -change.low, change.p))
     drop = measure_paired_change(dense, average, task).score
     assert drop.interval == pytest.approx((change.difference, change.low, change.high))
-    share = share_left(dense, average, task, 0.0).interval_lost
+    share = share_left(dense, average, task, 0.0).lost_low_high
     assert share[0] == pytest.approx(1 - shown / dense.score) and share[1] is not None and share[1] < share[0] < share[2]
     lost = resample_lost_shares(dense, average, task, 0.0)
     assert np.quantile(lost, 0.025) < share[0] < np.quantile(lost, 0.975)
-    gap = relative_gap((dense, average), (dense, seeds[0]), task, 0.0)
+    gap = difference_of_lost_shares((dense, average), (dense, seeds[0]), task, 0.0)
     assert gap.difference == pytest.approx((seeds[0].score - shown) / dense.score) and gap.low < gap.difference < gap.high
 
 

@@ -19,7 +19,7 @@ from headcount.data.task import SPLITS, Example, Split, Task, Text
 from headcount.data.text.align import align_all
 from headcount.data.text.annotated import Annotated
 from headcount.data.text.parsers import parse_sentences, parser_of
-from headcount.data.text.sentences import sentences_of, sentences_of_examples
+from headcount.data.text.sentences import annotate_examples, sentences_of
 from headcount.data.text.unknown_tokens import unknown_id, warn_of_unknown
 from headcount.models.modules import unwrap
 
@@ -122,8 +122,8 @@ def _read_task(model: nn.Module, task: Task, tokenizer: Any, *, split: Split, li
     """Returns the texts of a task or, where it has none, the tokens or images of its examples."""
     examples = _FirstExamples(task.split(split), limit)
     if task.texts is not None:
-        sentences = list(_add_parse_trees(islice(sentences_of_examples(task.texts.read(split)), limit), parser))
-        return _align(model, sentences, tokenizer, _Alignment(**task.texts.alignment))
+        sentences = list(_add_parse_trees(islice(annotate_examples(task.texts.read(split)), limit), parser))
+        return _align(model, sentences, tokenizer, _Alignment(**task.texts.alignment_arguments))
     if parser is not None:
         raise DataError(f"task '{task.name}' holds tokens, not texts, so there is nothing to parse; in language modelling say by=line")
     if "pixel_values" in examples[0]:

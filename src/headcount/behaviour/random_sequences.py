@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headcount.data.checks import n_positions, vocabulary_size
+from headcount.data.checks import input_vocabulary_size, n_positions
 from headcount.models.head_map import HeadMap
 from headcount.models.observe import SPECIAL_IDS
 
@@ -48,7 +48,7 @@ def longest_sequence(model: Any, start: Sequence[int]) -> int:
 
 def draw_tokens(model: nn.Module, shape: tuple[int, int], seed: int) -> Tensor | None:
     """Returns random ordinary tokens, none twice in a row of the result; None if the vocabulary is too small for that."""
-    size = vocabulary_size(model) or 0
+    size = input_vocabulary_size(model) or 0
     special = {value for name in (*SPECIAL_IDS, "pad_token_id", "mask_token_id", "unk_token_id") for value in _special_ids(model, name)}
     ordinary = np.array([token for token in range(size) if token not in special])
     if len(ordinary) < max(MIN_VOCABULARY, shape[1]) or shape[1] < 1:

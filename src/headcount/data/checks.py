@@ -31,7 +31,7 @@ def text_config(model: nn.Module) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def vocabulary_size(model: nn.Module) -> int | None:
+def input_vocabulary_size(model: nn.Module) -> int | None:
     """Returns how many tokens the input embeddings hold; None for a model without such a table."""
     try:
         rows = whole_number(unwrap(model).get_input_embeddings(), "num_embeddings")  # pyright: ignore[reportCallIssue]
@@ -40,9 +40,9 @@ def vocabulary_size(model: nn.Module) -> int | None:
     return rows or whole_number(text_config(model), "vocab_size")
 
 
-def target_vocabulary_size(model: nn.Module) -> int | None:
+def output_vocabulary_size(model: nn.Module) -> int | None:
     """Returns how many tokens a language model can predict, which can differ from its inputs in an encoder–decoder."""
-    return whole_number(text_config(model), "decoder_vocab_size") or vocabulary_size(model)
+    return whole_number(text_config(model), "decoder_vocab_size") or input_vocabulary_size(model)
 
 
 def n_positions(model: nn.Module, *, decoder: bool = False) -> int | None:
@@ -71,15 +71,15 @@ def n_classes(model: nn.Module) -> int | None:
     return whole_number(config_of(model), "num_labels") if "Classification" in type(unwrap(model)).__name__ else None
 
 
-def check_batch(model: nn.Module, batch: Batch, first: int | Sequence[int] = 0) -> None:
-    """Raises DataError for a batch that the model cannot run, or would run into nonsense; `first` is the number of its first
-    example, or the numbers of all."""
-    numbers = range(first, first + 2**60) if isinstance(first, int) else first
+def check_batch(model: nn.Module, batch: Batch, example_numbers: Sequence[int] | None = None) -> None:
+    """Raises DataError for a batch that the model cannot run, or would run into nonsense; its rows are counted from 0 unless their
+    `example_numbers` in the data are given."""
+    numbers = range(2**60) if example_numbers is None else example_numbers
     for name, mask in SEQUENCES:
         tokens = batch.get(name)
         if isinstance(tokens, Tensor):
             _require_nonempty(tokens, name, numbers)
-            _check_mask(tokens, batch, (name, mask), numbers)
+            _check_mask(tokens, batch, numbers, tokens_name=name, mask_name=mask)
             _check_length(model, tokens, batch.get(mask), name, numbers)
             if not tokens.is_floating_point():
                 _check_ids(model, batch, name, numbers)
@@ -91,59 +91,60 @@ def check_batch(model: nn.Module, batch: Batch, first: int | Sequence[int] = 0) 
         _check_labels(model, labels, numbers)
 
 
-def _first_bad_row(bad: Tensor) -> int:
+def _first_row_with_true(flags: Tensor) -> int:
     """The first row in which anything is true."""
-    return int(bad.flatten(1).any(-1).int().argmax()) if bad.ndim > 1 else int(bad.int().argmax())
+    return int(flags.flatten(1).any(-1).int().argmax()) if flags.ndim > 1 else int(flags.int().argmax())
 
 
-def _require_nonempty(tokens: Tensor, name: str, example_numbers: Sequence[int]) -> None:
+def _require_nonempty(tokens: Tensor, tokens_name: str, example_numbers: Sequence[int]) -> None:
     if not tokens.numel():
         raise DataError(
-            f"{name} of the batch that begins at example {example_numbers[0]} is empty: its shape is {tuple(tokens.shape)}; leave it out"
+            f"{tokens_name} of the batch that begins at example {example_numbers[0]} is empty: its shape is {tuple(tokens.shape)}; leave it out"
         )
 
 
-def _check_mask(tokens: Tensor, batch: Batch, names: tuple[str, str], example_numbers: Sequence[int]) -> None:
+def _check_mask(tokens: Tensor, batch: Batch, example_numbers: Sequence[int], *, tokens_name: str, mask_name: str) -> None:
     """A mask has one entry for each token; those of three and four axes have a row of them for each query."""
-    mask = batch.get(names[1])
+    mask = batch.get(mask_name)
     if not isinstance(mask, Tensor) or batch.get("past_key_values") is not None:
         return
-    shape = tokens.shape[:2] if names[0] == "inputs_embeds" else tokens.shape
+    shape = tokens.shape[:2] if tokens_name == "inputs_embeds" else tokens.shape
     fits = mask.shape == shape if mask.ndim <= len(shape) else mask.shape[0] in (1, shape[0]) and mask.shape[-1] == shape[-1]
     if not fits:
         raise DataError(
-            f"{names[1]} of the batch that begins at example {example_numbers[0]} has shape {tuple(mask.shape)}, but {names[0]} has {tuple(shape)}; "
-            "a mask has one entry for each token"
+            f"{mask_name} of the batch that begins at example {example_numbers[0]} has shape {tuple(mask.shape)}, "
+            f"but {tokens_name} has {tuple(shape)}; a mask has one entry for each token"
         )
     if mask.shape == shape and not mask.is_floating_point():
         hidden = ~(mask != 0).any(-1)
         if hidden.any():
             raise DataError(
-                f"example {example_numbers[_first_bad_row(hidden)]}: its {names[1]} is all zeros, so no token can be seen; remove it from the data"
+                f"example {example_numbers[_first_row_with_true(hidden)]}: its {mask_name} is all zeros, "
+                "so no token can be seen; remove it from the data"
             )
 
 
-def _check_length(model: nn.Module, tokens: Tensor, mask: Any, name: str, example_numbers: Sequence[int]) -> None:
-    limit = n_positions(model, decoder=name in ("decoder_input_ids", "labels"))
-    length = tokens.shape[1] if name == "inputs_embeds" else tokens.shape[-1]
+def _check_length(model: nn.Module, tokens: Tensor, mask: Tensor | None, tokens_name: str, example_numbers: Sequence[int]) -> None:
+    limit = n_positions(model, decoder=tokens_name in ("decoder_input_ids", "labels"))
+    length = tokens.shape[1] if tokens_name == "inputs_embeds" else tokens.shape[-1]
     if limit is None or length <= limit:
         return
     row = int(mask.sum(-1).argmax()) if isinstance(mask, Tensor) and mask.ndim == 2 else 0
     raise DataError(
-        f"example {example_numbers[row]} has {length} tokens in {name}, but {type(unwrap(model)).__name__} has positions for {limit}; "
+        f"example {example_numbers[row]} has {length} tokens in {tokens_name}, but {type(unwrap(model)).__name__} has positions for {limit}; "
         f"shorten it, or truncate texts: max_length={limit}, truncate=True"
     )
 
 
-def _check_ids(model: nn.Module, batch: Batch, name: str, example_numbers: Sequence[int]) -> None:
-    size = target_vocabulary_size(model) if name.startswith("decoder") else vocabulary_size(model)
+def _check_ids(model: nn.Module, batch: Batch, tokens_name: str, example_numbers: Sequence[int]) -> None:
+    size = output_vocabulary_size(model) if tokens_name.startswith("decoder") else input_vocabulary_size(model)
     if size is None or any(modality in batch for modality in OTHER_MODALITIES):  # placeholders of images may lie beyond the vocabulary
         return
-    bad = (batch[name] < 0) | (batch[name] >= size)
+    bad = (batch[tokens_name] < 0) | (batch[tokens_name] >= size)
     if bad.any():
         raise DataError(
-            f"example {example_numbers[_first_bad_row(bad)]}: token id {int(batch[name][bad][0])} in {name}, but the model's vocabulary "
-            f"ends at {size - 1}; use the tokenizer that belongs to the model"
+            f"example {example_numbers[_first_row_with_true(bad)]}: token id {int(batch[tokens_name][bad][0])} in {tokens_name}, "
+            f"but the model's vocabulary ends at {size - 1}; use the tokenizer that belongs to the model"
         )
 
 
@@ -153,7 +154,7 @@ def _check_finite(batch: Batch, example_numbers: Sequence[int]) -> None:
             bad = ~torch.isfinite(value)
             if bad.any():
                 raise DataError(
-                    f"example {example_numbers[_first_bad_row(bad)]}: {name} holds {value[bad][0].item()}; inputs must be finite numbers"
+                    f"example {example_numbers[_first_row_with_true(bad)]}: {name} holds {value[bad][0].item()}; inputs must be finite numbers"
                 )
 
 
@@ -163,27 +164,27 @@ def _check_labels(model: nn.Module, labels: Tensor, example_numbers: Sequence[in
     if ignored.any():
         note = " after the first, which nothing predicts" if used is not labels else ""
         raise DataError(
-            f"example {example_numbers[_first_bad_row(ignored)]}: all its labels{note} are {IGNORED}, which means ignored, so it "
+            f"example {example_numbers[_first_row_with_true(ignored)]}: all its labels{note} are {IGNORED}, which means ignored, so it "
             "has no loss; remove it"
         )
-    size, names = _label_count_and_names(model, labels)
+    size, names = _label_limit_and_description(model, labels)
     bad = (used != IGNORED) & ((used < 0) | (used >= size)) if size is not None else torch.zeros(1, dtype=torch.bool)
     if bad.any():
         raise DataError(
-            f"example {example_numbers[_first_bad_row(bad)]}: label {int(used[bad][0])} is none of the model's {size}{names}; correct "
+            f"example {example_numbers[_first_row_with_true(bad)]}: label {int(used[bad][0])} is none of the model's {size}{names}; correct "
             "it, or load the model with more labels"
         )
 
 
-def _label_count_and_names(model: nn.Module, labels: Tensor) -> tuple[int | None, str]:
-    """Returns how many labels there are, and their names for a message."""
+def _label_limit_and_description(model: nn.Module, labels: Tensor) -> tuple[int | None, str]:
+    """Returns how many labels there are, None where labels are not class numbers, and what they are, for a message."""
     size = n_classes(model)
     if size is not None:
         several = size > 1 and labels.shape[-1:] == (size,) and labels.ndim == 2 and "Sequence" in type(unwrap(model)).__name__
         return (None, "") if size == 1 or several else (size, f" labels: id2label is {config_of(model).id2label}")
     name = type(unwrap(model)).__name__
     speaks = any(part in name for part in ("LM", "ConditionalGeneration", "MTModel"))
-    return (target_vocabulary_size(model) if speaks and labels.ndim == 2 else None), " tokens"
+    return (output_vocabulary_size(model) if speaks and labels.ndim == 2 else None), " tokens"
 
 
 def check_finite_weights(model: nn.Module) -> None:

@@ -23,6 +23,8 @@ CHUNK = 128
 BATCH = 32
 """Examples per batch where neither the call nor the task names a number."""
 Collate = Callable[[list[Example]], Batch]
+NumbersInChunk = list[int]
+"""Numbers of examples, counted from 0 at the first one of their chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Chunk:
     first: int
     size: int
     digest: bytes
-    _make: Callable[[list[int]], Batch]
+    _make: Callable[[NumbersInChunk], Batch]
     _lengths: tuple[int, ...]
 
     def example_hashes(self) -> list[bytes]:
@@ -45,22 +47,22 @@ class Chunk:
             return [self.digest[start : start + size] for start in range(0, len(self.digest), size)]
         return [hashlib.sha256(self.digest + number.to_bytes(4)).digest() for number in range(self.size)]
 
-    def batch(self, example_numbers: list[int]) -> Batch:
+    def batch(self, numbers: NumbersInChunk) -> Batch:
         """Returns some examples of the chunk, by their numbers in it, as one batch."""
-        return self._make(example_numbers)
+        return self._make(numbers)
 
-    def batches(self, size: int, n_skipped: int = 0) -> Iterator[tuple[list[int], Batch]]:
-        """Yields batches of at most `size` examples of similar length, with the numbers of these in the chunk; skips the `n_skipped` shortest."""
+    def batches(self, batch_size: int, n_shortest_skipped: int = 0) -> Iterator[tuple[NumbersInChunk, Batch]]:
+        """Yields batches of at most `batch_size` examples, from the shortest on, with their numbers; skips the `n_shortest_skipped`."""
         order = sorted(range(self.size), key=lambda i: (self._lengths[i], i))
-        for first in range(n_skipped, self.size, size):
-            numbers = order[first : first + size]
+        for first in range(n_shortest_skipped, self.size, batch_size):
+            numbers = order[first : first + batch_size]
             yield numbers, self._make(numbers)
 
 
 def chunks(
-    data: DataSource, *, split: Split = "calibration", limit: int | None = None, size: int = CHUNK, pad_id: int = 0
+    data: DataSource, *, split: Split = "calibration", limit: int | None = None, chunk_size: int = CHUNK, pad_id: int = 0
 ) -> Iterator[Chunk]:
-    """Yields the examples of `data` in order, at most `limit`, in chunks of `size`. Of plain batches each is a chunk.
+    """Yields the examples of `data` in order, at most `limit`, in chunks of `chunk_size`. Of plain batches each is a chunk.
 
     Raises:
         DataError: `limit` is below 1, the data are empty, or a batch is no mapping of tensors.
@@ -68,7 +70,7 @@ def chunks(
     if limit is not None and limit < 1:
         raise DataError(f"limit must be 1 or more, got {limit}")
     source = _examples_and_collate(data, split, pad_id)
-    pieces = _chunk_examples(*source, limit, size) if source else _chunk_batches(_plain_batches(data), limit)
+    pieces = _chunk_examples(*source, limit, chunk_size) if source else _chunk_batches(_plain_batches(data), limit)
     is_empty = True
     for chunk in pieces:
         is_empty = False
@@ -81,7 +83,7 @@ def batches(data: DataSource, *, split: Split = "calibration", limit: int | None
     """Yields the examples of `data`, at most `limit`, in batches of the task's size; plain batches without a limit come unchanged."""
     if limit is not None or _examples_and_collate(data, split, pad_id) is not None:
         for chunk in chunks(data, split=split, limit=limit, pad_id=pad_id):
-            yield from (batch for _, batch in chunk.batches(batch_size_of(data)))
+            yield from (batch for _, batch in chunk.batches(default_batch_size(data)))
         return
     for batch in _plain_batches(data):
         _check_mapping(batch)
@@ -105,7 +107,7 @@ def number_of_examples(data: DataSource, split: Split = "calibration", limit: in
     return len(examples) if limit is None else min(limit, len(examples))
 
 
-def batch_size_of(data: DataSource) -> int:
+def default_batch_size(data: DataSource) -> int:
     """Returns how many examples of the data are read at a time: the task's batch size, else 32."""
     return (data.batch_size if isinstance(data, Task) else None) or BATCH
 
@@ -171,16 +173,20 @@ def _chunk_batches(plain_batches: Iterable[Batch], limit: int | None) -> Iterato
         first += chunk.size
 
 
-def _chunk_batch(batch: Batch, first: int) -> Chunk:
+def _chunk_batch(batch: Batch, first_example_number: int) -> Chunk:
     _check_mapping(batch)
     size, mask = n_rows(batch), batch.get("attention_mask")
     if not size:
-        raise DataError(f"the batch that begins at example {first} is empty; leave such batches out")
+        raise DataError(f"the batch that begins at example {first_example_number} is empty; leave such batches out")
     has_lengths = isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[0] == size and not mask.is_floating_point()
     lengths = batch["attention_mask"].sum(-1).tolist() if has_lengths else [0] * size
     every = list(range(size))
     return Chunk(
-        first, size, hash_example(batch), lambda numbers: batch if numbers == every else select_rows(batch, numbers), tuple(lengths)
+        first_example_number,
+        size,
+        hash_example(batch),
+        lambda numbers: batch if numbers == every else select_rows(batch, numbers),
+        tuple(lengths),
     )
 
 

@@ -24,14 +24,14 @@ class _Drawn(Sequence[Example]):
         return self._examples[self._positions[index]]
 
 
-def limit_splits(task: Task, limit: int | None) -> Task:
-    """Returns the task with at most `limit` examples of each split, as `draw_examples` chooses them."""
+def limit_splits_by_hash(task: Task, limit: int | None) -> Task:
+    """Returns the task with at most `limit` examples of each split, as `limit_split_by_hash` chooses them."""
     for split in SPLITS:
-        task = draw_examples(task, split, limit)
+        task = limit_split_by_hash(task, split, limit)
     return task
 
 
-def draw_examples(task: Task, split: Split, limit: int | None) -> Task:
+def limit_split_by_hash(task: Task, split: Split, limit: int | None) -> Task:
     """Returns the task with at most `limit` examples of a split, those of the smallest content hashes, in their order.
 
     Where the split names documents, these are drawn one after another by the hashes of their names.

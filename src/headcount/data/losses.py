@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,17 +21,21 @@ from headcount.models.modules import Batch, in_float32_or_float64, unwrap
 from headcount.models.padding import IGNORED
 
 Losses = Float[Tensor, "batch"]
-Rule = Callable[[Any, Batch], tuple[Losses, Tensor] | None]
-"""(output, batch) -> the loss of each example and its weight in the loss of the batch, or None where the rule does not apply."""
+Weights = Shaped[Tensor, "batch"]
+"""The weight of each example in the loss of the batch."""
+Rule = Callable[[Any, Batch], tuple[Losses, Weights] | None]
+"""(output, batch) -> losses and weights, or None where the rule does not apply."""
 
 
-def token_losses(logits: Float[Tensor, "batch token vocab"], labels: Tensor) -> Float[Tensor, "batch token"]:
+def token_cross_entropies(logits: Float[Tensor, "batch token vocab"], labels: Int[Tensor, "batch token"]) -> Float[Tensor, "batch token"]:
     """Returns the cross-entropy at every position, 0 where the label is ignored."""
     flat = F.cross_entropy(in_float32_or_float64(logits.flatten(0, 1)), labels.flatten(), ignore_index=IGNORED, reduction="none")
     return flat.view(labels.shape)
 
 
-def kl_divergences(reference: Float[Tensor, "*token classes"], logits: Float[Tensor, "*token classes"]) -> Float[Tensor, "*token"]:
+def kl_or_squared_differences(
+    reference: Float[Tensor, "*token classes"], logits: Float[Tensor, "*token classes"]
+) -> Float[Tensor, "*token"]:
     """Returns the Kullback-Leibler divergence of logits from reference logits at every token; the squared difference for a single output."""
     if reference.shape[-1] == 1:
         return (logits - reference).square().squeeze(-1)
@@ -39,9 +43,9 @@ def kl_divergences(reference: Float[Tensor, "*token classes"], logits: Float[Ten
     return (before.exp() * (before - after)).sum(-1)
 
 
-def _mean_over_tokens(logits: Tensor, labels: Tensor) -> tuple[Losses, Tensor]:
+def _mean_token_losses(logits: Float[Tensor, "batch token vocab"], labels: Int[Tensor, "batch token"]) -> tuple[Losses, Weights]:
     number = (labels != IGNORED).sum(-1)
-    return token_losses(logits, labels).sum(-1) / number.clamp(min=1), number
+    return token_cross_entropies(logits, labels).sum(-1) / number.clamp(min=1), number
 
 
 def _logits(output: Any) -> Tensor | None:
@@ -49,7 +53,7 @@ def _logits(output: Any) -> Tensor | None:
     return logits if isinstance(logits, Tensor) else None
 
 
-def _class_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _class_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or labels.is_floating_point() or logits.shape[1] == 1:
         return None
@@ -59,7 +63,7 @@ def _class_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     return F.cross_entropy(in_float32_or_float64(logits), labels, reduction="none"), torch.ones_like(labels)
 
 
-def _squared_errors(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _squared_errors(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or logits.shape[1] != 1 or labels.numel() != logits.shape[0]:
         return None
@@ -67,7 +71,7 @@ def _squared_errors(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     return (wide - labels.reshape(-1).to(wide.dtype)) ** 2, torch.ones(logits.shape[0], device=logits.device)
 
 
-def _multilabel_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _multilabel_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 2 or labels.shape != logits.shape:
         return None
@@ -75,21 +79,21 @@ def _multilabel_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | Non
     return F.binary_cross_entropy_with_logits(wide, labels.to(wide.dtype), reduction="none").mean(-1), torch.ones_like(logits[:, 0])
 
 
-def _same_token_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _unshifted_token_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 3 or labels.shape != logits.shape[:2]:
         return None
-    return _mean_over_tokens(logits, labels)
+    return _mean_token_losses(logits, labels)
 
 
-def _next_token_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _next_token_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     logits, labels = _logits(output), batch.get("labels")
     if logits is None or not isinstance(labels, Tensor) or logits.ndim != 3 or labels.ndim != 2 or labels.shape[1] > logits.shape[1]:
         return None
-    return _mean_over_tokens(logits[:, -labels.shape[1] : -1], labels[:, 1:])
+    return _mean_token_losses(logits[:, -labels.shape[1] : -1], labels[:, 1:])
 
 
-def _span_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
+def _span_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     """Question answering: the mean of the cross-entropies of both ends."""
     if not isinstance(output, Mapping) or "start_logits" not in output or "start_positions" not in batch:
         return None
@@ -100,14 +104,14 @@ def _span_losses(output: Any, batch: Batch) -> tuple[Losses, Tensor] | None:
     return (ends[0] + ends[1]) / 2, torch.ones_like(ends[0])
 
 
-RULES: tuple[Rule, ...] = (_class_losses, _squared_errors, _multilabel_losses, _same_token_losses, _next_token_losses, _span_losses)
+RULES: tuple[Rule, ...] = (_class_losses, _squared_errors, _multilabel_losses, _unshifted_token_losses, _next_token_losses, _span_losses)
 
 
 ROUNDING = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
 """How far a loss in half precision may be from the same in full, relative to it."""
 
 
-def _loss_gap(rule: Rule, output: Any, batch: Batch) -> float:
+def _gap_to_own_loss_in_rounding_units(rule: Rule, output: Any, batch: Batch) -> float:
     """Returns the distance of a rule from the model's own loss, in units of rounding: up to 1 it fits; infinite where it does not apply."""
     result = rule(output, batch)
     if result is None:
@@ -118,16 +122,16 @@ def _loss_gap(rule: Rule, output: Any, batch: Batch) -> float:
     return gap if math.isfinite(gap) else math.inf
 
 
-def _find_rule(output: Any, batch: Batch) -> Rule | None:
+def _rule_matching_own_loss(output: Any, batch: Batch) -> Rule | None:
     """Returns the rule that is closest to the model's own loss; None where none fits, or where half precision cannot tell two apart."""
-    gaps = sorted((_loss_gap(rule, output, batch), number) for number, rule in enumerate(RULES))
+    gaps = sorted((_gap_to_own_loss_in_rounding_units(rule, output, batch), number) for number, rule in enumerate(RULES))
     fitting = [RULES[number] for gap, number in gaps if gap <= 1]
     if not fitting or (len(fitting) > 1 and output["loss"].dtype in ROUNDING):
         return None
     return fitting[0]
 
 
-def _own_loss(output: Any) -> Tensor:
+def _require_own_loss(output: Any) -> Tensor:
     loss = output.get("loss") if isinstance(output, Mapping) else None
     if not isinstance(loss, Tensor):
         raise UnsupportedModel(
@@ -156,8 +160,8 @@ class ExampleLosses:
         if self._loss is not None:
             return self._loss(output, batch)
         if self._rule is None and not self.one_by_one:
-            _own_loss(output)  # raises for a model without one
-            self._rule = _find_rule(output, batch)
+            _require_own_loss(output)  # raises for a model without one
+            self._rule = _rule_matching_own_loss(output, batch)
             self.one_by_one = self._rule is None
         if self.one_by_one:
             return self._loss_of_single_example(output, batch)
@@ -168,7 +172,7 @@ class ExampleLosses:
         return result[0]
 
     def _loss_of_single_example(self, output: Any, batch: Batch) -> Losses:
-        loss = _own_loss(output)
+        loss = _require_own_loss(output)
         first = next((value for value in batch.values() if isinstance(value, Tensor) and value.ndim), None)
         if first is not None and first.shape[0] == 1:
             return loss.reshape(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -32,8 +32,8 @@ def _locate_first_nonfinite(model: nn.Module, heads: HeadMap, batch: Batch) -> s
     with torch.no_grad(), ExitStack() as stack:
         for block in heads.blocks:
             projection = model.get_submodule(block.o.path)
-            stack.callback(projection.register_forward_pre_hook(_input_hook(block, positions)).remove)
-            stack.callback(projection.register_forward_hook(_output_hook(block, positions)).remove)
+            stack.callback(projection.register_forward_pre_hook(_hook_that_notes_nonfinite_heads(block, positions)).remove)
+            stack.callback(projection.register_forward_hook(_hook_that_notes_nonfinite_output(block, positions)).remove)
         try:
             forward(model, batch)
         except Exception as error:  # the batch failed before for another reason, which is the one to report
@@ -41,22 +41,22 @@ def _locate_first_nonfinite(model: nn.Module, heads: HeadMap, batch: Batch) -> s
     return f"it came up first in {positions[0]}" if positions else f"all blocks give finite numbers on its {n_rows(batch)} examples"
 
 
-def _input_hook(block: AttentionBlock, findings: list[str]) -> Any:
-    def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+def _hook_that_notes_nonfinite_heads(block: AttentionBlock, positions: list[str]) -> Callable[..., None]:
+    def note_heads(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
         value = inputs[0] if inputs else None
-        if not findings and isinstance(value, Tensor) and value.shape[-1] == block.n_heads * block.value_dim:
+        if not positions and isinstance(value, Tensor) and value.shape[-1] == block.n_heads * block.value_dim:
             bad = ~torch.isfinite(value.unflatten(-1, (block.n_heads, block.value_dim))).all(-1)
             names = [str(block.heads[index]) for index in bad.flatten(0, -2).any(0).nonzero().flatten().tolist()]
             if names:
-                findings.append(", ".join(names) if len(names) < block.n_heads else f"{names[0].rpartition('H')[0]}, in all of its heads")
+                positions.append(", ".join(names) if len(names) < block.n_heads else f"{names[0].rpartition('H')[0]}, in all of its heads")
 
-    return hook
+    return note_heads
 
 
-def _output_hook(block: AttentionBlock, findings: list[str]) -> Any:
-    def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+def _hook_that_notes_nonfinite_output(block: AttentionBlock, positions: list[str]) -> Callable[..., None]:
+    def note_output(_module: nn.Module, _inputs: Any, output: Any) -> None:
         value = output[0] if isinstance(output, tuple) else output
-        if not findings and isinstance(value, Tensor) and not bool(torch.isfinite(value).all()) and block.n_heads:
-            findings.append(f"{str(block.heads[0]).rpartition('H')[0]}, in its output projection")
+        if not positions and isinstance(value, Tensor) and not bool(torch.isfinite(value).all()) and block.n_heads:
+            positions.append(f"{str(block.heads[0]).rpartition('H')[0]}, in its output projection")
 
-    return hook
+    return note_output

@@ -97,7 +97,7 @@ def open_task(  # noqa: PLR0913 - three arguments, the rest are options by name
         limit=limit,
         seed=seed,
     )
-    _check_uses(builder, request)
+    _refuse_unused_arguments(builder, request)
     return replace(builder.build(request), options=builder.to_dict())
 
 
@@ -125,7 +125,7 @@ def read_classes(
         text_pair_column=text_pair_column,
         label_column=label_column,
     )
-    _check_uses(builder, request)
+    _refuse_unused_arguments(builder, request)
     return builder.read_classes(request)
 
 
@@ -142,7 +142,7 @@ def default_task(model: nn.Module) -> str:
     return task
 
 
-def _check_uses(builder: TaskBuilder, request: TaskRequest) -> None:
+def _refuse_unused_arguments(builder: TaskBuilder, request: TaskRequest) -> None:
     """Raises DataError for an argument that the task does not use."""
     unused = [name for name in ARGUMENTS if getattr(request, name) not in (None, False) and name not in builder.info.uses]
     if unused:

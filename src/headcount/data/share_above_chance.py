@@ -18,6 +18,7 @@ from headcount.models.modules import shifts_labels
 
 CHANCE_P = 0.001
 """The largest p-value of being above chance at which a share of the score is defined: with 2,000 resamples, none is at chance or below."""
+DenseAndPruned = tuple[Evaluation, Evaluation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,12 @@ class Share:
     reason: str = ""
 
     @property
-    def interval(self) -> tuple[float | None, float | None, float | None]:
+    def remaining_low_high(self) -> tuple[float | None, float | None, float | None]:
         """The share that remains and the ends of its interval; None where it is not defined."""
         return (None, None, None) if self.remaining is None else self.remaining.interval
 
     @property
-    def interval_lost(self) -> tuple[float | None, float | None, float | None]:
+    def lost_low_high(self) -> tuple[float | None, float | None, float | None]:
         """The share that is lost and the ends of its interval; None where it is not defined."""
         return (
             (None, None, None)
@@ -48,7 +49,7 @@ class Share:
     def to_dict(self) -> dict[str, float | str | None]:
         """Returns the numbers by name, as plain data."""
         names = ("remaining", "remaining low", "remaining high")
-        return {"chance": self.chance, **dict(zip(names, self.interval, strict=True)), "reason": self.reason}
+        return {"chance": self.chance, **dict(zip(names, self.remaining_low_high, strict=True)), "reason": self.reason}
 
 
 def chance_of(model: nn.Module, task: Task, limit: int | None = None, *, split: Split = "report") -> float | None:
@@ -94,11 +95,12 @@ def share_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float 
     (before, after), total = align_seed_counts((dense.parts, pruned.parts), task.metric.total)
     floor, width = metric_on_additive_scale(task, chance), before.shape[1]
 
-    def share(sums: np.ndarray) -> np.ndarray:
-        of_dense, of_pruned = (metric_on_additive_scale(task, total(part)) - floor for part in (sums[..., :width], sums[..., width:]))
+    def remaining_share(summed_parts: np.ndarray) -> np.ndarray:
+        halves = summed_parts[..., :width], summed_parts[..., width:]
+        of_dense, of_pruned = (metric_on_additive_scale(task, total(half)) - floor for half in halves)
         return of_pruned / of_dense
 
-    lost = paired_bootstrap(np.hstack([before] * 2), np.hstack([before, after]), share, seed=seed)
+    lost = paired_bootstrap(np.hstack([before] * 2), np.hstack([before, after]), remaining_share, seed=seed)
     return Share(chance, Difference(1 + lost.difference, 1 + lost.low, 1 + lost.high, lost.p))
 
 
@@ -107,20 +109,18 @@ def metric_on_additive_scale(task: Task, value: Any) -> Any:
     return value if task.metric is None or task.metric.higher_is_better else -np.log(value)
 
 
-def relative_gap(
-    first: tuple[Evaluation, Evaluation], second: tuple[Evaluation, Evaluation], task: Task, chance: float, *, seed: int = 0
-) -> Difference:
+def difference_of_lost_shares(first: DenseAndPruned, second: DenseAndPruned, task: Task, chance: float, *, seed: int = 0) -> Difference:
     """Returns the share of the score above chance that the first model loses minus that which the second loses, by paired bootstrap.
 
-    Each model is a pair (dense, pruned) on the same examples; both shares must be defined.
+    All four were measured on the same examples; both shares must be defined.
     """
     assert task.metric is not None
     of_all = [evaluation.parts for pair in (second, first) for evaluation in pair if evaluation.parts is not None]
     parts, total = align_seed_counts(of_all, task.metric.total)
     floor = metric_on_additive_scale(task, chance)
 
-    def lost_share(sums: np.ndarray) -> np.ndarray:
-        dense, pruned = (metric_on_additive_scale(task, total(part)) - floor for part in np.split(sums, 2, axis=-1))
+    def lost_share(summed_parts: np.ndarray) -> np.ndarray:
+        dense, pruned = (metric_on_additive_scale(task, total(part)) - floor for part in np.split(summed_parts, 2, axis=-1))
         return 1 - pruned / dense
 
     return paired_bootstrap(np.hstack(parts[:2]), np.hstack(parts[2:]), lost_share, seed=seed)

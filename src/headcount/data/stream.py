@@ -21,7 +21,7 @@ from torch import Tensor
 
 from headcount.core.errors import HeadcountError, NothingLeft, OutOfMemory, is_out_of_memory
 from headcount.core.progress import Progress
-from headcount.data.chunks import BATCH, CHUNK, Chunk, chunks, number_of_examples
+from headcount.data.chunks import BATCH, CHUNK, Chunk, NumbersInChunk, chunks, number_of_examples
 from headcount.data.losses import OneByOne
 from headcount.data.task import DataSource, Split, Task
 from headcount.models.modules import Batch
@@ -115,9 +115,9 @@ class Reading:
 
     def chunks(self) -> Iterator[Chunk]:
         """Yields the chunks of the data."""
-        return chunks(self.data, split=self.split, limit=self.limit, size=self._size, pad_id=self.pad_id)
+        return chunks(self.data, split=self.split, limit=self.limit, chunk_size=self._size, pad_id=self.pad_id)
 
-    def restore(self, stored: StoredResult) -> Measured:
+    def adopt_stored_result(self, stored: StoredResult) -> Measured:
         """Returns stored results, and takes over the batch size to which they fell, as if the chunk were computed now."""
         measured, size = stored
         if size is not None:
@@ -177,7 +177,7 @@ def stream(reading: Reading, measure: Measure) -> Iterator[Measured]:
             if chunk_store is not None and before is None:
                 _store_if_finite(reading, chunk_store, chunk, result)
             reading.add_chunk(chunk)
-            yield result if before is None else reading.restore(before)
+            yield result if before is None else reading.adopt_stored_result(before)
 
 
 def _stream_with_store(reading: Reading, measure: Measure, chunk_store: ChunkStore) -> Iterator[Measured]:
@@ -186,7 +186,7 @@ def _stream_with_store(reading: Reading, measure: Measure, chunk_store: ChunkSto
         _compute_shared_chunks(reading, measure, chunk_store)
     for chunk in reading.chunks():
         stored = chunk_store.get(chunk)
-        result = None if stored is None else reading.restore(stored)
+        result = None if stored is None else reading.adopt_stored_result(stored)
         if result is None:
             with chunk_store.claim(chunk) as is_claimed:
                 result = _compute_or_restore(reading, chunk, measure, chunk_store) if is_claimed else None
@@ -201,7 +201,7 @@ def _compute_or_restore(reading: Reading, chunk: Chunk, measure: Measure, chunk_
     """Returns the results of a chunk that this process has claimed; stores them if they are small or took long."""
     stored = chunk_store.get(chunk)
     if stored is not None:
-        return reading.restore(stored)
+        return reading.adopt_stored_result(stored)
     start = time.monotonic()
     measured = _measure_within_memory(reading, chunk, measure)
     if time.monotonic() - start > LONG or sum(values.nbytes for values in measured.values()) < SMALL:
@@ -220,7 +220,7 @@ def _compute_shared_chunks(reading: Reading, measure: Measure, chunk_store: Chun
     total = number_of_examples(reading.data, reading.split, reading.limit)
     n_finished, unfinished = 0, []
     for chunk in reading.chunks():
-        if _compute_unless_claimed(reading, chunk, measure, chunk_store):
+        if _finish_chunk_unless_claimed_elsewhere(reading, chunk, measure, chunk_store):
             n_finished += chunk.size
         else:
             unfinished.append(chunk)
@@ -228,12 +228,12 @@ def _compute_shared_chunks(reading: Reading, measure: Measure, chunk_store: Chun
             reading.progress(n_finished, total)
     while unfinished:
         time.sleep(0.1)
-        unfinished = [chunk for chunk in unfinished if not _compute_unless_claimed(reading, chunk, measure, chunk_store)]
+        unfinished = [chunk for chunk in unfinished if not _finish_chunk_unless_claimed_elsewhere(reading, chunk, measure, chunk_store)]
     if not chunk_store.leads:
         raise NothingLeft("there is nothing left to do")
 
 
-def _compute_unless_claimed(reading: Reading, chunk: Chunk, measure: Measure, chunk_store: ChunkStore) -> bool:
+def _finish_chunk_unless_claimed_elsewhere(reading: Reading, chunk: Chunk, measure: Measure, chunk_store: ChunkStore) -> bool:
     """Computes and stores a chunk that is not finished; returns False if another process is computing it."""
     if chunk_store.has_final_result:
         raise NothingLeft("there is nothing left to do")
@@ -280,17 +280,17 @@ def _measure_within_memory(reading: Reading, chunk: Chunk, measure: Measure) -> 
             if not is_out_of_memory(error):
                 raise
             if len(numbers) > 1:
-                _check_longest(chunk, numbers[-1], measure)
+                _check_fits_alone(chunk, numbers[-1], measure)
                 reading.batch_size = len(numbers) // 2
             else:
                 raise _too_large_error(chunk, error) from error
     return results
 
 
-def _check_longest(chunk: Chunk, example: int, measure: Measure) -> None:
+def _check_fits_alone(chunk: Chunk, number_in_chunk: int, measure: Measure) -> None:
     """Raises OutOfMemory if an example does not fit alone, because no smaller batch helps then."""
     try:
-        measure(chunk.batch([example]), [chunk.first + example])
+        measure(chunk.batch([number_in_chunk]), [chunk.first + number_in_chunk])
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise _too_large_error(chunk, error) from error
@@ -304,7 +304,7 @@ def _too_large_error(chunk: Chunk, error: BaseException) -> OutOfMemory:
     )
 
 
-def _write_rows(results: dict[str, np.ndarray], chunk: Chunk, example_numbers: list[int], measured: Mapping[str, Tensor | Summed]) -> None:
+def _write_rows(results: dict[str, np.ndarray], chunk: Chunk, numbers: NumbersInChunk, measured: Mapping[str, Tensor | Summed]) -> None:
     """Writes the results of a batch into the rows of its examples; adds its sums."""
     for name, values in measured.items():
         if isinstance(values, Summed):
@@ -314,4 +314,4 @@ def _write_rows(results: dict[str, np.ndarray], chunk: Chunk, example_numbers: l
         array = values.detach().double().cpu().numpy()
         if name not in results:
             results[name] = np.full((chunk.size, *array.shape[1:]), np.nan)
-        results[name][example_numbers] = array
+        results[name][numbers] = array

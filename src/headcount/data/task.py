@@ -44,7 +44,7 @@ class Texts:
     end: tuple[int, ...] = ()
 
     @property
-    def alignment(self) -> dict[str, Any]:
+    def alignment_arguments(self) -> dict[str, Any]:
         """The arguments of `headcount.data.text.align.align_all`."""
         return {name: getattr(self, name) for name in ("max_length", "truncate", "add_special_tokens", "end")}
 
@@ -152,7 +152,7 @@ def task_key(data: DataSource) -> dict[str, Any]:
     """Returns what a task adds to its examples: its name, its metric, the code of its loss, and all options of its builder."""
     if not isinstance(data, Task):
         return {"task": ""}
-    key: dict[str, Any] = {"task": data.name, "metric": data.metric.name if data.metric else "", "loss": _hash_code(data.loss)}
+    key: dict[str, Any] = {"task": data.name, "metric": data.metric.name if data.metric else "", "loss": _name_and_code_hash(data.loss)}
     numbers = {split: document_numbers(data, split, len(data.split(split))) for split in data.documents}
     if numbers:
         content = b"".join(split.encode() + array.tobytes() for split, array in sorted(numbers.items()) if array is not None)
@@ -160,7 +160,7 @@ def task_key(data: DataSource) -> dict[str, Any]:
     return key | ({"options": dict(data.options)} if data.options else {})
 
 
-def _hash_code(function: Any) -> str:
+def _name_and_code_hash(function: Any) -> str:
     """Returns the name of a function and the hash of its code."""
     if function is None:
         return ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from headcount.core.errors import DataError
 from headcount.core.options import Configurable, format_value, options_of
 from headcount.core.registry import TASKS
-from headcount.data.readers.tables import Source, rows_for_limit
+from headcount.data.readers.tables import Source, max_rows_for_limit
 
 if TYPE_CHECKING:
     from torch import nn
@@ -81,7 +81,7 @@ class TaskRequest:
     @property
     def max_rows(self) -> int | None:
         """The most rows that are read of a source; None where the task has no limit."""
-        return None if self.limit is None else rows_for_limit(self.limit)
+        return None if self.limit is None else max_rows_for_limit(self.limit)
 
 
 def _as_source(name: str, source: Any) -> Source:

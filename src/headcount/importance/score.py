@@ -23,7 +23,7 @@ from headcount.core.stats.resampling import pseudovalues
 from headcount.core.stats.samples import Samples
 from headcount.data.checks import check_finite_weights
 from headcount.data.chunks import CHUNK
-from headcount.data.draw import draw_examples
+from headcount.data.draw import limit_split_by_hash
 from headcount.data.losses import ExampleLosses
 from headcount.data.metrics import ACCURACY, Metric
 from headcount.data.stream import ChunkStore, Measured, Reading, stream
@@ -225,7 +225,7 @@ def reading_of(
 ) -> Reading:
     """Returns how data are read under these settings; of a report split, which verdicts rest on, a limit draws examples by their content."""
     if settings.split == "report" and isinstance(data, Task):
-        data = draw_examples(data, "report", settings.limit)
+        data = limit_split_by_hash(data, "report", settings.limit)
     return Reading(
         data,
         split=settings.split,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headcount.core.plan import Plan
 from headcount.data.evaluate import evaluate
-from headcount.data.losses import kl_divergences
+from headcount.data.losses import kl_or_squared_differences
 from headcount.data.metrics import IGNORED
 from headcount.data.task import Task
 from headcount.models.modules import Batch, shifts_labels
@@ -48,7 +48,7 @@ class KLToDense:
         distances = []
         for name in names:
             dense, pruned = dense_output[name].double(), output[name].double()
-            distance = kl_divergences(dense, pruned) if "logits" in name else (pruned - dense).square().mean(-1)
+            distance = kl_or_squared_differences(dense, pruned) if "logits" in name else (pruned - dense).square().mean(-1)
             distances.append(_mean_over_counted_tokens(distance, batch, shifts_labels(self.dense)))
         return torch.stack(distances).sum(0)
 

@@ -90,7 +90,7 @@ def _format_significant_count(rows: Sequence[LossRow] | Sequence[LanguageGap] | 
 
 
 def _format_share_lost(row: LossRow) -> str:
-    share, low, high = row.share.interval_lost
+    share, low, high = row.share.lost_low_high
     return "an undefined share" if share is None else format_interval(share, low, high, ".1%")
 
 
@@ -112,7 +112,7 @@ def _share_lost_table(losses: LanguageLosses) -> Table:
         shares: list[float | None] = []
         for model, language in losses.columns:
             row = row_of.get((model, language, without))
-            shares += (None, None, None) if row is None else row.share.interval_lost
+            shares += (None, None, None) if row is None else row.share.lost_low_high
         cells.append((without, *shares))
     return Table("lost", tuple(headings), tuple(cells), "Share of its own score above chance that each model loses in each language")
 
@@ -158,7 +158,7 @@ def _share_lost_heat_map(losses: LanguageLosses) -> HeatMap:
         columns=tuple(
             columns if is_one_size else (f"{name}, n = {n}" for name, n in zip(columns, losses.n_examples_of_columns, strict=True))
         ),
-        values=tuple(tuple(None if row is None else row.share.interval_lost[0] for row in cells_of_row) for cells_of_row in cells),
+        values=tuple(tuple(None if row is None else row.share.lost_low_high[0] for row in cells_of_row) for cells_of_row in cells),
         value=Axis(LOST, is_share=True),
         marks=tuple(tuple(row is not None and is_significant(row.q) for row in cells_of_row) for cells_of_row in cells),
         mark_label=f"a change of the score with q ≤ {SIGNIFICANT}",
@@ -177,7 +177,7 @@ def _short_removal_names(removals: Sequence[str]) -> RemovalNames:
 
 def _layer_sentence(losses: LanguageLosses) -> str:
     rows = [row for row in losses.rows if row.kind != SINGLE_HEADS and row.model == losses.models[0]]
-    defined = [row for row in rows if row.share.interval_lost[0] is not None]
+    defined = [row for row in rows if row.share.lost_low_high[0] is not None]
     text = f"{_format_significant_count(rows)} removals of layers change the score significantly (q ≤ {SIGNIFICANT})"
     if not defined:
         return f"{text}; no share of the score above chance is defined."
@@ -195,7 +195,7 @@ def _layer_sentence(losses: LanguageLosses) -> str:
 
 
 def _share_lost_or_zero(row: LossRow) -> float:
-    share = row.share.interval_lost[0]
+    share = row.share.lost_low_high[0]
     return 0.0 if share is None else share
 
 
@@ -237,7 +237,7 @@ def _share_lost_by_language_figure(figure_name: str, title: str, rows: Sequence[
     languages, row_of = tuple(dict.fromkeys(row.language for row in rows)), {(row.language, row.without): row for row in rows}
     bars = []
     for without in dict.fromkeys(row.without for row in rows):
-        shares = [row_of[language, without].share.interval_lost for language in languages]
+        shares = [row_of[language, without].share.lost_low_high for language in languages]
         bars.append(Bars(f"without {without}", *zip(*shares, strict=True)))
     sizes = {row.n_examples for row in rows}
     return BarFigure(
@@ -272,7 +272,7 @@ def _trained_part(head_rows: Sequence[LossRow], first_language: str) -> Part:
     for row in head_rows:
         pruned = row.loss if row.value is None else row.value
         scores = row.untrained, row.dense, pruned
-        cells.append((row.language, row.without, *scores, *row.drop.score.interval, *row.share.interval_lost, row.p, row.q))
+        cells.append((row.language, row.without, *scores, *row.drop.score.interval, *row.share.lost_low_high, row.p, row.q))
     title = (
         f"Heads pruned and the model fine-tuned on {first_language} alone, then read in every language, means over seeds; "
         "the dense model is trained alike"
@@ -328,7 +328,7 @@ def _share_lost_by_task_table(drops: Sequence[TaskDrop], short_name_by_model: Ma
     cells = []
     for drop in drops:
         row, control, gap = drop.row, drop.row_of_other, drop.gap
-        shares = (*row.share.interval_lost, *control.share.interval_lost, gap.difference, gap.low, gap.high)
+        shares = (*row.share.lost_low_high, *control.share.lost_low_high, gap.difference, gap.low, gap.high)
         models = short_name_by_model[row.model], short_name_by_model[control.model]
         cells.append((gap.language, gap.without, *models, row.dense, control.dense, *shares, gap.p, gap.q))
     return Table(
@@ -339,7 +339,7 @@ def _share_lost_by_task_table(drops: Sequence[TaskDrop], short_name_by_model: Ma
 def _share_lost_by_task_figure(drops: Sequence[TaskDrop], short_name_by_model: Mapping[str, str]) -> BarFigure:
     """Returns a group of bars for every task and number of heads: one for the model, one for the other."""
     has_levels = len({drop.gap.without for drop in drops}) > 1
-    own, of_control = ([row.share.interval_lost for row in rows] for rows in ([d.row for d in drops], [d.row_of_other for d in drops]))
+    own, of_control = ([row.share.lost_low_high for row in rows] for rows in ([d.row for d in drops], [d.row_of_other for d in drops]))
     first = drops[0]
     return BarFigure(
         name="tasks",
@@ -464,7 +464,7 @@ def _share_lost_by_corpus_size_table(losses: LanguageLosses, head_rows: Sequence
     for row in head_rows:
         group = losses.groups[row.language]
         if group.size is not None:
-            cells.append((row.language, group.family, group.size, log10(group.size), row.without, *row.share.interval_lost))
+            cells.append((row.language, group.family, group.size, log10(group.size), row.without, *row.share.lost_low_high))
     return Table("language sizes", columns, tuple(cells), "Share above chance that every language loses, with the size of its corpus")
 
 

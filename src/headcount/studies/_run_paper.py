@@ -12,7 +12,7 @@ from headcount.core.errors import AlignmentError, HeadcountError, MissingExtra, 
 from headcount.core.files import hash_file_or_folder
 from headcount.core.options import Configurable
 from headcount.core.study_result import StudyResult
-from headcount.data.evaluate import evaluate, fingerprint_of
+from headcount.data.evaluate import evaluate, fingerprint_of_examples
 from headcount.data.task import SPLITS, task_key
 from headcount.models.provenance import model_key, provenance
 from headcount.pruning.recipe import Recipe
@@ -141,7 +141,7 @@ def _result_key(study: Study, context: StudyContext) -> ArtifactKey:
     inputs = {
         **model_key(model),
         **task_key(task),
-        **{split: fingerprint_of(model, task, split) for split in SPLITS},
+        **{split: fingerprint_of_examples(task, split) for split in SPLITS},
         "study": study.to_dict(),
         "files": hash_named_files(study),
         "text": context.sources.text_fingerprint if study.info.uses("text") else "",

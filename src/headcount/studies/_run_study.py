@@ -18,7 +18,7 @@ from headcount.core.errors import OptionError
 from headcount.core.files import hash_file_or_folder, model_path_entry, model_path_or_name
 from headcount.core.progress import Progress, show_progress_by_stage
 from headcount.core.study_result import StudyResult
-from headcount.data.draw import limit_splits
+from headcount.data.draw import limit_splits_by_hash
 from headcount.data.open_task import default_task, open_task, read_classes
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Task
@@ -218,7 +218,7 @@ class PythonSources:
         if task_name and (named := Path(task_name)).is_file():
             return replace(self.open_task(loaded, None, options, data_file=named), name=named.stem)
         if isinstance(self.data, Task) and task_name is None and data_file is None:
-            task = limit_splits(self.data, self.limit)
+            task = limit_splits_by_hash(self.data, self.limit)
             return task if self.batch_size is None else replace(task, batch_size=self.batch_size)
         chosen = task_name or (self.data if isinstance(self.data, str) else default_task(loaded.model))
         builder = TaskBuilder.parse(chosen).with_texts(options or {})

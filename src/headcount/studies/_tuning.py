@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headcount.core.heads import Head
-from headcount.data.evaluate import evaluate, fingerprint_of
+from headcount.data.evaluate import evaluate, fingerprint_of_examples
 from headcount.data.task import Task, task_key
 from headcount.importance.score import score
 from headcount.models.head_map import HeadMap
@@ -82,7 +82,7 @@ def tune_model(
     """
     run, task = context.required_run, context.task
     seed = context.seed if seed is None else seed
-    fingerprints = {split: fingerprint_of(model, task, split) for split in ("calibration", "report")}
+    fingerprints = {split: fingerprint_of_examples(task, split) for split in ("calibration", "report")}
     request = {"recipe": recipe.to_dict(), "seed": seed, "by": importance, "limit": context.limit}
     key = ArtifactKey(KIND, artifact_name, {**model_key(model), **task_key(task), **fingerprints, **request})
     folder = run.folder / WORK / key.digest[:24]
@@ -132,7 +132,7 @@ def load_as_classifier(context: StudyContext, model_name: str, class_names: Sequ
 def train_or_read_model(context: StudyContext, loaded: LoadedModel, task: Task, recipe: Recipe) -> LoadedModel:
     """Returns the model after training on a task, from the run if it is finished there; the run keeps it."""
     run, model = context.required_run, loaded.model
-    data = fingerprint_of(model, task, "calibration")
+    data = fingerprint_of_examples(task, "calibration")
     inputs = {**model_key(model), **task_key(task), "data": data, "recipe": recipe.to_dict(), "seed": context.seed}
     key = ArtifactKey(KIND, f"{loaded.name} on {task.name}", inputs)
     folder, work = run.folder / MODELS / f"{safe_name(key.name)}.{key.digest[:8]}", run.folder / WORK / key.digest[:24]

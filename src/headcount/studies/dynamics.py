@@ -96,7 +96,7 @@ def _checkpoint_table(curves: CheckpointCurves, share_to_hold: float) -> Table:
     cells = []
     for summary in curves.checkpoints:
         label = summary.checkpoint.label
-        remaining = [end for share in shares for end in row_of[label, share].share.interval]
+        remaining = [end for share in shares for end in row_of[label, share].share.remaining_low_high]
         cells.append((label, summary.dense.score, *remaining, summary.removable))
     title = "Share of each checkpoint's own score above chance that remains, by the share of heads removed"
     return Table("checkpoints", tuple(columns), tuple(cells), title)
@@ -106,7 +106,7 @@ def _remaining_score_figure(curves: CheckpointCurves, share_to_hold: float) -> L
     lines = []
     for summary in curves.checkpoints:
         rows = sorted((row for row in curves.rows if row.checkpoint == summary.checkpoint), key=lambda row: row.removed)
-        remaining, low, high = zip(*(row.share.interval for row in rows), strict=True)
+        remaining, low, high = zip(*(row.share.remaining_low_high for row in rows), strict=True)
         x = tuple(row.removed for row in rows)
         if any(share is not None for share in remaining):  # a note says why a checkpoint has no share to lose
             lines.append(Line(summary.checkpoint.label, x, remaining, low, high, start=(0.0, 1.0)))

@@ -227,7 +227,7 @@ def _share_left_figure(rows: Sequence[MethodRow], metric_name: str, *, n_example
 
 
 def _share_left_with_interval(row: MethodRow) -> tuple[float | None, float | None, float | None]:
-    return (None, None, None) if row.share is None else row.share.interval
+    return (None, None, None) if row.share is None else row.share.remaining_low_high
 
 
 def _undefined_share_notes(rows: Sequence[MethodRow]) -> list[str]:

@@ -31,5 +31,5 @@ def load_tokenizer(model: str | Path, *, trust_remote_code: bool = False) -> Any
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         return read_processor(folder, trust=trust_remote_code)
     if (folder / IMAGE_FILE).is_file():
-        return read_processor(folder, trust=trust_remote_code, images=True)
+        return read_processor(folder, trust=trust_remote_code, for_images=True)
     raise ArtifactError(f"{folder} holds no tokenizer and no image processor; save the one of the model there: tokenizer.save_pretrained")

@@ -27,7 +27,7 @@ from headcount.core.progress import Progress, show_progress_by_stage
 from headcount.core.scores import Scores
 from headcount.core.survivors import Survivors
 from headcount.data.chunks import chunks
-from headcount.data.draw import draw_examples
+from headcount.data.draw import limit_split_by_hash
 from headcount.data.task import Task
 from headcount.importance.base import Importance
 from headcount.importance.rankings import agreements
@@ -245,7 +245,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     )
     run_folder.stage_records(record, heads)
     yield _verify_heads(job, heads, requests)
-    limited = draw_examples(draw_examples(job.task, "selection", spec.reported), "report", spec.reported)
+    limited = limit_split_by_hash(limit_split_by_hash(job.task, "selection", spec.reported), "report", spec.reported)
     yield _evaluate_dense_and_headless(replace(job, task=limited), heads, run_folder)
     scores = score_into(
         run_folder, job.model, job.task, spec.by, ScoreSettings(limit=spec.scored, seed=spec.seed), progress=job.progress("scoring")

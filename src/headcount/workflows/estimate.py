@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from headcount.core.damage import examples_needed_for_harmless_head
-from headcount.data.draw import draw_examples
+from headcount.data.draw import limit_split_by_hash
 from headcount.data.evaluate import evaluate
 from headcount.data.task import Task
 from headcount.importance.base import Importance
@@ -26,7 +26,7 @@ REPAIR_PASSES = 6
 
 def measure_seconds_per_example(model: nn.Module, task: Task) -> float:
     """Returns the seconds that the evaluation of one example takes."""
-    seconds, few = [], draw_examples(task, "calibration", TIMED)
+    seconds, few = [], limit_split_by_hash(task, "calibration", TIMED)
     for _ in range(2):
         start = time.perf_counter()
         evaluate(model, few, split="calibration", progress=False)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from headcount.core.evaluation import Evaluation
-from headcount.data.evaluate import evaluate, fingerprint_of
+from headcount.data.evaluate import evaluate, fingerprint_of_examples
 from headcount.data.stream import Progress, rank_and_world_size
 from headcount.data.task import Data, Split, task_key
 from headcount.models.modules import unwrap
@@ -46,7 +46,7 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
     if run is None or rank_and_world_size()[1] > 1:
         return evaluate(model, data, split=split, limit=limit, batch_size=batch_size, progress=progress or False)
     inner = unwrap(model)
-    fingerprint = fingerprint_of(inner, data, split, limit=limit)
+    fingerprint = fingerprint_of_examples(data, split, limit=limit)
     parts = {**model_key(inner), **task_key(data), "under": dict(gate_description or {}), "split": split, "data": fingerprint}
     key, versions = ArtifactKey(EVALUATION, artifact_name, parts), provenance()
     artifact, chunk_store = run.find(key), Chunks(run, artifact_name, {"evaluation": artifact_name, **parts}, versions, goal=[key])

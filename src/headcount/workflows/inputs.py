@@ -12,7 +12,7 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import SENTENCES, Parser, read_corpus
 from headcount.core.errors import DataError, UnsupportedModel
 from headcount.core.files import model_path_entry
-from headcount.data.draw import limit_splits
+from headcount.data.draw import limit_splits_by_hash
 from headcount.data.open_task import open_task
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Split, Task
@@ -46,7 +46,7 @@ def open_inputs(
     folder = local_folder(model) if isinstance(model, str | Path) else None
     live: Any = load(folder).eval() if folder is not None else unwrap(model)  # pyright: ignore[reportArgumentType]
     tokenizer = tokenizer_or_image_processor(live, folder) if tokenizer is None and folder is not None else tokenizer
-    task = limit_splits(data, limit) if isinstance(data, Task) else open_task(data, live, tokenizer, limit=limit, seed=seed)
+    task = limit_splits_by_hash(data, limit) if isinstance(data, Task) else open_task(data, live, tokenizer, limit=limit, seed=seed)
     task = replace(task, batch_size=batch_size or task.batch_size)
     name = str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
     return OpenedModel(name, live, task, tokenizer, folder, _record_of_opening(model, data))

@@ -22,7 +22,7 @@ from headcount.core.margin import Margin
 from headcount.core.plan import Plan
 from headcount.core.sizes import SizeTest, certify_sizes
 from headcount.core.stats.metric_parts import MetricOfSums
-from headcount.data.evaluate import evaluate, fingerprint_of
+from headcount.data.evaluate import evaluate, fingerprint_of_examples
 from headcount.data.stream import Progress
 from headcount.data.task import Task, task_key
 from headcount.models.head_map import HeadMap
@@ -96,7 +96,7 @@ class Pruning:
         self.provenance = provenance()
         self._shared: dict[Any, Any] = {}
         self.base_key = {**model_key(self.model), **task_key(task), "limit": limit, "revision": REVISION}
-        self.base_key |= {split: fingerprint_of(self.model, task, split) for split in ("calibration", "selection", "report")}
+        self.base_key |= {split: fingerprint_of_examples(task, split) for split in ("calibration", "selection", "report")}
 
     @cached_property
     def dense_cost(self) -> Cost:

@@ -99,7 +99,7 @@ def _find_alignment_options(served: ServedRun) -> dict[str, Any]:
         texts = served.task().texts
     except HeadcountError:
         return {}
-    return {} if texts is None else {name: value for name, value in texts.alignment.items() if name != "truncate"}
+    return {} if texts is None else {name: value for name, value in texts.alignment_arguments.items() if name != "truncate"}
 
 
 def _translate(served: ServedRun, first: str, alignment: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headcount.data.embedded.grammar import Clause, Phrase, Relative
 from headcount.data.embedded.lexicon import Place, Verb
-from headcount.data.embedded.trees import Sentence, TreeNode, finish_sentence, make_node
+from headcount.data.embedded.trees import Sentence, TreeNode, build_sentence_with_full_stop, make_node
 
 VOWELS = "aeiou"
 
@@ -42,10 +42,10 @@ def _finite_verb(verb: Verb, plural: bool, relation: str) -> TreeNode:
     return make_node(verb.plain if plural else verb.third, verb.plain, "VERB", relation)
 
 
-def _relative_clause(relative: Relative, head: Phrase) -> TreeNode:
+def _relative_clause(relative: Relative, modified_noun: Phrase) -> TreeNode:
     pronoun = make_node("that", "that", "PRON", "nsubj" if relative.of_subject else "obj")
     if relative.of_subject:
-        verb = _finite_verb(relative.verb, head.plural, "acl:relcl")
+        verb = _finite_verb(relative.verb, modified_noun.plural, "acl:relcl")
         verb.before = [pronoun]
         verb.after = [_noun_phrase(relative.participant, "obj")] if relative.participant else []
         return verb
@@ -70,4 +70,4 @@ def say(clause: Clause) -> Sentence:
         verb.after.append(_locative_phrase(clause.location, "obl"))
     if clause.adverb:
         verb.after.append(make_node(clause.adverb.word, clause.adverb.word, "ADV", "advmod"))
-    return finish_sentence(verb)
+    return build_sentence_with_full_stop(verb)

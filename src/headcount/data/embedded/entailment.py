@@ -26,7 +26,7 @@ class EntailmentPair:
     label: str
 
 
-def text_of_pair(pair: EntailmentPair) -> str:
+def english_text_of_pair(pair: EntailmentPair) -> str:
     """Returns premise and hypothesis in English, whatever language the pair is put into: its identity."""
     return f"{english.say(pair.premise)} | {english.say(pair.hypothesis)}"
 
@@ -64,13 +64,13 @@ def _draw_contradiction(random: Random, premise: Clause) -> Clause | None:
     return replace(_drop_modifiers(random, replace(fact, adverb=None)), negated=True)
 
 
-def _exchange_participants(fact: Clause) -> Clause | None:
+def _exchange_subject_and_object(fact: Clause) -> Clause | None:
     if fact.object is None or not fact.object.noun.animate or fact.object == fact.subject:
         return None
     return replace(fact, subject=fact.object, object=fact.subject)
 
 
-def _mix_clauses(premise: Clause) -> Clause | None:
+def _replace_subject_by_relative_participant(premise: Clause) -> Clause | None:
     """Returns a clause in which somebody of a relative clause does what the main clause says."""
     relative = premise.subject.relative
     return replace(premise, subject=relative.participant) if relative and relative.participant else None
@@ -79,8 +79,8 @@ def _mix_clauses(premise: Clause) -> Clause | None:
 def _draw_neutral(random: Random, premise: Clause) -> Clause | None:
     fact = random.choice(_list_facts(premise))
     changes: list[Callable[[], Clause | None]] = [
-        lambda: _exchange_participants(fact),
-        lambda: _mix_clauses(
+        lambda: _exchange_subject_and_object(fact),
+        lambda: _replace_subject_by_relative_participant(
             _list_facts(premise)[0]
             if premise.subject.relative is None
             else replace(premise, object=fact.object and bare_phrase(fact.object))
@@ -112,7 +112,7 @@ def draw_pair(random: Random) -> EntailmentPair:
     """Returns a pair with a label drawn evenly; premises are affirmative."""
     label = random.choice(LABELS)
     while True:
-        premise = draw_clause(random, negation=0.0)
+        premise = draw_clause(random, negation_probability=0.0)
         hypothesis = MAKERS[label](random, premise)
         if hypothesis is not None:
             return EntailmentPair(premise, hypothesis, label)

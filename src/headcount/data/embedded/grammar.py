@@ -47,16 +47,16 @@ def bare_phrase(phrase: Phrase) -> Phrase:
     return replace(phrase, adjective=None, location=None, relative=None)
 
 
-def draw_phrase(random: Random, *, animate: bool, depth: int = 1) -> Phrase:
-    """A noun phrase; with `depth` left it may hold a place or a relative clause."""
-    noun = random.choice(lexicon.PEOPLE if animate else lexicon.NOUNS)
+def draw_phrase(random: Random, *, only_animate: bool, may_nest: bool = True) -> Phrase:
+    """A noun phrase; if it may nest, it can hold a place or a relative clause."""
+    noun = random.choice(lexicon.PEOPLE if only_animate else lexicon.NOUNS)
     phrase = Phrase(noun, plural=random.random() < 0.4, definite=random.random() < 0.7)
     if random.random() < 0.4:
         phrase = replace(phrase, adjective=random.choice(lexicon.ADJECTIVES))
     roll = random.random()
-    if depth and roll < 0.25:
+    if may_nest and roll < 0.25:
         return replace(phrase, location=draw_place(random))
-    if depth and roll < 0.5 and noun.animate:
+    if may_nest and roll < 0.5 and noun.animate:
         return replace(phrase, relative=_draw_relative(random))
     return phrase
 
@@ -72,18 +72,18 @@ def draw_place(random: Random) -> tuple[Place, Phrase]:
 def _draw_relative(random: Random) -> Relative:
     if random.random() < 0.25:
         return Relative(random.choice(lexicon.INTRANSITIVE), None, of_subject=True)
-    participant = bare_phrase(draw_phrase(random, animate=True, depth=0))
+    participant = bare_phrase(draw_phrase(random, only_animate=True, may_nest=False))
     return Relative(random.choice(lexicon.TRANSITIVE), participant, of_subject=random.random() < 0.6)
 
 
-def draw_clause(random: Random, *, negation: float = 0.12) -> Clause:
-    """A clause; `negation` is the share of negated ones."""
+def draw_clause(random: Random, *, negation_probability: float = 0.12) -> Clause:
+    """A clause about anything."""
     verb = random.choice(lexicon.TRANSITIVE if random.random() < 0.7 else lexicon.INTRANSITIVE)
     return Clause(
-        subject=draw_phrase(random, animate=True),
+        subject=draw_phrase(random, only_animate=True),
         verb=verb,
-        object=draw_phrase(random, animate=False) if verb.transitive else None,
+        object=draw_phrase(random, only_animate=False) if verb.transitive else None,
         location=draw_place(random) if random.random() < 0.2 else None,
         adverb=random.choice(lexicon.ADVERBS) if random.random() < 0.3 else None,
-        negated=random.random() < negation,
+        negated=random.random() < negation_probability,
     )

@@ -26,9 +26,9 @@ LABELS = tuple(f"{before}, {rarest}" for before, rarest in product(GENDERS, GEND
 """The gender of the previous word and that of the rarest one."""
 
 
-def _draw_words(number: int, n_syllables: int) -> tuple[str, ...]:
+def _draw_words(n_words: int, n_syllables: int) -> tuple[str, ...]:
     random, words = Random(f"words/{n_syllables}"), dict[str, None]()
-    while len(words) < number:
+    while len(words) < n_words:
         words["".join(random.choices(SYLLABLES, k=n_syllables))] = None
     return tuple(words)
 
@@ -55,8 +55,8 @@ class RareSentence:
         return next(word for word in self.words if len(word) == len(RARE[0]))
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """The label of every word."""
+    def gender_labels(self) -> tuple[str, ...]:
+        """The label of every word: the gender of the word before it, and that of the rarest."""
         before = (self.words[0], *self.words[:-1])
         return tuple(f"{GENDER_OF[word]}, {GENDER_OF[self.rarest]}" for word in before)
 
@@ -76,6 +76,6 @@ def draw_rare_sentences(number: int = 512, *, seed: int = 0, split: Split = "rep
     return [split_words(str(sentence), f"sentence {i}") for i, sentence in enumerate(sentences)]
 
 
-def list_rare_word_vocabulary() -> list[str]:
+def list_full_vocabulary() -> list[str]:
     """Every token in a fixed order: specials, frequent words, rare words."""
     return [*SPECIAL, *FREQUENT, *RARE]

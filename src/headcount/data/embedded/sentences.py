@@ -22,6 +22,7 @@ STEMS = {
     **{("ADV", adverb.word): adverb.stem for adverb in lexicon.ADVERBS},
 }
 """(part of speech, English lemma) -> Tavi stem."""
+RelationAndLemma = tuple[str, str]
 
 
 def draw_sentences(language: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
@@ -67,11 +68,12 @@ def _annotate(sentence: Sentence, origin: str) -> Annotated:
     return Annotated(str(sentence), tuple(words), origin=origin)
 
 
-def _path_to_root(words: tuple[Word, ...], number: int | None, stems: dict[tuple[str, str], str]) -> tuple[tuple[str, str], ...]:
-    """Returns the relations and lemmas from a word to the root; lemmas as Tavi stems if `stems` translate them."""
-    steps: list[tuple[str, str]] = []
+def _path_to_root(words: tuple[Word, ...], word_number: int, tavi_stems: dict[tuple[str, str], str]) -> tuple[RelationAndLemma, ...]:
+    """Returns the relations and lemmas from a word to the root; lemmas as Tavi stems where these are given."""
+    steps: list[RelationAndLemma] = []
+    number: int | None = word_number
     while number is not None and number >= 0:
         word = words[number]
-        steps.append((word.relation, stems.get((word.upos, word.lemma), word.lemma)))
+        steps.append((word.relation, tavi_stems.get((word.upos, word.lemma), word.lemma)))
         number = word.head
     return tuple(steps)

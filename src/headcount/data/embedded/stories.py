@@ -9,12 +9,12 @@ from headcount.data.embedded import english, lexicon
 from headcount.data.embedded.grammar import Clause, Phrase, draw_place
 
 
-def draw_story(random: Random, sentences: int = 5) -> list[str]:
+def draw_story(random: Random, n_sentences: int = 5) -> list[str]:
     """Returns the sentences of one story; participants keep their adjectives throughout."""
     people = random.sample(lexicon.PEOPLE, 3)
     cast = [Phrase(noun, plural=random.random() < 0.3, adjective=random.choice(lexicon.ADJECTIVES)) for noun in people]
     story = []
-    for _ in range(sentences):
+    for _ in range(n_sentences):
         subject, participant = random.sample(cast, 2)
         verb = random.choice(lexicon.VERBS)
         clause = Clause(subject, verb, participant if verb.transitive else None)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from headcount.data.embedded import lexicon
 from headcount.data.embedded.grammar import Clause, Phrase, Relative
 from headcount.data.embedded.lexicon import Place
-from headcount.data.embedded.trees import Sentence, TreeNode, finish_sentence, make_node
+from headcount.data.embedded.trees import Sentence, TreeNode, build_sentence_with_full_stop, make_node
 
 
-def _agreement_suffix(phrase: Phrase) -> str:
+def _gender_and_number_suffix(phrase: Phrase) -> str:
     return lexicon.GENDER_SUFFIX[phrase.noun.gender] + (lexicon.PLURAL_SUFFIX if phrase.plural else "")
 
 
-def _noun_phrase(phrase: Phrase, relation: str, case: str = "") -> TreeNode:
-    agreement = _agreement_suffix(phrase)
+def _noun_phrase(phrase: Phrase, relation: str, case_suffix: str = "") -> TreeNode:
+    agreement = _gender_and_number_suffix(phrase)
     article = lexicon.DEFINITE_STEM if phrase.definite else lexicon.INDEFINITE_STEM
     before = [make_node(article + agreement, article, "DET", "det")]
     if phrase.relative:
@@ -26,7 +26,7 @@ def _noun_phrase(phrase: Phrase, relation: str, case: str = "") -> TreeNode:
         before.append(_locative_phrase(phrase.location, "nmod"))
     if phrase.adjective:
         before.append(make_node(phrase.adjective.stem + agreement, phrase.adjective.stem, "ADJ", "amod"))
-    form = phrase.noun.stem + (lexicon.PLURAL_SUFFIX if phrase.plural else "") + case
+    form = phrase.noun.stem + (lexicon.PLURAL_SUFFIX if phrase.plural else "") + case_suffix
     return make_node(form, phrase.noun.stem, "NOUN", relation, before)
 
 
@@ -34,9 +34,9 @@ def _locative_phrase(location: tuple[Place, Phrase], relation: str) -> TreeNode:
     return _noun_phrase(location[1], relation, location[0].suffix)
 
 
-def _relative_clause(relative: Relative, head: Phrase) -> TreeNode:
+def _relative_clause(relative: Relative, modified_noun: Phrase) -> TreeNode:
     suffix = lexicon.SUBJECT_PARTICIPLE if relative.of_subject else lexicon.OBJECT_PARTICIPLE
-    participle = make_node(relative.verb.stem + suffix + _agreement_suffix(head), relative.verb.stem, "VERB", "acl:relcl")
+    participle = make_node(relative.verb.stem + suffix + _gender_and_number_suffix(modified_noun), relative.verb.stem, "VERB", "acl:relcl")
     if relative.participant:
         participle.before = [
             _noun_phrase(relative.participant, "obj", lexicon.OBJECT_SUFFIX)
@@ -49,7 +49,7 @@ def _relative_clause(relative: Relative, head: Phrase) -> TreeNode:
 def say(clause: Clause) -> Sentence:
     """Returns the Tavi sentence of a clause, with its tree."""
     negation = lexicon.NEGATION_SUFFIX if clause.negated else ""
-    verb = make_node(clause.verb.stem + negation + _agreement_suffix(clause.subject), clause.verb.stem, "VERB", "root")
+    verb = make_node(clause.verb.stem + negation + _gender_and_number_suffix(clause.subject), clause.verb.stem, "VERB", "root")
     verb.before = [_noun_phrase(clause.subject, "nsubj")]
     if clause.location:
         verb.before.append(_locative_phrase(clause.location, "obl"))
@@ -57,4 +57,4 @@ def say(clause: Clause) -> Sentence:
         verb.before.append(_noun_phrase(clause.object, "obj", lexicon.OBJECT_SUFFIX))
     if clause.adverb:
         verb.before.append(make_node(clause.adverb.stem, clause.adverb.stem, "ADV", "advmod"))
-    return finish_sentence(verb)
+    return build_sentence_with_full_stop(verb)

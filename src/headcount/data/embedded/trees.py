@@ -60,7 +60,7 @@ def make_node(
     return TreeNode(form, lemma, pos, relation, before or [], after or [])
 
 
-def finish_sentence(root: TreeNode) -> Sentence:
+def build_sentence_with_full_stop(root: TreeNode) -> Sentence:
     """Returns the sentence of a tree, with a full stop added."""
     root.after.append(make_node(".", ".", "PUNCT", "punct"))
     order = root.in_sentence_order()

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from headcount.core.errors import DataError
 from headcount.data.readers.lines import read_lines
-from headcount.data.text.annotated import Annotated, Cluster, Note, Span, Word, word_spans
+from headcount.data.text.annotated import Annotated, Cluster, Note, Span, Word, character_spans_of_words
 
 FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 """The columns."""
@@ -63,18 +64,18 @@ def read_sentence_lines(path: Path) -> Iterator[tuple[list[str], list[ConlluLine
     for has_text, group in groupby(read_lines(path), lambda line: bool(line[1].strip())):
         numbered = list(group) if has_text else []
         comments = [text for _, text in numbered if text.startswith("#")]
-        sentence = [_parse_line(path, number, text, first=is_first) for number, text in numbered if not text.startswith("#")]
+        sentence = [_parse_line(path, number, text, is_first_of_file=is_first) for number, text in numbered if not text.startswith("#")]
         is_first = is_first and not sentence
         if numbered:
             yield comments, sentence
 
 
-def _parse_line(path: Path, number: int, text: str, *, first: bool) -> ConlluLine:
+def _parse_line(path: Path, line_number: int, text: str, *, is_first_of_file: bool) -> ConlluLine:
     cells = text.split("\t")
     if len(cells) != len(FIELDS):
-        hint = " This is no CoNLL-U file." if first and not NUMBER.fullmatch(cells[0]) else ""
-        raise DataError(f"{path}, line {number} has {len(cells)} columns, but CoNLL-U has {len(FIELDS)}, set apart by tabs.{hint}")
-    line = ConlluLine(path, number, cells)
+        hint = " This is no CoNLL-U file." if is_first_of_file and not NUMBER.fullmatch(cells[0]) else ""
+        raise DataError(f"{path}, line {line_number} has {len(cells)} columns, but CoNLL-U has {len(FIELDS)}, set apart by tabs.{hint}")
+    line = ConlluLine(path, line_number, cells)
     if not line.form:
         raise line.error("the form is empty; a word has characters")
     return line
@@ -102,7 +103,7 @@ class _Sentence:
     """The last word of the multi-word token that is open."""
     empty_mentions: int = 0
 
-    def add(self, row: ConlluLine) -> None:
+    def add_line(self, row: ConlluLine) -> None:
         number = NUMBER.fullmatch(row.cells[0])
         if number is None or (number["last"] and number["empty"]):
             raise row.error(f"the ID is {row.cells[0]!r}; it is a number (1), a range (1-2) or an empty node (1.1)")
@@ -133,45 +134,51 @@ def read_conllu(path: str | Path) -> Iterator[Annotated]:
     Raises:
         DataError: the file is not CoNLL-U, with the line, or holds no sentence.
     """
-    path, name_field, is_empty = Path(path), 0, True
+    path, name_field_index, is_empty = Path(path), 0, True
     for texts, rows in read_sentence_lines(path):
         comments = {match[1]: match[2] for text in texts if (match := COMMENT.fullmatch(text))}
-        name_field = entity_name_field(comments["global.Entity"]) if "global.Entity" in comments else name_field
+        name_field_index = index_of_entity_name_field(comments["global.Entity"]) if "global.Entity" in comments else name_field_index
         if rows:
             is_empty = False
-            yield _build_sentence(rows, comments.get("text"), name_field)
+            yield _build_sentence(rows, comments.get("text"), name_field_index)
     if is_empty:
         raise DataError(f"{path} holds no sentence; a CoNLL-U file has a line of {len(FIELDS)} columns for each word")
 
 
-def _build_sentence(rows: Sequence[ConlluLine], text: str | None, name_field: int) -> Annotated:
+def _build_sentence(rows: Sequence[ConlluLine], text: str | None, name_field_index: int) -> Annotated:
     sentence = _Sentence()
     for row in rows:
-        sentence.add(row)
+        sentence.add_line(row)
     if sentence.last > len(sentence.words):
         raise sentence.tokens[-1].row.error(
             f"the range {sentence.tokens[-1].row.cells[0]} goes beyond the last word, {len(sentence.words)}"
         )
     if not sentence.words:
         raise rows[0].error("the sentence has no words")
-    text, starts, rebuilt = _text_and_starts(sentence.tokens, text)
+    placed = _place_tokens(sentence.tokens, text)
     spans = [
         span
-        for token, start in zip(sentence.tokens, starts, strict=True)
-        for span in word_spans(token.row.form, [row.form for row in token.words], start)
+        for token, start in zip(sentence.tokens, placed.starts, strict=True)
+        for span in character_spans_of_words(token.row.form, [row.form for row in token.words], start)
     ]
     words = tuple(
-        _build_word(row, head, span) for row, head, span in zip(sentence.words, _read_governors(sentence.words), spans, strict=True)
+        _build_word(row, head, span)
+        for row, head, span in zip(sentence.words, _governors_or_minus_1_for_roots(sentence.words), spans, strict=True)
     )
-    entities, left_out = find_clusters([row.misc.get("Entity", "") for row in sentence.words], name_field)
-    notes = (Note.REBUILT,) * rebuilt + (Note.MENTION,) * (left_out + sentence.empty_mentions)
-    return Annotated(text, words, entities, origin=rows[0].position, notes=notes)
+    coreference = find_clusters([row.misc.get("Entity", "") for row in sentence.words], name_field_index)
+    notes = (Note.REBUILT,) * placed.is_rebuilt + (Note.MENTION,) * (coreference.n_mentions_left_out + sentence.empty_mentions)
+    return Annotated(placed.text, words, coreference.clusters, origin=rows[0].position, notes=notes)
 
 
-def _build_word(row: ConlluLine, head: int | None, span: tuple[int, int]) -> Word:
+def _build_word(row: ConlluLine, governor: int | None, span: tuple[int, int]) -> Word:
     _, form, lemma, upos, _, _, _, relation, _, _ = row.cells
     return Word(
-        form, form if form == "_" else _blank_if_underscore(lemma), _blank_if_underscore(upos), head, _blank_if_underscore(relation), *span
+        form,
+        form if form == "_" else _blank_if_underscore(lemma),
+        _blank_if_underscore(upos),
+        governor,
+        _blank_if_underscore(relation),
+        *span,
     )
 
 
@@ -179,19 +186,26 @@ def _blank_if_underscore(cell: str) -> str:
     return "" if cell == "_" else cell
 
 
-def _text_and_starts(tokens: Sequence[_Token], stated: str | None) -> tuple[str, list[int], bool]:
-    """Returns the text, the start of each token, and whether it had to be built from the forms because the stated text does not hold them."""
-    starts = None if stated is None else _find_starts(tokens, stated)
-    if stated is not None and starts is not None:
-        return stated, starts, False
+class _PlacedTokens(NamedTuple):
+    """A text and the start of each token in it; `is_rebuilt` where it was built from the forms, because the stated text does not hold them."""
+
+    text: str
+    starts: list[int]
+    is_rebuilt: bool
+
+
+def _place_tokens(tokens: Sequence[_Token], stated_text: str | None) -> _PlacedTokens:
+    starts = None if stated_text is None else _find_token_starts(tokens, stated_text)
+    if stated_text is not None and starts is not None:
+        return _PlacedTokens(stated_text, starts, False)
     text, starts = "", []
     for token in tokens:
         starts.append(len(text))
         text += token.row.form + " " * token.space_after
-    return text.removesuffix(" ") if tokens[-1].space_after else text, starts, stated is not None
+    return _PlacedTokens(text.removesuffix(" ") if tokens[-1].space_after else text, starts, stated_text is not None)
 
 
-def _find_starts(tokens: Sequence[_Token], text: str) -> list[int] | None:
+def _find_token_starts(tokens: Sequence[_Token], text: str) -> list[int] | None:
     """Returns the start of each form in a text that holds all of them, with white space between them where there must be; None if it does not."""
     starts, end, needs_space = [], 0, False
     for token in tokens:
@@ -205,19 +219,19 @@ def _find_starts(tokens: Sequence[_Token], text: str) -> list[int] | None:
     return starts if end == len(text) else None
 
 
-def _read_governors(words: Sequence[ConlluLine]) -> list[int | None]:
+def _governors_or_minus_1_for_roots(words: Sequence[ConlluLine]) -> list[int] | list[None]:
     """Returns the governor of every word, counted from 0, -1 for roots; None for all where the column is empty throughout."""
     if all(row.cells[6] == "_" for row in words):
         return [None] * len(words)
-    heads = [_read_governor(row, len(words)) for row in words]
+    heads = [_governor_or_minus_1_for_root(row, len(words)) for row in words]
     if -1 not in heads:
         raise words[0].error("the sentence that begins here has no root; one of its words has head 0")
     for number, row in enumerate(words):
         _check_reaches_root(number, row, heads)
-    return list(heads)
+    return heads
 
 
-def _read_governor(row: ConlluLine, n_words: int) -> int:
+def _governor_or_minus_1_for_root(row: ConlluLine, n_words: int) -> int:
     text = row.cells[6]
     if not (text.isascii() and text.isdecimal()):
         raise row.error(f"the head of '{row.form}' is {text!r}; it is the number of a word, or 0 for the root")
@@ -227,32 +241,39 @@ def _read_governor(row: ConlluLine, n_words: int) -> int:
     return int(text) - 1
 
 
-def _check_reaches_root(number: int, row: ConlluLine, heads: Sequence[int]) -> None:
-    for _ in heads:
-        number = heads[number]
-        if number < 0:
+def _check_reaches_root(word_index: int, row: ConlluLine, governors: Sequence[int]) -> None:
+    for _ in governors:
+        word_index = governors[word_index]
+        if word_index < 0:
             return
     raise row.error(f"the heads from '{row.form}' on go in a circle, so they never reach the root")
 
 
-def entity_name_field(fields: str) -> int:
+def index_of_entity_name_field(fields: str) -> int:
     """Returns which of the fields that `# global.Entity` states, separated by hyphens, names the entity."""
     names = fields.split("-")
     return next((names.index(name) for name in ("eid", "GRP") if name in names), 0)
 
 
-def find_clusters(marks: Sequence[str], name_field: int = 0) -> tuple[tuple[Cluster, ...], int]:
-    """Returns the entities with two or more mentions, from the mark of every word, and how many mentions were left out.
+class Clusters(NamedTuple):
+    """The entities with two or more mentions, and how many mentions were left out."""
+
+    clusters: tuple[Cluster, ...]
+    n_mentions_left_out: int
+
+
+def find_clusters(entity_marks: Sequence[str], name_field_index: int = 0) -> Clusters:
+    """Returns the entities that are mentioned, from the mark of every word, of whose fields one names the entity.
 
     Left out are mentions in several parts (`e1[1/2]`), and those that open or close in another sentence.
     """
     open_mentions: dict[str, list[int]] = {}
     mentions: dict[str, list[Span]] = {}
     left_out = 0
-    for word, mark in enumerate(marks):
+    for word, mark in enumerate(entity_marks):
         for opens, inner, closes in MENTION.findall(mark):
             fields = inner.split("-")
-            name = fields[name_field] if name_field < len(fields) else fields[0]
+            name = fields[name_field_index] if name_field_index < len(fields) else fields[0]
             if "[" in name:
                 left_out += bool(opens)
                 continue
@@ -263,4 +284,4 @@ def find_clusters(marks: Sequence[str], name_field: int = 0) -> tuple[tuple[Clus
             elif closes:
                 left_out += 1
     left_out += sum(map(len, open_mentions.values()))
-    return tuple(tuple(sorted(spans)) for spans in mentions.values() if len(spans) > 1), left_out
+    return Clusters(tuple(tuple(sorted(spans)) for spans in mentions.values() if len(spans) > 1), left_out)

@@ -14,7 +14,7 @@ LONGEST = 16 * 2**20
 """Bytes in a line; a longer one is no text, or a gzip bomb."""
 
 
-def file_kind(path: Path) -> str:
+def uncompressed_suffix(path: Path) -> str:
     """The ending of a file name, in small letters, that of the compression left out."""
     return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
@@ -63,7 +63,7 @@ def read_lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
             raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def read_nonempty_lines(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
+def read_lines_without_gaps(path: Path, every: int = 1) -> Iterator[tuple[int, str]]:
     """Yields the lines up to the last that holds anything, or each `every`-th of them; raises DataError for an empty one before it."""
     empty: int | None = None
     for number, text in read_lines(path, every):

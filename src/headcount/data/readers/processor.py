@@ -22,19 +22,19 @@ def tokenizer_or_image_processor(model: nn.Module, folder: Path, trust: bool = F
     """Returns the tokenizer of a model folder, or its image processor for a model that reads images; None where there is none."""
     reads_images = getattr(model, "main_input_name", "input_ids") == "pixel_values"
     files = (IMAGE_FILE,) if reads_images else TOKENIZER_FILES
-    return read_processor(folder, trust=trust, images=reads_images) if any((folder / name).is_file() for name in files) else None
+    return read_processor(folder, trust=trust, for_images=reads_images) if any((folder / name).is_file() for name in files) else None
 
 
-def read_processor(folder: Path, *, trust: bool = False, images: bool = False) -> Any:
-    """Returns the tokenizer of a folder, or its image processor if `images`.
+def read_processor(folder: Path, *, trust: bool = False, for_images: bool = False) -> Any:
+    """Returns the tokenizer of a folder, or its image processor if it is `for_images`.
 
     `trust` says whether code of the folder may run; unsaid, transformers would ask on the terminal.
     """
     import transformers
 
-    if images:
-        _check_picture_size(folder / IMAGE_FILE)
-    auto: Any = transformers.AutoImageProcessor if images else transformers.AutoTokenizer
+    if for_images:
+        _refuse_huge_picture_sizes(folder / IMAGE_FILE)
+    auto: Any = transformers.AutoImageProcessor if for_images else transformers.AutoTokenizer
     try:
         return auto.from_pretrained(folder, trust_remote_code=trust)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
@@ -43,7 +43,7 @@ def read_processor(folder: Path, *, trust: bool = False, images: bool = False) -
         ) from error
 
 
-def _check_picture_size(path: Path) -> None:
+def _refuse_huge_picture_sizes(path: Path) -> None:
     """Refuses a processor that would blow pictures up beyond any size that models read."""
     content = read_json(path)
     for name in ("size", "crop_size", "pad_size") if isinstance(content, dict) else ():

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from headcount.core.errors import ArtifactError, DataError
-from headcount.data.readers.lines import read_nonempty_lines
+from headcount.data.readers.lines import read_lines_without_gaps
 from headcount.data.readers.processor import IMAGE_FILE, TOKENIZER_FILES, read_processor
 
 EXAMPLE = '{"audio": "a.wav", "words": [{"word": "hello", "start": 0.12, "end": 0.48}]}'
@@ -79,9 +80,9 @@ class SpeechReader:
             )
         sound = self.extractor(_read_wave(recording, rate), sampling_rate=rate, return_attention_mask=True, return_tensors="np")
         features = {name: sound[name][0] for name in ("input_features", "attention_mask")}
-        return {"origin": recording.origin, **features, **self._read_words(recording)}
+        return {"origin": recording.origin, **features, **self._labels_and_word_times(recording)}
 
-    def _read_words(self, recording: Recording) -> dict[str, Any]:
+    def _labels_and_word_times(self, recording: Recording) -> dict[str, Any]:
         values = recording.values
         if "labels" in values:
             return {name: values[name] for name in ("labels", "word_ids", "word_times", "word_frames") if name in values}
@@ -117,15 +118,15 @@ def read_recordings(path: Path, limit: int | None = None) -> list[Recording]:
     Raises:
         DataError: the file is missing, empty or no JSON lines, a line lacks something, or a recording does not exist.
     """
-    recordings = list(_read_lines(path))
+    recordings = list(_read_recording_lines(path))
     if not recordings:
         raise DataError(f"{path} is empty; write a line for each recording: {EXAMPLE}")
     order = sorted(range(len(recordings)), key=lambda i: (hashlib.sha256(json.dumps(recordings[i].values).encode()).digest(), i))
     return [recordings[i] for i in sorted(order[:limit])]
 
 
-def _read_lines(path: Path) -> Iterator[Recording]:
-    for number, text in read_nonempty_lines(path):
+def _read_recording_lines(path: Path) -> Iterator[Recording]:
+    for number, text in read_lines_without_gaps(path):
         origin = f"{path}, line {number}"
         try:
             values = json.loads(text)
@@ -139,17 +140,17 @@ def _read_lines(path: Path) -> Iterator[Recording]:
         yield Recording(origin, audio, values)
 
 
-def _read_wave(recording: Recording, rate: int) -> np.ndarray:
+def _read_wave(recording: Recording, sampling_rate: int) -> Float[np.ndarray, " samples"]:
     """Returns the samples of a WAV file with 16 bits, between -1 and 1, its channels averaged."""
-    remedy = f"convert it: ffmpeg -i {recording.audio.name} -ar {rate} -ac 1 -c:a pcm_s16le out.wav"
+    remedy = f"convert it: ffmpeg -i {recording.audio.name} -ar {sampling_rate} -ac 1 -c:a pcm_s16le out.wav"
     try:
         with wave.open(str(recording.audio)) as file:
             form, samples = file.getparams(), file.readframes(file.getnframes())
     except (wave.Error, EOFError, OSError) as error:
         raise DataError(f"{recording.origin}: {recording.audio} is no WAV file ({error}); {remedy}") from error
-    if form.sampwidth != 2 or form.framerate != rate:
+    if form.sampwidth != 2 or form.framerate != sampling_rate:
         raise DataError(
-            f"{recording.origin}: {recording.audio} has {8 * form.sampwidth} bits at {form.framerate} Hz, not 16 at {rate}; {remedy}"
+            f"{recording.origin}: {recording.audio} has {8 * form.sampwidth} bits at {form.framerate} Hz, not 16 at {sampling_rate}; {remedy}"
         )
     if not samples:
         raise DataError(f"{recording.origin}: {recording.audio} is empty; leave it out")

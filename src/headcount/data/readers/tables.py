@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headcount.core.errors import DataError, MissingExtra, PartlyRead
-from headcount.data.readers.lines import count_lines, file_kind, read_lines, read_nonempty_lines, read_parallel_lines
+from headcount.data.readers.lines import count_lines, read_lines, read_lines_without_gaps, read_parallel_lines, uncompressed_suffix
 
 Source = tuple[Path, ...] | Any
 """Files that belong together (parallel ones), or a datasets.Dataset; None for nothing."""
@@ -37,7 +37,7 @@ BATCH_ROWS = 8192
 """Rows of a parquet file that are in memory at a time."""
 
 
-def rows_for_limit(limit: int) -> int:
+def max_rows_for_limit(limit: int) -> int:
     """Returns the most rows that a task of so many examples reads of a source."""
     return max(PER_EXAMPLE * limit, MOST)
 
@@ -47,9 +47,9 @@ def source_label(source: Source) -> str:
     return " + ".join(map(str, source)) if isinstance(source, tuple) else "the dataset"
 
 
-def warn_of_unread_rows(source: str, number: int, total: int | None) -> None:
-    """Warns that not all rows of a source are read; `total` is None where the first `number` were read and the others not counted."""
-    rows = f"the first {number:,} rows" if total is None else f"{number:,} of {total:,} rows, spread evenly over it,"
+def warn_of_unread_rows(source: str, n_read: int, n_rows: int | None) -> None:
+    """Warns that not all rows of a source are read; `n_rows` is None where the first ones were read and the others not counted."""
+    rows = f"the first {n_read:,} rows" if n_rows is None else f"{n_read:,} of {n_rows:,} rows, spread evenly over it,"
     message = (
         f"{source}: {rows} are read, and a limited task keeps those of each split whose hashes are smallest; a larger limit reads more"
     )
@@ -109,12 +109,12 @@ class ColumnLayout:
     roles: Mapping[int, tuple[str, ...]]
     named: Mapping[str, str]
 
-    def columns(self, header: Sequence[str], source: str) -> dict[str, str]:
+    def columns_by_role(self, header: Sequence[str], source: str) -> dict[str, str]:
         """Returns the column of each role, for a file with these columns."""
         columns: dict[str, str] = {}
         for group in self.groups:
             chosen = {role: self.named[role] for role in group.roles if role in self.named}
-            columns |= chosen or self._match_usual_names(group, header) or {}
+            columns |= chosen or self._usual_columns_by_role(group, header) or {}
             role = group.roles[0]
             if role not in columns:
                 raise DataError(f"{source} has no column for the {role}: it has {_quote_names(header)}. Name it by {group.arguments[role]}")
@@ -125,16 +125,16 @@ class ColumnLayout:
                 raise DataError(f"{source} has no column '{column}' for the {role}.{hint} It has {_quote_names(header)}")
         return columns
 
-    def _match_usual_names(self, group: ColumnGroup, header: Sequence[str]) -> dict[str, str] | None:
+    def _usual_columns_by_role(self, group: ColumnGroup, header: Sequence[str]) -> dict[str, str] | None:
         names = next((names for names in group.usual if all(name in header for name in names)), None)
         return None if names is None else dict(zip(group.roles, names, strict=False))
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Whether the first line of a file names its columns."""
-        return bool(self.named) or all(self._match_usual_names(group, cells) for group in self.groups)
+        return bool(self.named) or all(self._usual_columns_by_role(group, cells) for group in self.groups)
 
-    def roles_by_position(self, n_columns: int, source: str) -> dict[str, int]:
-        """Returns the index of each role, for a file without a header or for parallel files."""
+    def positions_by_role(self, n_columns: int, source: str) -> dict[str, int]:
+        """Returns the position of the column of each role, for a file without a header or for parallel files."""
         if n_columns not in self.roles:
             allowed = " or ".join(f"{n} ({', '.join(roles)})" for n, roles in self.roles.items())
             arguments = ", ".join(argument for group in self.groups for argument in group.arguments.values())
@@ -151,28 +151,30 @@ def read_rows(source: Source, layout: ColumnLayout, max_rows: int | None = None)
     if not isinstance(source, tuple):
         return _read_dataset(source, layout, max_rows)
     if len(source) > 1:
-        return _read_parallel(source, layout, max_rows)
+        return _read_parallel_files(source, layout, max_rows)
     path = next(iter(source))
     if path.is_dir():
         return read_rows(_load_saved_dataset(path), layout, max_rows)
-    kind = file_kind(path)
+    kind = uncompressed_suffix(path)
     if kind not in KINDS:
         known = f"known are {', '.join(KINDS)}, and .gz of those with lines"
         raise DataError(f"{path}: unknown kind of file '{kind}'; {known}. Parallel files come together, as a list")
     if kind == ".parquet":
         return _read_parquet(path, layout, max_rows)
     if kind == ".csv":
-        return _read_cells(path, layout, _read_csv(path, max_rows))
+        return _table_rows_of_cells(path, layout, _read_csv(path, max_rows))
     if kind in (".tsv", ".txt"):
-        return _read_cells(path, layout, ((n, text.split("\t")) for n, text in read_nonempty_lines(path, _line_step(max_rows, path))))
+        return _table_rows_of_cells(
+            path, layout, ((n, text.split("\t")) for n, text in read_lines_without_gaps(path, _line_step(max_rows, path)))
+        )
     return _read_json(path, layout, max_rows)
 
 
-def row_step(source: str, total: int, max_rows: int | None) -> int:
-    """Returns the step between rows, so that of `total` at most `max_rows` are read; warns where it is not 1."""
-    step = 1 if max_rows is None else -(-total // max_rows)
+def row_step(source: str, n_rows: int, max_rows: int | None) -> int:
+    """Returns the step between rows, so that of `n_rows` at most `max_rows` are read; warns where it is not 1."""
+    step = 1 if max_rows is None else -(-n_rows // max_rows)
     if step > 1:
-        warn_of_unread_rows(source, -(-total // step), total)
+        warn_of_unread_rows(source, -(-n_rows // step), n_rows)
     return max(1, step)
 
 
@@ -187,12 +189,12 @@ def _line_step(max_rows: int | None, *paths: Path) -> int:
 
 
 def _read_dataset(dataset: Any, layout: ColumnLayout, max_rows: int | None) -> Iterator[TableRow]:
-    columns = layout.columns(dataset.column_names, "the dataset")
+    columns = layout.columns_by_role(dataset.column_names, "the dataset")
     names = {role: _class_names(dataset, column) for role, column in columns.items()}
     step = row_step("the dataset", len(dataset), max_rows) if hasattr(dataset, "__len__") else 1
     rows = enumerate(dataset) if step == 1 else ((i, dataset[i]) for i in range(0, len(dataset), step))
-    for row in _select_columns(rows, dataset.column_names, layout, "the dataset", "row"):
-        yield replace(row, values={role: _add_class_names(value, names[role]) for role, value in row.values.items()})
+    for row in _table_rows_of_records(rows, dataset.column_names, layout, "the dataset", "row"):
+        yield replace(row, values={role: _to_class_labels(value, names[role]) for role, value in row.values.items()})
 
 
 def _class_names(dataset: Any, column: str) -> list[str] | None:
@@ -200,12 +202,12 @@ def _class_names(dataset: Any, column: str) -> list[str] | None:
     return getattr(getattr(feature, "feature", feature), "names", None)
 
 
-def _add_class_names(value: Any, names: list[str] | None) -> Any:
-    if names is None:
+def _to_class_labels(value: Any, class_names: list[str] | None) -> Any:
+    if class_names is None:
         return value
     if isinstance(value, list):
-        return [_add_class_names(entry, names) for entry in value]
-    return ClassLabel(value, names[value]) if isinstance(value, int) and 0 <= value < len(names) else value
+        return [_to_class_labels(entry, class_names) for entry in value]
+    return ClassLabel(value, class_names[value]) if isinstance(value, int) and 0 <= value < len(class_names) else value
 
 
 def _load_saved_dataset(path: Path) -> Any:
@@ -220,9 +222,9 @@ def _load_saved_dataset(path: Path) -> Any:
     return datasets.load_from_disk(str(path))
 
 
-def _read_parallel(paths: tuple[Path, ...], layout: ColumnLayout, max_rows: int | None) -> Iterator[TableRow]:
+def _read_parallel_files(paths: tuple[Path, ...], layout: ColumnLayout, max_rows: int | None) -> Iterator[TableRow]:
     source = " + ".join(path.name for path in paths)
-    order = layout.roles_by_position(len(paths), source)
+    order = layout.positions_by_role(len(paths), source)
     for number, cells in read_parallel_lines(paths, _line_step(max_rows, *paths)):
         yield TableRow({role: cells[index] for role, index in order.items()}, source, number)
 
@@ -249,30 +251,30 @@ def _read_all_csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}, line {reader.line_num} is no csv: {error}; check its quotes") from error
 
 
-def _read_cells(path: Path, layout: ColumnLayout, table: Iterator[tuple[int, list[str]]]) -> Iterator[TableRow]:
-    first = next(table, None)
+def _table_rows_of_cells(path: Path, layout: ColumnLayout, numbered_cells: Iterator[tuple[int, list[str]]]) -> Iterator[TableRow]:
+    first = next(numbered_cells, None)
     if first is None:
         return
     width = len(first[1])
     has_header = layout.is_header(first[1])
-    columns = layout.columns(first[1], str(path)) if has_header else {}
-    order = {role: first[1].index(name) for role, name in columns.items()} if has_header else layout.roles_by_position(width, str(path))
-    for number, cells in table if has_header else chain([first], table):
+    columns = layout.columns_by_role(first[1], str(path)) if has_header else {}
+    order = {role: first[1].index(name) for role, name in columns.items()} if has_header else layout.positions_by_role(width, str(path))
+    for number, cells in numbered_cells if has_header else chain([first], numbered_cells):
         if len(cells) != width:
             raise DataError(f"{path}, line {number} has {len(cells)} columns, but the first line has {width}; give every line the same")
         yield TableRow({role: cells[index] for role, index in order.items()}, str(path), number)
 
 
 def _read_json(path: Path, layout: ColumnLayout, max_rows: int | None) -> Iterator[TableRow]:
-    records = _read_records(path, _line_step(max_rows, path))
+    records = _read_json_records(path, _line_step(max_rows, path))
     first = next(records, None)
     if first is None:
         return
-    yield from _select_columns(chain([first], records), list(first[1]), layout, str(path), "line")
+    yield from _table_rows_of_records(chain([first], records), list(first[1]), layout, str(path), "line")
 
 
-def _read_records(path: Path, every: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, text in read_nonempty_lines(path, every):
+def _read_json_records(path: Path, every: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, text in read_lines_without_gaps(path, every):
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -290,8 +292,8 @@ def _read_parquet(path: Path, layout: ColumnLayout, max_rows: int | None) -> Ite
     try:
         file = parquet.ParquetFile(path, buffer_size=2**20)  # so that a row group is not read whole for its first rows
         header = file.schema_arrow.names
-        columns = list(layout.columns(header, str(path)).values())
-        yield from _select_columns(_read_parquet_rows(file, str(path), columns, max_rows), header, layout, str(path), "row")
+        columns = list(layout.columns_by_role(header, str(path)).values())
+        yield from _table_rows_of_records(_read_parquet_rows(file, str(path), columns, max_rows), header, layout, str(path), "row")
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
@@ -307,7 +309,7 @@ def _read_parquet_rows(file: Any, source: str, columns: list[str], max_rows: int
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
     starts, total = [0, *accumulate(sizes)], sum(sizes)
     if max_rows is None or total <= max_rows or len(sizes) <= GROUPS:
-        yield from _read_parquet_steps(file, columns, row_step(source, total, max_rows))
+        yield from _read_every_kth_parquet_row(file, columns, row_step(source, total, max_rows))
         return
     number = min(len(sizes), max(GROUPS, max_rows * len(sizes) // total))
     chosen, share = [turn * len(sizes) // number for turn in range(number)], max(1, max_rows // number)
@@ -318,7 +320,7 @@ def _read_parquet_rows(file: Any, source: str, columns: list[str], max_rows: int
         yield from enumerate(islice(rows, share), starts[group])
 
 
-def _read_parquet_steps(file: Any, columns: list[str], step: int) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_every_kth_parquet_row(file: Any, columns: list[str], step: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (number, values) of every k-th row; a batch of rows is in memory at a time."""
     start = 0
     for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
@@ -327,11 +329,11 @@ def _read_parquet_steps(file: Any, columns: list[str], step: int) -> Iterator[tu
         start += batch.num_rows
 
 
-def _select_columns(
-    records: Iterable[tuple[int, Any]], header: Sequence[str], layout: ColumnLayout, source: str, unit: str
+def _table_rows_of_records(
+    numbered_records: Iterable[tuple[int, Any]], header: Sequence[str], layout: ColumnLayout, source: str, unit: str
 ) -> Iterator[TableRow]:
-    columns = layout.columns(header, source)
-    for number, record in records:
+    columns = layout.columns_by_role(header, source)
+    for number, record in numbered_records:
         absent = next((column for column in columns.values() if record.get(column) is None), None)
         if absent is not None:
             raise DataError(f"{source}, {unit} {number} has no value in column '{absent}'; fill it, or remove the row")

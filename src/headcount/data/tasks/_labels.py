@@ -13,7 +13,7 @@ from headcount.data.metrics import ACCURACY, BY_NAME, PEARSON, Metric
 from headcount.data.readers.tables import ClassLabel, Source, TableRow, source_label
 from headcount.data.task_builder import TaskRequest
 
-Labelled = tuple[str, Any]
+PositionAndLabel = tuple[str, Any]
 """The position of a label in the data, and the label."""
 
 
@@ -22,7 +22,7 @@ def n_labels(request: TaskRequest) -> int:
     return int(config_of(request.model).num_labels)
 
 
-def to_classes(request: TaskRequest, labels: Sequence[Labelled]) -> list[int]:
+def to_class_numbers(request: TaskRequest, labels: Sequence[PositionAndLabel]) -> list[int]:
     """Returns the class of each label.
 
     Raises:
@@ -45,7 +45,7 @@ def to_classes(request: TaskRequest, labels: Sequence[Labelled]) -> list[int]:
     return [by_name[_label_text(value).casefold()] for _, value in labels]
 
 
-def sort_classes(request: TaskRequest, labels: Iterable[Any]) -> tuple[str, ...]:
+def distinct_class_names(request: TaskRequest, labels: Iterable[Any]) -> tuple[str, ...]:
     """Returns the names of all classes among some labels: in the order of their numbers where these are known, else sorted.
 
     Raises:
@@ -56,7 +56,8 @@ def sort_classes(request: TaskRequest, labels: Iterable[Any]) -> tuple[str, ...]
         numbers[label.name if isinstance(label, ClassLabel) else _label_text(label)] = (
             label.number if isinstance(label, ClassLabel) else None
         )
-    if numbers and all(_is_number(name) for name in numbers) and any("." in name for name in numbers):
+    are_numeric = all(name.removeprefix("-").replace(".", "", 1).isdecimal() for name in numbers)
+    if numbers and are_numeric and any("." in name for name in numbers):
         raise DataError(f"the labels of task '{request.name}' are decimal numbers (regression), so that there are no classes")
     if len(numbers) < 2:
         raise DataError(f"the data of task '{request.name}' hold {len(numbers)} different labels; a new head needs two or more")
@@ -65,15 +66,11 @@ def sort_classes(request: TaskRequest, labels: Iterable[Any]) -> tuple[str, ...]
     return tuple(sorted(numbers, key=lambda name: (numbers[name] is None, numbers[name] or 0, name)))
 
 
-def _is_number(text: str) -> bool:
-    return text.removeprefix("-").replace(".", "", 1).isdecimal()
-
-
 def _label_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value).strip()
 
 
-def to_numbers(labels: Sequence[Labelled]) -> list[float]:
+def to_regression_values(labels: Sequence[PositionAndLabel]) -> list[float]:
     """Returns the value of each label, for a model with one output.
 
     Raises:
@@ -84,10 +81,10 @@ def to_numbers(labels: Sequence[Labelled]) -> list[float]:
             f"the model has num_labels=1, which means regression, but the labels are no decimal numbers (the first is {labels[0][1]!r}, "
             f"{labels[0][0]}); load the model with as many labels as there are classes, or write values as 3.0"
         )
-    return [_to_number(position, value) for position, value in labels]
+    return [_to_finite_number(position, value) for position, value in labels]
 
 
-def _to_number(position: str, value: Any) -> float:
+def _to_finite_number(position: str, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -124,15 +121,15 @@ class LabelledRows:
                 )
 
 
-def choose_metric(request: TaskRequest, name: str, default: Metric = ACCURACY) -> Metric:
-    """Returns the metric with this name; for "auto" the default, or Pearson's correlation for regression.
+def choose_metric(request: TaskRequest, metric_name: str, default_metric: Metric = ACCURACY) -> Metric:
+    """Returns the metric with this name; for "auto" the default one, or Pearson's correlation for regression.
 
     Raises:
         DataError: the metric does not fit the number of labels of the model.
     """
     is_regression = n_labels(request) == 1
-    if name == "auto":
-        return PEARSON if is_regression else default
-    if (name == "pearson") != is_regression or (name == "f1" and n_labels(request) != 2):
-        raise DataError(f"metric '{name}' does not fit a model with {n_labels(request)} labels: f1 takes 2, pearson 1 (regression)")
-    return BY_NAME[name]
+    if metric_name == "auto":
+        return PEARSON if is_regression else default_metric
+    if (metric_name == "pearson") != is_regression or (metric_name == "f1" and n_labels(request) != 2):
+        raise DataError(f"metric '{metric_name}' does not fit a model with {n_labels(request)} labels: f1 takes 2, pearson 1 (regression)")
+    return BY_NAME[metric_name]

@@ -57,7 +57,7 @@ class GeneratedText(TaskBuilder):
     ) -> Task:
         """Returns the task of text pairs and of the examples made of them."""
         references = {
-            _example_key(example["input_ids"], example["labels"]): pair.target
+            _hash_example_tokens(example["input_ids"], example["labels"]): pair.target
             for split in SPLITS
             for example, pair in zip(examples[split], pairs[split], strict=True)
         }
@@ -79,7 +79,7 @@ class TextToText(GeneratedText):
 
     def build(self, request: TaskRequest) -> Task:
         """Returns the task."""
-        _check_model(request)
+        _require_encoder_decoder(request)
         check_tokenizer(request)
         columns = {"source": request.source_column, "target": request.target_column}
         groups = (ColumnGroup({"source": "source_column"}, self.source_names), ColumnGroup({"target": "target_column"}, self.target_names))
@@ -105,7 +105,7 @@ class TextToText(GeneratedText):
             yield {**source, "labels": target["input_ids"]}
 
 
-def _check_model(request: TaskRequest) -> None:
+def _require_encoder_decoder(request: TaskRequest) -> None:
     """Raises DataError for a model that is no encoder–decoder with a language head."""
     inner = unwrap(request.model)
     has_head = any(part in type(inner).__name__ for part in ("Generation", "MTModel", "LM"))
@@ -115,9 +115,9 @@ def _check_model(request: TaskRequest) -> None:
         )
 
 
-def _example_key(source: Iterable[int], target: Iterable[int]) -> bytes:
+def _hash_example_tokens(source_ids: Iterable[int], target_ids: Iterable[int]) -> bytes:
     """Returns the hash of the tokens of an example, by which it is recognised in a batch."""
-    tokens = array("q", [*source, IGNORED, *target])
+    tokens = array("q", [*source_ids, IGNORED, *target_ids])
     return hashlib.blake2b(tokens.tobytes(), digest_size=16).digest()
 
 
@@ -139,7 +139,7 @@ class GeneratedTexts:
         references = []
         for ids, visible, labels in zip(batch["input_ids"], mask, batch["labels"], strict=True):
             target = labels[labels != IGNORED]
-            reference = self.references.get(_example_key(ids[visible].tolist(), target.tolist()))
+            reference = self.references.get(_hash_example_tokens(ids[visible].tolist(), target.tolist()))
             references.append(reference or self._decode(target.unsqueeze(0))[0])
         return self._decode(generated), references
 

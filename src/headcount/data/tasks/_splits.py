@@ -58,7 +58,7 @@ def read_splits(request: TaskRequest, read: Read[T], key: Callable[[T], bytes]) 
     train, held_out = request.train, request.eval
     _check_sources(request)
 
-    def split(source: Source, names: Sequence[Split], shares: Sequence[int]) -> dict[Split, list[T]]:
+    def divide_source(source: Source, names: Sequence[Split], shares: Sequence[int]) -> dict[Split, list[T]]:
         divided = split_by_hash(_read_limited(request, read, source), key, shares, request.limit)
         empty = next((name for name, items in zip(names, divided, strict=True) if not items), None)
         if empty is not None:
@@ -69,8 +69,8 @@ def read_splits(request: TaskRequest, read: Read[T], key: Callable[[T], bytes]) 
         return dict(zip(names, divided, strict=True))
 
     if train is None or held_out is None:
-        return split(held_out if train is None else train, SPLITS, (2, 1, 1))
-    return {**split(train, SPLITS[:1], (1,)), **split(held_out, SPLITS[1:], (1, 1))}
+        return divide_source(held_out if train is None else train, SPLITS, (2, 1, 1))
+    return {**divide_source(train, SPLITS[:1], (1,)), **divide_source(held_out, SPLITS[1:], (1, 1))}
 
 
 def _check_sources(request: TaskRequest) -> None:

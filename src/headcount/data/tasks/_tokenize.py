@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from headcount.core.errors import DataError
-from headcount.data.checks import n_positions, target_vocabulary_size, text_config, vocabulary_size
+from headcount.data.checks import input_vocabulary_size, n_positions, output_vocabulary_size, text_config
 from headcount.data.losses import accepts_argument
 from headcount.data.metrics import Metric
 from headcount.data.task import Example, Split, Task, Texts, pad
@@ -31,15 +31,15 @@ class Packed(Sequence[Example]):
         self._number = 0
         for example in examples:
             for name, value in example.items():
-                self._append(name, value)
+                self._append_value(name, value)
             self._number += 1
 
-    def count_token(self, token: int, *, besides: Collection[int]) -> tuple[int, int]:
-        """Returns how often a token occurs in the inputs, and how many input tokens there are besides some."""
+    def count_token_and_all(self, token_id: int, *, excluded_ids: Collection[int]) -> tuple[int, int]:
+        """Returns how often a token occurs in the inputs, and how many input tokens there are that are not excluded."""
         ids = np.frombuffer(self._flat.get("input_ids", array("i")), dtype=np.int32)
-        return int((ids == token).sum()), int((~np.isin(ids, list(besides))).sum())
+        return int((ids == token_id).sum()), int((~np.isin(ids, list(excluded_ids))).sum())
 
-    def _append(self, name: str, value: Any) -> None:
+    def _append_value(self, name: str, value: Any) -> None:
         if isinstance(value, list):
             self._ends.setdefault(name, array("q", [0]))
             self._flat.setdefault(name, array("i")).extend(value)
@@ -62,7 +62,7 @@ class Packed(Sequence[Example]):
 
 def check_tokenizer(request: TaskRequest) -> None:
     """Raises DataError unless the tokenizer can be the one of the model."""
-    tokenizer, size = request.tokenizer, vocabulary_size(request.model)
+    tokenizer, size = request.tokenizer, input_vocabulary_size(request.model)
     if tokenizer is None or not callable(getattr(tokenizer, "convert_ids_to_tokens", None)):
         raise DataError(f"task '{request.name}' needs the model's tokenizer, got {type(tokenizer).__name__}")
     if size is not None and len(tokenizer) > size:
@@ -77,12 +77,12 @@ def check_tokenizer(request: TaskRequest) -> None:
             )
 
 
-def _special_ids_contradict(name: str, ours: int | None, theirs: Any, tokenizer: Any) -> bool:
-    allowed = theirs if isinstance(theirs, list) else [theirs]
-    if ours is None or ours in allowed or not all(isinstance(token, int) and token >= 0 for token in allowed):
+def _special_ids_contradict(name: str, tokenizer_id: int | None, config_id: Any, tokenizer: Any) -> bool:
+    allowed = config_id if isinstance(config_id, list) else [config_id]
+    if tokenizer_id is None or tokenizer_id in allowed or not all(isinstance(token, int) and token >= 0 for token in allowed):
         return False
     # Decoders often pad with their end-of-text token, which is masked anyway.
-    return not (name == "pad" and ours in (tokenizer.eos_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id))
+    return not (name == "pad" and tokenizer_id in (tokenizer.eos_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id))
 
 
 def max_example_tokens(request: TaskRequest, *, decoder: bool = False) -> int | None:
@@ -120,14 +120,14 @@ def encode(
             yield {name: list(encoded[name][row]) for name in names}
 
 
-def truncation_arguments(request: TaskRequest, limit: int | None) -> dict[str, Any]:
-    """Returns the arguments of a tokenizer that cut texts to `limit` tokens, if the request says so."""
-    return {"truncation": True, "max_length": limit} if request.truncate and limit else {"truncation": False}
+def truncation_arguments(request: TaskRequest, max_tokens: int | None) -> dict[str, Any]:
+    """Returns the arguments of a tokenizer that cut texts to `max_tokens` tokens, if the request says so."""
+    return {"truncation": True, "max_length": max_tokens} if request.truncate and max_tokens else {"truncation": False}
 
 
 def check_tokens(request: TaskRequest, ids: Sequence[int], position: str, max_tokens: int | None, *, is_target: bool = False) -> None:
     """Raises DataError for a text without tokens, too long, or beyond the vocabulary."""
-    size = target_vocabulary_size(request.model) if is_target else vocabulary_size(request.model)
+    size = output_vocabulary_size(request.model) if is_target else input_vocabulary_size(request.model)
     if not ids:
         raise DataError(f"{position}: the text is empty, so it has no token; remove it")
     if max_tokens is not None and len(ids) > max_tokens:
@@ -138,7 +138,7 @@ def check_tokens(request: TaskRequest, ids: Sequence[int], position: str, max_to
         raise DataError(f"{position}: token id {max(ids)}, but the model's vocabulary ends at {size - 1}; use the model's own tokenizer")
 
 
-def padding_token(request: TaskRequest) -> int:
+def padding_token_id(request: TaskRequest) -> int:
     """Returns the token that fills short rows, which is masked: the model's (some find the end of a text by it), the tokenizer's, or 0."""
     config = text_config(request.model)
     tokens = (getattr(config, "pad_token_id", None), getattr(request.tokenizer, "pad_token_id", None))
@@ -152,7 +152,7 @@ def special_ids(request: TaskRequest) -> frozenset[int]:
 
 def make_task(request: TaskRequest, examples: Mapping[Split, Packed], metric: Metric, texts: Texts | None = None) -> Task:
     """Returns the task of tokenised examples, which are padded to batches."""
-    fill = padding_token(request)
+    fill = padding_token_id(request)
     _warn_of_unknown(request, examples.values(), texts)
     return Task(
         request.name,
@@ -171,17 +171,17 @@ def _warn_of_unknown(request: TaskRequest, examples: Iterable[Packed], texts: Te
     if unknown is None:
         return
     special = special_ids(request) - {unknown}
-    counts = [packed.count_token(unknown, besides=special) for packed in examples]
+    counts = [packed.count_token_and_all(unknown, excluded_ids=special) for packed in examples]
     total = sum(count for count, _ in counts), sum(number for _, number in counts)
     warn_of_unknown(f"task '{request.name}'", request.tokenizer, total, lambda: texts.read("calibration") if texts else ())
 
 
-def check_head(request: TaskRequest, class_name_parts: Sequence[str], auto: str) -> None:
-    """Raises DataError for a model whose head is made for another task, or that has none; `auto` is what to load: an Auto class, or `demo/NAME`."""
+def check_head(request: TaskRequest, class_name_parts: Sequence[str], class_to_load: str) -> None:
+    """Raises DataError for a model whose head is made for another task, or that has none; `class_to_load` is an Auto class, or `demo/NAME`."""
     name = type(unwrap(request.model)).__name__
     others = ("Classification", "MaskedLM", "CausalLM", "LMHead", "QuestionAnswering", "MultipleChoice", "ConditionalGeneration", "MTModel")
     fits = any(part in name for part in class_name_parts)
     if not accepts_argument(request.model, "labels") or (not fits and any(part in name for part in others)):
-        remedy = f"load {auto}, which was trained for it" if auto.startswith("demo/") else f"load it as {auto}"
-        option = f" (auto={auto})" if auto.startswith("Auto") else ""
+        remedy = f"load {class_to_load}, which was trained for it" if class_to_load.startswith("demo/") else f"load it as {class_to_load}"
+        option = f" (auto={class_to_load})" if class_to_load.startswith("Auto") else ""
         raise DataError(f"task '{request.name}' needs a model with another head than {name}; {remedy}{option}")

@@ -14,7 +14,7 @@ import numpy as np
 from headcount.core.errors import DataError
 from headcount.core.options import option
 from headcount.data.metrics import IGNORED
-from headcount.data.readers.lines import count_lines, file_kind, read_lines
+from headcount.data.readers.lines import count_lines, read_lines, uncompressed_suffix
 from headcount.data.readers.tables import (
     SINGLE,
     TABLES,
@@ -36,6 +36,9 @@ WINDOW = 512
 MASKED_SHARE = 0.15
 TEXT_ARGUMENTS = ("train", "eval", "text_column", "max_length", "truncate")
 """The arguments of `open_task` that tasks on running text use."""
+
+
+PositionAndText = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class LanguageModelling(TaskBuilder):
             yield Passage(encoded["input_ids"], origin, text)
 
 
-def _first_rows(request: TaskRequest, source: Source) -> Iterator[tuple[str, str]]:
+def _first_rows(request: TaskRequest, source: Source) -> Iterator[PositionAndText]:
     """Yields the rows that a limited task reads of running text, from its beginning."""
     for number, row in enumerate(_text_rows(request, source, None)):
         if number == request.max_rows:
@@ -96,9 +99,9 @@ def _first_rows(request: TaskRequest, source: Source) -> Iterator[tuple[str, str
         yield row
 
 
-def _text_rows(request: TaskRequest, source: Source, max_rows: int | None) -> Iterator[tuple[str, str]]:
+def _text_rows(request: TaskRequest, source: Source, max_rows: int | None) -> Iterator[PositionAndText]:
     """Yields position and text of each line or row; of a source with more than `max_rows`, at most so many, spread evenly over it."""
-    if not isinstance(source, tuple) or file_kind(source[0]) in TABLES or source[0].is_dir():
+    if not isinstance(source, tuple) or uncompressed_suffix(source[0]) in TABLES or source[0].is_dir():
         named = {"text": request.text_column} if request.text_column else {}
         layout = ColumnLayout((ColumnGroup({"text": "text_column"}, SINGLE),), {1: ("text",)}, named)
         yield from ((row.origin, row.text("text")) for row in read_rows(source, layout, max_rows))
@@ -110,7 +113,7 @@ def _text_rows(request: TaskRequest, source: Source, max_rows: int | None) -> It
         yield from ((f"{path}, line {number}", text) for number, text in read_lines(path, step))
 
 
-def _paragraphs(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _paragraphs(rows: Iterable[PositionAndText]) -> Iterator[PositionAndText]:
     """Yields the lines up to an empty one as one text, with the position of the first."""
     start, paragraph = "", []
     for origin, text in rows:
@@ -124,19 +127,19 @@ def _paragraphs(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         yield start, "\n".join(paragraph)
 
 
-def _token_windows(request: TaskRequest, source: str, rows: Iterable[tuple[str, str]]) -> Iterator[Passage]:
+def _token_windows(request: TaskRequest, source_name: str, rows: Iterable[PositionAndText]) -> Iterator[Passage]:
     """Yields all tokens in windows with the tokenizer's special tokens; a last window of a single token is left out."""
-    before, after = _special_tokens(request.tokenizer)
+    before, after = _special_ids_before_and_after(request.tokenizer)
     length = min(max_example_tokens(request) or WINDOW, request.max_length or WINDOW)
     room = length - len(before) - len(after)
     if room < 2:
         raise DataError(f"max_length {length} leaves {room} tokens beside {len(before) + len(after)} special ones; give a greater one")
-    tokens = (request.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"] for piece in _concatenate_row_texts(rows))
+    tokens = (request.tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"] for piece in _join_texts_of_256_rows(rows))
     for number, ids in enumerate(_cut_into_windows(tokens, room)):
-        yield Passage([*before, *ids, *after], f"{source}, window {number}")
+        yield Passage([*before, *ids, *after], f"{source_name}, window {number}")
 
 
-def _concatenate_row_texts(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _join_texts_of_256_rows(rows: Iterable[PositionAndText]) -> Iterator[str]:
     """Yields the text of 256 rows at a time."""
     texts = (text + "\n" for _, text in rows)
     while piece := "".join(islice(texts, 256)):
@@ -144,18 +147,18 @@ def _concatenate_row_texts(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
             yield piece
 
 
-def _cut_into_windows(tokens: Iterable[list[int]], max_length: int) -> Iterator[list[int]]:
+def _cut_into_windows(tokens: Iterable[list[int]], window_length: int) -> Iterator[list[int]]:
     pending: array[int] = array("i")
     for ids in tokens:
         pending.extend(ids)
-        while len(pending) >= max_length:
-            yield pending[:max_length].tolist()
-            del pending[:max_length]
+        while len(pending) >= window_length:
+            yield pending[:window_length].tolist()
+            del pending[:window_length]
     if len(pending) > 1:
         yield pending.tolist()
 
 
-def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+def _special_ids_before_and_after(tokenizer: Any) -> tuple[list[int], list[int]]:
     """Returns the special tokens that the tokenizer sets before and after a text."""
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     complete = tokenizer("a")["input_ids"]
@@ -163,15 +166,17 @@ def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     return complete[:start], complete[start + len(plain) :]
 
 
-def mask_tokens(ids: list[int], random_seed: tuple[int, int], *, mask_id: int, special: frozenset[int]) -> dict[str, list[int]]:
+def mask_tokens(
+    ids: list[int], seed_and_example_number: tuple[int, int], *, mask_id: int, special_ids: frozenset[int]
+) -> dict[str, list[int]]:
     """Returns tokens of which 15 % of the ordinary ones, and at least one, are replaced by the mask token; only these have labels.
 
-    The choice depends on `random_seed`, (seed, number of the example), alone, so that every run masks the same tokens.
+    The choice depends on the seed and the number of the example alone, so that every run masks the same tokens.
     """
-    draws = np.frombuffer(hashlib.shake_128(repr(random_seed).encode()).digest(4 * len(ids)), dtype="<u4") / 2**32
-    ordinary = [index for index, token in enumerate(ids) if token not in special]
+    draws = np.frombuffer(hashlib.shake_128(repr(seed_and_example_number).encode()).digest(4 * len(ids)), dtype="<u4") / 2**32
+    ordinary = [index for index, token in enumerate(ids) if token not in special_ids]
     if not ordinary:
-        raise DataError(f"example {random_seed[1]} holds special tokens only, so nothing in it can be masked; remove it")
+        raise DataError(f"example {seed_and_example_number[1]} holds special tokens only, so nothing in it can be masked; remove it")
     chosen = {index for index in ordinary if draws[index] < MASKED_SHARE} or {min(ordinary, key=lambda index: draws[index])}
     return {
         "input_ids": [mask_id if index in chosen else token for index, token in enumerate(ids)],

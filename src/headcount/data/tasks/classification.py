@@ -13,9 +13,9 @@ from headcount.data.metrics import ACCURACY, Metric
 from headcount.data.readers.tables import PAIRS, SINGLE, ColumnGroup, ColumnLayout, Source, TableRow, read_rows
 from headcount.data.task import Split, Task, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
-from headcount.data.tasks._labels import LabelledRows, choose_metric, n_labels, sort_classes, to_classes, to_numbers
+from headcount.data.tasks._labels import LabelledRows, choose_metric, distinct_class_names, n_labels, to_class_numbers, to_regression_values
 from headcount.data.tasks._splits import for_each_split, read_splits
-from headcount.data.tasks._tokenize import Packed, check_head, check_tokenizer, encode, make_task, padding_token
+from headcount.data.tasks._tokenize import Packed, check_head, check_tokenizer, encode, make_task, padding_token_id
 
 LABEL = ColumnGroup({"label": "label_column"}, (("label",), ("labels",), ("score",)))
 
@@ -51,13 +51,13 @@ class Classification(TaskBuilder):
 
     def resolve_data_and_columns(self, request: TaskRequest) -> tuple[TaskRequest, ColumnLayout]:
         """Returns the request with its sources, and how their columns are found."""
-        return request, text_layout(request)
+        return request, text_and_label_layout(request)
 
     def read_classes(self, request: TaskRequest) -> tuple[str, ...]:
         """Returns the names of all labels in the data: in the order of their numbers where these are known, else sorted."""
         request, layout = self.resolve_data_and_columns(replace(request, limit=None))
         rows = chain.from_iterable(read_rows(source, layout, None) for source in (request.train, request.eval) if source is not None)
-        return sort_classes(request, (row.values["label"] for row in rows))
+        return distinct_class_names(request, (row.values["label"] for row in rows))
 
     def check_model(self, request: TaskRequest) -> None:
         """Raises DataError for another head, another tokenizer, or a decoder without padding token, after which it would classify."""
@@ -66,18 +66,21 @@ class Classification(TaskBuilder):
         config = config_of(request.model)
         if getattr(config, "pad_token_id", None) is None and not hasattr(config, "type_vocab_size"):
             raise DataError(
-                f"the configuration has no pad_token_id, so that a batch cannot be padded; set model.config.pad_token_id = {padding_token(request)}"
+                "the configuration has no pad_token_id, so that a batch cannot be padded; "
+                f"set model.config.pad_token_id = {padding_token_id(request)}"
             )
 
-    def build_from_rows(self, request: TaskRequest, read_rows: Callable[[Source], Iterable[TableRow]], default: Metric = ACCURACY) -> Task:
+    def build_from_rows(
+        self, request: TaskRequest, read_rows: Callable[[Source], Iterable[TableRow]], default_metric: Metric = ACCURACY
+    ) -> Task:
         """Returns the task of rows that hold text, label and perhaps text_pair; they are read again for the texts."""
         labelled = LabelledRows(read_rows, lambda row: [row.values["label"]])
 
         def rows_by_split() -> dict[Split, list[TableRow]]:
-            return read_splits(request, labelled, _identity_bytes)
+            return read_splits(request, labelled, _split_key)
 
-        metric, rows = choose_metric(request, self.metric, default), rows_by_split()
-        to_values = to_numbers if n_labels(request) == 1 else partial(to_classes, request)
+        metric, rows = choose_metric(request, self.metric, default_metric), rows_by_split()
+        to_values = to_regression_values if n_labels(request) == 1 else partial(to_class_numbers, request)
         labels = for_each_split(lambda split: to_values([(row.origin, row.values["label"]) for row in rows[split]]))
         labelled.check_labels_vary()
         examples = for_each_split(lambda split: Packed(_examples(request, rows[split], labels[split])))
@@ -86,7 +89,7 @@ class Classification(TaskBuilder):
         return replace(make_task(request, examples, metric, texts), documents=documents)
 
 
-def text_layout(request: TaskRequest, usual_names: Sequence[tuple[str, ...]] = (*PAIRS, *SINGLE)) -> ColumnLayout:
+def text_and_label_layout(request: TaskRequest, usual_names: Sequence[tuple[str, ...]] = (*PAIRS, *SINGLE)) -> ColumnLayout:
     """Returns how the columns of texts and label are found."""
     names = {"text": request.text_column, "text_pair": request.text_pair_column, "label": request.label_column}
     if names["text_pair"] and not names["text"]:
@@ -98,7 +101,7 @@ def text_layout(request: TaskRequest, usual_names: Sequence[tuple[str, ...]] = (
     return ColumnLayout(groups, roles, {role: name for role, name in names.items() if name})
 
 
-def _identity_bytes(row: TableRow) -> bytes:
+def _split_key(row: TableRow) -> bytes:
     """Returns what decides the split of an example: its document, which no split divides, else its texts, so that equal examples share one."""
     if "document" in row.values:
         return str(row.values["document"]).encode()

@@ -8,20 +8,20 @@ from typing import Any, Literal
 from headcount.core.errors import DataError
 from headcount.core.options import option, options_of
 from headcount.data.embedded import english, tavi
-from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, text_of_pair
+from headcount.data.embedded.entailment import LABELS, EntailmentPair, draw_pair, english_text_of_pair
 from headcount.data.embedded.grammar import Clause, draw_clause
-from headcount.data.embedded.rare_words import RareSentence, draw_rare_sentence, list_rare_word_vocabulary
+from headcount.data.embedded.rare_words import RareSentence, draw_rare_sentence, list_full_vocabulary
 from headcount.data.embedded.splits import draw_split
 from headcount.data.embedded.stories import draw_story
 from headcount.data.embedded.tokenizer import build_tokenizer, vocabulary
 from headcount.data.metrics import ACCURACY, IGNORED, PERPLEXITY, TOKEN_ACCURACY, Metric
 from headcount.data.task import Split, Task, Text, Texts
 from headcount.data.task_builder import TaskInfo, TaskRequest
-from headcount.data.tasks._labels import to_classes
+from headcount.data.tasks._labels import to_class_numbers
 from headcount.data.tasks._seq2seq import GeneratedText, TextPair
 from headcount.data.tasks._splits import for_each_split
 from headcount.data.tasks._tokenize import Packed, check_head, check_tokenizer, encode, make_task, special_ids
-from headcount.data.tasks._windows import mask_id, mask_tokens
+from headcount.data.tasks._windows import PositionAndText, mask_id, mask_tokens
 
 SIZES: dict[Split, int] = {"calibration": 512, "selection": 512, "report": 1000}
 Language = Any
@@ -41,11 +41,11 @@ class EmbeddedRecipe:
     vocabulary: Callable[[], list[str]] = vocabulary
 
 
-def _english_text(clause: Clause) -> str:
+def _say_in_english(clause: Clause) -> str:
     return str(english.say(clause))
 
 
-def _sentences_with_positions(language: Language, clauses: Sequence[Clause]) -> Iterator[tuple[str, str]]:
+def _positions_and_sentences(language: Language, clauses: Sequence[Clause]) -> Iterator[PositionAndText]:
     return ((f"sentence {number}", str(language.say(clause))) for number, clause in enumerate(clauses))
 
 
@@ -54,12 +54,12 @@ def _entailment_recipe(language: Language) -> EmbeddedRecipe:
         return Text(position, str(language.say(pair.premise)), str(language.say(pair.hypothesis)))
 
     def examples(request: TaskRequest, pairs: Sequence[EntailmentPair]) -> Iterator[dict[str, Any]]:
-        labels = to_classes(request, [(f"pair {number}", pair.label) for number, pair in enumerate(pairs)])
+        labels = to_class_numbers(request, [(f"pair {number}", pair.label) for number, pair in enumerate(pairs)])
         texts = (text(pair, f"pair {number}") for number, pair in enumerate(pairs))
         encoded = encode(request, ((pair.origin, (pair.text, pair.pair)) for pair in texts))
         yield from ({**example, "labels": label} for example, label in zip(encoded, labels, strict=True))
 
-    return EmbeddedRecipe(draw_pair, text_of_pair, text, examples, ("SequenceClassification",), ACCURACY)
+    return EmbeddedRecipe(draw_pair, english_text_of_pair, text, examples, ("SequenceClassification",), ACCURACY)
 
 
 def _masked_text_recipe(language: Language) -> EmbeddedRecipe:
@@ -68,10 +68,10 @@ def _masked_text_recipe(language: Language) -> EmbeddedRecipe:
 
     def examples(request: TaskRequest, clauses: Sequence[Clause]) -> Iterator[dict[str, Any]]:
         mask, special = mask_id(request), special_ids(request)
-        for number, example in enumerate(encode(request, _sentences_with_positions(language, clauses))):
-            yield {**example, **mask_tokens(example["input_ids"], (request.seed, number), mask_id=mask, special=special)}
+        for number, example in enumerate(encode(request, _positions_and_sentences(language, clauses))):
+            yield {**example, **mask_tokens(example["input_ids"], (request.seed, number), mask_id=mask, special_ids=special)}
 
-    return EmbeddedRecipe(draw_clause, _english_text, text, examples, ("MaskedLM", "ForPreTraining"), PERPLEXITY)
+    return EmbeddedRecipe(draw_clause, _say_in_english, text, examples, ("MaskedLM", "ForPreTraining"), PERPLEXITY)
 
 
 def _stories_recipe() -> EmbeddedRecipe:
@@ -79,25 +79,25 @@ def _stories_recipe() -> EmbeddedRecipe:
         for example in encode(request, ((f"story {number}", story) for number, story in enumerate(stories))):
             yield {"input_ids": example["input_ids"], "labels": example["input_ids"]}
 
-    def draw(random: Random) -> str:
+    def draw_text(random: Random) -> str:
         return " ".join(draw_story(random))
 
-    return EmbeddedRecipe(draw, str, lambda story, position: Text(position, story), examples, ("CausalLM",), PERPLEXITY)
+    return EmbeddedRecipe(draw_text, str, lambda story, position: Text(position, story), examples, ("CausalLM",), PERPLEXITY)
 
 
 def _translation_recipe() -> EmbeddedRecipe:
     def text(clause: Clause, position: str) -> Text:
-        return Text(position, _english_text(clause), target=str(tavi.say(clause)))
+        return Text(position, _say_in_english(clause), target=str(tavi.say(clause)))
 
     def examples(request: TaskRequest, clauses: Sequence[Clause]) -> Iterator[dict[str, Any]]:
         """Yields tokens without [CLS], with [SEP] at the end, as the translator was trained."""
         end = [request.tokenizer.eos_token_id]
-        sources = encode(request, _sentences_with_positions(english, clauses), add_special_tokens=False)
-        targets = encode(request, _sentences_with_positions(tavi, clauses), add_special_tokens=False)
+        sources = encode(request, _positions_and_sentences(english, clauses), add_special_tokens=False)
+        targets = encode(request, _positions_and_sentences(tavi, clauses), add_special_tokens=False)
         for source, target in zip(sources, targets, strict=True):
             yield {"input_ids": source["input_ids"] + end, "labels": target["input_ids"] + end}
 
-    return EmbeddedRecipe(draw_clause, _english_text, text, examples, ("MTModel", "ConditionalGeneration"))
+    return EmbeddedRecipe(draw_clause, _say_in_english, text, examples, ("MTModel", "ConditionalGeneration"))
 
 
 def _rare_words_recipe() -> EmbeddedRecipe:
@@ -107,10 +107,10 @@ def _rare_words_recipe() -> EmbeddedRecipe:
     def examples(request: TaskRequest, sentences: Sequence[RareSentence]) -> Iterator[dict[str, Any]]:
         encoded = encode(request, ((f"sentence {number}", str(sentence)) for number, sentence in enumerate(sentences)))
         for number, (example, sentence) in enumerate(zip(encoded, sentences, strict=True)):
-            labels = to_classes(request, [(f"sentence {number}", label) for label in sentence.labels])
+            labels = to_class_numbers(request, [(f"sentence {number}", label) for label in sentence.gender_labels])
             yield {**example, "labels": [IGNORED, *labels, IGNORED]}  # a word is one token, between [CLS] and [SEP]
 
-    return EmbeddedRecipe(draw_rare_sentence, str, text, examples, ("TokenClassification",), TOKEN_ACCURACY, list_rare_word_vocabulary)
+    return EmbeddedRecipe(draw_rare_sentence, str, text, examples, ("TokenClassification",), TOKEN_ACCURACY, list_full_vocabulary)
 
 
 EMBEDDED = {
@@ -154,41 +154,41 @@ class Demo(GeneratedText):
 
     def build(self, request: TaskRequest) -> Task:
         """Returns the task."""
-        data = EMBEDDED[self.variant]
-        request = self._check_request(request, data)
-        drawn_by_split = for_each_split(lambda split: self._draw_examples(request, data, split))
-        examples = for_each_split(lambda split: Packed(data.examples(request, drawn_by_split[split])))
+        recipe = EMBEDDED[self.variant]
+        request = self._check_and_add_tokenizer(request, recipe)
+        drawn_by_split = for_each_split(lambda split: self._draw_examples(request, recipe, split))
+        examples = for_each_split(lambda split: Packed(recipe.examples(request, drawn_by_split[split])))
 
         def read_texts(split: Split) -> Iterator[Text]:
-            return (data.text(example, f"{split} example {i}") for i, example in enumerate(self._draw_examples(request, data, split)))
+            return (recipe.text(example, f"{split} example {i}") for i, example in enumerate(self._draw_examples(request, recipe, split)))
 
-        if data.metric is None:
+        if recipe.metric is None:
             pairs = for_each_split(
-                lambda split: [TextPair(_english_text(clause), str(tavi.say(clause)), "") for clause in drawn_by_split[split]]
+                lambda split: [TextPair(_say_in_english(clause), str(tavi.say(clause)), "") for clause in drawn_by_split[split]]
             )
             texts = Texts(read_texts, add_special_tokens=False, end=(request.tokenizer.eos_token_id,))
             return self.build_from_pairs(request, pairs, examples, texts)
-        return make_task(request, examples, data.metric, Texts(read_texts))
+        return make_task(request, examples, recipe.metric, Texts(read_texts))
 
     def read_classes(self, request: TaskRequest) -> tuple[str, ...]:
         """Returns the labels of entailment; other variants have none."""
         return LABELS if self.variant.startswith("entailment") else super().read_classes(request)
 
-    def _draw_examples(self, request: TaskRequest, data: EmbeddedRecipe, split: Split) -> list[Any]:
+    def _draw_examples(self, request: TaskRequest, recipe: EmbeddedRecipe, split: Split) -> list[Any]:
         size = self.size or SIZES[split]
         random = Random(f"{self.variant}/{split}/{request.seed}")
-        return draw_split(random, split, min(size, request.limit or size), data.draw, data.identity)
+        return draw_split(random, split, min(size, request.limit or size), recipe.draw, recipe.identity)
 
-    def _check_request(self, request: TaskRequest, data: EmbeddedRecipe) -> TaskRequest:
+    def _check_and_add_tokenizer(self, request: TaskRequest, recipe: EmbeddedRecipe) -> TaskRequest:
         """Returns the request with the embedded tokenizer, its model and options checked."""
-        check_head(request, data.head, TRAINED[self.variant])
+        check_head(request, recipe.head, TRAINED[self.variant])
         if request.tokenizer is None:
             segments = hasattr(request.model.config, "type_vocab_size")
-            request = replace(request, tokenizer=build_tokenizer(segments=segments, tokens=data.vocabulary()))
+            request = replace(request, tokenizer=build_tokenizer(segments=segments, tokens=recipe.vocabulary()))
         check_tokenizer(request)
-        if request.tokenizer.get_vocab() != {token: number for number, token in enumerate(data.vocabulary())}:
+        if request.tokenizer.get_vocab() != {token: number for number, token in enumerate(recipe.vocabulary())}:
             raise DataError(f"task '{request.name}' is in the embedded languages, which only the tokenizer of the embedded models knows")
         changed = [declared.name for declared in options_of(GeneratedText) if getattr(self, declared.name) != declared.default]
-        if changed and data.metric is not None:
+        if changed and recipe.metric is not None:
             raise DataError(f"task '{request.name}' does not use {', '.join(changed)}; it generates no text")
         return request

@@ -8,7 +8,7 @@ from headcount.core.options import option
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PEARSON, Metric
 from headcount.data.readers.tables import ColumnLayout
 from headcount.data.task_builder import TaskRequest
-from headcount.data.tasks.classification import Classification, text_layout
+from headcount.data.tasks.classification import Classification, text_and_label_layout
 
 HUB = "nyu-mll/glue"
 
@@ -61,7 +61,7 @@ class Glue(Classification):
         if request.train is None and request.eval is None:
             train, held_out = (_load_hub_split(self.variant, split) for split in ("train", glue.validation))
             request = replace(request, train=train, eval=held_out)
-        return request, text_layout(request, (glue.columns, ("text", "text_pair")[: len(glue.columns)]))
+        return request, text_and_label_layout(request, (glue.columns, ("text", "text_pair")[: len(glue.columns)]))
 
 
 def _load_hub_split(variant: str, split: str) -> Any:

@@ -4,10 +4,12 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headcount.core.errors import DataError, MissingExtra
@@ -16,7 +18,7 @@ from headcount.data.checks import config_of
 from headcount.data.readers.tables import ColumnGroup, ColumnLayout, Source, TableRow, read_rows, row_step
 from headcount.data.task import Example, Task, pad
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
-from headcount.data.tasks._labels import LabelledRows, choose_metric, n_labels, to_classes
+from headcount.data.tasks._labels import LabelledRows, choose_metric, n_labels, to_class_numbers
 from headcount.data.tasks._splits import for_each_split, read_splits
 from headcount.data.tasks._tokenize import check_head
 
@@ -59,11 +61,11 @@ class ImageClassification(TaskBuilder):
             raise DataError("the model has num_labels=1, which means regression; load it with as many labels as there are classes")
         metric = choose_metric(request, self.metric)
         labelled = LabelledRows(lambda source: _read_image_rows(request, source), lambda row: [row.values["label"]])
-        rows = read_splits(request, labelled, _identity_bytes)
-        labels = for_each_split(lambda split: to_classes(request, [(row.origin, row.values["label"]) for row in rows[split]]))
+        rows = read_splits(request, labelled, _split_key)
+        labels = for_each_split(lambda split: to_class_numbers(request, [(row.origin, row.values["label"]) for row in rows[split]]))
         labelled.check_labels_vary()
         for row in chain.from_iterable(rows.values()):
-            _image_of_row(row)
+            _load_image(row)
         pictures = for_each_split(lambda split: Pictures(rows[split], labels[split], lambda row: _pixel_values(request, row)))
         for examples in pictures.values():
             _ = examples[0]
@@ -74,14 +76,14 @@ def _read_image_rows(request: TaskRequest, source: Source) -> Iterator[TableRow]
     if isinstance(source, tuple) and len(source) == 1 and source[0].is_dir() and not (source[0] / "state.json").exists():
         if request.image_column or request.label_column:
             raise DataError(f"{source[0]} is a folder of images, which has no columns; leave image_column and label_column out")
-        return _read_folder(source[0], request.max_rows)
+        return _read_class_folders(source[0], request.max_rows)
     named = {"image": request.image_column, "label": request.label_column}
     images = ColumnGroup({"image": "image_column"}, (("image",), ("img",), ("pixel_values",)))
     labels = ColumnGroup({"label": "label_column"}, (("label",), ("labels",), ("fine_label",)))
     return read_rows(source, ColumnLayout((images, labels), {}, {role: name for role, name in named.items() if name}), request.max_rows)
 
 
-def _read_folder(folder: Any, max_rows: int | None) -> Iterator[TableRow]:
+def _read_class_folders(folder: Path, max_rows: int | None) -> Iterator[TableRow]:
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     if not classes:
         raise DataError(f"{folder} holds no folder; it must hold one for each class, named after the label")
@@ -90,7 +92,7 @@ def _read_folder(folder: Any, max_rows: int | None) -> Iterator[TableRow]:
         yield TableRow({"image": path, "label": label.name}, str(path), 0)
 
 
-def _identity_bytes(row: TableRow) -> bytes:
+def _split_key(row: TableRow) -> bytes:
     image = row.values["image"]
     if hasattr(image, "read_bytes"):
         return image.read_bytes()
@@ -99,7 +101,7 @@ def _identity_bytes(row: TableRow) -> bytes:
     return np.asarray(image).tobytes()
 
 
-def _image_of_row(row: TableRow) -> Any:
+def _load_image(row: TableRow) -> Any:
     """Returns the image as PIL has it, or as an array; only bytes and folders are read, never a path that stands in the data."""
     value = row.values["image"]
     source = io.BytesIO(value["bytes"]) if isinstance(value, dict) and value.get("bytes") else value
@@ -119,18 +121,18 @@ def _image_of_row(row: TableRow) -> Any:
         raise DataError(f"{row.origin} is no image that can be read: {error}") from error
 
 
-def _pixel_values(request: TaskRequest, row: TableRow) -> Tensor:
-    image, channels = _image_of_row(row), getattr(config_of(request.model), "num_channels", 3)
+def _pixel_values(request: TaskRequest, row: TableRow) -> Float[Tensor, "channels height width"]:
+    image, channels = _load_image(row), getattr(config_of(request.model), "num_channels", 3)
     if hasattr(image, "convert"):
         image = image.convert("L" if channels == 1 else "RGB")
     if request.tokenizer is not None:
         return torch.as_tensor(request.tokenizer(images=image, return_tensors="pt")["pixel_values"][0])
-    pixels = _to_tensor(image)
-    _check_size(request, row, pixels)
+    pixels = _to_channels_first_tensor(image)
+    _check_pixel_shape(request, row, pixels)
     return pixels
 
 
-def _to_tensor(image: Any) -> Tensor:
+def _to_channels_first_tensor(image: Any) -> Float[Tensor, "channels height width"]:
     """Returns an image with channels first; whole numbers from 0 to 255 become numbers from 0 to 1."""
     values = torch.as_tensor(np.array(image))
     values = values[..., None] if values.ndim == 2 else values
@@ -139,7 +141,7 @@ def _to_tensor(image: Any) -> Tensor:
     return values.float() if values.is_floating_point() else values.float() / 255
 
 
-def _check_size(request: TaskRequest, row: TableRow, pixels: Tensor) -> None:
+def _check_pixel_shape(request: TaskRequest, row: TableRow, pixels: Tensor) -> None:
     config = config_of(request.model)
     size = getattr(config, "image_size", None)
     sizes = (size, size) if isinstance(size, int) else tuple(size) if size else tuple(pixels.shape[1:])

@@ -28,6 +28,8 @@ class MaskedLM(LanguageModelling):
 
         def examples(split: Split) -> Packed:
             numbered = enumerate(passages[split])
-            return Packed(mask_tokens(passage.ids, (request.seed, number), mask_id=mask, special=special) for number, passage in numbered)
+            return Packed(
+                mask_tokens(passage.ids, (request.seed, number), mask_id=mask, special_ids=special) for number, passage in numbered
+            )
 
         return make_task(request, for_each_split(examples), PERPLEXITY, self.texts(request))

@@ -9,11 +9,11 @@ from typing import Any
 from headcount.core.errors import DataError, unknown_name_error
 from headcount.data.metrics import IGNORED, TOKEN_ACCURACY
 from headcount.data.readers.conllu import FIELDS, read_sentence_lines
-from headcount.data.readers.lines import file_kind, read_lines
+from headcount.data.readers.lines import read_lines, uncompressed_suffix
 from headcount.data.readers.tables import ColumnGroup, ColumnLayout, Source, TableRow, read_rows
 from headcount.data.task import SPLITS, Split, Task, Text, Texts
 from headcount.data.task_builder import TaskBuilder, TaskInfo, TaskRequest
-from headcount.data.tasks._labels import LabelledRows, to_classes
+from headcount.data.tasks._labels import LabelledRows, to_class_numbers
 from headcount.data.tasks._splits import for_each_split, read_splits
 from headcount.data.tasks._tokenize import (
     Packed,
@@ -26,6 +26,7 @@ from headcount.data.tasks._tokenize import (
 )
 
 CONLL = (".conll", ".txt", ".tsv", ".bio", ".iob", ".conllu")
+WordAndTag = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class TokenClassification(TaskBuilder):
 
 
 def _read_tagged_rows(request: TaskRequest, source: Source) -> Iterator[TableRow]:
-    if isinstance(source, tuple) and len(source) == 1 and file_kind(source[0]) in CONLL:
-        return (_read_conllu if file_kind(source[0]) == ".conllu" else _read_conll)(request, source[0])
+    if isinstance(source, tuple) and len(source) == 1 and uncompressed_suffix(source[0]) in CONLL:
+        return (_read_conllu if uncompressed_suffix(source[0]) == ".conllu" else _read_conll)(request, source[0])
     words = ColumnGroup({"tokens": "text_column"}, (("tokens",), ("words",)))
     tags = ColumnGroup({"tags": "label_column"}, (("tags",), ("ner_tags",), ("labels",)))
     named = {"tokens": request.text_column, "tags": request.label_column}
@@ -75,7 +76,7 @@ def _read_tagged_rows(request: TaskRequest, source: Source) -> Iterator[TableRow
 
 def _read_conll(request: TaskRequest, path: Path) -> Iterator[TableRow]:
     """Yields a row for each sentence; its number is that of its first line."""
-    sentence: list[tuple[str, str]] = []
+    sentence: list[WordAndTag] = []
     first = 0
     for number, pair in _read_word_lines(request, path):
         if pair is not None:
@@ -88,7 +89,7 @@ def _read_conll(request: TaskRequest, path: Path) -> Iterator[TableRow]:
         yield TableRow({"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}, str(path), first)
 
 
-def _read_word_lines(request: TaskRequest, path: Path) -> Iterator[tuple[int, tuple[str, str] | None]]:
+def _read_word_lines(request: TaskRequest, path: Path) -> Iterator[tuple[int, WordAndTag | None]]:
     """Yields (line, (word, tag)), separated by tabs or blanks; None in place of the pair at the end of a sentence."""
     if request.text_column or request.label_column:
         raise DataError(f"{path}: the columns of a CoNLL file have no names; the word is the first, the tag the last")
@@ -134,7 +135,9 @@ def _list_tags(row: TableRow) -> list[Any]:
 
 def _examples(request: TaskRequest, rows: Sequence[TableRow]) -> Iterator[dict[str, list[int]]]:
     limit = max_example_tokens(request)
-    labels = iter(to_classes(request, [(f"{row.origin}, word {n}", tag) for row in rows for n, tag in enumerate(row.values["tags"], 1)]))
+    labels = iter(
+        to_class_numbers(request, [(f"{row.origin}, word {n}", tag) for row in rows for n, tag in enumerate(row.values["tags"], 1)])
+    )
     for row in rows:
         try:
             encoded = request.tokenizer(
@@ -149,7 +152,7 @@ def _examples(request: TaskRequest, rows: Sequence[TableRow]) -> Iterator[dict[s
         yield {**{name: list(encoded[name]) for name in encoded if name != "attention_mask"}, "labels": token_labels}
 
 
-def _label_first_pieces(words: Sequence[int | None], labels: Sequence[int]) -> list[int]:
+def _label_first_pieces(word_of_token: Sequence[int | None], label_of_word: Sequence[int]) -> list[int]:
     """Returns the label of a word at its first piece, IGNORED elsewhere."""
-    before = [None, *words[:-1]]
-    return [IGNORED if word is None or word == last else labels[word] for word, last in zip(words, before, strict=True)]
+    before = [None, *word_of_token[:-1]]
+    return [IGNORED if word is None or word == last else label_of_word[word] for word, last in zip(word_of_token, before, strict=True)]

@@ -12,7 +12,15 @@ from itertools import groupby, islice, product
 from typing import Any
 
 from headcount.core.errors import AlignmentError, DataError
-from headcount.data.text.aligned import Aligned, Reason, RefusalCounts, SentenceRefusal, Tokens, assign_tokens, match_tokens
+from headcount.data.text.aligned import (
+    Aligned,
+    Reason,
+    RefusalCounts,
+    SentenceRefusal,
+    Tokens,
+    assign_tokens_or_refuse,
+    assign_tokens_unchecked,
+)
 from headcount.data.text.annotated import Annotated
 from headcount.data.text.match_pieces import match_pieces
 
@@ -81,25 +89,25 @@ class _SlowEncoder:
     def tokens(self, sentences: Sequence[Annotated], max_length: int | None = None) -> Iterator[Tokens | SentenceRefusal]:
         """Yields the tokens of sentences, cut to `max_length` tokens if given, or the reason why their pieces cannot be placed."""
         for sentence in sentences:
-            yield self._tokens(sentence, max_length)
+            yield self._tokens_or_refusal(sentence, max_length)
 
     def _encode(self, *texts: str, **options: Any) -> Any:
         named = dict(zip(("text_target", "text_pair_target"), texts, strict=False)) if self.as_target else {}
         return self.tokenizer(*(() if named else texts), **named, padding=False, verbose=False, **options)
 
-    def _tokens(self, sentence: Annotated, max_length: int | None) -> Tokens | SentenceRefusal:
+    def _tokens_or_refusal(self, sentence: Annotated, max_length: int | None) -> Tokens | SentenceRefusal:
         texts = sentence.texts_with_start
-        located = [self._locate(text, start) for start, text in texts]
+        located = [self._locate_pieces(text, start, number) for number, (start, text) in enumerate(texts)]
         if any(pieces is None for pieces in located):
             return SentenceRefusal(Reason.PIECES, sentence, "the pieces of the tokenizer are not found one after the other in the text")
-        pieces = [_Piece(*piece, number) for number, of_text in enumerate(located) for piece in of_text or ()]
+        pieces = [piece for of_text in located for piece in of_text or ()]
         untruncated = self._encode(*(text for _, text in texts), add_special_tokens=self.add_special_tokens)
         encoded = untruncated
         if max_length is not None:
             cut = {"truncation": True, "max_length": max_length}
             encoded = self._encode(*(text for _, text in texts), add_special_tokens=self.add_special_tokens, **cut)
         ids = list(encoded["input_ids"])
-        rows = _find_pieces(ids, pieces, len(untruncated["input_ids"]) - len(pieces))
+        rows = _piece_of_each_token(ids, pieces, len(untruncated["input_ids"]) - len(pieces))
         if rows is None:
             return SentenceRefusal(Reason.PIECES, sentence, "the tokens of the text are not its pieces with special tokens around them")
         types = list(encoded["token_type_ids"]) if "token_type_ids" in encoded else None
@@ -113,15 +121,18 @@ class _SlowEncoder:
             None if types is None else [*types, *types[-1:] * n_end],
         )
 
-    def _locate(self, text: str, shift: int) -> list[tuple[int, str, tuple[int, int]]] | None:
-        """Returns id, text and characters of every piece of a text that begins at a character of its sentence; None if they cannot be found."""
+    def _locate_pieces(self, text: str, text_start: int, text_number: int) -> list[_Piece] | None:
+        """Returns the pieces of one of the texts of a sentence, with their characters in the sentence; None if they cannot be found."""
         ids = list(self._encode(text, add_special_tokens=False)["input_ids"])
         surface = self.tokenizer.tokenize(text)  # SentencePiece spells what its vocabulary lacks
         pieces = surface if self.tokenizer.convert_tokens_to_ids(surface) == ids else self.tokenizer.convert_ids_to_tokens(ids)
         spans = match_pieces(text, pieces, self.tokenizer.unk_token)
         if spans is None:
             return None
-        return [(id, piece, (start + shift, end + shift)) for id, piece, (start, end) in zip(ids, pieces, spans, strict=True)]
+        return [
+            _Piece(id, piece, (start + text_start, end + text_start), text_number)
+            for id, piece, (start, end) in zip(ids, pieces, spans, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +145,7 @@ class _Piece:
     sequence: int
 
 
-def _find_pieces(ids: Sequence[int], pieces: Sequence[_Piece], n_special: int) -> list[_Piece | None] | None:
+def _piece_of_each_token(ids: Sequence[int], pieces: Sequence[_Piece], n_special: int) -> list[_Piece | None] | None:
     """Returns the piece of each token, None for special tokens, or None if `ids` are not the first pieces of each text among special tokens."""
     by_text = [[piece for piece in pieces if piece.sequence == number] for number in (0, 1)]
     n_ordinary = len(ids) - n_special
@@ -161,7 +172,7 @@ class _Aligner:
 
     def align(self, sentence: Annotated, tokens: Tokens) -> Aligned | SentenceRefusal:
         """Returns the alignment, truncated if it is too long and `truncate` is set."""
-        aligned = match_tokens(sentence, tokens)
+        aligned = assign_tokens_or_refuse(sentence, tokens)
         if isinstance(aligned, SentenceRefusal) or self.limit is None or len(tokens.ids) <= self.limit:
             return aligned
         if not self.truncate:
@@ -173,7 +184,7 @@ class _Aligner:
         if self.limit < n_special + len(sentence.texts_with_start):
             raise DataError(f"max_length {self.limit} leaves no room for text beside {n_special} special tokens; give a greater one")
         short = next(self.encoder.tokens([sentence], self.limit - len(self.encoder.end)))
-        return short if isinstance(short, SentenceRefusal) else replace(assign_tokens(sentence, short), truncated=True)
+        return short if isinstance(short, SentenceRefusal) else replace(assign_tokens_unchecked(sentence, short), truncated=True)
 
     def align_each(self, sentences: Iterable[Annotated]) -> Iterator[Aligned | SentenceRefusal]:
         """Yields the alignment of each sentence, or the reason why there is none, in order."""

@@ -86,11 +86,6 @@ class Aligned:
         """The words without a piece: cut off, or of white space only."""
         return tuple(word for word, pieces in enumerate(self.by_word) if not pieces)
 
-    def inputs(self) -> dict[str, list[int]]:
-        """What a model takes, unpadded: `headcount.data.task.pad` makes batches of it."""
-        types = {} if self.type_ids is None else {"token_type_ids": list(self.type_ids)}
-        return {"input_ids": list(self.ids), **types}
-
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
@@ -104,14 +99,14 @@ class Tokens:
     types: list[int] | None
 
 
-def match_tokens(sentence: Annotated, tokens: Tokens) -> Aligned | SentenceRefusal:
+def assign_tokens_or_refuse(sentence: Annotated, tokens: Tokens) -> Aligned | SentenceRefusal:
     """Returns the alignment of a sentence with all its tokens, or why there is none."""
     wrong = _explain_wrong_offsets(sentence, tokens)
     if wrong:
         return SentenceRefusal(Reason.OFFSETS, sentence, wrong)
     if not sentence.words or all(tokens.special):
         return SentenceRefusal(Reason.EMPTY, sentence, f"{len(sentence.words)} words, {tokens.special.count(False)} tokens")
-    aligned = assign_tokens(sentence, tokens)
+    aligned = assign_tokens_unchecked(sentence, tokens)
     bare = next((w for w in aligned.words_without_pieces if sentence.text[sentence.words[w].start : sentence.words[w].end].strip()), None)
     if bare is not None:
         word = sentence.words[bare]
@@ -131,10 +126,10 @@ def _explain_wrong_offsets(sentence: Annotated, tokens: Tokens) -> str | None:
     return None
 
 
-def assign_tokens(sentence: Annotated, tokens: Tokens) -> Aligned:
+def assign_tokens_unchecked(sentence: Annotated, tokens: Tokens) -> Aligned:
     """Returns which word each token belongs to, and which tokens each word has, without any check."""
     groups = _first_words_of_spans(sentence)
-    touched = _count_characters(sentence, tokens, groups)
+    touched = _count_characters_by_word(sentence, tokens, groups)
     words = [max(counts, key=lambda word: counts[word]) if counts else None for counts in touched]  # the first of equals
     own: dict[int, list[int]] = {}
     touching: dict[int, list[int]] = {}
@@ -167,24 +162,24 @@ def _first_words_of_spans(sentence: Annotated) -> list[int]:
     return groups
 
 
-def _count_characters(sentence: Annotated, tokens: Tokens, groups: list[int]) -> list[Counter[int]]:
+def _count_characters_by_word(sentence: Annotated, tokens: Tokens, first_words: list[int]) -> list[Counter[int]]:
     """Returns for each token how many characters it has of each word, in the order of the text."""
     holder: list[int | None] = [None] * len(sentence.text)
-    for word, group in zip(sentence.words, groups, strict=True):
+    for word, group in zip(sentence.words, first_words, strict=True):
         holder[word.start : word.end] = [group] * (word.end - word.start)
     by_token: list[Counter[int]] = []
     for text, (start, end), special in zip(tokens.texts, tokens.offsets, tokens.special, strict=True):
-        blank = special or _is_blank(text, sentence.text[start:end])
+        blank = special or _is_blank_token(text, sentence.text[start:end])
         by_token.append(Counter(word for word in holder[start:end] if word is not None) if not blank else Counter())
     return by_token
 
 
-def _is_blank(token: str, covered: str) -> bool:
+def _is_blank_token(token: str, covered_text: str) -> bool:
     """Whether a token is white space, or only the marker of one, which some tokenizers set on the first letter of the text."""
-    if not covered.strip():
+    if not covered_text.strip():
         return True
-    return not token.strip(MARKERS) and not set(_fold_case(token)) & set(_fold_case(covered))
+    return not token.strip(MARKERS) and not set(_casefold_and_decompose(token)) & set(_casefold_and_decompose(covered_text))
 
 
-def _fold_case(text: str) -> str:
+def _casefold_and_decompose(text: str) -> str:
     return unicodedata.normalize("NFKD", text.casefold())

@@ -55,7 +55,7 @@ class Annotated:
     notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
-        problem = _find_text_problem(self) or _find_word_problem(self) or _find_mark_problem(self)
+        problem = _find_text_problem(self) or _find_word_problem(self) or _find_cluster_or_link_problem(self)
         if problem:
             raise DataError(f"{self.origin}: {problem}")
 
@@ -92,7 +92,7 @@ def _find_word_problem(sentence: Annotated) -> str | None:
     return None
 
 
-def _find_mark_problem(sentence: Annotated) -> str | None:
+def _find_cluster_or_link_problem(sentence: Annotated) -> str | None:
     n_words, n_target = len(sentence.words), len(sentence.target.words) if sentence.target else 0
     span = next((s for cluster in sentence.clusters for s in cluster if not 0 <= s[0] < s[1] <= n_words), None)
     if span:
@@ -123,12 +123,12 @@ def join_pair(first: Annotated, second: Annotated) -> Annotated:
     )
 
 
-def _shift_word(word: Word, characters: int, words: int) -> Word:
-    head = word.head if word.head is None or word.head < 0 else word.head + words
-    return replace(word, head=head, start=word.start + characters, end=word.end + characters)
+def _shift_word(word: Word, n_characters: int, n_words: int) -> Word:
+    head = word.head if word.head is None or word.head < 0 else word.head + n_words
+    return replace(word, head=head, start=word.start + n_characters, end=word.end + n_characters)
 
 
-def word_spans(surface: str, forms: Sequence[str], start: int) -> list[tuple[int, int]]:
+def character_spans_of_words(surface: str, forms: Sequence[str], start: int) -> list[tuple[int, int]]:
     """Returns the characters of each word of a multi-word token at `start`: its own where the forms spell it (do + n't), else all (im)."""
     spelled = "".join(forms)
     if len(spelled) != len(surface) or spelled.lower() != surface.lower():

@@ -30,20 +30,24 @@ def match_pieces(text: str, pieces: Sequence[str], unknown: str | None = None) -
         unknown: The piece that stands for characters that the vocabulary lacks.
     """
     for ignores_case, ignored in FOLDS:
-        fold = partial(_fold, ignores_case=ignores_case, ignored=ignored)
-        spans = _match_folded(_FoldedText.of(text, fold), [_forms(piece, fold) for piece in pieces], [p == unknown for p in pieces])
+        fold = partial(_fold, ignores_case=ignores_case, ignored_categories=ignored)
+        spans = _match_folded(
+            _FoldedText.of(text, fold), [_possible_texts_of_piece(piece, fold) for piece in pieces], [p == unknown for p in pieces]
+        )
         if spans is not None:
             return spans
     return None
 
 
-def _fold(text: str, *, ignores_case: bool, ignored: Sequence[str]) -> str:
+def _fold(text: str, *, ignores_case: bool, ignored_categories: Sequence[str]) -> str:
     """Returns a text decomposed, without white space and the ignored categories of characters."""
     folded = unicodedata.normalize("NFKD", text.casefold() if ignores_case else text)
-    return "".join(character for character in folded if not character.isspace() and unicodedata.category(character) not in ignored)
+    return "".join(
+        character for character in folded if not character.isspace() and unicodedata.category(character) not in ignored_categories
+    )
 
 
-def _forms(piece: str, fold: Callable[[str], str]) -> set[str]:
+def _possible_texts_of_piece(piece: str, fold: Callable[[str], str]) -> set[str]:
     """Returns what a piece may stand for in the text: itself, or itself without a mark of its tokenizer."""
     forms = set[str]()
     for text in (piece, piece.removeprefix(SPACE), piece.replace(SPACE, "")):
@@ -74,34 +78,34 @@ class _FoldedText:
                 ends.append(len(characters))
         return cls(characters, spans, (*ends, len(characters)), len(text))
 
-    def ends_of(self, forms: set[str], start: int, *, is_unknown: bool) -> set[int]:
+    def ends_of_piece(self, forms: set[str], start: int, *, is_unknown: bool) -> set[int]:
         """Returns where a piece can end that begins at a character."""
         ends = {start + len(form) for form in forms if self.characters.startswith(form, start)}
         if is_unknown:
             ends.update(range(start + 1, next((end for end in self.word_ends if end > start), start) + 1))
         return ends
 
-    def span(self, start: int, end: int) -> tuple[int, int]:
+    def span_before_folding(self, start: int, end: int) -> tuple[int, int]:
         """Returns the part of the text that some characters are from; no character stands before the next one."""
         first = self.spans[start][0] if start < len(self.spans) else self.size
         return first, self.spans[end - 1][1] if end > start else first
 
 
-def _match_folded(text: _FoldedText, pieces: Sequence[set[str]], unknown: Sequence[bool]) -> list[tuple[int, int]] | None:
+def _match_folded(text: _FoldedText, piece_forms: Sequence[set[str]], are_unknown: Sequence[bool]) -> list[tuple[int, int]] | None:
     """Returns the span of each piece if exactly one sequence of bounds between them reaches the end of the text."""
 
-    def ends_of(number: int, start: int) -> set[int]:
-        return text.ends_of(pieces[number], start, is_unknown=unknown[number])
+    def ends_of_piece(number: int, start: int) -> set[int]:
+        return text.ends_of_piece(piece_forms[number], start, is_unknown=are_unknown[number])
 
     reached = [{0}]
-    for number in range(len(pieces)):
-        reached.append({end for start in reached[-1] for end in ends_of(number, start)})
+    for number in range(len(piece_forms)):
+        reached.append({end for start in reached[-1] for end in ends_of_piece(number, start)})
     bounds = [len(text.characters)]
     if bounds[0] not in reached[-1]:
         return None
-    for number in reversed(range(len(pieces))):  # back from the end, over the only bound of each that leads there
-        starts = [start for start in reached[number] if bounds[-1] in ends_of(number, start)]
+    for number in reversed(range(len(piece_forms))):  # back from the end, over the only bound of each that leads there
+        starts = [start for start in reached[number] if bounds[-1] in ends_of_piece(number, start)]
         if len(starts) != 1:
             return None
         bounds += starts
-    return [text.span(start, end) for start, end in pairwise(reversed(bounds))]
+    return [text.span_before_folding(start, end) for start, end in pairwise(reversed(bounds))]

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from headcount.core.errors import DataError, MissingExtra, unknown_name_error
-from headcount.data.text.annotated import Annotated, Word, join_pair, word_spans
+from headcount.data.text.annotated import Annotated, Word, character_spans_of_words, join_pair
 
 Parse = Callable[[str], tuple[Word, ...]]
 
@@ -36,7 +36,7 @@ def parser_of(spec: str) -> Parse:
 
 def spacy_parser(name: str) -> Parse:
     """A parser by the spaCy pipeline of this name, such as en_core_web_sm."""
-    spacy = _import_package("spacy")
+    spacy = _import_parser_package("spacy")
     try:
         pipeline = spacy.load(name)
     except OSError as error:
@@ -49,7 +49,7 @@ def spacy_parser(name: str) -> Parse:
 
 def stanza_parser(language: str) -> Parse:
     """A parser by stanza's default models of a language, such as en, which must be there already."""
-    stanza = _import_package("stanza")
+    stanza = _import_parser_package("stanza")
     try:
         pipeline = stanza.Pipeline(language, download_method=None, verbose=False)
     except Exception as error:  # stanza's own errors for missing resources share no base class across its releases
@@ -69,7 +69,7 @@ PARSERS: dict[str, tuple[Callable[[str], Parse], str]] = {
 """By package: the parser of a model's name, and an example of how it is named."""
 
 
-def _import_package(name: str) -> Any:
+def _import_parser_package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
@@ -85,7 +85,7 @@ def from_spacy(doc: Any) -> tuple[Word, ...]:
             token.text,
             token.lemma_,
             token.pos_,
-            _governor_number(token, numbers),
+            _governor_index_or_minus_1(token, numbers),
             token.dep_.lower() if token.dep_ == "ROOT" else token.dep_,
             token.idx,
             token.idx + len(token.text),
@@ -94,12 +94,12 @@ def from_spacy(doc: Any) -> tuple[Word, ...]:
     )
 
 
-def _governor_number(token: Any, numbers: dict[int, int]) -> int:
+def _governor_index_or_minus_1(token: Any, word_of_token: dict[int, int]) -> int:
     """Returns the number of the next governor that is a word, -1 for roots, which in spaCy are their own heads."""
     while token.head.i != token.i:
         token = token.head
-        if token.i in numbers:
-            return numbers[token.i]
+        if token.i in word_of_token:
+            return word_of_token[token.i]
     return -1
 
 
@@ -109,7 +109,7 @@ def from_stanza(document: Any) -> tuple[Word, ...]:
     for sentence in document.sentences:
         first = len(words)
         for token in sentence.tokens:
-            spans = word_spans(token.text, [word.text for word in token.words], token.start_char)
+            spans = character_spans_of_words(token.text, [word.text for word in token.words], token.start_char)
             for word, (start, end) in zip(token.words, spans, strict=True):
                 head = first + word.head - 1 if word.head else -1
                 words.append(Word(word.text, word.lemma or "", word.upos or "", head, word.deprel or "", start, end))

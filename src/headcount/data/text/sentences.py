@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headcount.core.errors import DataError, unknown_name_error
 from headcount.data.readers.conllu import read_conllu
-from headcount.data.readers.lines import file_kind, read_lines
+from headcount.data.readers.lines import read_lines, uncompressed_suffix
 from headcount.data.readers.tables import PAIRS, SINGLE, TABLES, ColumnGroup, ColumnLayout, TableRow, read_rows
 from headcount.data.text.annotated import Annotated, Word, join_pair
 
@@ -52,31 +52,33 @@ def read_annotated(
     if not isinstance(source, str | os.PathLike):
         return _read_table_rows(source, "the dataset", by, named)
     path = Path(source)
-    if path.is_dir() or file_kind(path) in TABLES:
+    if path.is_dir() or uncompressed_suffix(path) in TABLES:
         return _read_table_rows((path,), str(path), by, named)
     if named:
         raise DataError(f"{path} has no columns that can be named, so it has no '{next(iter(named.values()))}'; leave the columns out")
-    if file_kind(path) != ".conllu":
+    if uncompressed_suffix(path) != ".conllu":
         return _read_text_lines(path, by)
     if by != "line":
         raise DataError(f"{path} is a treebank, which is read by sentence; leave by={by} out")
     return read_conllu(path)
 
 
-def _read_table_rows(source: Any, label: str, by: By, named: Mapping[str, str]) -> Iterator[Annotated]:
+def _read_table_rows(source: Any, label: str, by: By, column_of_role: Mapping[str, str]) -> Iterator[Annotated]:
     if by != "line":
         raise DataError(f"{label} is a table, which is read by row; leave by={by} out")
     group = ColumnGroup({"text": "text_column", "text_pair": "text_pair_column"}, (*PAIRS, *SINGLE))
-    rows = read_rows(source, ColumnLayout((group,), {1: ("text",), 2: ("text", "text_pair")}, named))
-    return _require_nonempty((_row_to_sentence(row, first=not number and not named) for number, row in enumerate(rows)), label)
+    rows = read_rows(source, ColumnLayout((group,), {1: ("text",), 2: ("text", "text_pair")}, column_of_role))
+    return _require_nonempty(
+        (_row_to_sentence(row, refuse_number_as_pair=not number and not column_of_role) for number, row in enumerate(rows)), label
+    )
 
 
-def _row_to_sentence(row: TableRow, *, first: bool) -> Annotated:
-    """Returns the text or pair of a row; in the `first` row of columns without names, raises DataError if the second text is a number."""
+def _row_to_sentence(row: TableRow, *, refuse_number_as_pair: bool) -> Annotated:
+    """Returns the text or pair of a row; raises DataError if the second text is a number, hence a label, where that is refused."""
     text = split_words(row.text("text"), row.origin)
     if "text_pair" not in row.values:
         return text
-    if first and NUMBER.fullmatch(row.text("text_pair").strip()):
+    if refuse_number_as_pair and NUMBER.fullmatch(row.text("text_pair").strip()):
         raise DataError(
             f"{row.origin}: the second text is {row.text('text_pair')!r}, which is a label rather than a text. Keep the texts alone "
             "(cut -f1 FILE > texts.txt), name the columns in a first line, or read it as a task, classification"
@@ -106,10 +108,10 @@ def sentences_of(source: Any) -> Iterator[Annotated]:
     """Yields the sentences of a file, a datasets.Dataset, or of texts, pairs of texts (two strings) and annotated sentences in any mixture."""
     if isinstance(source, str | os.PathLike) or hasattr(source, "column_names"):
         return read_annotated(source)
-    return (_to_sentence(item, f"sentence {number}") for number, item in enumerate(source))
+    return (_annotate_item(item, f"sentence {number}") for number, item in enumerate(source))
 
 
-def sentences_of_examples(texts: Iterable[Text]) -> Iterator[Annotated]:
+def annotate_examples(texts: Iterable[Text]) -> Iterator[Annotated]:
     """Yields the sentences of the examples of a task; words are separated by white space."""
     for text in texts:
         first = split_words(text.text, text.origin)
@@ -117,7 +119,7 @@ def sentences_of_examples(texts: Iterable[Text]) -> Iterator[Annotated]:
         yield sentence if text.target is None else replace(sentence, target=split_words(text.target, text.origin))
 
 
-def _to_sentence(item: Any, origin: str) -> Annotated:
+def _annotate_item(item: Any, origin: str) -> Annotated:
     if isinstance(item, Annotated):
         return item
     if isinstance(item, str):

@@ -23,15 +23,15 @@ def unknown_id(tokenizer: Any) -> int | None:
     return None if ours in others else ours
 
 
-def warn_of_unknown(label: str, tokenizer: Any, counts: tuple[int, int], texts: Callable[[], Iterable[Text]]) -> None:
+def warn_of_unknown(label: str, tokenizer: Any, n_unknown_and_all: tuple[int, int], texts: Callable[[], Iterable[Text]]) -> None:
     """Warns if a fifth or more of the ordinary tokens are unknown.
 
-    `label` names the text in the message, `counts` are the unknown tokens and all of them, `texts` are searched for an example.
+    `label` names the text in the message, `texts` are searched for an example.
     """
-    unknown, total = counts
+    unknown, total = n_unknown_and_all
     if not total or unknown / total < SHARE:
         return
-    example = next((word for text in islice(texts(), LOOKED_AT) if (word := _unknown_word(tokenizer, text))), "")
+    example = next((word for text in islice(texts(), LOOKED_AT) if (word := _quote_first_unknown_word(tokenizer, text))), "")
     warnings.warn(
         f"{label}: {unknown / total:.0%} of the tokens are unknown to the tokenizer ({tokenizer.unk_token}){example and f', such as {example}'}; "
         "a model reads little of such a text. Give text in the language and spelling that it was trained on",
@@ -40,7 +40,7 @@ def warn_of_unknown(label: str, tokenizer: Any, counts: tuple[int, int], texts: 
     )
 
 
-def _unknown_word(tokenizer: Any, text: Text) -> str:
+def _quote_first_unknown_word(tokenizer: Any, text: Text) -> str:
     """Returns the first part of a text that becomes an unknown token, with its origin; empty if there is none."""
     is_fast = getattr(tokenizer, "is_fast", False)
     for part in (text.text, text.pair, text.target):

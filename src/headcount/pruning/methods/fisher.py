@@ -11,7 +11,7 @@ from headcount.core.options import option
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
 from headcount.data.checks import check_batch
-from headcount.data.chunks import batch_size_of, chunks, select_rows
+from headcount.data.chunks import chunks, default_batch_size, select_rows
 from headcount.data.losses import ExampleLosses, OneByOne, require_finite_losses
 from headcount.data.task import Task
 from headcount.models.gates import HeadGates
@@ -62,7 +62,7 @@ def _measure_gate_gradients(context: PruneContext, limit: int) -> Float64[Tensor
     with evaluating(model), frozen(model):
         for chunk in chunks(context.data, limit=limit, pad_id=pad_id(model)):
             chunk_gradients = torch.zeros(chunk.size, len(context.heads), dtype=torch.float64)
-            for rows, batch in chunk.batches(batch_size_of(context.data)):
+            for rows, batch in chunk.batches(default_batch_size(context.data)):
                 numbers = [chunk.first + row for row in rows]
                 chunk_gradients[rows] = _gate_gradients_of_batch(context, model, model_inputs(batch, model), numbers, losses)
             gradients.append(chunk_gradients)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from headcount.core.errors import NonFinite
 from headcount.core.heads import AttentionBlock, Head
 from headcount.data.checks import check_batch
-from headcount.data.chunks import batch_size_of, chunks, select_rows
+from headcount.data.chunks import chunks, default_batch_size, select_rows
 from headcount.data.losses import ExampleLosses, OneByOne, require_finite_losses
 from headcount.data.task import Data, Split, Task
 from headcount.models.head_map import HeadMap
@@ -136,7 +136,7 @@ def measure_grams(
     losses = ExampleLosses(inner, data.loss if isinstance(data, Task) else None)
     with evaluating(inner), frozen(inner), _GramHooks(inner, grams) as hooks:
         for chunk in chunks(data, split=split, limit=limit, pad_id=pad_id(inner)):
-            for rows, batch in chunk.batches(batch_size or batch_size_of(data)):
+            for rows, batch in chunk.batches(batch_size or default_batch_size(data)):
                 hooks.add_batch(batch, [chunk.first + row for row in rows], losses)
     return grams
 

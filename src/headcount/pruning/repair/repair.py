@@ -21,7 +21,7 @@ from headcount.core.errors import DataError
 from headcount.core.heads import AttentionBlock
 from headcount.core.options import Configurable, option
 from headcount.core.plan import Plan
-from headcount.data.chunks import batch_size_of, chunks
+from headcount.data.chunks import chunks, default_batch_size
 from headcount.data.task import Data, Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
@@ -150,7 +150,7 @@ def refit(model: nn.Module, plan: Plan, data: Data, settings: RepairSettings = R
 
 def _read_batches(model: nn.Module, data: Data, settings: RepairSettings) -> list[SplitBatch]:
     """Returns the batches of the fit, then those of the check: of the selection split of a task, else the last fifth of all."""
-    batch_size = batch_size_of(data) if settings.batch_size is None else settings.batch_size
+    batch_size = default_batch_size(data) if settings.batch_size is None else settings.batch_size
 
     def read_batches_of_split(split: Split, limit: int) -> list[Batch]:
         pieces = chunks(data, split=split, limit=limit, pad_id=pad_id(model))

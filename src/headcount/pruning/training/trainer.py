@@ -18,7 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from headcount.core.errors import ArtifactError, NonFinite
 from headcount.core.files import PARTIAL, read_json, sha256, write_json
 from headcount.core.folders import set_permissions_and_sync
-from headcount.data.losses import kl_divergences
+from headcount.data.losses import kl_or_squared_differences
 from headcount.data.metrics import IGNORED
 from headcount.models.modules import Batch, in_float32_or_float64, shifts_labels, unwrap
 from headcount.models.observe import evaluating, model_inputs
@@ -222,7 +222,7 @@ def mean_divergence_from_teacher(teacher: nn.Module, output: Any, batch: Batch) 
     """Returns the mean divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
     with evaluating(teacher):
         teacher_logits = in_float32_or_float64(forward(teacher, model_inputs(batch, teacher)).logits).to(output.logits.device)
-    values, labels = kl_divergences(teacher_logits, in_float32_or_float64(output.logits)), batch.get("labels")
+    values, labels = kl_or_squared_differences(teacher_logits, in_float32_or_float64(output.logits)), batch.get("labels")
     if values.ndim == 2 and isinstance(labels, Tensor) and labels.shape == values.shape:
         if shifts_labels(unwrap(teacher)):
             values, labels = values[:, :-1], labels[:, 1:]  # what a token predicts is the label of the next

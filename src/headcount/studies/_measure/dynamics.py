@@ -14,7 +14,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.normalisation import Scaling
 from headcount.core.plan import Plan
 from headcount.core.scores import SCALED, Scores
-from headcount.data.evaluate import fingerprint_of
+from headcount.data.evaluate import fingerprint_of_examples
 from headcount.data.share_above_chance import Share, chance_of, share_left
 from headcount.data.task import Task, task_key
 from headcount.importance.base import Importance
@@ -242,7 +242,7 @@ def train_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint
     assert study.train_steps is not None
     run, loaded, task = context.required_run, context.loaded, context.task
     recipe = Recipe(steps=study.train_steps, rate=study.rate, train_batch=study.train_batch)
-    data = fingerprint_of(loaded.model, task, "calibration")
+    data = fingerprint_of_examples(task, "calibration")
     request = {"recipe": recipe.to_dict(), "start": study.start, "seed": context.seed}
     key = ArtifactKey(KIND, f"training of {loaded.name}", {**model_key(loaded.model), **task_key(task), "data": data, **request})
     steps = choose_steps_to_save(study.train_steps)

@@ -17,7 +17,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import add_q_values
 from headcount.data.embedded.entailment import LABELS
-from headcount.data.share_above_chance import Share, chance_of, relative_gap, share_left
+from headcount.data.share_above_chance import Share, chance_of, difference_of_lost_shares, share_left
 from headcount.data.task import SPLITS, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
@@ -96,7 +96,7 @@ class LossRow:
         """Returns the row as plain data."""
         names = {"model": self.model, "language": self.language, "kind": self.kind, "without": self.without}
         scores = {"dense": self.dense, "untrained": self.untrained, "loss": self.loss, "value": self.value, "n_examples": self.n_examples}
-        share = {**self.share.to_dict(), "lost": self.share.interval_lost[0]}
+        share = {**self.share.to_dict(), "lost": self.share.lost_low_high[0]}
         return {**names, **scores, **self.drop.to_dict(), **share, "p": self.p, "q": self.q}
 
 
@@ -336,7 +336,7 @@ def compare_language_groups(
     lost: dict[str, dict[str, float]] = {}
     resampled: dict[str, dict[str, np.ndarray]] = {}
     for row in rows:
-        share, chance = row.share.interval_lost[0], row.share.chance
+        share, chance = row.share.lost_low_high[0], row.share.chance
         if row.model != subject.name or share is None or chance is None:
             continue
         dense, pruned = evaluations[row.model, row.language, row.without]
@@ -516,7 +516,7 @@ def compare_models(
         shares = [share_left(*pair, task, chance, seed=seed).remaining for pair in pairs]
         if chance is None or shares[0] is None or shares[1] is None:
             continue
-        gap = relative_gap(*pairs, task, chance, seed=seed)
+        gap = difference_of_lost_shares(*pairs, task, chance, seed=seed)
         lost = 1 - shares[0].difference, 1 - shares[1].difference
         rows.append(ModelGap(language, removal, *lost, *gap.interval, gap.p))
     return add_q_values(rows)
