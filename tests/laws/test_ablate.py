@@ -19,7 +19,7 @@ from headcount.models.gates import HeadGates, output_tensors
 from headcount.models.head_map import HeadMap
 from headcount.models.observe import mean_outputs
 from headcount.models.tiny.build import tiny_model
-from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.families import VARIANTS, family_variant
 from headcount.surgery.cut import cut
 from headcount.testing.laws import uneven_plan
 
@@ -77,7 +77,7 @@ def state(model: nn.Module) -> list[Any]:
 
 @functools.lru_cache(maxsize=2)
 def family(name: str) -> tuple[nn.Module, dict[str, Any]]:
-    model = variant(name).build(None)
+    model = family_variant(name).build(None)
     return model, probe_inputs(model, batch=ROWS)
 
 

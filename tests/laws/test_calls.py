@@ -16,7 +16,7 @@ from headcount.data.evaluate import evaluate
 from headcount.models import state
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
-from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.families import VARIANTS, family_variant
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.fine_tune import fine_tune
 from headcount.surgery.verify import forward_outputs, largest_relative_difference, run_gated
@@ -65,13 +65,13 @@ def _change_nothing(model: nn.Module, batch: dict[str, Any] | None = None) -> st
 
 @pytest.mark.parametrize("name", [v.name for v in VARIANTS])
 def test_no_call_changes_a_model(name: str) -> None:
-    assert _change_nothing(variant(name).build())
+    assert _change_nothing(family_variant(name).build())
 
 
 @pytest.mark.parametrize("name", ["bert", "llama-grouped", "vit"])
 def test_no_costly_call_changes_a_model(name: str) -> None:
     """Pruning, roles, relevance and entropy."""
-    subject = Subject.of(variant(name).build())
+    subject = Subject.of(family_variant(name).build())
     completed = require_calls_change_nothing(subject.model, subject.batch, None, costly=True)
     assert "prune by ranking" in completed and "score by lrp" in completed
 

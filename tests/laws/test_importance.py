@@ -34,7 +34,7 @@ from headcount.importance.settings import ScoreSettings
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import _uneven_weights_like, output_tensors
 from headcount.models.observe import evaluating
-from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.families import VARIANTS, family_variant
 from headcount.models.tiny.float64 import Float64
 
 N = 4
@@ -72,7 +72,7 @@ def by_hand(examples: list) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=2)
 def model_of(name: str) -> nn.Module:
-    return variant(name).build().eval()
+    return family_variant(name).build().eval()
 
 
 def task_of(model: nn.Module, order: list[int] | None = None) -> hc.Task:
@@ -93,7 +93,7 @@ def zero_head(model: nn.Module, head: hc.Head) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_head_without_projection_comes_last(name: str) -> None:
-    model = variant(name).build().eval()
+    model = family_variant(name).build().eval()
     heads = hc.HeadMap.of(model)
     dead = heads[len(heads) // 2]
     group = next(unit for unit in heads.units() if dead in unit)

@@ -28,7 +28,7 @@ from headcount.core.registry import ROLES
 from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.models.attention import AttentionTap
-from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.families import VARIANTS, family_variant
 
 DEAF = {"whisper": "input_features", "wav2vec2": "input_values", "clip": "images"} | dict.fromkeys(
     ("vit", "deit", "dinov2", "swin"), "pixel_values"
@@ -46,7 +46,7 @@ def uniform(_block: AttentionBlock, _probabilities: Tensor, visible: Tensor) -> 
 @functools.lru_cache(maxsize=2)
 def model_of(name: str) -> nn.Module:
     """In float32: in float64, the eager path of transformers makes NaN of padding that sees no token through its sliding window."""
-    return variant(name).build(dtype=torch.float32).eval()
+    return family_variant(name).build(dtype=torch.float32).eval()
 
 
 def corpus_of(model: nn.Module) -> Corpus:

@@ -20,7 +20,7 @@ from headcount.core.errors import DataError, UnsupportedModel
 from headcount.data.metrics import IGNORED
 from headcount.data.text.aligned import Aligned
 from headcount.data.text.annotated import Annotated, Word
-from headcount.models.modules import start_id, unwrap, whole_number
+from headcount.models.modules import decoder_start_id, int_attribute, unwrap
 from headcount.models.observe import Observation
 
 FRAME_SECONDS = 0.02
@@ -51,7 +51,7 @@ def read_speech(model: nn.Module, items: Sequence[Mapping[str, Any]]) -> Corpus:
 
 def n_encoder_frames(model: Any) -> int:
     """Returns how many frames the encoder of a model always has; raises UnsupportedModel for one that does not read speech like that."""
-    n_frames = whole_number(model.config, "max_source_positions")
+    n_frames = int_attribute(model.config, "max_source_positions")
     is_speech = getattr(model, "main_input_name", "") == "input_features" and getattr(model.config, "is_encoder_decoder", False)
     if not is_speech or n_frames is None or not hasattr(model, "_extract_token_timestamps"):
         raise UnsupportedModel(
@@ -88,7 +88,7 @@ class _Utterance:
                 f"[{getattr(model.config, 'num_mel_bins', 'mels')}, {FEATURE_FRAMES * n_encoder}], which its feature extractor makes"
             )
         n_frames = self._count_frames(n_encoder)
-        tokens, words = self._tokens(start_id(model))
+        tokens, words = self._tokens(decoder_start_id(model))
         spans = self._word_frames(n_frames)
         n_words = max((word for word in words if word is not None), default=-1) + 1
         if spans is not None and len(spans) != n_words:

@@ -17,7 +17,7 @@ from headcount.data.losses import accepts_argument
 from headcount.data.task import CollatedExamples, Example, pad
 from headcount.data.text.aligned import Aligned
 from headcount.data.text.annotated import Annotated
-from headcount.models.modules import pad_id, start_id
+from headcount.models.modules import decoder_start_id, pad_id
 
 ViewName = Literal["source", "target", "cross"]
 VIEWS: tuple[ViewName, ...] = ("source", "target", "cross")
@@ -104,7 +104,7 @@ class _Collator:
             batch = self._pad(sentences)
         if all(sentence.type_ids is not None for sentence in sentences) and accepts_argument(self.model, "token_type_ids"):
             batch["token_type_ids"] = _pad_rows([sentence.type_ids or () for sentence in sentences], 0)
-        start = start_id(self.model)
+        start = decoder_start_id(self.model)
         if start is None:
             return batch
         front = torch.full((len(numbers), 1), start)

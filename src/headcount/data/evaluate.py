@@ -25,7 +25,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, model_inputs
 from headcount.models.ownership import holds, taking_turns
-from headcount.models.state import forward
+from headcount.models.state import forward_preserving_state
 
 
 class _Measurement:
@@ -41,7 +41,7 @@ class _Measurement:
             batch = model_inputs(batch, self.model)
             check_batch(self.model, batch, numbers)
             with evaluating(self.model), explain_nonfinite(self.model, self.heads, batch):
-                output = forward(self.model, batch)
+                output = forward_preserving_state(self.model, batch)
                 results: dict[str, Tensor] = {"losses": require_finite_losses(self.losses(output, batch), numbers)}
                 if self.metric is not None:
                     results["parts"] = self.metric.parts(self.model, output, batch)

@@ -25,7 +25,7 @@ from headcount.models.modules import Batch, unwrap
 from headcount.models.observe import evaluating, frozen
 from headcount.models.ownership import Ownership, holding
 from headcount.models.randomness import pass_rng
-from headcount.models.state import feature_caches_bypassed, forward
+from headcount.models.state import feature_caches_bypassed, forward_preserving_state
 
 Replacement = Literal["zero", "mean", "uniform"]
 """What takes the place of the output of a removed head."""
@@ -151,7 +151,7 @@ class HeadGates:
         mean = self.means[block.path] if self.means is not None else None
 
         def gate_heads(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            if not hold.acts_on(module, projection):
+            if not hold.hook_acts_in_pass_of(module, projection):
                 return None
             output = args[0]  # [batch, ..., heads * head_dim], or [token, batch, heads * head_dim]
             gate = self._gates_of_block(span, output.shape[1 if block.time_first else 0], output)
@@ -227,7 +227,7 @@ def _heads_without_gradient(model: nn.Module, heads: HeadMap, batch: Batch) -> l
     values = torch.full((len(heads),), 0.9, dtype=torch.float64, requires_grad=True)
     try:
         with frozen(model), torch.enable_grad(), HeadGates(model, values, heads=heads):
-            results = output_tensors(forward(model, batch))
+            results = output_tensors(forward_preserving_state(model, batch))
             total = sum((result * _uneven_weights_like(result)).sum() for result in results)
         if not isinstance(total, Tensor) or not total.requires_grad:
             return list(heads)
@@ -247,9 +247,9 @@ def _has_effect(model: nn.Module, heads: HeadMap, head: Head, batch: Batch) -> b
     values = torch.ones(len(heads), dtype=torch.float64)
     values[heads.position(head)] = 0.0
     with torch.no_grad(), pass_rng(model, seed=0):
-        plain = output_tensors(forward(model, batch))
+        plain = output_tensors(forward_preserving_state(model, batch))
         torch.manual_seed(0)
         with HeadGates(model, values, heads=heads):
-            gated = output_tensors(forward(model, batch))
+            gated = output_tensors(forward_preserving_state(model, batch))
     # Numbers that are not finite say nothing: NaN differs from itself.
     return any(not torch.equal(a.nan_to_num(0, 0, 0), b.nan_to_num(0, 0, 0)) for a, b in zip(plain, gated, strict=True))

@@ -20,7 +20,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, device_of, is_transposed, unwrap
 from headcount.models.ownership import Ownership, SavedStates, holding
 from headcount.models.padding import with_position_ids
-from headcount.models.state import forward, preserve
+from headcount.models.state import forward_preserving_state, preserve
 
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "decoder_start_token_id")
 
@@ -245,7 +245,7 @@ class Observer:
         self.batch = model_inputs(batch, self.model)
         self._forward = True
         with torch.set_grad_enabled(self.gradient):
-            return forward(self.model, self.batch)
+            return forward_preserving_state(self.model, self.batch)
 
     def backward(self, losses: Float[Tensor, " batch"]) -> None:
         """Hands over every block of the last pass with the gradient of each example's loss."""
@@ -267,7 +267,7 @@ class Observer:
         self, block: AttentionBlock, projection: nn.Module, hold: Ownership
     ) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
         def output_projection_runs(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            if not hold.acts_on(module, projection):
+            if not hold.hook_acts_in_pass_of(module, projection):
                 return None
             merged = args[0]
             if self.gradient and not merged.requires_grad:

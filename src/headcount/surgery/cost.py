@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from headcount.models.attention import eager
+from headcount.models.attention import eager_attention
 from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, unwrap
 from headcount.models.observe import evaluating, frozen
 from headcount.models.ownership import holds
-from headcount.models.state import forward
+from headcount.models.state import forward_preserving_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ def cost(model: nn.Module, inputs: Batch | None = None, *, heads: HeadMap | None
             reporting_inputs(inner, batch, dummy=inputs is None),
             evaluating(inner),
             frozen(inner),
-            eager(inner),
+            eager_attention(inner),
             FlopCounterMode(display=False) as counter,
         ):  # which hooks what asks for gradients
-            output = forward(inner, batch)
+            output = forward_preserving_state(inner, batch)
     finally:
         hook.remove()
     parameters = list(inner.parameters())

@@ -16,7 +16,7 @@ from headcount.core.arguments import check_arguments
 from headcount.core.errors import ArtifactError, HeadcountError, OptionError, reraise_if_out_of_memory, unknown_name_error
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
-from headcount.models.ownership import typed_memory_errors
+from headcount.models.ownership import raising_out_of_memory
 from headcount.models.randomness import fork_rng
 from headcount.surgery import manifest, state
 from headcount.surgery.caches import keep_caches_apart
@@ -199,7 +199,7 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
     check_counts(path / "config.json", config, sizes)
     cls, blocks = model_class_of(path, config, auto), record.parse_cut_record(config.get(record.KEY))
     options |= ({} if allow_pickle else {"use_safetensors": True}) | ({"trust_remote_code": True} if trust_remote_code else {})
-    with typed_memory_errors(f"loading {path}"), bounded_build(path / "config.json", config, sizes, blocks):
+    with raising_out_of_memory(f"loading {path}"), bounded_build(path / "config.json", config, sizes, blocks):
         model = load_blocks(path, cls, blocks, options, new_layers=new_layers)
     if listed is not None and type(model).__name__ == listed.model_class:
         manifest.check_heads(path, listed, HeadMap.of(model))

@@ -9,7 +9,7 @@ from torch import nn
 from headcount.behaviour.base import Corpus, ProbeRole, RoleInfo, Sieve, View, make_sequence
 from headcount.behaviour.random_sequences import PERIODS, draw_periods, draw_tokens, longest_sequence, start_tokens
 from headcount.models.observe import evaluating
-from headcount.models.state import forward
+from headcount.models.state import forward_preserving_state
 
 N_SEQUENCES, NEEDLE, CUE = 64, 8, 3
 """How many sequences; how many tokens the needle has, and how many of it are repeated as a cue."""
@@ -57,6 +57,6 @@ def _continue_greedily(model: Any, prompts: torch.Tensor, n_tokens: int) -> torc
     tokens = prompts.to(next(model.parameters()).device)
     with evaluating(model):
         for _ in range(n_tokens):
-            logits = forward(model, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}).logits
+            logits = forward_preserving_state(model, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}).logits
             tokens = torch.cat([tokens, logits[:, -1].argmax(-1, keepdim=True)], 1)
     return tokens.cpu()

@@ -26,7 +26,7 @@ from headcount.core.heads import AttentionBlock
 from headcount.data.checks import check_finite_weights
 from headcount.data.stream import Measured, Progress, Reading, rank_and_world_size, stream
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import start_id, unwrap
+from headcount.models.modules import decoder_start_id, unwrap
 from headcount.models.ownership import holds
 
 N_ROWS, N_SIMILAR, N_TOP, N_OTHERS, MIN_WEIGHT = 128, 5, 3, 2, 1e-3
@@ -297,13 +297,13 @@ class _Summary:
         source = token_texts(self.corpus.sentences[example], self.tokenizer)
         if view == "source":
             return describe_query(source, query, keys, weight)
-        target = token_texts(self.corpus.targets[example], self.tokenizer, start=start_id(self.model))
+        target = token_texts(self.corpus.targets[example], self.tokenizer, start=decoder_start_id(self.model))
         return describe_query(target, query, keys, weight) if view == "target" else describe_query(source, query, keys, weight, target)
 
     def sentences(self, chosen: Sequence[int]) -> list[dict[str, Any]]:
         """Returns the sentences whose maps are stored."""
         causal = not self.corpus.targets and any(block.kind == "decoder-self" for block in self.probe.blocks)
-        start = start_id(self.model)
+        start = decoder_start_id(self.model)
         return [
             {
                 "id": self.corpus.sentences[number].annotated.origin or f"sentence {number}",

@@ -13,7 +13,7 @@ from headcount.core.heads import HeadArgument, Projection, Rows, Slice, Unit
 from headcount.models.archs import names
 from headcount.models.archs.families import FULL_WIDTH_NORM
 from headcount.models.archs.geometry import Geometry, family_of
-from headcount.models.modules import is_transposed, join_path, linear_size
+from headcount.models.modules import is_transposed, join_path, linear_in_and_out_size
 
 MERGE_FIRST = "is wrapped by an adapter; merge it first (model.merge_and_unload())"
 QUANTISED = "is quantised or packed; load the model in a floating-point dtype (or dequantize() it) first"
@@ -57,7 +57,7 @@ def twin_projections(model: nn.Module, module: nn.Module, path: str, geometry: G
         if getattr(layer, "is_ghost", False):
             size = layer.value_dim if role == "o" else layer.width
         else:
-            size = (linear_size(layer) or (0, 0))[role != "o"] // geometry.n_heads
+            size = (linear_in_and_out_size(layer) or (0, 0))[role != "o"] // geometry.n_heads
         twins.append(Projection(role, join_path(parent, name), Rows(geometry.n_heads, size), "head"))
     return tuple(twins)
 
@@ -82,7 +82,7 @@ def _divide_axis(geometry: Geometry, size: int, name: str) -> tuple[Rows, Unit] 
 
 def _candidate_head_axes(owner: nn.Module, shape: torch.Size) -> list[int]:
     """Returns the axes that may hold heads, the likeliest first: a linear layer's outputs, a table's columns, else from the front."""
-    if linear_size(owner) is not None:
+    if linear_in_and_out_size(owner) is not None:
         return [len(shape) - 1 if is_transposed(owner) else 0]
     order = list(range(len(shape)))
     return order[::-1] if isinstance(owner, nn.Embedding) else order
@@ -136,7 +136,7 @@ def projection_problem(model: nn.Module, projection: Projection) -> str:
         return f"'{projection.path}' {reason}"
     if weight.is_meta and getattr(layer, "_hf_hook", None) is not None:
         return f"'{projection.path}' {OFFLOADED}"
-    size = linear_size(layer)
+    size = linear_in_and_out_size(layer)
     expected = size if is_transposed(layer) else (size or ())[::-1]
     if tuple(weight.shape) != tuple(expected or ()) or not weight.is_floating_point():
         return f"'{projection.path}' {QUANTISED}"

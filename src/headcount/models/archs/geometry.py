@@ -9,7 +9,14 @@ from torch import nn
 from headcount.core.heads import Layout, Projection, Rows
 from headcount.models.archs import names
 from headcount.models.archs.families import DEFAULT_FUSION, FAMILIES, Family, Fusion
-from headcount.models.modules import descendant, inner_layer_path, join_path, linear_size, positive_attribute, whole_number
+from headcount.models.modules import (
+    descendant,
+    first_positive_int_attribute,
+    int_attribute,
+    join_path,
+    linear_in_and_out_size,
+    weight_layer_path,
+)
 
 
 class NotUnderstood(Exception):
@@ -41,7 +48,7 @@ def family_of(module: nn.Module) -> Family:
 
 
 def _linear_children(module: nn.Module) -> dict[str, nn.Module]:
-    return {name: layer for name, layer in module._modules.items() if layer is not None and linear_size(layer) is not None}
+    return {name: layer for name, layer in module._modules.items() if layer is not None and linear_in_and_out_size(layer) is not None}
 
 
 def input_projections(module: nn.Module) -> tuple[str, ...] | None:
@@ -62,14 +69,14 @@ def find_output_projection(module: nn.Module, parent: nn.Module | None, taken: t
         layer = descendant(module, name)
         if layer is None or name in taken:
             continue
-        if linear_size(layer) is not None:
+        if linear_in_and_out_size(layer) is not None:
             return layer, name, False
         first = layer._modules.get("0") if isinstance(layer, nn.Sequential) else None
-        if first is not None and linear_size(first) is not None:
+        if first is not None and linear_in_and_out_size(first) is not None:
             return first, f"{name}.0", False
     for name in names.SIBLING_OUTPUTS:
         layer = descendant(parent, name) if parent is not None else None
-        if layer is not None and linear_size(layer) is not None:
+        if layer is not None and linear_in_and_out_size(layer) is not None:
             return layer, name, True
     return None
 
@@ -77,10 +84,10 @@ def find_output_projection(module: nn.Module, parent: nn.Module | None, taken: t
 def read_head_counts(module: nn.Module, width: int) -> tuple[int, int]:
     """Returns (heads, dimension of a head's output) from the input size of the output projection; the module counts before its config."""
     config = getattr(module, "config", None)
-    dim = positive_attribute(module, names.VALUE_DIMS) or positive_attribute(module, names.HEAD_DIMS)
-    number = positive_attribute(module, names.HEAD_COUNTS)
+    dim = first_positive_int_attribute(module, names.VALUE_DIMS) or first_positive_int_attribute(module, names.HEAD_DIMS)
+    number = first_positive_int_attribute(module, names.HEAD_COUNTS)
     if number is None and dim is None:
-        number = positive_attribute(config, names.HEAD_COUNTS)
+        number = first_positive_int_attribute(config, names.HEAD_COUNTS)
     for heads, size in ((number, dim), (None, dim), (number, None)):
         if heads and size and heads * size == width:
             return heads, size
@@ -101,7 +108,7 @@ def _count_kv_heads(module: nn.Module, width: int, dim: int, n_heads: int) -> in
     """Returns the KV heads of a key projection: by the size of a head, since configurations can be wrong; by attribute where sizes differ."""
     if width % dim == 0 and width // dim <= n_heads and n_heads % (width // dim) == 0:
         return width // dim
-    number = positive_attribute(module, names.KV_COUNTS) or n_heads
+    number = first_positive_int_attribute(module, names.KV_COUNTS) or n_heads
     _outputs_per_unit(width, number, "the key projection")
     if n_heads % number:
         raise NotUnderstood(f"{n_heads} query heads are no multiple of {number} KV heads")
@@ -112,9 +119,9 @@ def _rows_of_separate_projections(
     module: nn.Module, projections: tuple[str, ...], n_heads: int, value_dim: int
 ) -> dict[str, tuple[str, Rows]]:
     q, k, v = projections
-    q_out, k_out, v_out = (linear_size(module._modules[name])[1] for name in projections)  # pyright: ignore[reportOptionalSubscript]
+    q_out, k_out, v_out = (linear_in_and_out_size(module._modules[name])[1] for name in projections)  # pyright: ignore[reportOptionalSubscript]
     q_dim = _outputs_per_unit(q_out, n_heads, f"'{q}'")
-    dim = positive_attribute(module, names.HEAD_DIMS) or q_dim
+    dim = first_positive_int_attribute(module, names.HEAD_DIMS) or q_dim
     n_kv = _count_kv_heads(module, k_out, dim, n_heads)
     k_dim, v_dim = _outputs_per_unit(k_out, n_kv, f"'{k}'"), _outputs_per_unit(v_out, n_kv, f"'{v}'")
     if v_dim != value_dim:
@@ -127,7 +134,7 @@ def _rows_of_query_and_kv_pair(
 ) -> dict[str, tuple[str, Rows]]:
     """Returns the rows of a query projection, and of keys and values in one: stacked, or per head where they come from a latent."""
     q, pair = projections
-    q_out, pair_out = (linear_size(module._modules[name])[1] for name in projections)  # pyright: ignore[reportOptionalSubscript]
+    q_out, pair_out = (linear_in_and_out_size(module._modules[name])[1] for name in projections)  # pyright: ignore[reportOptionalSubscript]
     q_dim = _outputs_per_unit(q_out, n_heads, f"'{q}'")
     if projections in names.LATENT:
         both = _outputs_per_unit(pair_out, n_heads, f"'{pair}'")
@@ -141,7 +148,7 @@ def _rows_of_query_and_kv_pair(
 
 
 def _rows_of_fused_projection(module: nn.Module, name: str, n_heads: int, dim: int) -> dict[str, tuple[str, Rows]]:
-    width = linear_size(module._modules[name])[1]  # pyright: ignore[reportOptionalSubscript]
+    width = linear_in_and_out_size(module._modules[name])[1]  # pyright: ignore[reportOptionalSubscript]
     kv_width = width - n_heads * dim
     if kv_width <= 0 or kv_width % (2 * dim) or n_heads % (kv_width // (2 * dim)):
         raise NotUnderstood(f"'{name}' has {width} outputs, which is not {n_heads} queries of {dim} with their keys and values")
@@ -168,8 +175,8 @@ def fused_rows(kind: Fusion, n_heads: int, n_kv: int, dim: int) -> tuple[Rows, R
 
 def _kv_rows_of_empty_block(module: nn.Module, name: str) -> Rows:
     """Returns the KV heads of a block that has no query heads left."""
-    width = linear_size(module._modules[name])[1]  # pyright: ignore[reportOptionalSubscript]
-    dim = positive_attribute(module, names.HEAD_DIMS)
+    width = linear_in_and_out_size(module._modules[name])[1]  # pyright: ignore[reportOptionalSubscript]
+    dim = first_positive_int_attribute(module, names.HEAD_DIMS)
     if dim is None:
         raise NotUnderstood(f"'{name}' has {width} outputs, and nothing says how many of them are a head")
     return Rows(_outputs_per_unit(width, dim, f"'{name}'"), dim)
@@ -189,12 +196,12 @@ def read_query_only_geometry(module: nn.Module, path: str, source: Geometry) -> 
     layer, name, _ = output
     query = module.get_submodule("q_proj")
     ghost = getattr(layer, "is_ghost", False)
-    n_heads = 0 if ghost else _outputs_per_unit(linear_size(layer)[0], source.value_dim, "the output projection")  # pyright: ignore[reportOptionalSubscript]
-    size = source.head_dim if ghost else _outputs_per_unit(linear_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]
+    n_heads = 0 if ghost else _outputs_per_unit(linear_in_and_out_size(layer)[0], source.value_dim, "the output projection")  # pyright: ignore[reportOptionalSubscript]
+    size = source.head_dim if ghost else _outputs_per_unit(linear_in_and_out_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]
     if source.n_kv_heads and n_heads % source.n_kv_heads:
         raise NotUnderstood(f"{n_heads} query heads are no multiple of the {source.n_kv_heads} KV heads of the layer whose keys they read")
-    q = Projection("q", inner_layer_path(query, join_path(path, "q_proj")), Rows(n_heads, size), "head")
-    o = Projection("o", inner_layer_path(layer, join_path(path, name)), Rows(n_heads, source.value_dim), "head")
+    q = Projection("q", weight_layer_path(query, join_path(path, "q_proj")), Rows(n_heads, size), "head")
+    o = Projection("o", weight_layer_path(layer, join_path(path, name)), Rows(n_heads, source.value_dim), "head")
     return Geometry(n_heads, source.n_kv_heads, source.head_dim, source.value_dim, q, source.k, source.v, o, "separate")
 
 
@@ -207,9 +214,9 @@ def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geo
     if output is None:
         raise NotUnderstood("no output projection was found")
     layer, name, on_parent = output
-    o_path = inner_layer_path(layer, join_path(path.rpartition(".")[0] if on_parent else path, name))
-    width = linear_size(layer)[0]  # pyright: ignore[reportOptionalSubscript]
-    ghost_dim = whole_number(layer, "value_dim") if getattr(layer, "is_ghost", False) else None
+    o_path = weight_layer_path(layer, join_path(path.rpartition(".")[0] if on_parent else path, name))
+    width = linear_in_and_out_size(layer)[0]  # pyright: ignore[reportOptionalSubscript]
+    ghost_dim = int_attribute(layer, "value_dim") if getattr(layer, "is_ghost", False) else None
     n_heads, value_dim = (0, ghost_dim) if ghost_dim else read_head_counts(module, width)
     if getattr(module._modules[projections[0]], "is_ghost", False):
         rows_by_role = {role: (projections[min(i, len(projections) - 1)], Rows(0, value_dim)) for i, role in enumerate("qkv")}
@@ -227,7 +234,7 @@ def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geo
     def projection(role: str) -> Projection:
         child_name, rows = rows_by_role[role]
         unit = "head" if role == "q" else "kv_head"
-        return Projection(role, inner_layer_path(module._modules[child_name], join_path(path, child_name)), rows, unit)  # pyright: ignore[reportArgumentType]
+        return Projection(role, weight_layer_path(module._modules[child_name], join_path(path, child_name)), rows, unit)  # pyright: ignore[reportArgumentType]
 
     q, k, v = projection("q"), projection("k"), projection("v")
     o = Projection("o", o_path, Rows(n_heads, value_dim), "head")

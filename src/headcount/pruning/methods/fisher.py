@@ -16,7 +16,7 @@ from headcount.data.task import Task
 from headcount.models.gates import HeadGates
 from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, frozen, model_inputs
-from headcount.models.state import forward
+from headcount.models.state import forward_preserving_state
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.repair.repair import RepairSettings, refit
 
@@ -73,7 +73,7 @@ def _batch_gradients(context: PruneContext, model: Any, batch: Batch, numbers: l
     gates = torch.ones(len(numbers), len(context.heads), device=next(model.parameters()).device, requires_grad=True)
     with torch.enable_grad(), HeadGates(model, gates, heads=context.heads):
         try:
-            example_losses = require_finite_losses(losses(forward(model, batch), batch), numbers)
+            example_losses = require_finite_losses(losses(forward_preserving_state(model, batch), batch), numbers)
         except OneByOne:
             example_losses = None
         if example_losses is not None:

@@ -30,7 +30,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, frozen, model_inputs
 from headcount.models.ownership import holds, restrict_to_owner
-from headcount.models.state import forward
+from headcount.models.state import forward_preserving_state
 from headcount.pruning.repair.least_squares import append_ones
 from headcount.pruning.repair.projection import has_bias, output_projection, read_weight_and_bias, rows_of_heads, rows_of_real_tokens
 
@@ -165,7 +165,7 @@ class _GramHooks:
     def _run(self, batch: Batch, numbers: list[int], losses: ExampleLosses) -> None:
         self._batch, self._inputs = batch, []
         with torch.enable_grad():
-            example_losses = require_finite_losses(losses(forward(self.model, batch), batch), numbers)
+            example_losses = require_finite_losses(losses(forward_preserving_state(self.model, batch), batch), numbers)
             for grams, inputs in self._inputs:
                 grams.input_gram.addmm_(inputs.T, inputs)
                 grams.n_tokens += len(inputs)
