@@ -34,7 +34,7 @@ from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.open_task import open_task
 from headcount.data.text.annotated import Annotated, Word
 from headcount.importance.settings import ScoreSettings
-from headcount.models.provenance import machine_of, model_record
+from headcount.models.provenance import machine_entries, model_record
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
@@ -60,7 +60,7 @@ Pattern = tuple[np.ndarray, list[str], list[str]]
 
 def describe(run: Run, name: str, model: Any) -> None:
     """Notes an embedded model and its heads in a run."""
-    record = describe_run(model_record(model, f"demo/{name}"), command="make figures", seed=0, machine=machine_of(model))
+    record = describe_run(model_record(model, f"demo/{name}"), command="make figures", seed=0, machine=machine_entries(model))
     run.describe(record, hc.HeadMap.of(model))
 
 

@@ -31,7 +31,7 @@ from headcount.data.stream import ChunkStore, Reading, fingerprint, stream
 from headcount.data.task import Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
-from headcount.models.ownership import holds
+from headcount.models.ownership import holds_model
 
 ATTENTION = {"self": "self-attention between tokens", "cross": "attention from a translation to its source", "image": "patches of images"}
 HIDDEN = "no query can attend to a matching key: none occurs, or the causal mask hides it"
@@ -164,7 +164,7 @@ def _role_variant(role: Role) -> str:
     return str(role).partition(":")[2]
 
 
-@holds("roles")
+@holds_model("roles")
 def measure_roles(
     model: nn.Module,
     corpus: Corpus,

@@ -24,7 +24,7 @@ from headcount.data.task import Data, Split, Task, document_numbers
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, model_inputs
-from headcount.models.ownership import holds, taking_turns
+from headcount.models.ownership import holds_model, taking_turns
 from headcount.models.state import forward_preserving_state
 
 
@@ -49,7 +49,7 @@ class _Measurement:
 
 
 @check_arguments
-@holds("an evaluation", exclusive=False)
+@holds_model("an evaluation", exclusive=False)
 def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
     model: nn.Module,
     data: Data,

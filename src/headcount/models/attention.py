@@ -55,12 +55,12 @@ _EAGER: dict[int, list[Ownership]] = {}
 def _config_class_with_eager_path(config_class: type) -> type:
     """A class of configurations that names the eager path to those who asked for it, and to others what it named before."""
 
-    def implementation(config: Any) -> str | None:
+    def attention_implementation(config: Any) -> str | None:
         is_eager = any(torch.compiler.is_compiling() or hold.includes_caller() for hold in _EAGER.get(id(config), ()))
         return "eager" if is_eager else config._attn_implementation_internal
 
     attributes = {
-        "_attn_implementation": property(implementation, config_class._attn_implementation.fset),
+        "_attn_implementation": property(attention_implementation, config_class._attn_implementation.fset),
         "__module__": config_class.__module__,
     }  # pyright: ignore[reportAttributeAccessIssue]
     return type(config_class.__name__, (config_class,), attributes)
@@ -183,18 +183,18 @@ class AttentionTap:
         while self._active:
             self._active.pop().__exit__(None, None, None)
 
-    def _before_and_after_hooks(self, block: AttentionBlock, hooked: nn.Module, hold: Ownership) -> tuple[Callable, Callable]:
-        def before(module: nn.Module, _args: Any) -> None:
-            if not hold.hook_acts_in_pass_of(module, hooked):
+    def _before_and_after_hooks(self, block: AttentionBlock, hooked_module: nn.Module, owner: Ownership) -> tuple[Callable, Callable]:
+        def open_softmax_mode(module: nn.Module, _args: Any) -> None:
+            if not owner.hook_acts_in_pass_of(module, hooked_module):
                 return
             self._exit_open_softmax_modes()  # what an interrupted pass left behind
             mode = _Softmax(block, module, self.change)
             mode.__enter__()
             self._active.append(mode)
 
-        def after(module: nn.Module, _args: Any, output: Any) -> None:
+        def close_softmax_mode(module: nn.Module, _args: Any, output: Any) -> None:
             is_replica = getattr(module, "_is_replica", False)
-            if are_hooks_suspended() or not self._active or not (is_replica or (module is hooked and hold.includes_caller())):
+            if are_hooks_suspended() or not self._active or not (is_replica or (module is hooked_module and owner.includes_caller())):
                 return  # a copy, or a pass of another thread: it was refused, or was inside the block when this one began
             mode = self._active.pop()
             mode.__exit__(None, None, None)
@@ -206,7 +206,7 @@ class AttentionTap:
                     "attn_implementation='eager'."
                 )
 
-        return before, after
+        return open_softmax_mode, close_softmax_mode
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

@@ -188,7 +188,7 @@ def raising_out_of_memory(purpose: str) -> Iterator[None]:
         ) from error
 
 
-def holds(purpose: str, *, exclusive: bool = True) -> Callable[[Function], Function]:
+def holds_model(purpose: str, *, exclusive: bool = True) -> Callable[[Function], Function]:
     """Decorates functions and methods whose first argument is a model: it belongs to the caller until they return.
 
     Errors by which libraries say that memory ran out become OutOfMemory.

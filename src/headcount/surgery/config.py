@@ -184,7 +184,7 @@ def write_uniform_cut(model: nn.Module, heads: HeadMap, before: dict[str, tuple[
 
 def undo_uniform_cut(model: nn.Module, heads: HeadMap) -> None:
     """Undoes `write_uniform_cut` before another cut: the configuration gets its old values, blocks keep their own counts."""
-    values = record.values_before_uniform_cut(model)
+    values = record.config_values_before_uniform_cut(model)
     if not values:
         return
     for config, blocks in _group_by_config(model, heads):

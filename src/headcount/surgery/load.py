@@ -33,10 +33,10 @@ LOCATION_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_f
 
 def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
-    values, lists = record.values_before_uniform_cut(model), record.read_head_lists_before_cuts(model)
+    values, lists = record.config_values_before_uniform_cut(model), record.read_config_head_lists_before_cuts(model)
     setattr(model.config, record.KEY, None)
     heads = HeadMap.of(model)
-    by_path = {record.relative_path(model, block.path): block for block in heads.blocks}
+    by_path = {record.path_without_base_prefix(model, block.path): block for block in heads.blocks}
     positions: dict[str, tuple[int, ...]] = {}
     columns: dict[str, tuple[int, ...]] = {}
     built_small: dict[str, record.BlockRecord] = {}
@@ -64,7 +64,7 @@ def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     keep_caches_apart(model, heads)
     record.write_cut_record(model, record.read_cut_record(model) | built_small, values)
     if lists:
-        record.write_head_lists_before_cuts(model, lists)
+        record.write_config_head_lists_before_cuts(model, lists)
 
 
 def cut_class(cls: type, blocks: Blocks) -> type:

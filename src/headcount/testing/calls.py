@@ -22,7 +22,7 @@ from headcount.data.evaluate import evaluate
 from headcount.data.mask import mask
 from headcount.data.task import Task
 from headcount.importance.score import score
-from headcount.models.gates import HeadGates, Replacement, output_tensors
+from headcount.models.gates import HeadGates, Replacement, floating_point_outputs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
 from headcount.models.observe import observe
@@ -40,7 +40,7 @@ Call = Callable[[], Any]
 
 def outputs_loss(output: Any, _batch: Any) -> Tensor:
     """A loss per example that depends on every entry of the model's first output."""
-    result = output_tensors(output)[0].double()
+    result = floating_point_outputs(output)[0].double()
     steps = torch.arange(result[0].numel(), device=result.device, dtype=torch.float64)
     return (result.flatten(1) * (steps * 0.754877666).sin()).sum(1)
 

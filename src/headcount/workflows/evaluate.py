@@ -11,7 +11,7 @@ from headcount.data.evaluate import evaluate, fingerprint_of
 from headcount.data.stream import Progress, rank_and_world_size
 from headcount.data.task import Data, Split, task_key
 from headcount.models.modules import unwrap
-from headcount.models.provenance import model_key, provenance
+from headcount.models.provenance import model_key, rounding_provenance
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.chunks import Chunks
 from headcount.runs.results import EVALUATION, pack_evaluation, unpack_evaluation
@@ -48,7 +48,7 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
     inner = unwrap(model)
     fingerprint = fingerprint_of(inner, data, split, limit=limit)
     parts = {**model_key(inner), **task_key(data), "under": dict(under or {}), "split": split, "data": fingerprint}
-    key, versions = ArtifactKey(EVALUATION, name, parts), provenance()
+    key, versions = ArtifactKey(EVALUATION, name, parts), rounding_provenance()
     artifact, chunk_store = run.find(key), Chunks(run, name, {"evaluation": name, **parts}, versions, goal=[key])
     if artifact is None:
         with run.log_failure(f"evaluation '{name}'"):

@@ -27,7 +27,7 @@ from headcount.data.checks import check_finite_weights
 from headcount.data.stream import Measured, Progress, Reading, rank_and_world_size, stream
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import decoder_start_id, unwrap
-from headcount.models.ownership import holds
+from headcount.models.ownership import holds_model
 
 N_ROWS, N_SIMILAR, N_TOP, N_OTHERS, MIN_WEIGHT = 128, 5, 3, 2, 1e-3
 """Query tokens whose attention is stored; for each head: nearest heads, most confident queries, and queries of the middle and at random; the least
@@ -74,7 +74,7 @@ class HeadProfiles:
         return list(self.content["notes"])
 
 
-@holds("head profiles")
+@holds_model("head profiles")
 def profile_heads(
     model: nn.Module,
     corpus: Corpus,

@@ -15,7 +15,7 @@ from headcount.data.losses import ExampleLosses, OneByOne, require_finite_losses
 from headcount.data.task import Task
 from headcount.models.gates import HeadGates
 from headcount.models.modules import Batch, pad_id, unwrap
-from headcount.models.observe import evaluating, frozen, model_inputs
+from headcount.models.observe import evaluating, frozen_parameters, model_inputs
 from headcount.models.state import forward_preserving_state
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.repair.repair import RepairSettings, refit
@@ -58,7 +58,7 @@ def _measure_gradients(context: PruneContext, limit: int) -> Tensor:
     model: Any = unwrap(context.model)
     losses = ExampleLosses(model, context.data.loss if isinstance(context.data, Task) else None)
     gradients = []
-    with evaluating(model), frozen(model):
+    with evaluating(model), frozen_parameters(model):
         for chunk in chunks(context.data, limit=limit, pad_id=pad_id(model)):
             chunk_gradients = torch.zeros(chunk.size, len(context.heads), dtype=torch.float64)
             for rows, batch in chunk.batches(batch_size_of(context.data)):

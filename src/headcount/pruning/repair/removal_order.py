@@ -28,8 +28,8 @@ from headcount.data.losses import ExampleLosses, OneByOne, require_finite_losses
 from headcount.data.task import Data, Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
-from headcount.models.observe import evaluating, frozen, model_inputs
-from headcount.models.ownership import holds, restrict_to_owner
+from headcount.models.observe import evaluating, frozen_parameters, model_inputs
+from headcount.models.ownership import holds_model, restrict_to_owner
 from headcount.models.state import forward_preserving_state
 from headcount.pruning.repair.least_squares import append_ones
 from headcount.pruning.repair.projection import has_bias, output_projection, read_weight_and_bias, rows_of_heads, rows_of_real_tokens
@@ -119,7 +119,7 @@ class ProjectionGrams:
         return Surgeon.of(self.input_gram, weights, self.gradient_gram / max(self.n_tokens, 1), units, max(self.n_examples, 1))
 
 
-@holds("a measurement of its blocks")
+@holds_model("a measurement of its blocks")
 def measure_grams(
     model: nn.Module, data: Data, *, split: Split = "calibration", limit: int = 512, batch_size: int | None = None
 ) -> dict[str, ProjectionGrams]:
@@ -127,7 +127,7 @@ def measure_grams(
     inner: Any = unwrap(model)
     grams = {block.path: ProjectionGrams.empty(inner, block) for block in HeadMap.of(inner).blocks if block.n_heads}
     losses = ExampleLosses(inner, data.loss if isinstance(data, Task) else None)
-    with evaluating(inner), frozen(inner), _GramHooks(inner, grams) as hooks:
+    with evaluating(inner), frozen_parameters(inner), _GramHooks(inner, grams) as hooks:
         for chunk in chunks(data, split=split, limit=limit, pad_id=pad_id(inner)):
             for rows, batch in chunk.batches(batch_size or batch_size_of(data)):
                 hooks.add_batch(batch, [chunk.first + row for row in rows], losses)

@@ -22,7 +22,7 @@ from headcount.data.checks import check_batch, check_finite_weights
 from headcount.data.stream import Progress, broadcast_from_first, rank_and_world_size
 from headcount.data.task import Task
 from headcount.models.modules import device_of, unwrap
-from headcount.models.ownership import holds
+from headcount.models.ownership import holds_model
 from headcount.models.randomness import fork_rng
 from headcount.models.state import attention_type_restored
 from headcount.pruning.recipe import Recipe
@@ -39,7 +39,7 @@ class TrainingSummary:
     history: list[dict[str, Any]]
 
 
-@holds("training")
+@holds_model("training")
 def fine_tune(  # noqa: PLR0913 - every argument is explicit
     model: nn.Module,
     task: Task,
