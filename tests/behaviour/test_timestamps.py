@@ -48,7 +48,7 @@ def test_starts_of_tokens_are_the_timestamps_of_transformers() -> None:
     model, spoken = whisper(), utterances(6)
     heads = [[0, 1], [0, 4], [1, 2]]
     corpus = read_speech(model, spoken)
-    job = AlignmentJob.of(model, corpus)
+    job = AlignmentJob.for_speech(model, corpus)
     examples = corpus_examples(model, corpus)
     for number in range(len(spoken)):
         batch = examples.collate([examples.examples[number]])
@@ -63,7 +63,7 @@ def test_starts_of_tokens_are_the_timestamps_of_transformers() -> None:
         # the last token before the words is no prompt: its end is the start of the first word
         expected = model._extract_token_timestamps(outputs, heads, num_frames=n_frames, num_input_ids=2)[0, 2:-1] / 0.02
         attention = torch.stack([crosses[layer][0, head] for layer, head in heads])
-        starts = token_starts(job.read_maps(attention, number).mean(0, keepdim=True).numpy())[0]
+        starts = token_starts(job.maps_to_average(attention, number).mean(0, keepdim=True).numpy())[0]
         assert starts.tolist() == expected.round().long().tolist()
 
 

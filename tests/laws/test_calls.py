@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import headcount as hc
-from headcount.behaviour.base import Corpus, make_sequence
+from headcount.behaviour.base import Corpus, make_wordless_sequence
 from headcount.core.errors import UnsupportedModel
 from headcount.data.evaluate import evaluate
 from headcount.models import state
@@ -175,7 +175,9 @@ def test_pruning_and_roles_leave_the_model_as_it_was() -> None:
         "prune by rank, recovered": lambda: hc.prune(model, task, "gradient", 8, recover=1, recipe=recipe),
         "prune by surgeon": lambda: hc.prune(model, task, "surgeon", 8),
         "prune by dsp": lambda: hc.prune(model, task, "dsp", 8, recipe=Recipe(epochs=1, train_batch=4)),
-        "roles": lambda: hc.roles(model, Corpus((make_sequence([5, 6, 7, 8, 5]), make_sequence([9, 10, 11, 9]))), only=["local", "same"]),
+        "roles": lambda: hc.roles(
+            model, Corpus((make_wordless_sequence([5, 6, 7, 8, 5]), make_wordless_sequence([9, 10, 11, 9]))), only=["local", "same"]
+        ),
     }
     for name, call in calls.items():
         with require_unchanged(model, name, random_numbers=False):  # training seeds them

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import headcount as hc
 from headcount.behaviour import roles as behaviour_roles
-from headcount.behaviour.base import Corpus, ProbeRole, Role, RoleInfo, Sieve, View, make_sequence
+from headcount.behaviour.base import Corpus, ProbeRole, Role, RoleInfo, Sieve, View, make_wordless_sequence
 from headcount.behaviour.catalogue.offset import Offset
 from headcount.behaviour.catalogue.segment import Segment
 from headcount.behaviour.catalogue.sink import Sink
@@ -53,7 +53,7 @@ def corpus_of(model: nn.Module) -> Corpus:
     """Sequences of uneven lengths, each with a token that comes twice."""
     rng = np.random.default_rng(0)
     token_ids = [rng.choice(np.arange(5, 60), size=int(rng.integers(5, 10)), replace=False).tolist() for _ in range(6)]
-    sentences = tuple(make_sequence([*ids, ids[0]]) for ids in token_ids)
+    sentences = tuple(make_wordless_sequence([*ids, ids[0]]) for ids in token_ids)
     return Corpus(sentences, sentences[::-1] if model.config.is_encoder_decoder else ())
 
 

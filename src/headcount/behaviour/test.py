@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headcount.behaviour.best_heads import HalfTotals
-from headcount.behaviour.bias_test import bias_p_values
+from headcount.behaviour.bias_test import bias_above_tau_p_values
 from headcount.core.definition import TAU
 from headcount.core.heads import Head
 from headcount.core.role_table import MARGIN, POSITIONAL_ACCURACY, RoleScore
@@ -84,7 +84,7 @@ def run_bias_test(totals: RoleTotals, tau: float, *, level: float, seed: int) ->
     n, skewness = totals.sentences[columns], totals.skewness.value()[columns]
     quantile = special.stdtrit(n - 1, (1 + level) / 2)
     flipped = sign_flip(samples.sums - tau * samples.weights, seed=seed, repeats=999, alternative="greater")
-    p, p_t = bias_p_values(bias, stderr, n, skewness, tau)
+    p, p_t = bias_above_tau_p_values(bias, stderr, n, skewness, tau)
     half = np.where(stderr > 0, 0.5, 1.0)
     low = np.minimum(bias - stderr * inverse_hall_transform(quantile, n, skewness), bias * ((1 - level) / 2 / half) ** (1 / n))
     high = bias - stderr * inverse_hall_transform(-quantile, n, skewness)

@@ -64,12 +64,16 @@ def build_view(corpus: Corpus, name: ViewName, example_numbers: Sequence[int], s
         patches = Side.from_images(len(example_numbers), n_keys, n_patches)
         return View(patches, patches, corpus)
     if name == "target":
-        targets = Side.from_sentences([corpus.targets[number] for number in example_numbers], n_keys, n_front=1, pad_id=pad_token)
+        targets = Side.from_sentences(
+            [corpus.targets[number] for number in example_numbers], n_keys, n_delimiters_before=1, pad_id=pad_token
+        )
         return View(targets, targets, corpus)
     source = Side.from_sentences([corpus.sentences[number] for number in example_numbers], n_keys, pad_id=pad_token)
     if name == "source":
         return View(source, source, corpus)
-    targets = Side.from_sentences([corpus.targets[number] for number in example_numbers], n_queries, n_front=1, pad_id=pad_token)
+    targets = Side.from_sentences(
+        [corpus.targets[number] for number in example_numbers], n_queries, n_delimiters_before=1, pad_id=pad_token
+    )
     return View(targets, source, corpus)
 
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from headcount.behaviour.base import Corpus, make_sequence
+from headcount.behaviour.base import Corpus, make_wordless_sequence
 from headcount.behaviour.roles import roles
 from headcount.core.errors import HeadcountError
 from headcount.core.plan import Plan
@@ -69,7 +69,7 @@ def costly_calls_on(model: nn.Module, batch: Batch) -> dict[str, Call]:
         "score by entropy": lambda: score(model, task, "entropy", progress=False),
     }
     if isinstance(token_ids, Tensor):
-        corpus = Corpus(tuple(make_sequence(row) for row in token_ids.tolist()))
+        corpus = Corpus(tuple(make_wordless_sequence(row) for row in token_ids.tolist()))
         calls["roles"] = lambda: roles(model, corpus, only=["local", "same"], progress=False)
     return calls
 

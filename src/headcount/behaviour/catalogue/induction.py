@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from headcount.behaviour.base import Corpus, ProbeRole, RoleInfo, Sieve, View, make_sequence
+from headcount.behaviour.base import Corpus, ProbeRole, RoleInfo, Sieve, View, make_wordless_sequence
 from headcount.behaviour.random_sequences import PERIODS, draw_periods, draw_tokens, longest_sequence, start_tokens
 
 N_SEQUENCES = 64
@@ -32,7 +32,7 @@ class Induction(ProbeRole):
         if tokens is None:
             return None
         rows = [row[:period] for row, period in zip(tokens.tolist(), periods, strict=True)]
-        return Corpus(tuple(make_sequence([*start, *row, *row], [True] * len(start)) for row in rows))
+        return Corpus(tuple(make_wordless_sequence([*start, *row, *row], [True] * len(start)) for row in rows))
 
     def sieve(self, view: View) -> Sieve:
         """Returns, for every token of the repetition, the token after its first occurrence."""

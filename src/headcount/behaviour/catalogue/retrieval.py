@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.behaviour.base import Corpus, ProbeRole, RoleInfo, Sieve, View, make_sequence
+from headcount.behaviour.base import Corpus, ProbeRole, RoleInfo, Sieve, View, make_wordless_sequence
 from headcount.behaviour.random_sequences import PERIODS, draw_periods, draw_tokens, longest_sequence, start_tokens
 from headcount.models.observe import evaluating
 from headcount.models.state import forward_preserving_state
@@ -39,7 +39,7 @@ class Retrieval(ProbeRole):
         cue = tokens.gather(1, tokens.shape[1] - periods + torch.arange(CUE))
         front = torch.tensor(start, dtype=torch.long).expand(N_SEQUENCES, len(start))
         sequences = _continue_greedily(model, torch.cat([front, tokens, cue], 1), NEEDLE - CUE)
-        return Corpus(tuple(make_sequence(row, [True] * len(start)) for row in sequences.tolist()))
+        return Corpus(tuple(make_wordless_sequence(row, [True] * len(start)) for row in sequences.tolist()))
 
     def sieve(self, view: View) -> Sieve:
         """Returns, for every position that wrote a token of the needle, the position of that token in the needle."""

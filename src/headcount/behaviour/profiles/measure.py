@@ -85,7 +85,7 @@ class ProfileProbe:
     _views: dict[str, _KeyKinds] = field(default_factory=dict)
     _n_calls: dict[str, int] = field(default_factory=dict)
 
-    def blocks_of(self, view: ViewName) -> list[AttentionBlock]:
+    def blocks_of_view(self, view: ViewName) -> list[AttentionBlock]:
         """Returns the blocks in which the tokens of a view meet."""
         return [block for block in self.blocks if view_name(self.model, block) == view]
 

@@ -219,7 +219,7 @@ class _Summary:
         examples: list[Examples] = [{"top": [], "middle": [], "random": []} for _ in range(n)]
         expected: dict[str, np.ndarray] = {}
         for view in VIEWS:
-            blocks = self.probe.blocks_of(view)
+            blocks = self.probe.blocks_of_view(view)
             if not blocks:
                 continue
             heads = [head for block in blocks for head in range(*self.heads.positions(block).indices(n))]
@@ -256,7 +256,7 @@ class _Summary:
 
     def _find_similar(self, view: ViewName, heads: list[int]) -> dict[int, list[tuple[int, float]]]:
         """Returns the nearest heads of every head of a view, with their distances."""
-        blocks, stored = self.probe.blocks_of(view), self.probe.stored_rows.get(view, {})
+        blocks, stored = self.probe.blocks_of_view(view), self.probe.stored_rows.get(view, {})
         rows = (torch.cat([by_block[block.path] for block in blocks]).numpy() for _, by_block in sorted(stored.items()))
         return nearest_heads(head_distances(rows), heads, N_SIMILAR) if stored and len(heads) > 1 else {}
 

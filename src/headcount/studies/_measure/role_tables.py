@@ -85,7 +85,7 @@ def pair_consecutive_sentences(corpus: Corpus, loaded: LoadedModel, tokenizer: A
         pairs = read_corpus(loaded.model, [join_pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=False)], tokenizer)
     except DataError:
         return None
-    return pairs if pairs.has_pairs else None
+    return pairs if pairs.has_two_text_sentences else None
 
 
 def _find_text_pairs(context: StudyContext, task: Task | None, corpus: Corpus, sentences: int | None) -> tuple[str, Corpus | None]:
@@ -93,7 +93,7 @@ def _find_text_pairs(context: StudyContext, task: Task | None, corpus: Corpus, s
     tokenizer = context.sources.find_processor(context.loaded)
     if task is not None and context.sources.text_fingerprint:
         own = read_corpus(context.loaded.model, task, tokenizer, limit=context.limit)
-        if own.has_pairs:
+        if own.has_two_text_sentences:
             return f"the texts of task {task.name}", sample_sentences(own, sentences)
     return "pairs of consecutive sentences of the text", pair_consecutive_sentences(corpus, context.loaded, tokenizer)
 
@@ -112,7 +112,7 @@ def measure_table(context: StudyContext, study: str, definition: str, sentences:
     corpus = open_study_corpus(context, loaded, task, sentences)
     table = _measure_or_read_roles(context, loaded, corpus, _names_of_family_roles(rule))
     has_blocks = "segment" in _names_of_family_roles(rule)
-    if has_blocks and not corpus.has_pairs and not corpus.grid:
+    if has_blocks and not corpus.has_two_text_sentences and not corpus.grid:
         origin, pairs = _find_text_pairs(context, task, corpus, sentences)
         if pairs is not None:
             blocks = _measure_or_read_roles(context, loaded, pairs, BLOCK_ROLES)
