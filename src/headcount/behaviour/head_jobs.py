@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headcount.behaviour.base import Corpus, ProbeRole
 from headcount.behaviour.bias import Sieved, count_strongest_key_hits, expected_chance_hits
 from headcount.behaviour.speech import FRAME_SECONDS
-from headcount.behaviour.timestamps import WordRows, normalise_attention, token_starts
+from headcount.behaviour.timestamps import WordRows, normalise_attention, token_start_frames
 from headcount.behaviour.views import ViewName, build_view
 from headcount.core.errors import DataError, UnsupportedModel, unknown_name_error
 from headcount.core.head_list import ALIGNMENT, JOBS
@@ -99,9 +99,18 @@ class AlignmentJob(HeadJob):
         self, mean_map_of_set: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], example_number: int
     ) -> Float[np.ndarray, "sets score_baseline_further"]:
         """Returns the share of frames, that of the baseline, and the mean error of the starts of words in seconds."""
-        starts, words = token_starts(mean_map_of_set.double().cpu().numpy()), self._word_rows(example_number)
-        even = words.share_of_frames(np.linspace(0, mean_map_of_set.shape[2], mean_map_of_set.shape[1]).round().astype(int)[None])
-        return np.stack([words.share_of_frames(starts), even.repeat(len(starts)), words.boundary_errors(starts) * FRAME_SECONDS], 1)
+        starts, words = token_start_frames(mean_map_of_set.double().cpu().numpy()), self._word_rows(example_number)
+        even = words.share_of_frames_at_own_word(
+            np.linspace(0, mean_map_of_set.shape[2], mean_map_of_set.shape[1]).round().astype(int)[None]
+        )
+        return np.stack(
+            [
+                words.share_of_frames_at_own_word(starts),
+                even.repeat(len(starts)),
+                words.mean_word_start_errors_in_frames(starts) * FRAME_SECONDS,
+            ],
+            1,
+        )
 
     def _word_rows(self, example_number: int) -> WordRows:
         source, pieces = self.corpus.sentences[example_number], self.corpus.targets[example_number].by_word

@@ -15,7 +15,7 @@ from headcount.behaviour.base import Corpus, Role
 from headcount.behaviour.best_heads import half_of_example
 from headcount.behaviour.bias import Sieved, count_strongest_key_hits, expected_chance_hits, mean_sieve_biases
 from headcount.behaviour.pairs import query_and_key_sides
-from headcount.behaviour.speech import drop_silence
+from headcount.behaviour.speech import hide_silent_frames
 from headcount.behaviour.twin_pass import SparseSum, TwinPass
 from headcount.behaviour.views import VIEWS, ViewName, build_view, corpus_examples, view_name
 from headcount.core.errors import NonFinite, OutOfMemory, UnsupportedModel, is_out_of_memory
@@ -68,7 +68,7 @@ class RoleProbe:
 
         def store_mask(observation: Observation) -> None:
             if observation.visible is not None:
-                masks[observation.block.path] = drop_silence(self.corpus, observation, longest).visible.any(0)  # pyright: ignore[reportOptionalMemberAccess]
+                masks[observation.block.path] = hide_silent_frames(self.corpus, observation, longest).visible.any(0)  # pyright: ignore[reportOptionalMemberAccess]
 
         examples = corpus_examples(self.model, self.corpus)
         texts = [side for side in (self.corpus.sentences, self.corpus.targets) if side]
@@ -147,7 +147,7 @@ class RoleProbe:
         return results
 
     def _measure_block(self, observation: Observation) -> None:
-        observation = drop_silence(self.corpus, observation, self._examples)
+        observation = hide_silent_frames(self.corpus, observation, self._examples)
         attention, visible, block = observation.attention, observation.visible, observation.block
         assert attention is not None and visible is not None
         view = view_name(self.model, block)

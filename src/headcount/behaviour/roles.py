@@ -194,7 +194,7 @@ def measure_roles(
     comparisons: list[HeadComparison] = []
     nested: list[tuple[str, str]] = []
     fingerprints = []
-    for probe, reading in _role_passes(inner, heads, selected, spec, progress):
+    for probe, reading in _probes_and_readings(inner, heads, selected, spec, progress):
         probe.twins = probe.prepare_twins(n_swaps=spec.swaps, seed=spec.seed)
         if open_chunk_store is not None:
             reading.chunk_store = open_chunk_store(reading)
@@ -225,7 +225,7 @@ def measure_roles(
     return spec.definition.relabel(table)
 
 
-def _role_passes(
+def _probes_and_readings(
     model: Any, heads: HeadMap, selected: SelectedRoles, spec: RoleSpec, progress: Progress | None = None
 ) -> Iterator[tuple[RoleProbe, Reading]]:
     """Yields the passes that measure roles: over the corpus, and over the sequences that some roles bring along."""
@@ -239,14 +239,14 @@ def _role_passes(
 def fingerprint_data(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> str:
     """Returns the fingerprint of all that `measure_roles` would read, without measuring anything."""
     inner: Any = unwrap(model)
-    passes = _role_passes(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec)
+    passes = _probes_and_readings(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec)
     return " ".join(fingerprint(reading) for probe, reading in passes if probe.measured_views())
 
 
 def biases_by_sentence(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> dict[tuple[Head, str], np.ndarray]:
     """Returns the bias of every example that shows a role, by head and role, for paired tests. Memory grows with the corpus."""
     inner: Any = unwrap(model)
-    probe, reading = next(_role_passes(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec))
+    probe, reading = next(_probes_and_readings(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec))
     chunks = list(stream(reading, probe)) if probe.measured_views() else []
     by_head: dict[tuple[Head, str], np.ndarray] = {}
     for view in probe.measured_views():

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Shaped
 
 from headcount.behaviour.best_heads import HalfTotals
 from headcount.behaviour.bias_test import bias_above_tau_p_values
@@ -45,10 +46,10 @@ class RoleTotals:
             self.by_block[name] = self.by_block.get(name, 0) + measured[name].sum(0)
         self.halves.update(measured)
 
-    def expand_blocks(self, values: np.ndarray) -> np.ndarray:
+    def expand_blocks_to_heads(self, block_values: Shaped[np.ndarray, "blocks roles"]) -> Shaped[np.ndarray, " heads_roles"]:
         """Returns values [blocks, roles] for every head × role: the masks of blocks may differ."""
         blocks = list(dict.fromkeys((head.stack, head.layer) for head in self.heads))
-        return values[[blocks.index((head.stack, head.layer)) for head in self.heads]].ravel()
+        return block_values[[blocks.index((head.stack, head.layer)) for head in self.heads]].ravel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,12 @@ def build_role_scores(totals: RoleTotals, tested: RoleTestResults, tau: float) -
     """Returns one row for every head × role that was tested, without a label: q is 1."""
     rows = []
     offsets = totals.by_block["offsets"]
-    best_offset = totals.expand_blocks(offsets.argmax(1)) - offsets.shape[1] // 2
+    best_offset = totals.expand_blocks_to_heads(offsets.argmax(1)) - offsets.shape[1] // 2
     baseline, chance = (
         np.divide(counts, totals.tokens, out=np.zeros_like(counts), where=totals.tokens > 0)
-        for counts in (totals.expand_blocks(offsets.max(1)), totals.expand_blocks(totals.by_block["chance"]))
+        for counts in (totals.expand_blocks_to_heads(offsets.max(1)), totals.expand_blocks_to_heads(totals.by_block["chance"]))
     )
-    level = totals.expand_blocks(totals.by_block["level"]) / np.maximum(totals.sentences, 1)
+    level = totals.expand_blocks_to_heads(totals.by_block["level"]) / np.maximum(totals.sentences, 1)
     for i, column in enumerate(tested.columns):
         head, role = totals.heads[column // len(totals.roles)], totals.roles[column % len(totals.roles)]
         n, maximum, uniform = totals.sentences[column], totals.maximum[column] / totals.sentences[column], level[column]

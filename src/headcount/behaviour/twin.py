@@ -195,15 +195,22 @@ def jackknife_stderr(
     return np.sqrt(((pseudo - pseudo.mean(0)) ** 2 / (share - 1)).mean(0))
 
 
+class _UpdatedPreferences(NamedTuple):
+    """Preferences after an update, and the share of the attention of each head that was at the wrong class before it."""
+
+    preferences: np.ndarray
+    misplaced_share: Float[np.ndarray, " heads"]
+
+
 def _update_preferences(
     preferences: np.ndarray, target_attention: np.ndarray, reproduced_attention: np.ndarray, has_pairs: Bool[np.ndarray, " classes"]
-) -> tuple[np.ndarray, Float[np.ndarray, " heads"]]:
-    """Returns preferences after one multiplicative update, and the share of the attention that was at the wrong class before it."""
+) -> _UpdatedPreferences:
+    """Returns preferences after one multiplicative update towards the attention of a target by class."""
     can_update = has_pairs[:, None] & (reproduced_attention > _FLOOR)
     ratio = np.divide(target_attention, reproduced_attention, out=np.ones_like(target_attention), where=can_update)
     change = np.where(can_update, np.abs(target_attention - reproduced_attention), 0.0).sum(0) / np.maximum(target_attention.sum(0), _FLOOR)
     updated = preferences * ratio
-    return np.maximum(updated / np.maximum(updated.max(0), _FLOOR), _FLOOR), change
+    return _UpdatedPreferences(np.maximum(updated / np.maximum(updated.max(0), _FLOOR), _FLOOR), change)
 
 
 def _fill_classes_without_pairs(preferences: np.ndarray, has_pairs: Bool[np.ndarray, " classes"]) -> np.ndarray:

@@ -115,5 +115,5 @@ def _read_tokens(context: StudyContext, corpus: Corpus, sentence: int, view: Vie
     source = tuple(token_texts(corpus.sentences[sentence], tokenizer))
     if view == "source":
         return source, source
-    target = tuple(token_texts(corpus.targets[sentence], tokenizer, start=decoder_start_id(context.loaded.model)))
+    target = tuple(token_texts(corpus.targets[sentence], tokenizer, start_token=decoder_start_id(context.loaded.model)))
     return target, source if view == "cross" else target

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from headcount.behaviour.profiles.numbers import affordable_queries, head_distances
+from headcount.behaviour.profiles.numbers import mean_jensen_shannon_distances, n_affordable_queries
 from headcount.core.heads import AttentionBlock
 from headcount.core.scores import Scores
 from headcount.data.chunks import batches
@@ -139,9 +139,9 @@ def _compare_heads(context: StudyContext, kind: str, blocks: Sequence[AttentionB
     rows: list[np.ndarray] = []
     for observations in observe(context.loaded.model, data, blocks=blocks, outputs=False):
         rows += _attention_rows(observations)
-        if len(rows) >= affordable_queries(len(heads), rows[0].shape[-1], QUERIES):
+        if len(rows) >= n_affordable_queries(len(heads), rows[0].shape[-1], QUERIES):
             break
-    matrix = head_distances(rows)
+    matrix = mean_jensen_shannon_distances(rows)
     values = tuple(tuple(map(float, row)) for row in matrix)
     layers = tuple(str(head.layer) for head in heads)
     return HeadDistances(kind, tuple(map(str, heads)), layers, values, len(rows))
