@@ -21,7 +21,7 @@ def totals(hits: np.ndarray, tokens: np.ndarray, half: np.ndarray, offsets: np.n
     n, _, roles = hits.shape
     made = HalfTotals(HEADS, [f"role:{r}" for r in range(roles)])
     by_block = np.zeros((n, 33, roles)) if offsets is None else offsets
-    made.update(
+    made.add_sentences(
         {"hits": hits, "tokens": tokens, "half": half, "offsets": np.stack([by_block, by_block], 1), "chance": np.zeros((n, 2, roles))}
     )
     return made

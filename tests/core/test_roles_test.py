@@ -38,7 +38,7 @@ def totals(bias: np.ndarray, *, tokens: Any = 1.0, pieces: int = 1, **measured: 
         **measured,
     }
     for part in np.array_split(np.arange(n), pieces):
-        made.update({name: value[part] for name, value in whole.items()})
+        made.add_sentences({name: value[part] for name, value in whole.items()})
     return made
 
 

@@ -50,17 +50,17 @@ class HalfTotals:
         self.squares = np.zeros((3, size))  # Σ hits², Σ hits · tokens, Σ tokens² of the measuring half
         self.by_block: dict[str, list[Any]] = {"offsets": [0, 0], "chance": [0, 0]}
 
-    def update(self, measured: Mapping[str, np.ndarray]) -> None:
+    def add_sentences(self, measured_by_name: Mapping[str, np.ndarray]) -> None:
         """Adds sentences, each to its half."""
-        hits, tokens = (measured[name].reshape(len(measured[name]), -1) for name in ("hits", "tokens"))
+        hits, tokens = (measured_by_name[name].reshape(len(measured_by_name[name]), -1) for name in ("hits", "tokens"))
         for half in (CHOOSING, MEASURING):
-            rows = measured["half"] == half
+            rows = measured_by_name["half"] == half
             self.hits[half] += hits[rows].sum(0)
             self.tokens[half] += tokens[rows].sum(0)
             self.sentences[half] += (tokens[rows] > 0).sum(0)
             for name, sums in self.by_block.items():
-                sums[half] = sums[half] + measured[name][rows].sum(0)
-        own_hits, own_tokens = (values[measured["half"] == MEASURING] for values in (hits, tokens))
+                sums[half] = sums[half] + measured_by_name[name][rows].sum(0)
+        own_hits, own_tokens = (values[measured_by_name["half"] == MEASURING] for values in (hits, tokens))
         self.squares += np.stack([(own_hits**2).sum(0), (own_hits * own_tokens).sum(0), (own_tokens**2).sum(0)])
 
     def list_heads_with_both_halves(self, role_name: str) -> list[_Candidate]:
@@ -73,7 +73,7 @@ class HalfTotals:
                 heads.append(_Candidate(accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
         return heads
 
-    def measure_on_other_half(self, head_role_column: int) -> BestHead:
+    def measure_on_measuring_half(self, head_role_column: int) -> BestHead:
         """Returns the accuracy on the measuring half of the head and role whose sums are in a column."""
         head, role = self.heads[head_role_column // len(self.roles)], head_role_column % len(self.roles)
         block = list(dict.fromkeys((head.stack, head.layer) for head in self.heads)).index((head.stack, head.layer))
@@ -137,5 +137,5 @@ def find_best_head_of_each_role(totals_by_view: Sequence[HalfTotals]) -> tuple[B
         candidates = [candidate for part in totals_by_view if role in part.roles for candidate in part.list_heads_with_both_halves(role)]
         if candidates:
             best = max(candidates, key=lambda candidate: (candidate.accuracy, candidate.tie_breaker))
-            best_heads.append(best.totals.measure_on_other_half(best.column))
+            best_heads.append(best.totals.measure_on_measuring_half(best.column))
     return tuple(best_heads)

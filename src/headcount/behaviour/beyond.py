@@ -33,7 +33,7 @@ class TwinSums:
         self.sums = np.zeros((N_FOLDS, self.twins.n_attention_sums, len(self.heads)))
         self.irregular = np.zeros(len(self.blocks))
 
-    def update(self, measured: Measured) -> None:
+    def add_chunk(self, measured: Measured) -> None:
         """Adds the sums of a chunk."""
         for fold in range(N_FOLDS):
             part = measured.get(f"{self.view}/sums/{fold}")

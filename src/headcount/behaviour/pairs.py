@@ -121,7 +121,7 @@ def find_pairs_in_sieves(corpus: Corpus, view: ViewName, roles: Sequence[Role], 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class MaskLayout:
     """Who sees whom in every sentence of a text under one mask.
 
     Attributes:
@@ -143,7 +143,7 @@ class Layout:
     ranges: sparse.csr_array
 
     @classmethod
-    def of(cls, mask: Bool[np.ndarray, "q k"], sides: tuple[SentenceSide, SentenceSide]) -> Self:
+    def from_mask(cls, mask: Bool[np.ndarray, "q k"], sides: tuple[SentenceSide, SentenceSide]) -> Self:
         """Returns who sees whom in the sentences of two sides."""
         keys_of_sentences = list(zip(*(side.special for side in sides), strict=True))
         names = [(len(query), query.tobytes(), key.tobytes()) for query, key in keys_of_sentences]

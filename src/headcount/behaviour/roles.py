@@ -198,7 +198,7 @@ def measure_roles(
         probe.twins = probe.prepare_twins(n_swaps=spec.swaps, seed=spec.seed)
         if open_chunk_store is not None:
             reading.chunk_store = open_chunk_store(reading)
-        sums = _sum_examples(probe, reading) if probe.measured_views() else PassSums({}, {}, {})
+        sums = _run_pass_and_sum(probe, reading) if probe.measured_views() else PassSums({}, {}, {})
         untested |= _explain_untested(probe, sums.totals.values())
         totals += sums.totals.values()
         comparisons += [compared for twins in sums.twins.values() for compared in twins.compare_heads_by_mask()]
@@ -265,7 +265,7 @@ class PassSums:
     overlaps: dict[ViewName, np.ndarray]
 
 
-def _sum_examples(probe: RoleProbe, reading: Reading) -> PassSums:
+def _run_pass_and_sum(probe: RoleProbe, reading: Reading) -> PassSums:
     """Returns the sums over the examples of a pass."""
     sums = PassSums({}, {view: TwinSums(probe, view) for view in probe.twins}, {})
     for view in probe.measured_views():
@@ -275,10 +275,10 @@ def _sum_examples(probe: RoleProbe, reading: Reading) -> PassSums:
         sums.totals[view] = RoleTotals(probe.heads_of_view(view), list(by_label), positional, legacy)
     for measured in stream(reading, probe):
         for view, total in sums.totals.items():
-            total.update({name.partition("/")[2]: values for name, values in measured.items() if name.startswith(f"{view}/")})
+            total.add_sentences({name.partition("/")[2]: values for name, values in measured.items() if name.startswith(f"{view}/")})
             sums.overlaps[view] = sums.overlaps.get(view, 0) + measured[f"{view}/overlap"]
         for twins in sums.twins.values():
-            twins.update(measured)
+            twins.add_chunk(measured)
     return sums
 
 

@@ -14,8 +14,16 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import sparse
 
-from headcount.behaviour.pairs import MARKED_AT_ONCE, Layout, Pairs, SentencePairs, SentenceSide, WeighedPairs, group_and_position_of_items
-from headcount.behaviour.twin import Geometry, fit_preferences_to_all_pairs, jackknife_stderr
+from headcount.behaviour.pairs import (
+    MARKED_AT_ONCE,
+    MaskLayout,
+    Pairs,
+    SentencePairs,
+    SentenceSide,
+    WeighedPairs,
+    group_and_position_of_items,
+)
+from headcount.behaviour.twin import VisibilityGeometry, fit_preferences_to_all_pairs, jackknife_stderr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +36,7 @@ class WordTokens:
     token: Int[np.ndarray, " tokens"]
 
     @classmethod
-    def of(cls, side: SentenceSide) -> Self:
+    def from_side(cls, side: SentenceSide) -> Self:
         """Returns the tokens of the words of a side."""
         start = np.cumsum(side.n_words) - side.n_words
         sentence, token = group_and_position_of_items(np.array([len(words) for words in side.words]))
@@ -77,7 +85,12 @@ class Swaps:
                 for swap in partner[1:]:
                     drawn = random.permutation(members)
                     swap[drawn] = np.roll(drawn, 1)
-        return cls(_word_pairs_of_token_pairs(token_pairs, sides), partner, (WordTokens.of(sides[0]), WordTokens.of(sides[1])), n_roles)
+        return cls(
+            _word_pairs_of_token_pairs(token_pairs, sides),
+            partner,
+            (WordTokens.from_side(sides[0]), WordTokens.from_side(sides[1])),
+            n_roles,
+        )
 
     @property
     def n_attention_sums(self) -> int:
@@ -85,7 +98,7 @@ class Swaps:
         return len(self.partner) * self.n_roles
 
     def weigh_swapped_pairs(
-        self, layout: Layout, sentence_numbers: Int[np.ndarray, " some"], tested_classes: Bool[np.ndarray, "roles classes"]
+        self, layout: MaskLayout, sentence_numbers: Int[np.ndarray, " some"], tested_classes: Bool[np.ndarray, "roles classes"]
     ) -> Iterator[PairsOfSwap]:
         """Yields for each swap the number of its first sum, and the pairs of tokens at kept offsets in the sieves that the sentences then have."""
         for number, partner in enumerate(self.partner[:, sentence_numbers]):
@@ -113,8 +126,8 @@ class Swaps:
 
     def excess_under_swaps(
         self,
-        layout: Layout,
-        geometry: Geometry,
+        layout: MaskLayout,
+        geometry: VisibilityGeometry,
         fold_of_sentence: Int[np.ndarray, " sentences"],
         tested_classes: Bool[np.ndarray, "roles classes"],
         attention: Float[np.ndarray, "folds classes heads"],
@@ -133,7 +146,7 @@ class Swaps:
         return SwappedExcess.from_folds(excess, sentences)
 
     def _weights_and_sentence_counts(
-        self, layout: Layout, sentence_numbers: np.ndarray, tested_classes: np.ndarray
+        self, layout: MaskLayout, sentence_numbers: np.ndarray, tested_classes: np.ndarray
     ) -> tuple[sparse.csr_array, np.ndarray]:
         """Returns the weight of each pair of a type and a class in each sum, and how many sentences show each role."""
         shape = (self.n_attention_sums, layout.n_query_types * layout.n_classes)

@@ -36,7 +36,7 @@ def fold_of_each_sentence(n_sentences: int) -> Int[np.ndarray, " sentences"]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Geometry:
+class VisibilityGeometry:
     """Who sees whom in a text, whatever the attention.
 
     Attributes:
@@ -91,7 +91,7 @@ class SievePairs:
     bias: Float[np.ndarray, " pairs"]
     sentences: Float[np.ndarray, " folds"]
 
-    def testable_classes(self, geometry: Geometry) -> Bool[np.ndarray, " classes"]:
+    def testable_classes(self, geometry: VisibilityGeometry) -> Bool[np.ndarray, " classes"]:
         """Returns the offsets with enough pairs outside the sieve."""
         outside = geometry.count_pairs_by_class() - np.bincount(self.key_class, self.count, minlength=geometry.n_classes)
         return (outside >= MIN_PAIRS - 0.5) & (np.arange(geometry.n_classes) < geometry.n_offsets)
@@ -146,7 +146,7 @@ class Fit(NamedTuple):
 
 
 def fit_preferences_to_all_pairs(
-    geometry: Geometry, attention_by_class: Float[np.ndarray, "folds classes heads"], left_out_fold: int | None
+    geometry: VisibilityGeometry, attention_by_class: Float[np.ndarray, "folds classes heads"], left_out_fold: int | None
 ) -> Fit:
     """Returns the fit to all pairs, without one fold if `left_out_fold` names it."""
     used = np.arange(len(geometry.queries)) != left_out_fold
@@ -164,7 +164,7 @@ def fit_preferences_to_all_pairs(
 
 
 def compare_with_twins(
-    geometry: Geometry,
+    geometry: VisibilityGeometry,
     attention_by_class: Float[np.ndarray, "folds classes heads"],
     pairs_and_sums_of_roles: Sequence[tuple[SievePairs, RoleSums]],
 ) -> list[TwinComparison]:
@@ -228,7 +228,7 @@ def _fill_classes_without_pairs(preferences: np.ndarray, has_pairs: Bool[np.ndar
 class _RoleTwins:
     """The twins of all heads on one role's sieve, fit by fit."""
 
-    def __init__(self, geometry: Geometry, pairs: SievePairs, sums: RoleSums) -> None:
+    def __init__(self, geometry: VisibilityGeometry, pairs: SievePairs, sums: RoleSums) -> None:
         self.geometry, self.pairs, self.sums = geometry, pairs, sums
         kept = pairs.testable_classes(geometry)
         self.is_kept = kept[pairs.key_class]

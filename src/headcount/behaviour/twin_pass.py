@@ -17,9 +17,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from headcount.behaviour.base import Corpus, Role
-from headcount.behaviour.pairs import MARKED_AT_ONCE, Layout, Pairs, SentenceSide, find_pairs_in_sieves, query_and_key_sides
+from headcount.behaviour.pairs import MARKED_AT_ONCE, MaskLayout, Pairs, SentenceSide, find_pairs_in_sieves, query_and_key_sides
 from headcount.behaviour.swaps import SwappedExcess, Swaps
-from headcount.behaviour.twin import N_FOLDS, Geometry, RoleSums, SievePairs, TwinComparison, compare_with_twins, fold_of_each_sentence
+from headcount.behaviour.twin import (
+    N_FOLDS,
+    RoleSums,
+    SievePairs,
+    TwinComparison,
+    VisibilityGeometry,
+    compare_with_twins,
+    fold_of_each_sentence,
+)
 from headcount.behaviour.views import ViewName
 
 
@@ -50,8 +58,8 @@ class SparseSum:
 class MaskedText:
     """A text under the mask of some blocks: who sees whom, and the pairs of every sieve."""
 
-    layout: Layout
-    geometry: Geometry
+    layout: MaskLayout
+    geometry: VisibilityGeometry
     pairs: tuple[SievePairs, ...]
     kept: Bool[np.ndarray, "roles classes"]
 
@@ -189,19 +197,19 @@ def _text_under_mask(
     n_roles: int,
 ) -> MaskedText:
     """Returns a text under one mask."""
-    layout = Layout.of(mask, sides)
+    layout = MaskLayout.from_mask(mask, sides)
     n_types = layout.n_query_types
     types = layout.types[layout.pattern]
     row, query = np.nonzero(types >= 0)
     queries = np.zeros((N_FOLDS, n_types))
     np.add.at(queries, (fold_of_sentence[row], types[row, query]), 1)
-    geometry = Geometry(layout.ranges, queries, layout.n_classes, layout.n_offset_classes)
+    geometry = VisibilityGeometry(layout.ranges, queries, layout.n_classes, layout.n_offset_classes)
     sieves = _merge_equal_pairs_by_role(layout, pairs_in_sieves, fold_of_sentence, n_roles)
     return MaskedText(layout, geometry, sieves, np.array([sieve.testable_classes(geometry) for sieve in sieves]))
 
 
 def _merge_equal_pairs_by_role(
-    layout: Layout, pairs_in_sieves: Pairs, fold_of_sentence: Int[np.ndarray, " sentences"], n_roles: int
+    layout: MaskLayout, pairs_in_sieves: Pairs, fold_of_sentence: Int[np.ndarray, " sentences"], n_roles: int
 ) -> tuple[SievePairs, ...]:
     """Returns the visible pairs of each role; pairs of equal fold, type and class are counted together."""
     names, values, shows_role = [], [], np.zeros((N_FOLDS, n_roles))

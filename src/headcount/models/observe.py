@@ -64,11 +64,11 @@ _TRAINED: SavedStates[list[nn.Parameter]] = SavedStates()
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; every module's own mode once all contexts over it are closed."""
 
-    def restore(modes: list[tuple[nn.Module, bool]]) -> None:
+    def restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
         for module, mode in modes:
             module.training = mode
 
-    with _MODES.saving(model, lambda: [(module, module.training) for module in model.modules()], restore):
+    with _MODES.saving(model, lambda: [(module, module.training) for module in model.modules()], restore_modes):
         model.eval()
         yield
 
@@ -85,11 +85,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def frozen_parameters(model: nn.Module) -> Iterator[None]:
     """No parameter asks for gradients inside; each as before once all contexts over it are closed."""
 
-    def restore(trained: list[nn.Parameter]) -> None:
+    def restore_requires_grad(trained: list[nn.Parameter]) -> None:
         for parameter in trained:
             parameter.requires_grad_(True)
 
-    with _TRAINED.saving(model, lambda: [parameter for parameter in model.parameters() if parameter.requires_grad], restore):
+    with _TRAINED.saving(model, lambda: [parameter for parameter in model.parameters() if parameter.requires_grad], restore_requires_grad):
         model.requires_grad_(False)
         yield
 

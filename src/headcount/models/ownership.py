@@ -134,7 +134,7 @@ def restrict_to_owner(model: nn.Module, function: Callable[..., R], module: nn.M
     if owner is None:
         return function
 
-    def run(*args: Any, **kwargs: Any) -> R | None:
+    def run_for_owner(*args: Any, **kwargs: Any) -> R | None:
         if module is None:
             owner.check_caller(args[0])  # a hook gets its module first
             return function(*args, **kwargs) if owner.is_open and not are_hooks_suspended() else None
@@ -145,7 +145,7 @@ def restrict_to_owner(model: nn.Module, function: Callable[..., R], module: nn.M
         owner.check_caller(module)
         return function(*args, **kwargs)
 
-    return run  # pyright: ignore[reportReturnType]
+    return run_for_owner  # pyright: ignore[reportReturnType]
 
 
 @contextmanager
@@ -196,14 +196,14 @@ def holds_model(purpose: str, *, exclusive: bool = True) -> Callable[[Function],
 
     def decorate(function: Function) -> Function:
         @wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run_while_holding(*args: Any, **kwargs: Any) -> Any:
             model = kwargs.get("model", next((argument for argument in args[:2] if isinstance(argument, nn.Module)), None))
             if not isinstance(model, nn.Module):  # the function says what is wrong with it
                 return function(*args, **kwargs)
             with holding(model, purpose, exclusive=exclusive), raising_out_of_memory(purpose):
                 return function(*args, **kwargs)
 
-        return run  # pyright: ignore[reportReturnType]
+        return run_while_holding  # pyright: ignore[reportReturnType]
 
     return decorate
 

@@ -110,7 +110,7 @@ def profile_heads(
     blocks, notes = observable_blocks_and_notes_on_others(inner, corpus, heads.blocks)
     kinds = _choose_key_kinds(corpus)
     chosen = [] if corpus.grid else choose_sentences_to_map(corpus.sentences, corpus.targets, spec.n_maps, spec.longest, spec.seed)
-    probe = ProfileProbe(inner, blocks, corpus, kinds, _choose_query_tokens(inner, corpus, blocks, spec.seed), chosen)
+    probe = ProfileProbe(inner, blocks, corpus, kinds, _choose_query_tokens_by_side(inner, corpus, blocks, spec.seed), chosen)
     reading = Reading(corpus_examples(inner, corpus), batch_size=spec.batch_size, progress=progress)
     summary = _Summary(inner, heads, corpus, probe, _sum_chunks_and_keep_top_queries(stream(reading, probe)), tokenizer, spec.seed)
     content = {
@@ -153,7 +153,7 @@ def _choose_key_kinds(corpus: Corpus) -> KeyKinds:
     return KeyKinds(tuple(sorted(tags, key=lambda tag: (-tags[tag], tag))), relations)
 
 
-def _choose_query_tokens(
+def _choose_query_tokens_by_side(
     model: Any, corpus: Corpus, observed_blocks: Sequence[AttentionBlock], seed: int
 ) -> dict[str, dict[int, list[int]]]:
     """Returns the query tokens of each side whose attention is stored: as many as the distances of all heads allow."""

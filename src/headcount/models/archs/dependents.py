@@ -80,12 +80,12 @@ def _divide_axis_into_heads(geometry: Geometry, axis_size: int, tensor_path: str
     return None
 
 
-def _candidate_head_axes(owner: nn.Module, tensor_shape: torch.Size) -> list[int]:
+def _candidate_head_axes(tensor_owner: nn.Module, tensor_shape: torch.Size) -> list[int]:
     """Returns the axes that may hold heads, the likeliest first: a linear layer's outputs, a table's columns, else from the front."""
-    if linear_in_and_out_size(owner) is not None:
-        return [len(tensor_shape) - 1 if is_transposed(owner) else 0]
+    if linear_in_and_out_size(tensor_owner) is not None:
+        return [len(tensor_shape) - 1 if is_transposed(tensor_owner) else 0]
     order = list(range(len(tensor_shape)))
-    return order[::-1] if isinstance(owner, nn.Embedding) else order
+    return order[::-1] if isinstance(tensor_owner, nn.Embedding) else order
 
 
 def _parameters_outside_projections(

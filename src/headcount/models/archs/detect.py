@@ -58,13 +58,13 @@ def _looks_like_attention(module: nn.Module) -> bool:
 def _kv_source_path(path: str, modules: dict[str, nn.Module], geometries: dict[str, Geometry]) -> str:
     """Returns the path of the block whose keys and values a block reads: the last of its stack and layer type that hands them on; or ""."""
 
-    def stack(of: str) -> list[str]:
-        return [part for part in of.split(".") if not part.isdigit()]
+    def names_without_numbers(module_path: str) -> list[str]:
+        return [part for part in module_path.split(".") if not part.isdigit()]
 
-    def is_source(candidate: str) -> bool:
-        module, layer_type = modules[candidate], getattr(modules[path], "layer_type", None)
+    def is_source(candidate_path: str) -> bool:
+        module, layer_type = modules[candidate_path], getattr(modules[path], "layer_type", None)
         hands_on = getattr(module, "store_full_length_kv", False) is True and getattr(module, "layer_type", None) == layer_type
-        return hands_on and stack(candidate) == stack(path)
+        return hands_on and names_without_numbers(candidate_path) == names_without_numbers(path)
 
     return next((candidate for candidate in reversed(geometries) if is_source(candidate)), "")
 
