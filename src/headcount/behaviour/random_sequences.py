@@ -50,7 +50,7 @@ def draw_distinct_ordinary_tokens(model: nn.Module, shape: tuple[int, int], seed
     """Returns random ordinary tokens, none twice in a row of the result; None if the vocabulary is too small for that."""
     size = vocabulary_size(model) or 0
     special = {
-        value for name in (*SPECIAL_IDS, "pad_token_id", "mask_token_id", "unk_token_id") for value in _token_ids_in_config(model, name)
+        value for name in (*SPECIAL_IDS, "pad_token_id", "mask_token_id", "unk_token_id") for value in _special_ids_in_config(model, name)
     }
     ordinary = np.array([token for token in range(size) if token not in special])
     if len(ordinary) < max(MIN_VOCABULARY, shape[1]) or shape[1] < 1:
@@ -59,6 +59,6 @@ def draw_distinct_ordinary_tokens(model: nn.Module, shape: tuple[int, int], seed
     return torch.from_numpy(np.stack([random.choice(ordinary, shape[1], replace=False) for _ in range(shape[0])]))
 
 
-def _token_ids_in_config(model: Any, config_name: str) -> list[int]:
+def _special_ids_in_config(model: Any, config_name: str) -> list[int]:
     value = getattr(model.config, config_name, None)
     return [token for token in (value if isinstance(value, list | tuple) else [value]) if isinstance(token, int)]

@@ -35,7 +35,7 @@ class RoleSpec:
 
     def __post_init__(self) -> None:
         rules = {
-            "level": ("a number above 0 and below 1", _is_finite_number(self.level) and 0 < self.level < 1),
+            "level": ("a number above 0 and below 1", _is_number(self.level) and 0 < self.level < 1),
             "batch_size": ("None or an int of at least 1", self.batch_size is None or _is_int_of_at_least(self.batch_size, 1)),
             "seed": ("an int of at least 0", _is_int_of_at_least(self.seed, 0)),
             "swaps": ("an int of at least 0", _is_int_of_at_least(self.swaps, 0)),
@@ -77,7 +77,7 @@ def parse_roles(names: RoleNames | None) -> tuple[type[Role] | Role, ...] | None
     return tuple(roles)
 
 
-def _is_finite_number(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

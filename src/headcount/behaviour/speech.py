@@ -98,7 +98,7 @@ class _Utterance:
             raise DataError(
                 f"{self.origin} has times for {len(spans)} words, but word_ids names {n_words}; give one pair of times for each"
             )
-        forms = self._word_forms(n_words)
+        forms = self._forms(n_words)
         target = _annotate_words(forms, self.origin)
         links = frozenset((word, word) for word in range(len(spans or ())))
         source = _annotate_words(forms, self.origin, target, links)
@@ -175,7 +175,7 @@ class _Utterance:
             )
         return [range(first, min(after, n_frames_with_sound)) for first, after in spans]
 
-    def _word_forms(self, n_words: int) -> list[str]:
+    def _forms(self, n_words: int) -> list[str]:
         forms = [str(form) for form in self.item.get("words") or ()]
         return forms if len(forms) == n_words and all(forms) else [f"word{number}" for number in range(n_words)]
 

@@ -153,7 +153,8 @@ class Swaps:
         shows_role, weights = np.zeros(self.n_attention_sums), sparse.csr_array(shape)
         for first in range(0, len(sentence_numbers), MARKED_AT_ONCE):
             sums, columns, values = [], [], []
-            for number, swapped in self.weigh_swapped_pairs(layout, sentence_numbers[first : first + MARKED_AT_ONCE], tested_classes):
+            for of_swap in self.weigh_swapped_pairs(layout, sentence_numbers[first : first + MARKED_AT_ONCE], tested_classes):
+                number, swapped = of_swap.first_sum, of_swap.weighed
                 shows_role[number : number + self.n_roles] += swapped.shows_role.sum(0)
                 sums.append(number + swapped.pairs.role)
                 columns.append(swapped.query_type * layout.n_classes + swapped.key_class)

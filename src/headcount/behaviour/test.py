@@ -87,11 +87,23 @@ def run_bias_test(totals: RoleTotals, tau: float, *, level: float, seed: int) ->
     n, skewness = totals.sentences[columns], totals.skewness.value()[columns]
     quantile = special.stdtrit(n - 1, (1 + level) / 2)
     flipped = sign_flip(samples.sums - tau * samples.weights, seed=seed, repeats=999, alternative="greater")
-    p, p_t = bias_above_tau_p_values(bias, stderr, n, skewness, tau)
+    p = bias_above_tau_p_values(bias, stderr, n, skewness, tau)
     half = np.where(stderr > 0, 0.5, 1.0)
     low = np.minimum(bias - stderr * inverse_hall_transform(quantile, n, skewness), bias * ((1 - level) / 2 / half) ** (1 / n))
     high = bias - stderr * inverse_hall_transform(-quantile, n, skewness)
-    return RoleTestResults(columns, bias, stderr, low, high, p, p_t, flipped, accuracies.mean(), quantile * accuracies.stderr(), skewness)
+    return RoleTestResults(
+        columns,
+        bias,
+        stderr,
+        low,
+        high,
+        p.skewness_corrected,
+        p.plain_t,
+        flipped,
+        accuracies.mean(),
+        quantile * accuracies.stderr(),
+        skewness,
+    )
 
 
 def score_roles(totals: Sequence[RoleTotals], tau: float = TAU, *, level: float = 0.95, seed: int = 0) -> list[RoleScore]:

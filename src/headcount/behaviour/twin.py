@@ -157,7 +157,7 @@ def fit_preferences_to_all_pairs(
         reproduced = preferences * geometry.sum_over_types_that_see_class(
             queries / geometry.sum_preferences_over_visible_classes(preferences)
         )
-        preferences, _ = _update_preferences(preferences, goal, reproduced, counts > 0.5)
+        preferences = _update_preferences(preferences, goal, reproduced, counts > 0.5).preferences
     preferences = _fill_classes_without_pairs(preferences, counts > 0.5)
     inverse = 1 / geometry.sum_preferences_over_visible_classes(preferences)
     return Fit(preferences, inverse, preferences * geometry.sum_over_types_that_see_class(queries * inverse))
@@ -282,8 +282,9 @@ class _RoleTwins:
         inverse, by_class = fit_to_all_pairs.inverse, fit_to_all_pairs.by_class
         for _ in range(N_UPDATES):
             reproduced = by_class - preferences[:, heads] * (inside @ inverse[self.types])
-            preferences[:, heads], change = _update_preferences(preferences[:, heads], outside[:, heads], reproduced, has_pairs)
-            heads = heads[change > SMALL_CHANGE]
+            updated = _update_preferences(preferences[:, heads], outside[:, heads], reproduced, has_pairs)
+            preferences[:, heads] = updated.preferences
+            heads = heads[updated.misplaced_share > SMALL_CHANGE]
             if not len(heads):
                 break
             inverse = 1 / geometry.sum_preferences_over_visible_classes(preferences[:, heads])

@@ -162,8 +162,11 @@ class TwinPass:
         add_entries(pairs.row, pairs.query, pairs.key, first + len(self.roles) + pairs.role, kept.bias)
         if self.swaps is not None:
             first += 2 * len(self.roles)
-            for number, swapped in self.swaps.weigh_swapped_pairs(layout, sentences, masked_text.kept):
-                add_entries(swapped.pairs.row, swapped.pairs.query, swapped.pairs.key, first + number + swapped.pairs.role, swapped.mass)
+            for of_swap in self.swaps.weigh_swapped_pairs(layout, sentences, masked_text.kept):
+                swapped = of_swap.weighed
+                add_entries(
+                    swapped.pairs.row, swapped.pairs.query, swapped.pairs.key, first + of_swap.first_sum + swapped.pairs.role, swapped.mass
+                )
         shape_of_sums = (self.n_attention_sums * (folds.max() + 1), len(sentences) * n_queries * n_keys)
         flat = (np.concatenate(weights), (np.concatenate(sums), np.concatenate(entries)))
         return SparseSum.from_matrix(sparse.coo_array(flat, shape=shape_of_sums).tocsr(), device)

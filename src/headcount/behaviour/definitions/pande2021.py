@@ -69,7 +69,8 @@ class Pande2021(Definition):
         """Returns rows with p-values, effects and labels by this rule; their permutation tests were of the bias `permutation_tested_bias`."""
         bias, stderr, n, skewness = (np.array([getattr(row, name) for row in rows], dtype=float) for name in _NUMBERS)
         tau = np.array([self.bias_threshold(row) for row in rows])
-        p, p_t = bias_above_tau_p_values(bias, stderr, n, skewness, tau)
+        p_values = bias_above_tau_p_values(bias, stderr, n, skewness, tau)
+        p, p_t = p_values.skewness_corrected, p_values.plain_t
         notes = [self._label_obstacle(row, needed) for row, needed in zip(rows, tau.tolist(), strict=True)]
         can_be_label = np.array([not note for note in notes], dtype=bool)
         q = np.ones_like(p)

@@ -187,7 +187,8 @@ def detect_heads(model: nn.Module) -> HeadMap:
     inner = unwrap(model)
     if not hasattr(inner, "config"):
         raise UnsupportedModel(f"{type(model).__name__} has no config: headcount works on transformers models (PreTrainedModel)")
-    geometries, sources, refused = _examine_modules(inner)
+    examined = _examine_modules(inner)
+    geometries, sources, refused = examined.geometries, examined.kv_source_paths, examined.refused
     model_type = str(getattr(inner.config, "model_type", ""))
     if not geometries:
         reasons = "; ".join(f"{r.class_name} at '{r.path}': {r.reason}" for r in refused[:3]) or "it has no attention modules"

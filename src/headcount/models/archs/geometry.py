@@ -240,8 +240,8 @@ def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geo
     output = find_output_projection(module, parent, projections)
     if output is None:
         raise NotUnderstood("no output projection was found")
-    layer, name, on_parent = output
-    o_path = weight_layer_path(layer, join_path(path.rpartition(".")[0] if on_parent else path, name))
+    layer, name = output.layer, output.name
+    o_path = weight_layer_path(layer, join_path(path.rpartition(".")[0] if output.is_on_parent else path, name))
     width = linear_in_and_out_size(layer)[0]  # pyright: ignore[reportOptionalSubscript]
     ghost_dim = int_attribute(layer, "value_dim") if getattr(layer, "is_ghost", False) else None
     n_heads, value_dim = (0, ghost_dim) if ghost_dim else read_head_count_and_dim(module, width)

@@ -66,14 +66,14 @@ def _fit_batch_and_length(probe: Probe, *, keep_length: bool) -> None:
     """Adapts length and batch to what the model can take: its positions, the choices of a question, a single example."""
     positions = [n for name in POSITIONS if isinstance(n := probe.first_config_value(name), int) and n > 0]
     if positions and not keep_length:
-        probe.length = max(N_PADDED + 1, min(probe.length, min(positions) - _count_reserved_positions(probe.model)))
+        probe.length = max(N_PADDED + 1, min(probe.length, min(positions) - _count_unused_positions(probe.model)))
     if _is_multiple_choice(probe.model):
         probe.batch *= N_CHOICES
     elif type(probe.model).__name__.endswith("ForSequenceClassification") and probe.first_config_value("pad_token_id") is None:
         probe.batch = 1  # decoders refuse to look for the last token of several examples without a padding token
 
 
-def _count_reserved_positions(model: nn.Module) -> int:
+def _count_unused_positions(model: nn.Module) -> int:
     """Rows of the position table that no token uses: RoBERTa and its relatives count from the padding token's id on."""
     tables = (m for name, m in model.named_modules() if name.endswith("position_embeddings") and isinstance(m, nn.Embedding))
     return max((table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0)
