@@ -21,7 +21,7 @@ from headcount.behaviour.corpus import read_corpus
 from headcount.behaviour.spec import RoleSpec, parse_roles
 from headcount.core.role_table import RoleTable
 from headcount.data.open_task import open_task
-from headcount.models.provenance import machine_of, model_record
+from headcount.models.provenance import machine_entries, model_record
 from headcount.runs.describe import describe_run
 from headcount.runs.store import Run
 from headcount.workflows.roles import roles_into
@@ -92,7 +92,7 @@ def main() -> None:
     heads, command = hc.HeadMap.of(model), "python benchmarks/language.py"
     with Run.lead(options.out / "roles", command=command) as run:
         record = model_record(model, options.model.name)
-        run.stage_records(describe_run(record, command=command, seed=0, task="wikitext-2", machine=machine_of(model)), heads)
+        run.stage_records(describe_run(record, command=command, seed=0, task="wikitext-2", machine=machine_entries(model)), heads)
         found = roles_into(run, model, read_corpus(model, task, tokenizer), RoleSpec(parse_roles(ROLES), swaps=0))
     counts = ", ".join(f"`{role}` {sum(row.role == role and row.has_role for row in found)}" for role in ROLES)
     text = f"Of {len(heads)} heads have the role: {counts}.\n\n{strongest(found, options.top)}"

@@ -26,7 +26,7 @@ from transformers import AutoTokenizer
 
 import headcount as hc
 from headcount.app.main import main as main_of_headcount
-from headcount.behaviour.base import Corpus, ProbeRole, Role, Side, View, make_sequence
+from headcount.behaviour.base import Corpus, ProbeRole, Role, Side, View, make_wordless_sequence
 from headcount.behaviour.corpus import read_corpus
 from headcount.core.files import write_atomic
 from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES
@@ -34,7 +34,7 @@ from headcount.data.embedded.sentences import draw_sentences, draw_translations
 from headcount.data.open_task import open_task
 from headcount.data.text.annotated import Annotated, Word
 from headcount.importance.settings import ScoreSettings
-from headcount.models.provenance import machine_of, model_record
+from headcount.models.provenance import machine_entries, model_record
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
@@ -60,7 +60,7 @@ Pattern = tuple[np.ndarray, list[str], list[str]]
 
 def describe(run: Run, name: str, model: Any) -> None:
     """Notes an embedded model and its heads in a run."""
-    record = describe_run(model_record(model, f"demo/{name}"), command="make figures", seed=0, machine=machine_of(model))
+    record = describe_run(model_record(model, f"demo/{name}"), command="make figures", seed=0, machine=machine_entries(model))
     run.stage_records(record, hc.HeadMap.of(model))
 
 
@@ -223,7 +223,7 @@ def _sides(corpus: Corpus, row: int, crossing: bool) -> tuple[Side, Side]:
     if not crossing:
         return own, own
     target = corpus.targets[row]
-    return Side.from_sentences([target], len(target.ids) + 1, n_front=1), own
+    return Side.from_sentences([target], len(target.ids) + 1, n_delimiters_before=1), own
 
 
 def _words(side: Side, tokenizer: Any) -> list[str]:
@@ -248,7 +248,7 @@ def _example(file: str) -> tuple[str, Corpus, Any]:
     corpus = read_corpus(model, [_mentions(text), text.replace("king ", "")], tokenizer)
     if file != "rare":
         return file, corpus, tokenizer
-    others = make_sequence([token for token in range(len(tokenizer), len(tokenizer) + 600) for _ in range(2)])
+    others = make_wordless_sequence([token for token in range(len(tokenizer), len(tokenizer) + 600) for _ in range(2)])
     return "rare:1", replace(corpus, sentences=(*corpus.sentences, others)), tokenizer
 
 

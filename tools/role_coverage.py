@@ -121,7 +121,7 @@ def simulate(
     corpus = Corpus(tuple(sentences))
     mask = sees(max(len(s.ids) for s in sentences))
     twin_pass = TwinPass.of(corpus, "source", roles, {"block": mask}, n_swaps=n_swaps, seed=0)
-    sums = np.zeros((N_FOLDS, twin_pass.n_sums, len(heads)))
+    sums = np.zeros((N_FOLDS, twin_pass.n_attention_sums, len(heads)))
     for first in range(0, len(sentences), AT_ONCE):
         numbers = list(range(first, min(first + AT_ONCE, len(sentences))))
         n = max(len(sentences[number].ids) for number in numbers)
@@ -130,10 +130,10 @@ def simulate(
             size = len(sentences[number].ids)
             for column, head in enumerate(heads):
                 attention[row, column, :size, :size] = head(sentences[number], random) * mask[:size, :size]
-        sparse_sum = twin_pass.weights_of(twin_pass.texts[0], numbers, (n, n), torch.device("cpu"))
-        of_batch = sparse_sum.apply(torch.from_numpy(attention)).numpy().reshape(-1, twin_pass.n_sums, len(heads))
-        sums[twin_pass.folds_in(numbers)] += of_batch
-    return Simulated(twin_pass.compare(0, sums), twin_pass.compare_swapped(0, sums) if n_swaps else None)
+        sparse_sum = twin_pass.sum_weights_of_batch(twin_pass.texts[0], numbers, (n, n), torch.device("cpu"))
+        of_batch = sparse_sum.sum_attention(torch.from_numpy(attention)).numpy().reshape(-1, twin_pass.n_attention_sums, len(heads))
+        sums[twin_pass.folds_of_sentences(numbers)] += of_batch
+    return Simulated(twin_pass.compare_with_twins(0, sums), twin_pass.excess_under_swaps(0, sums) if n_swaps else None)
 
 
 def count_labels(comparisons: Sequence[TwinComparison]) -> np.ndarray:

@@ -32,7 +32,7 @@ import headcount as hc
 from headcount.behaviour.corpus import read_corpus
 from headcount.behaviour.profiles.profile import ProfileSpec
 from headcount.models.observe import observe
-from headcount.models.provenance import machine_of, model_record
+from headcount.models.provenance import machine_entries, model_record
 from headcount.runs.describe import describe_run
 from headcount.runs.report.write import write_report
 from headcount.runs.store import Run
@@ -59,7 +59,7 @@ def sentence(tokenizer: Any, text: str, length: int) -> str:
 def ours(model: Any, tokenizer: Any, text: str, folder: Path) -> Path:
     """A report that holds the attention of one sentence."""
     with Run.lead(folder / "run", command="benchmarks/peers/against_bertviz.py") as run:
-        record = describe_run(model_record(model, "model"), command="", seed=0, task="", machine=machine_of(model))
+        record = describe_run(model_record(model, "model"), command="", seed=0, task="", machine=machine_entries(model))
         run.stage_records(record, hc.HeadMap.of(model))
         profiles_into(run, model, read_corpus(model, [text], tokenizer), tokenizer, ProfileSpec(n_maps=1, longest=1000))
         return write_report(run, max_mb=10)

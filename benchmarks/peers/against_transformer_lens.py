@@ -19,7 +19,7 @@ from sidebyside import Peer, put, spearman, table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import headcount as hc
-from headcount.behaviour.base import Corpus, make_sequence
+from headcount.behaviour.base import Corpus, make_wordless_sequence
 from headcount.behaviour.catalogue.induction import Induction
 from headcount.core.role_table import RoleTable
 
@@ -32,7 +32,7 @@ def pieces(tokenizer: Any, text: str, number: int, length: int) -> Corpus:
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     first = tokenizer.bos_token_id
     cut = [[first, *ids[start : start + length]] for start in range(0, number * length, length)]
-    return Corpus(tuple(make_sequence(piece, [True]) for piece in cut if len(piece) == length + 1))
+    return Corpus(tuple(make_wordless_sequence(piece, [True]) for piece in cut if len(piece) == length + 1))
 
 
 def biases(made: RoleTable, heads: hc.HeadMap, role: str) -> list[float]:

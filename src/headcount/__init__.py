@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from headcount.core.errors import typed_memory_errors
+from headcount.core.errors import raising_out_of_memory
 
 __version__ = "0.2.0.dev0"
 
@@ -121,7 +121,7 @@ def __getattr__(name: str) -> object:
     """Imports a public name when it is first asked for, so that the package itself imports no torch."""
     if name not in _HOME:
         raise AttributeError(f"module 'headcount' has no attribute '{name}'")
-    with typed_memory_errors(f"the import of headcount.{name}"):
+    with raising_out_of_memory(f"the import of headcount.{name}"):
         return getattr(importlib.import_module(f"headcount.{_HOME[name]}"), name)
 
 

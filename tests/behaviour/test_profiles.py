@@ -19,16 +19,16 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.behaviour.profiles.numbers import (
     DISTANCES,
-    affordable_queries,
-    attention_by_kind,
-    confidence_and_top_query,
-    distance_bins,
-    head_distances,
+    confidences_and_top_query,
+    mean_jensen_shannon_distances,
+    n_affordable_queries,
     nearest_heads,
     one_hot_kinds,
+    sum_attention_by_kind,
     uniform_attention,
+    word_distance_bins,
 )
-from headcount.behaviour.profiles.profile import ProfileSpec, map_attention, profile_heads
+from headcount.behaviour.profiles.profile import ProfileSpec, profile_heads, sentences_and_attention_maps
 from headcount.behaviour.profiles.sample import sample_query_tokens
 from headcount.behaviour.profiles.sentence import GAP, describe_query
 from headcount.core.errors import UnsupportedModel
@@ -56,13 +56,13 @@ def opened(name: str, number: int = 24) -> tuple[Any, Corpus, Any]:
 def test_a_previous_token_head_has_all_its_mass_one_word_back() -> None:
     words = torch.arange(6)[None]
     attention = torch.diag(torch.ones(5), -1)[None, None]  # row 0 attends to nothing
-    found = attention_by_kind(attention, one_hot_kinds(distance_bins(words, words), len(DISTANCES)))[0, 0]
+    found = sum_attention_by_kind(attention, one_hot_kinds(word_distance_bins(words, words), len(DISTANCES)))[0, 0]
     assert found[PLACE["−1"]] == 5 and found.sum() == 5
 
 
 def test_bins_name_the_distance_in_words_and_no_word() -> None:
     queries, keys = torch.tensor([[7, -1]]), torch.tensor([[0, 2, 3, 6, 7, 8, 12, 40, -1]])
-    bins = distance_bins(queries, keys)[0]
+    bins = word_distance_bins(queries, keys)[0]
     assert [DISTANCES[i] for i in bins[0]] == ["≤ −5", "≤ −5", "−4", "−1", "0", "+1", "≥ +5", "≥ +5", "no word"]
     assert {DISTANCES[i] for i in bins[1]} == {"no word"}
 
@@ -74,7 +74,7 @@ def test_even_attention_has_the_share_of_each_kind_among_visible_keys(seed: int,
     visible = torch.rand(2, n, n, generator=random) < 0.7
     visible |= torch.eye(n, dtype=torch.bool)
     kinds = torch.randint(0, 3, (2, n), generator=random)
-    found = attention_by_kind(uniform_attention(visible), one_hot_kinds(kinds[:, None, :].expand(-1, n, -1), 3))[:, 0]
+    found = sum_attention_by_kind(uniform_attention(visible), one_hot_kinds(kinds[:, None, :].expand(-1, n, -1), 3))[:, 0]
     for row in range(2):
         wanted = [sum(float((visible[row, q] & (kinds[row] == k)).sum() / visible[row, q].sum()) for q in range(n)) for k in range(3)]
         assert np.allclose(found[row], wanted, atol=1e-5)
@@ -89,7 +89,7 @@ def test_distance_is_zero_for_the_same_attention_and_one_for_nothing_in_common()
     rows[:, 1] = rows[:, 0]
     rows[:, 2], rows[:, 3] = 0, 0
     rows[:, 2, :3], rows[:, 3, 3:] = 1 / 3, 1 / 3
-    table = head_distances(rows)
+    table = mean_jensen_shannon_distances(rows)
     assert table[0, 1] == 0 and table[2, 3] == pytest.approx(1) and np.allclose(np.diag(table), 0) and np.allclose(table, table.T)
     oracle = [[np.mean([jensenshannon(row[i], row[j], base=2) for row in rows]) for j in range(4)] for i in range(4)]
     assert np.allclose(table, oracle, atol=1e-7)
@@ -98,15 +98,15 @@ def test_distance_is_zero_for_the_same_attention_and_one_for_nothing_in_common()
 
 def test_the_work_of_distances_is_bounded() -> None:
     assert (
-        affordable_queries(12, 32, 128) == 128
-        and affordable_queries(1024, 64, 128) == 4
-        and 4 <= affordable_queries(10**4, 512, 128) <= 128
+        n_affordable_queries(12, 32, 128) == 128
+        and n_affordable_queries(1024, 64, 128) == 4
+        and 4 <= n_affordable_queries(10**4, 512, 128) <= 128
     )
 
 
 def test_the_surest_query_is_sought_among_those_that_ask_and_ordinary_keys() -> None:
     attention = torch.tensor([[[[0.9, 0.1, 0.0], [0.2, 0.5, 0.3], [0.1, 0.2, 0.7]]]])
-    surest, top = confidence_and_top_query(attention, torch.tensor([[True, True, False]]), torch.tensor([[False, True, True]]))
+    surest, top = confidences_and_top_query(attention, torch.tensor([[True, True, False]]), torch.tensor([[False, True, True]]))
     assert surest[0, 0].tolist() == pytest.approx([0.1, 0.5, 0.0])
     assert top[0, 0].tolist() == pytest.approx([1, 0.5, 1, 2, 0, 0.5, 0.3, 0.2])
 
@@ -257,7 +257,7 @@ def test_a_model_that_reads_no_text_is_kept_with_the_reason(tmp_path: Path, monk
 
 def test_attend_shows_one_sentence_whole() -> None:
     model, _, tokenizer = opened("decoder", 2)
-    sentences, maps = map_attention(model, read_corpus(model, ["the queen runs ."], tokenizer), tokenizer)
+    sentences, maps = sentences_and_attention_maps(model, read_corpus(model, ["the queen runs ."], tokenizer), tokenizer)
     assert sentences[0]["causal"] and len(maps) == len(hc.HeadMap.of(model).blocks)
     assert all(not np.triu(array, 1).any() for array in maps.values())
 

@@ -57,7 +57,7 @@ def test_the_texts_of_a_task_are_what_its_examples_hold(name: str, task: str, sp
         assert bool(hidden) == (task == "demo/text")
         assert target is None or list(target.ids) == example["labels"]
         assert aligned.annotated.words
-    assert bool(corpus.targets) == (task == "demo/translation") and corpus.has_pairs == (task == "demo/entailment")
+    assert bool(corpus.targets) == (task == "demo/translation") and corpus.has_two_text_sentences == (task == "demo/entailment")
 
 
 def test_a_task_gives_the_roles_of_its_texts() -> None:
@@ -134,7 +134,7 @@ def test_a_task_of_ones_own_is_told_by_its_tokens() -> None:
     rows = [{"input_ids": [2, 10 + i, 11, 3, 12, 3], "token_type_ids": [0, 0, 0, 0, 1, 1], "labels": 0} for i in range(6)]
     task = hc.Task("mine", rows, rows, rows, pad, special_ids=frozenset({2, 3}))
     corpus = read_corpus(model, task)
-    assert corpus.sentences[0].segments == (-1, 0, 0, -1, 1, -1) and corpus.has_pairs
+    assert corpus.sentences[0].segments == (-1, 0, 0, -1, 1, -1) and corpus.has_two_text_sentences
     assert {row.role for row in hc.roles(model, task, only=["offset:-1", "delimiter:first", "sink"])} == {
         "offset:-1",
         "delimiter:first",
@@ -178,7 +178,7 @@ def test_lists_pairs_and_datasets() -> None:
     table = datasets.Dataset.from_dict({"text": texts})
     found = [[one.ids for one in read_corpus(model, given, BERT).sentences] for given in (texts, table, table["text"], iter(texts))]
     assert found[0] == found[1] == found[2] == found[3]
-    assert read_corpus(model, [("bal bam", "ban"), ("bar", "das")], BERT).has_pairs
+    assert read_corpus(model, [("bal bam", "ban"), ("bar", "das")], BERT).has_two_text_sentences
     assert len(read_corpus(model, texts, BERT, limit=2).sentences) == 2
     for wrong, message in (({"limit": 0}, "limit must be 1 or more"), ({"max_length": 10**4}, "the model has positions for")):
         with pytest.raises(DataError, match=message):

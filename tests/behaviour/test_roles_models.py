@@ -17,7 +17,7 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.catalogue import retrieval
 from headcount.behaviour.catalogue.induction import Induction
 from headcount.behaviour.corpus import read_corpus
-from headcount.behaviour.random_sequences import PERIODS, longest_sequence
+from headcount.behaviour.random_sequences import PERIODS, max_tokens_after_start
 from headcount.core.registry import ROLES
 from headcount.core.role_table import RoleTable
 from headcount.data.text.annotated import Annotated, Word, join_pair
@@ -262,7 +262,7 @@ def copier() -> Any:
 
 def test_retrieval_heads_copy() -> None:
     """The needle stands at another place in each context; the first token of the cue tells where. The head ignores repeated sequences."""
-    context = min(PERIODS[1], longest_sequence(copier(), [2]) - retrieval.NEEDLE)
+    context = min(PERIODS[1], max_tokens_after_start(copier(), [2]) - retrieval.NEEDLE)
 
     def copy(row: Row) -> list[tuple[int, int]]:
         if len(set(row.ids[1 : 1 + context])) < context:

@@ -13,7 +13,7 @@ from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 from headcount.behaviour.head_jobs import AlignmentJob
 from headcount.behaviour.speech import read_speech
-from headcount.behaviour.timestamps import WordRows, normalise_attention, token_starts
+from headcount.behaviour.timestamps import WordRows, normalise_attention, token_start_frames
 from headcount.behaviour.views import corpus_examples
 
 
@@ -26,7 +26,7 @@ def test_the_path_is_that_of_transformers(shape: tuple[int, int], kind: str) -> 
         "ties": rng.integers(0, 3, size=(3, *shape)).astype(float),
         "equal": np.zeros((3, *shape)),
     }[kind]
-    starts = token_starts(scores)
+    starts = token_start_frames(scores)
     for number in range(3):
         tokens, frames = _dynamic_time_warping(-scores[number])
         is_start = np.pad(np.diff(tokens), (1, 0), constant_values=1).astype(bool)
@@ -48,7 +48,7 @@ def test_starts_of_tokens_are_the_timestamps_of_transformers() -> None:
     model, spoken = whisper(), utterances(6)
     heads = [[0, 1], [0, 4], [1, 2]]
     corpus = read_speech(model, spoken)
-    job = AlignmentJob.of(model, corpus)
+    job = AlignmentJob.for_speech(model, corpus)
     examples = corpus_examples(model, corpus)
     for number in range(len(spoken)):
         batch = examples.collate([examples.examples[number]])
@@ -63,12 +63,12 @@ def test_starts_of_tokens_are_the_timestamps_of_transformers() -> None:
         # the last token before the words is no prompt: its end is the start of the first word
         expected = model._extract_token_timestamps(outputs, heads, num_frames=n_frames, num_input_ids=2)[0, 2:-1] / 0.02
         attention = torch.stack([crosses[layer][0, head] for layer, head in heads])
-        starts = token_starts(job.read_maps(attention, number).mean(0, keepdim=True).numpy())[0]
+        starts = token_start_frames(job.maps_to_average(attention, number).mean(0, keepdim=True).numpy())[0]
         assert starts.tolist() == expected.round().long().tolist()
 
 
 def test_words_are_judged_by_their_frames() -> None:
     words = WordRows(np.array([0, 2]), np.array([2, 3]), np.array([[1, 4], [6, 10]]))
     starts: Any = np.array([[0, 2, 5, 12], [0, 2, 8, 12], [0, 1, 3, 9]])
-    assert words.share_of_frames(starts).tolist() == [1.0, 5 / 7, 5 / 7]
-    assert words.boundary_errors(starts).tolist() == [1.0, 2.0, 3.0]
+    assert words.share_of_frames_at_own_word(starts).tolist() == [1.0, 5 / 7, 5 / 7]
+    assert words.mean_word_start_errors_in_frames(starts).tolist() == [1.0, 2.0, 3.0]

@@ -18,7 +18,7 @@ import headcount as hc
 from headcount.behaviour.base import View
 from headcount.behaviour.catalogue.syntax import Syntax
 from headcount.behaviour.corpus import read_corpus
-from headcount.behaviour.pairs import Layout
+from headcount.behaviour.pairs import MaskLayout
 from headcount.behaviour.twin import MIN_PAIRS, jackknife_stderr
 from headcount.core.errors import ArtifactError
 from headcount.core.role_table import RoleTable
@@ -216,7 +216,7 @@ def test_roles_of_nested_sieves_are_one_kind() -> None:
 def test_a_mask_that_is_not_one_of_positions_leaves_no_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such heads keep their bias; the note says why there is no label."""
     corpus = read_corpus(encoder(), annotated(40), tokenizer_of("[CLS] $A [SEP]"))
-    monkeypatch.setattr(Layout, "agrees", lambda *_: False)
+    monkeypatch.setattr(MaskLayout, "matches_mask", lambda *_: False)
     table = hc.roles(encoder(), corpus, only=["same", "offset:-1"], swaps=2)
     rows = [row for row in table if row.role == "same"]
     assert rows and all(row.excess is None and "no distance twin can be fitted" in row.note and not row.has_role for row in rows)

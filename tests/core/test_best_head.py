@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headcount.behaviour.best_heads import HalfTotals, compare_with_baseline, find_best_heads, half_of_example
+from headcount.behaviour.best_heads import HalfTotals, compare_with_baseline, find_best_head_of_each_role, half_of_example
 from headcount.core.errors import HeadcountError
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleTable
@@ -21,7 +21,7 @@ def totals(hits: np.ndarray, tokens: np.ndarray, half: np.ndarray, offsets: np.n
     n, _, roles = hits.shape
     made = HalfTotals(HEADS, [f"role:{r}" for r in range(roles)])
     by_block = np.zeros((n, 33, roles)) if offsets is None else offsets
-    made.update(
+    made.add_sentences(
         {"hits": hits, "tokens": tokens, "half": half, "offsets": np.stack([by_block, by_block], 1), "chance": np.zeros((n, 2, roles))}
     )
     return made
@@ -37,7 +37,7 @@ def test_accuracy_decides_and_the_other_half_tells_it() -> None:
     offsets = np.zeros((40, 33, 1))
     offsets[half == 0, 15] = 3  # the best fixed offset of the choosing half is −1 …
     offsets[half == 1, 15], offsets[half == 1, 17] = 2, 8  # … and of the other half its accuracy is shown, not that of +1
-    (best,) = find_best_heads([totals(hits, np.full(hits.shape, 10.0), half, offsets)])
+    (best,) = find_best_head_of_each_role([totals(hits, np.full(hits.shape, 10.0), half, offsets)])
     assert (str(best.head), best.accuracy, best.n_sentences, best.n_tokens, best.n_choosing) == ("L1H0", 0.5, 20, 200, 20)
     assert (best.baseline, best.baseline_offset) == (0.2, -1)
     oracle = stats.ttest_1samp(hits[half == 1, 3, 0] / 10, 0.2)
@@ -51,7 +51,7 @@ def test_noise_does_not_flatter() -> None:
     found = []
     for _ in range(200):
         hits = rng.binomial(1, 0.5, size=(40, 6, 1)).astype(float)
-        found.append(find_best_heads([totals(hits, np.ones(hits.shape), rng.integers(0, 2, 40))])[0].accuracy)
+        found.append(find_best_head_of_each_role([totals(hits, np.ones(hits.shape), rng.integers(0, 2, 40))])[0].accuracy)
     assert abs(np.mean(found) - 0.5) < 4 * 0.5 / np.sqrt(200 * 20), "chosen and measured on the same sentences it would be 0.6"
 
 
@@ -74,7 +74,7 @@ def test_too_few_sentences_have_no_best_head() -> None:
     hits = np.ones((6, 6, 2))
     tokens = np.ones(hits.shape)
     tokens[1:, :, 1] = 0  # the second role is shown by one sentence
-    best = find_best_heads([totals(hits, tokens, np.arange(6) % 2)])
+    best = find_best_head_of_each_role([totals(hits, tokens, np.arange(6) % 2)])
     assert [one.role for one in best] == ["role:0"]
     with pytest.raises(HeadcountError, match="no role of this table 'role:9'"):
         RoleTable((), ()).best("role:9")

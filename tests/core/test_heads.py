@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headcount.core.errors import HeadcountError, HeadNameError
 from headcount.core.heads import Head, Rows
-from headcount.models.archs.geometry import fused_rows
+from headcount.models.archs.geometry import fused_query_key_value_rows
 
 
 @given(st.sampled_from(["", "enc", "dec", "cross", "text", "vision_2"]), st.integers(0, 10**5), st.integers(0, 10**5))
@@ -40,7 +40,7 @@ def test_rows_of_units_never_overlap(count: int, size: int, offset: int, data: s
 @given(group=st.integers(1, 4), n_kv=st.integers(1, 5), dim=st.integers(1, 6))
 def test_a_fused_projection_is_partitioned(kind: str, group: int, n_kv: int, dim: int) -> None:
     group = 1 if kind == "interleaved" else group
-    q, k, v = fused_rows(kind, group * n_kv, n_kv, dim)  # type: ignore[arg-type]
+    q, k, v = fused_query_key_value_rows(kind, group * n_kv, n_kv, dim)  # type: ignore[arg-type]
     entries = [*q.keep(range(group * n_kv)), *k.keep(range(n_kv)), *v.keep(range(n_kv))]
     assert sorted(entries) == list(range((group + 2) * n_kv * dim))
 
@@ -51,8 +51,8 @@ def test_removing_units_keeps_the_layout(kind: str, data: st.DataObject, group: 
     """Kept entries in ascending order are again a fused projection of the same kind with fewer heads."""
     group = 1 if kind == "interleaved" else group
     left = sorted(data.draw(st.sets(st.integers(0, n_kv - 1), min_size=1)))
-    big = fused_rows(kind, group * n_kv, n_kv, dim)  # type: ignore[arg-type]
-    small = fused_rows(kind, group * len(left), len(left), dim)  # type: ignore[arg-type]
+    big = fused_query_key_value_rows(kind, group * n_kv, n_kv, dim)  # type: ignore[arg-type]
+    small = fused_query_key_value_rows(kind, group * len(left), len(left), dim)  # type: ignore[arg-type]
     heads = [g * group + i for g in left for i in range(group)]
     kept = sorted([*big[0].keep(heads), *big[1].keep(left), *big[2].keep(left)])
     for role, units in ((0, heads), (1, left), (2, left)):

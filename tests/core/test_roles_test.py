@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headcount.behaviour.bias_test import bias_p_values
+from headcount.behaviour.bias_test import bias_above_tau_p_values
 from headcount.behaviour.definitions.pande2021 import Pande2021
 from headcount.behaviour.test import RoleTotals, build_role_scores, run_bias_test, score_roles
 from headcount.core.errors import ArtifactError, DataError
@@ -38,7 +38,7 @@ def totals(bias: np.ndarray, *, tokens: Any = 1.0, pieces: int = 1, **measured: 
         **measured,
     }
     for part in np.array_split(np.arange(n), pieces):
-        made.update({name: value[part] for name, value in whole.items()})
+        made.add_sentences({name: value[part] for name, value in whole.items()})
     return made
 
 
@@ -87,7 +87,7 @@ def test_the_interval_is_that_of_the_test(kind: str, n: int) -> None:
     made, lean = run_bias_test(summed, TAU, level=0.9, seed=0), summed.skewness.value()
     for i, low in enumerate(made.low):
         at = [column[i : i + 1] for column in (made.bias, made.stderr, np.full(12, float(n)), lean)]
-        assert bias_p_values(*at, tau=float(low))[0].item() == pytest.approx(0.05, rel=1e-6)
+        assert bias_above_tau_p_values(*at, tau=float(low))[0].item() == pytest.approx(0.05, rel=1e-6)
     assert (made.low < made.bias).all() and (made.high >= made.bias - 0.2).all()
 
 
@@ -205,7 +205,7 @@ def test_nulls_are_rarely_taken_for_roles(kind: str, n: int) -> None:
 def null_p_values(bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """p and plain p of tables [tables, sentences, columns]."""
     n = np.full(bias[:, 0].shape, float(bias.shape[1]))
-    return bias_p_values(bias.mean(1), bias.std(1, ddof=1) / np.sqrt(n), n, stats.skew(bias, axis=1), TAU)
+    return bias_above_tau_p_values(bias.mean(1), bias.std(1, ddof=1) / np.sqrt(n), n, stats.skew(bias, axis=1), TAU)
 
 
 def test_the_plain_test_would_take_nulls_that_lean_left_for_roles() -> None:

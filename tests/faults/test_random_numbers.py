@@ -16,7 +16,7 @@ from toys import build
 import headcount as hc
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.randomness import fork_rng, pass_rng
-from headcount.models.state import forward
+from headcount.models.state import forward_preserving_state
 from headcount.surgery.verify import forward_outputs
 
 
@@ -76,9 +76,9 @@ def test_passes_of_models_without_draws_run_side_by_side() -> None:
     models = [build("encoder"), build("encoder")]
     inputs = probe_inputs(models[0])
     for model in models:
-        forward(model, inputs)
+        forward_preserving_state(model, inputs)
         model.get_input_embeddings().register_forward_hook(lambda *_: meeting.wait(60) and None)
-    in_two_threads(lambda: forward(models[0], inputs), lambda: forward_outputs(models[1], inputs))
+    in_two_threads(lambda: forward_preserving_state(models[0], inputs), lambda: forward_outputs(models[1], inputs))
 
 
 def test_draws_inside_an_inner_section_are_noticed() -> None:
@@ -87,7 +87,7 @@ def test_draws_inside_an_inner_section_are_noticed() -> None:
     model.get_input_embeddings().register_forward_hook(lambda _m, _a, output: output + torch.rand_like(output))
     inputs = probe_inputs(model)
     with pass_rng(model, seed=0):
-        forward(model, inputs)
+        forward_preserving_state(model, inputs)
     entered = threading.Event()
 
     def enter() -> None:

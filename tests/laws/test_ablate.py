@@ -15,11 +15,11 @@ from headcount.core.plan import Plan
 from headcount.importance.replay.engine import Ablator, Intervention
 from headcount.importance.replay.packing import packed_linears
 from headcount.models.dummy_inputs.text import probe_inputs
-from headcount.models.gates import HeadGates, output_tensors
+from headcount.models.gates import HeadGates, floating_point_outputs
 from headcount.models.head_map import HeadMap
 from headcount.models.observe import mean_outputs
 from headcount.models.tiny.build import tiny_model
-from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.families import VARIANTS, family_variant
 from headcount.surgery.cut import cut
 from headcount.testing.laws import uneven_plan
 
@@ -35,7 +35,7 @@ class Interruption(Exception):
 
 def read(output: Any, batch: Mapping[str, Any]) -> Tensor:
     rows = next(value for name, value in batch.items() if name in ("input_ids", "pixel_values", "input_features", "input_values")).shape[0]
-    return torch.cat([t.flatten(1).double() for t in output_tensors(output) if t.ndim and t.shape[0] == rows], dim=1)
+    return torch.cat([t.flatten(1).double() for t in floating_point_outputs(output) if t.ndim and t.shape[0] == rows], dim=1)
 
 
 def logits(output: Any, _batch: Mapping[str, Any]) -> Tensor:
@@ -77,7 +77,7 @@ def state(model: nn.Module) -> list[Any]:
 
 @functools.lru_cache(maxsize=2)
 def family(name: str) -> tuple[nn.Module, dict[str, Any]]:
-    model = variant(name).build(None)
+    model = family_variant(name).build(None)
     return model, probe_inputs(model, batch=ROWS)
 
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import headcount as hc
-from headcount.behaviour.base import Corpus, make_sequence
+from headcount.behaviour.base import Corpus, make_wordless_sequence
 from headcount.core.errors import UnsupportedModel
 from headcount.data.evaluate import evaluate
 from headcount.models import state
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
-from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.families import VARIANTS, family_variant
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.fine_tune import fine_tune
 from headcount.surgery.verify import forward_outputs, largest_relative_difference, run_gated
@@ -65,13 +65,13 @@ def _change_nothing(model: nn.Module, batch: dict[str, Any] | None = None) -> st
 
 @pytest.mark.parametrize("name", [v.name for v in VARIANTS])
 def test_no_call_changes_a_model(name: str) -> None:
-    assert _change_nothing(variant(name).build())
+    assert _change_nothing(family_variant(name).build())
 
 
 @pytest.mark.parametrize("name", ["bert", "llama-grouped", "vit"])
 def test_no_costly_call_changes_a_model(name: str) -> None:
     """Pruning, roles, relevance and entropy."""
-    subject = Subject.of(variant(name).build())
+    subject = Subject.of(family_variant(name).build())
     completed = require_calls_change_nothing(subject.model, subject.batch, None, costly=True)
     assert "prune by ranking" in completed and "score by lrp" in completed
 
@@ -175,7 +175,9 @@ def test_pruning_and_roles_leave_the_model_as_it_was() -> None:
         "prune by rank, recovered": lambda: hc.prune(model, task, "gradient", 8, recover=1, recipe=recipe),
         "prune by surgeon": lambda: hc.prune(model, task, "surgeon", 8),
         "prune by dsp": lambda: hc.prune(model, task, "dsp", 8, recipe=Recipe(epochs=1, train_batch=4)),
-        "roles": lambda: hc.roles(model, Corpus((make_sequence([5, 6, 7, 8, 5]), make_sequence([9, 10, 11, 9]))), only=["local", "same"]),
+        "roles": lambda: hc.roles(
+            model, Corpus((make_wordless_sequence([5, 6, 7, 8, 5]), make_wordless_sequence([9, 10, 11, 9]))), only=["local", "same"]
+        ),
     }
     for name, call in calls.items():
         with require_unchanged(model, name, random_numbers=False):  # training seeds them

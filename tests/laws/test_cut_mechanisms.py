@@ -11,7 +11,7 @@ import headcount as hc
 from headcount.core.errors import PlanError
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
-from headcount.models.tiny.families import variant
+from headcount.models.tiny.families import family_variant
 from headcount.surgery.cut import removed_parameters
 from headcount.surgery.verify import forward_outputs, gates_of, largest_relative_difference, run_gated
 from headcount.testing.laws import uneven_plan
@@ -36,7 +36,7 @@ def tokens(length: int, n_global: int, batch: int = 2) -> dict[str, torch.Tensor
 @pytest.mark.parametrize("length", [3, WINDOW, 21])
 @pytest.mark.parametrize("name", ["longformer", "led"])
 def test_windows_and_global_tokens(name: str, length: int, n_global: int) -> None:
-    model = variant(name).build()
+    model = family_variant(name).build()
     heads = hc.HeadMap.of(model)
     inputs = tokens(length, n_global) | ({"decoder_input_ids": torch.tensor([[2, 7, 8], [2, 9, 4]])} if name == "led" else {})
     for plan in (uneven_plan(heads.blocks), hc.Plan.removing(heads.blocks[0].heads)):
@@ -45,7 +45,7 @@ def test_windows_and_global_tokens(name: str, length: int, n_global: int) -> Non
 
 
 def test_generation_with_global_tokens() -> None:
-    model = variant("led").build()
+    model = family_variant("led").build()
     plan = uneven_plan(hc.HeadMap.of(model).blocks)
     inputs = tokens(21, 2) | {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
     with hc.HeadGates(model, gates_of(hc.HeadMap.of(model), plan)):
@@ -55,7 +55,7 @@ def test_generation_with_global_tokens() -> None:
 
 @pytest.mark.parametrize("name", SHARED)
 def test_units_are_the_heads_that_read_one_kv_head(name: str) -> None:
-    heads = hc.HeadMap.of(variant(name).build())
+    heads = hc.HeadMap.of(family_variant(name).build())
     sliding, full = heads.sharing()
     assert [block.layer for block in sliding] == [0, 2]
     assert [block.layer for block in full] == [1, 3]
@@ -65,7 +65,7 @@ def test_units_are_the_heads_that_read_one_kv_head(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_kv_head_goes_with_all_its_readers(name: str, tmp_path) -> None:
-    model = variant(name).build()
+    model = family_variant(name).build()
     heads, batch = hc.HeadMap.of(model), probe_inputs(model)
     provider, reader = heads.sharing()[0]
     with pytest.raises(PlanError, match="reads the same keys and values"):
@@ -87,7 +87,7 @@ def test_a_kv_head_goes_with_all_its_readers(name: str, tmp_path) -> None:
 
 @pytest.mark.parametrize("name", SHARED)
 def test_cutting_a_provider_step_by_step(name: str) -> None:
-    model = variant(name).build()
+    model = family_variant(name).build()
     provider, reader = hc.HeadMap.of(model).sharing()[0]
     steps = [provider.heads, reader.groups()[0], reader.groups()[1]]
     small = model
@@ -102,7 +102,7 @@ def test_cutting_a_provider_step_by_step(name: str) -> None:
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("unit", ["kv_group", "even"])
 def test_ranked_plans_can_be_cut(name: str, unit: str) -> None:
-    model = variant(name).build()
+    model = family_variant(name).build()
     heads = hc.HeadMap.of(model)
     generator = torch.Generator().manual_seed(3)
     scores = hc.Scores(heads.heads, tuple(torch.rand(len(heads), generator=generator).tolist()), units=heads.units())
@@ -127,7 +127,7 @@ def test_values_that_are_the_keys() -> None:
 
 
 def test_a_fitted_block_copies_compiles_and_exports() -> None:
-    model = variant("blip").build()
+    model = family_variant("blip").build()
     heads = hc.HeadMap.of(model)
     small = hc.cut(model, uneven_plan([block for block in heads.blocks if "vision" in block.path]))
     tower = copy.deepcopy(small).vision_model

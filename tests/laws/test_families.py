@@ -9,10 +9,10 @@ import torch
 import transformers
 from packaging.version import Version
 
-from headcount.models.tiny.families import CUT_VARIANTS, VARIANTS, has_sdpa, variant
+from headcount.models.tiny.families import CUT_VARIANTS, VARIANTS, family_supports_sdpa, family_variant
 from headcount.testing.laws import LAWS, DoesNotApply, Subject
 
-CASES = [(v.name, attn) for v in (*VARIANTS, *CUT_VARIANTS) for attn in ("eager", *(["sdpa"] if has_sdpa(v.name) else []))]
+CASES = [(v.name, attn) for v in (*VARIANTS, *CUT_VARIANTS) for attn in ("eager", *(["sdpa"] if family_supports_sdpa(v.name) else []))]
 
 # Before this release SigLIP, gemma3's vision tower, reshapes by the model width, so its heads can be gated but not cut.
 SIGLIP_CUTS = Version("5.8")
@@ -32,7 +32,7 @@ WITHOUT_MAPS = {"swin", "clip", "gemma3", "blip"}
 
 @functools.lru_cache(maxsize=2)
 def subject(name: str, attn: str) -> Subject:
-    return Subject.of(variant(name).build(attn))
+    return Subject.of(family_variant(name).build(attn))
 
 
 @pytest.mark.parametrize("law", LAWS)

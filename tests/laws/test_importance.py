@@ -32,9 +32,9 @@ from headcount.importance.base import (
 from headcount.importance.score import score_all
 from headcount.importance.settings import ScoreSettings
 from headcount.models.dummy_inputs.text import probe_inputs
-from headcount.models.gates import _uneven_weights_like, output_tensors
+from headcount.models.gates import _uneven_weights_like, floating_point_outputs
 from headcount.models.observe import evaluating
-from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.families import VARIANTS, family_variant
 from headcount.models.tiny.float64 import Float64
 
 N = 4
@@ -58,7 +58,7 @@ SOME_FAMILIES = ("bert", "gpt2", "llama-grouped", "t5", "vit", "whisper")
 def outputs_loss(output: Any, batch: Mapping[str, Any]) -> Tensor:
     """A loss of each example that looks at everything the model says."""
     pair = ("text_embeds", "image_embeds")  # CLIP's first output compares all examples with each other
-    result = torch.cat([output[n] for n in pair], -1) if all(n in output for n in pair) else output_tensors(output)[0].double()
+    result = torch.cat([output[n] for n in pair], -1) if all(n in output for n in pair) else floating_point_outputs(output)[0].double()
     return (result * _uneven_weights_like(result[:1])).flatten(1).sum(1)
 
 
@@ -72,7 +72,7 @@ def by_hand(examples: list) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=2)
 def model_of(name: str) -> nn.Module:
-    return variant(name).build().eval()
+    return family_variant(name).build().eval()
 
 
 def task_of(model: nn.Module, order: list[int] | None = None) -> hc.Task:
@@ -93,7 +93,7 @@ def zero_head(model: nn.Module, head: hc.Head) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_head_without_projection_comes_last(name: str) -> None:
-    model = variant(name).build().eval()
+    model = family_variant(name).build().eval()
     heads = hc.HeadMap.of(model)
     dead = heads[len(heads) // 2]
     group = next(unit for unit in heads.units() if dead in unit)

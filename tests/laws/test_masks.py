@@ -10,7 +10,7 @@ from headcount.models.attention import AttentionTap
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.head_map import HeadMap
 from headcount.models.tiny.build import tiny_model
-from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.families import VARIANTS, family_variant
 
 OTHERS = ["openai-gpt", "codegen", "markuplm", "ctrl", "gptj", "mpt", "biogpt", "prophetnet", "longt5"]
 
@@ -18,7 +18,7 @@ OTHERS = ["openai-gpt", "codegen", "markuplm", "ctrl", "gptj", "mpt", "biogpt", 
 @pytest.mark.parametrize("name", [*(v.name for v in VARIANTS), *OTHERS])
 def test_visible_keys_are_those_with_attention(name: str) -> None:
     known = {v.name for v in VARIANTS}
-    model = variant(name).build("eager") if name in known else tiny_model(name)
+    model = family_variant(name).build("eager") if name in known else tiny_model(name)
     seen: list[str] = []
 
     def compare(block: AttentionBlock, probabilities: torch.Tensor, visible: torch.Tensor) -> None:

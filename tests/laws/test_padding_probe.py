@@ -65,7 +65,7 @@ def test_a_pass_of_another_worker_stays_gated_during_the_measurement(monkeypatch
     batch, plain = left_padded(model), {name: value for name, value in labelled(model).items() if name != "labels"}
     gates = torch.zeros(len(hc.HeadMap.of(model)), dtype=torch.float64)
     meanwhile: list[torch.Tensor] = []
-    first_output = padding._first_output
+    first_output = padding._logits_or_first_output
 
     def output_with_a_worker_beside_it(*args: Any) -> torch.Tensor:
         if not meanwhile:
@@ -79,7 +79,7 @@ def test_a_pass_of_another_worker_stays_gated_during_the_measurement(monkeypatch
         with torch.no_grad():
             return model(**plain).logits
 
-    monkeypatch.setattr(padding, "_first_output", output_with_a_worker_beside_it)
+    monkeypatch.setattr(padding, "_logits_or_first_output", output_with_a_worker_beside_it)
     with HeadGates(model, gates):
         outside, expected = copy_context(), logits()
         with_position_ids(model, batch)

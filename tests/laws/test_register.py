@@ -16,7 +16,7 @@ import headcount as hc
 from headcount.core.errors import ArtifactError
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
-from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.families import VARIANTS, family_variant
 from headcount.surgery.cut import cut
 from headcount.surgery.load import unregister
 from headcount.surgery.verify import forward_outputs, largest_relative_difference
@@ -30,7 +30,7 @@ SIGLIP_CUTS = Version("5.8")
 def test_plain_loading_needs_register(name: str, shape: str, tmp_path: Path) -> None:
     if name == "gemma3" and Version(transformers.__version__) < SIGLIP_CUTS:
         pytest.skip("SigLIP of this release reshapes by the model width")
-    model = variant(name).build()
+    model = family_variant(name).build()
     blocks = Subject.of(model).cuttable
     small = cut(model, uneven_plan(blocks) if shape == "uneven" else emptying_plan(blocks[0]))
     folder = hc.save(small, tmp_path / "out")

@@ -20,7 +20,7 @@ from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import is_transposed
 from headcount.models.tiny.build import tiny_model
-from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.families import VARIANTS, family_variant
 from headcount.models.tiny.float64 import Float64
 
 FAMILIES = [v.name for v in VARIANTS]
@@ -40,7 +40,7 @@ def float64(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=2)
 def model_of(name: str) -> tuple[nn.Module, dict[str, Any]]:
-    model = variant(name).build()
+    model = family_variant(name).build()
     return model, probe_inputs(model)
 
 

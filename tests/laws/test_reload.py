@@ -16,7 +16,7 @@ import headcount as hc
 from headcount.core.errors import ArtifactError, UnsupportedModel, VerificationError
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import build_model, tiny_config, tiny_model
-from headcount.models.tiny.families import variant
+from headcount.models.tiny.families import family_variant
 from headcount.surgery import state
 from headcount.surgery.export import portable
 from headcount.surgery.load import unregister
@@ -98,7 +98,7 @@ def test_weights_that_transformers_cannot_convert_are_refused(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["gemma3n-shared", "gemma4-shared", "blip"])
 def test_portable_export(name: str, tmp_path: Path) -> None:
     """Removed heads come back as zeros also where layers share keys and values, and where a block reads its width from its input."""
-    model = variant(name).build()
+    model = family_variant(name).build()
     heads = hc.HeadMap.of(model)
     for number, plan in enumerate((uneven_plan(heads.blocks), hc.Plan.removing(heads.blocks[0].heads))):
         hc.export(hc.cut(model, plan), tmp_path / str(number))  # proven equal before it is written

@@ -15,10 +15,10 @@ from torch import nn
 import headcount as hc
 from headcount.core.errors import UnsupportedModel
 from headcount.models.dummy_inputs.text import probe_inputs
-from headcount.models.gates import output_tensors
+from headcount.models.gates import floating_point_outputs
 from headcount.models.head_map import HeadMap
 from headcount.models.observe import evaluating
-from headcount.models.tiny.families import VARIANTS, has_sdpa, variant
+from headcount.models.tiny.families import VARIANTS, family_supports_sdpa, family_variant
 from headcount.pruning.repair.means import fold_means
 from headcount.pruning.repair.projection import has_bias, output_projection, read_weight_and_bias
 from headcount.pruning.repair.repair import RepairSettings, refit
@@ -26,7 +26,7 @@ from headcount.surgery.verify import forward_outputs, largest_relative_differenc
 from headcount.testing.laws import Subject, uneven_plan
 
 REPAIR = importlib.import_module("headcount.pruning.repair.repair")
-CASES = [(v.name, attn) for v in VARIANTS for attn in ("eager", *(["sdpa"] if has_sdpa(v.name) else []))]
+CASES = [(v.name, attn) for v in VARIANTS for attn in ("eager", *(["sdpa"] if family_supports_sdpa(v.name) else []))]
 SIGLIP_CUTS = Version("5.8")
 ROWS = 16
 # These attend in float32 whatever their weights are, so that what they give moves with the batch.
@@ -36,7 +36,7 @@ LOOSE = {"gpt_neo": 1e-5}
 @functools.lru_cache(maxsize=2)
 def family(name: str, attn: str) -> tuple[nn.Module, list[dict[str, Any]], hc.Plan]:
     """The model, five different batches, and a plan that takes something from every block."""
-    model = variant(name).build(attn).eval()
+    model = family_variant(name).build(attn).eval()
     batches = [_varied(probe_inputs(model, batch=ROWS), seed) for seed in range(5)]
     if name == "gemma3" and Version(transformers.__version__) < SIGLIP_CUTS:
         pytest.skip("SigLIP of this release reshapes by the model width")
@@ -86,7 +86,7 @@ def test_a_repair_fits_every_block_and_can_be_cut(name: str, attn: str) -> None:
 @pytest.mark.parametrize("name", [v.name for v in VARIANTS])
 def test_heads_without_projection_are_not_missed(name: str) -> None:
     model, batches, plan = family(name, "eager")
-    model = variant(name).build("eager").eval()
+    model = family_variant(name).build("eager").eval()
     with torch.no_grad():
         for block in HeadMap.of(model).blocks:
             module: Any = model.get_submodule(block.o.path)
@@ -145,7 +145,7 @@ def test_means_in_the_bias_are_the_gate_that_puts_means_there(name: str) -> None
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama-grouped", "t5", "marian", "vit", "albert"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_lower_precision_is_written_back_as_it_was(name: str, dtype: torch.dtype) -> None:
-    model: Any = variant(name).build("eager").eval()
+    model: Any = family_variant(name).build("eager").eval()
     batches = [_varied(probe_inputs(model, batch=ROWS), seed) for seed in range(5)]
     plan = uneven_plan(Subject.of(model, batches[0]).cuttable)
     exact = refit(model, plan, batches, RepairSettings(ridge=1e-3))
@@ -166,7 +166,7 @@ def test_what_cannot_be_refitted_says_why() -> None:
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(input)
 
-    model: Any = variant("bert").build().eval()
+    model: Any = family_variant("bert").build().eval()
     dense = model.bert.encoder.layer[1].attention.output.dense
     made = Wrapped(dense.in_features, dense.out_features).double()
     model.bert.encoder.layer[1].attention.output.dense = made
@@ -194,7 +194,7 @@ def test_a_block_is_fitted_on_what_the_repaired_model_before_it_gives(name: str)
         hook = one.get_submodule(block.o.path).register_forward_hook(lambda _m, _a, out, n=number: found.setdefault(n, []).append(out))
         with evaluating(one):
             for batch in batches[:-1]:
-                assert output_tensors(one(**batch))
+                assert floating_point_outputs(one(**batch))
         hook.remove()
     if name == "albert":
         return  # one block, called again on what itself gives

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import headcount as hc
 from headcount.behaviour import roles as behaviour_roles
-from headcount.behaviour.base import Corpus, ProbeRole, Role, RoleInfo, Sieve, View, make_sequence
+from headcount.behaviour.base import Corpus, ProbeRole, Role, RoleInfo, Sieve, View, make_wordless_sequence
 from headcount.behaviour.catalogue.offset import Offset
 from headcount.behaviour.catalogue.segment import Segment
 from headcount.behaviour.catalogue.sink import Sink
@@ -28,7 +28,7 @@ from headcount.core.registry import ROLES
 from headcount.data.embedded.sentences import draw_sentences
 from headcount.data.embedded.tokenizer import build_tokenizer
 from headcount.models.attention import AttentionTap
-from headcount.models.tiny.families import VARIANTS, variant
+from headcount.models.tiny.families import VARIANTS, family_variant
 
 DEAF = {"whisper": "input_features", "wav2vec2": "input_values", "clip": "images"} | dict.fromkeys(
     ("vit", "deit", "dinov2", "swin"), "pixel_values"
@@ -46,14 +46,14 @@ def uniform(_block: AttentionBlock, _probabilities: Tensor, visible: Tensor) -> 
 @functools.lru_cache(maxsize=2)
 def model_of(name: str) -> nn.Module:
     """In float32: in float64, the eager path of transformers makes NaN of padding that sees no token through its sliding window."""
-    return variant(name).build(dtype=torch.float32).eval()
+    return family_variant(name).build(dtype=torch.float32).eval()
 
 
 def corpus_of(model: nn.Module) -> Corpus:
     """Sequences of uneven lengths, each with a token that comes twice."""
     rng = np.random.default_rng(0)
     token_ids = [rng.choice(np.arange(5, 60), size=int(rng.integers(5, 10)), replace=False).tolist() for _ in range(6)]
-    sentences = tuple(make_sequence([*ids, ids[0]]) for ids in token_ids)
+    sentences = tuple(make_wordless_sequence([*ids, ids[0]]) for ids in token_ids)
     return Corpus(sentences, sentences[::-1] if model.config.is_encoder_decoder else ())
 
 

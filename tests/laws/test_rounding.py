@@ -14,7 +14,7 @@ from headcount.core.errors import RoundingError
 from headcount.importance.relevance.noise import RoundingNoise
 from headcount.importance.relevance.relevance import relevance
 from headcount.models.dummy_inputs.text import probe_inputs
-from headcount.models.tiny.families import variant
+from headcount.models.tiny.families import family_variant
 from headcount.models.tiny.float64 import Float64
 
 
@@ -26,7 +26,7 @@ def shares(model: nn.Module, batch: dict[str, Any], **options: Any) -> Tensor:
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "modernbert", "t5", "vit"])
 def test_noise_is_as_large_as_the_rounding_of_float32(name: str) -> None:
-    single = variant(name).build(dtype=torch.float32)
+    single = family_variant(name).build(dtype=torch.float32)
     batch = probe_inputs(single, batch=16)
     double = copy.deepcopy(single).double()
     plain = shares(single, batch)
@@ -47,7 +47,7 @@ def test_noise_leaves_masks_and_the_model_alone() -> None:
     ulp = torch.finfo(torch.float32).eps * values.abs()
     assert float((moved != values).float().mean()) > 0.3 and bool(((moved - values).abs() <= 2 * ulp).all())
     assert bool((noise.add_noise_to_result("mm", torch.zeros(3)) == 0).all())
-    model = variant("bert").build(dtype=torch.float32)
+    model = family_variant("bert").build(dtype=torch.float32)
     batch, before = probe_inputs(model), copy.deepcopy(model.state_dict())
     outputs = [model(**batch).logits, relevance(model, batch, noise_seed=0), model(**batch).logits]
     assert torch.equal(outputs[0], outputs[2])
@@ -55,7 +55,7 @@ def test_noise_leaves_masks_and_the_model_alone() -> None:
 
 
 def test_epsilon_shows_rounding_beside_its_scores() -> None:
-    model = variant("gpt2").build(dtype=torch.float32)
+    model = family_variant("gpt2").build(dtype=torch.float32)
     data = [probe_inputs(model, batch=16)]
     scores = hc.score(model, data, by="lrp:epsilon")
     assert all(0 < rounding < error for rounding, error in zip(scores.columns["rounding"], scores.stderr, strict=True))
@@ -70,7 +70,7 @@ def test_epsilon_shows_rounding_beside_its_scores() -> None:
 
 
 def test_scores_that_are_rounding_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = variant("bert").build(dtype=torch.float32)
+    model = family_variant("bert").build(dtype=torch.float32)
     data = [probe_inputs(model, batch=4)]
     monkeypatch.setattr(RoundingNoise, "add_noise", lambda self, values: values * (1 + torch.rand(values.shape).to(values)))
     with pytest.raises(RoundingError, match=r"rounding in float32 moves lrp:epsilon of \d+ of 12 heads .* load the model in a wider dtype"):

@@ -12,7 +12,7 @@ from transformers import CLIPTextConfig, OmDetTurboConfig, OmDetTurboForObjectDe
 import headcount as hc
 from headcount.core.errors import UnsupportedModel
 from headcount.models.dummy_inputs.text import probe_inputs
-from headcount.models.gates import output_tensors
+from headcount.models.gates import floating_point_outputs
 from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.draw import draw_weights
 from headcount.surgery.verify import forward_outputs, largest_relative_difference
@@ -132,18 +132,18 @@ def detections() -> dict[str, Tensor]:
 def test_features_that_omdet_keeps_do_not_hide_gates() -> None:
     """Text features of an earlier pass were served under gates, and those made under gates afterwards."""
     model, batch = omdet(), detections()
-    plain = output_tensors(_outputs(model, batch))
+    plain = floating_point_outputs(_outputs(model, batch))
     with require_unchanged(model, "mask"), hc.mask(model, ["language.L0H0"]) as gates:
-        first = output_tensors(_outputs(model, batch))
+        first = floating_point_outputs(_outputs(model, batch))
         gates.values = torch.ones(len(gates.heads))
-        opened = output_tensors(_outputs(model, batch))
+        opened = floating_point_outputs(_outputs(model, batch))
     assert largest_relative_difference(first, plain) > 1e-3
     assert largest_relative_difference(opened, plain) == 0
-    assert largest_relative_difference(output_tensors(_outputs(model, batch)), plain) == 0
+    assert largest_relative_difference(floating_point_outputs(_outputs(model, batch)), plain) == 0
 
     once: nn.Module = hc.cut(model, hc.Plan.removing(["language.L0H0"]), inputs=batch)
-    assert largest_relative_difference(output_tensors(_outputs(once, batch)), first) < 1e-9
+    assert largest_relative_difference(floating_point_outputs(_outputs(once, batch)), first) < 1e-9
     twice = hc.cut(once, hc.Plan.removing(["language.L0H2"]), inputs=batch)
     with hc.mask(model, ["language.L0H0", "language.L0H2"]):
-        both = output_tensors(_outputs(model, batch))
-    assert largest_relative_difference(output_tensors(_outputs(twice, batch)), both) < 1e-9
+        both = floating_point_outputs(_outputs(model, batch))
+    assert largest_relative_difference(floating_point_outputs(_outputs(twice, batch)), both) < 1e-9

@@ -15,7 +15,7 @@ import headcount as hc
 from headcount.core.errors import GateError, HeadcountError, UnknownName, UnsupportedModel, VerificationError
 from headcount.data.task import pad
 from headcount.models.dummy_inputs.text import probe_inputs
-from headcount.models.gates import output_tensors
+from headcount.models.gates import floating_point_outputs
 from headcount.models.observe import mean_outputs, observe
 from headcount.models.tiny.build import tiny_model
 
@@ -23,7 +23,7 @@ ENCODER_DECODER = "bart"
 
 
 def logits(model: nn.Module, batch: dict) -> torch.Tensor:
-    return output_tensors(model(**batch))[0]
+    return floating_point_outputs(model(**batch))[0]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from headcount.core.errors import ArtifactError, HeadNameError, OptionError, Pla
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.models.dummy_inputs.text import probe_inputs
-from headcount.models.gates import output_tensors
+from headcount.models.gates import floating_point_outputs
 from headcount.models.observe import mean_outputs, observe
 from headcount.models.tiny.build import tiny_model
 from headcount.surgery.cost import cost
@@ -72,9 +72,9 @@ def test_rows_of_gates_follow_examples_in_time_first_models(name: str) -> None:
     values = torch.ones(2, n, dtype=torch.float64)
     values[1] = 0.0
     with torch.no_grad():
-        plain = output_tensors(model(**batch))[0]
+        plain = floating_point_outputs(model(**batch))[0]
         with hc.HeadGates(model, values):
-            mixed = output_tensors(model(**batch))[0]
+            mixed = floating_point_outputs(model(**batch))[0]
     assert torch.allclose(mixed[0], plain[0], atol=1e-12)
     assert not torch.allclose(mixed[1], plain[1], atol=1e-3)
 
@@ -305,7 +305,7 @@ def test_verify_keeps_mixed_modes() -> None:
 def test_an_emptied_block_has_nothing_that_waits_for_a_gradient() -> None:
     model = tiny_model("bert", auto="AutoModelForSequenceClassification")
     small = cut(model, emptying_plan(hc.HeadMap.of(model).blocks[0])).train()
-    output_tensors(small(**probe_inputs(small)))[0].square().sum().backward()
+    floating_point_outputs(small(**probe_inputs(small)))[0].square().sum().backward()
     assert all(p.grad is not None for p in small.parameters() if p.requires_grad)
 
 
@@ -396,7 +396,7 @@ def test_transformers_swallows_head_mask(name: str) -> None:
     batch = probe_inputs(model)
     with torch.no_grad():
         plain, masked = model(**batch), model(**batch, head_mask=torch.zeros(2, 6, dtype=torch.float64))
-    assert largest_relative_difference(output_tensors(masked), output_tensors(plain)) == 0
+    assert largest_relative_difference(floating_point_outputs(masked), floating_point_outputs(plain)) == 0
 
 
 def test_means_are_not_touched_by_padding_in_time_first_models() -> None:

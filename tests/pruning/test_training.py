@@ -19,7 +19,7 @@ import headcount as hc
 from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, DataError, NonFinite, OptionError, UnsupportedModel
 from headcount.data.evaluate import evaluate
-from headcount.models.gates import output_tensors
+from headcount.models.gates import floating_point_outputs
 from headcount.pruning.base import PruneContext
 from headcount.pruning.methods.dsp import DSP, SubsetGates
 from headcount.pruning.methods.l0 import L0, HardConcrete
@@ -118,8 +118,8 @@ def test_gates_are_sampled_in_training_hard_in_evaluation_and_off_afterwards(tmp
     assert not any(hook for module in model.modules() for hook in module._forward_pre_hooks.values()), "the model is left as it was found"
     batch = padder("encoder")(examples("encoder", 4))
     with hc.HeadGates(model, torch.ones(len(hc.HeadMap.of(model)))):
-        whole = output_tensors(model.eval()(**batch))[0]
-    assert torch.equal(whole, output_tensors(model(**batch))[0])
+        whole = floating_point_outputs(model.eval()(**batch))[0]
+    assert torch.equal(whole, floating_point_outputs(model(**batch))[0])
 
 
 class Kept(TrainerCallback):

@@ -24,7 +24,7 @@ from headcount.importance.rankings import rank_heads, stabilities
 from headcount.importance.score import score_all
 from headcount.importance.settings import ScoreSettings
 from headcount.models.gates import HeadGates
-from headcount.models.provenance import model_record, provenance, weight_hash
+from headcount.models.provenance import model_record, rounding_provenance, weight_hash
 from headcount.runs.artifacts import Artifact, ArtifactKey, Damaged, safe_name
 from headcount.runs.describe import describe_run
 from headcount.runs.schema import RunRecord
@@ -164,7 +164,7 @@ def test_the_record_tells_model_machine_data_and_heads(folder: Path, found: dict
 def test_every_artifact_says_what_it_was_made_of_and_on(folder: Path) -> None:
     artifact = Run.open(folder).results("scores")["gradient"]
     assert {"weights", "dtype", "attention", "device", "seed", "limit", "data", "method"} <= artifact.key.inputs.keys()
-    assert artifact.provenance == provenance() and {"versions", "threads", "cpu"} <= artifact.provenance.keys()
+    assert artifact.provenance == rounding_provenance() and {"versions", "threads", "cpu"} <= artifact.provenance.keys()
 
 
 def test_a_run_goes_on_where_it_began(folder: Path) -> None:

@@ -20,7 +20,7 @@ import torch, torch.distributed as dist
 torch.set_num_threads(1)
 import headcount as hc
 from headcount.models.dummy_inputs.text import probe_inputs
-from headcount.models.gates import output_tensors
+from headcount.models.gates import floating_point_outputs
 from headcount.testing.laws import emptying_plan
 from headcount.models.tiny.build import tiny_model
 
@@ -33,7 +33,7 @@ batch = probe_inputs(small, seed=dist.get_rank())
 start = torch.cat([p.detach().flatten().clone() for p in small.parameters()])
 for _ in range(3):
     optimiser.zero_grad()
-    output_tensors(wrapped(**batch))[0].square().sum().backward()
+    floating_point_outputs(wrapped(**batch))[0].square().sum().backward()
     optimiser.step()
 weights = torch.cat([p.detach().flatten() for p in small.parameters()])
 both = [torch.empty_like(weights) for _ in range(2)]
@@ -42,7 +42,7 @@ assert torch.equal(*both), "the processes drifted apart"
 assert not torch.equal(start, weights), "nothing was trained"
 gates = torch.full((len(hc.HeadMap.of(wrapped)),), 0.5, dtype=torch.float64, requires_grad=True)
 with hc.HeadGates(wrapped, gates):
-    output_tensors(wrapped(**batch))[0].square().sum().backward()
+    floating_point_outputs(wrapped(**batch))[0].square().sum().backward()
 assert bool((gates.grad != 0).all()), "a gate has no gradient"
 dist.destroy_process_group()
 """

@@ -18,7 +18,7 @@ from headcount.data.chunks import chunks
 from headcount.data.evaluate import evaluate
 from headcount.importance.settings import ScoreSettings
 from headcount.models.head_map import HeadMap
-from headcount.models.provenance import machine_of, model_record
+from headcount.models.provenance import machine_entries, model_record
 from headcount.models.tiny.float64 import Float64
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.describe import describe_run
@@ -32,7 +32,7 @@ N = 40
 
 def describe(run: Run) -> None:
     model = shared("encoder")
-    record = describe_run(model_record(model, "toy"), command="x", seed=0, task="t", machine=machine_of(model), config={})
+    record = describe_run(model_record(model, "toy"), command="x", seed=0, task="t", machine=machine_entries(model), config={})
     run.stage_records(record, HeadMap.of(model))
 
 

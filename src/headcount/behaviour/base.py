@@ -135,11 +135,11 @@ class Side:
     n_front: int = 0
 
     @classmethod
-    def from_sentences(cls, sentences: Sequence[Aligned], n_tokens: int, *, n_front: int = 0, pad_id: int = 0) -> Self:
-        """Returns the side of some sentences, each padded on the right to `n_tokens`, with `n_front` delimiters before each."""
+    def from_sentences(cls, sentences: Sequence[Aligned], n_tokens: int, *, n_delimiters_before: int = 0, pad_id: int = 0) -> Self:
+        """Returns the side of some sentences, each padded on the right to `n_tokens`, with `n_delimiters_before` delimiters before each."""
 
-        def pad_row(values: Sequence[int], front: int, fill: int) -> list[int]:
-            return ([front] * n_front + list(values) + [fill] * n_tokens)[:n_tokens]
+        def pad_row(values: Sequence[int], front_value: int, end_value: int) -> list[int]:
+            return ([front_value] * n_delimiters_before + list(values) + [end_value] * n_tokens)[:n_tokens]
 
         words = [pad_row([-1 if word is None else word for word in s.words], -1, -1) for s in sentences]
         return cls(
@@ -149,7 +149,7 @@ class Side:
             words=torch.tensor(words),
             segments=torch.tensor([pad_row(s.segments, 0, -1) for s in sentences]),
             sentences=tuple(sentences),
-            n_front=n_front,
+            n_front=n_delimiters_before,
         )
 
     @classmethod
@@ -240,9 +240,9 @@ class Corpus:
         texts = (*(() if self.audio else self.sentences), *self.targets)
         return Counter(token for s in texts for token, is_special in zip(s.ids, s.special, strict=True) if not is_special)
 
-    def most_frequent(self, number: int) -> frozenset[int]:
+    def most_frequent_tokens(self, n_tokens: int) -> frozenset[int]:
         """Returns the most frequent ordinary tokens."""
-        return frozenset(token for token, _ in self.token_counts.most_common(number))
+        return frozenset(token for token, _ in self.token_counts.most_common(n_tokens))
 
     @cached_property
     def relation_counts(self) -> Counter[str]:
@@ -255,12 +255,12 @@ class Corpus:
         return Counter(w.upos for s in self.sentences for w in s.annotated.words if w.upos)
 
     @property
-    def has_pairs(self) -> bool:
+    def has_two_text_sentences(self) -> bool:
         """Whether any sentence is a pair of texts."""
         return any(1 in s.segments for s in self.sentences)
 
 
-def make_sequence(
+def make_wordless_sequence(
     ids: Sequence[int], special: Sequence[bool] = (), type_ids: Sequence[int] | None = None, *, label: str = "probe"
 ) -> Aligned:
     """Returns tokens that have no words, such as the random tokens of a probe.

@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from headcount.core.heads import Head
 from headcount.core.role_table import BestHead
 
-CHOOSING, MEASURING = 0, 1
+Half = Literal[0, 1]
+CHOOSING: Half = 0
+MEASURING: Half = 1
 """The two halves of the sentences."""
 LEVEL = 0.95
 MIN_MEASURING = 2
 """Sentences that the measuring half needs for an interval."""
 
 
-def half_of_example(content: Any) -> int:
+def half_of_example(example_content: Any) -> Half:
     """Returns the half that an example belongs to, by a hash of its content: it depends on no other example."""
-    return hashlib.sha256(repr(content).encode()).digest()[0] & 1
+    return MEASURING if hashlib.sha256(repr(example_content).encode()).digest()[0] & 1 else CHOOSING
 
 
 class _Candidate(NamedTuple):
@@ -48,22 +50,22 @@ class HalfTotals:
         self.squares = np.zeros((3, size))  # Σ hits², Σ hits · tokens, Σ tokens² of the measuring half
         self.by_block: dict[str, list[Any]] = {"offsets": [0, 0], "chance": [0, 0]}
 
-    def update(self, measured: Mapping[str, np.ndarray]) -> None:
+    def add_sentences(self, measured_by_name: Mapping[str, np.ndarray]) -> None:
         """Adds sentences, each to its half."""
-        hits, tokens = (measured[name].reshape(len(measured[name]), -1) for name in ("hits", "tokens"))
+        hits, tokens = (measured_by_name[name].reshape(len(measured_by_name[name]), -1) for name in ("hits", "tokens"))
         for half in (CHOOSING, MEASURING):
-            rows = measured["half"] == half
+            rows = measured_by_name["half"] == half
             self.hits[half] += hits[rows].sum(0)
             self.tokens[half] += tokens[rows].sum(0)
             self.sentences[half] += (tokens[rows] > 0).sum(0)
             for name, sums in self.by_block.items():
-                sums[half] = sums[half] + measured[name][rows].sum(0)
-        own_hits, own_tokens = (values[measured["half"] == MEASURING] for values in (hits, tokens))
+                sums[half] = sums[half] + measured_by_name[name][rows].sum(0)
+        own_hits, own_tokens = (values[measured_by_name["half"] == MEASURING] for values in (hits, tokens))
         self.squares += np.stack([(own_hits**2).sum(0), (own_hits * own_tokens).sum(0), (own_tokens**2).sum(0)])
 
-    def list_candidates(self, role: str) -> list[_Candidate]:
+    def list_heads_with_both_halves(self, role_name: str) -> list[_Candidate]:
         """Returns the heads that show the role in both halves."""
-        number, heads = self.roles.index(role), []
+        number, heads = self.roles.index(role_name), []
         for index, head in enumerate(self.heads):
             column = index * len(self.roles) + number
             if self.sentences[CHOOSING, column] >= 1 and self.sentences[MEASURING, column] >= MIN_MEASURING:
@@ -71,16 +73,16 @@ class HalfTotals:
                 heads.append(_Candidate(accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
         return heads
 
-    def measure_best_head(self, column: int) -> BestHead:
+    def measure_on_measuring_half(self, head_role_column: int) -> BestHead:
         """Returns the accuracy on the measuring half of the head and role whose sums are in a column."""
-        head, role = self.heads[column // len(self.roles)], column % len(self.roles)
+        head, role = self.heads[head_role_column // len(self.roles)], head_role_column % len(self.roles)
         block = list(dict.fromkeys((head.stack, head.layer) for head in self.heads)).index((head.stack, head.layer))
-        tokens, n = self.tokens[MEASURING, column], int(self.sentences[MEASURING, column])
-        accuracy = self.hits[MEASURING, column] / tokens
+        tokens, n = self.tokens[MEASURING, head_role_column], int(self.sentences[MEASURING, head_role_column])
+        accuracy = self.hits[MEASURING, head_role_column] / tokens
         offsets = [sums[block, :, role] for sums in self.by_block["offsets"]]
         offset = int(offsets[CHOOSING].argmax())
         baseline = float(offsets[MEASURING][offset] / tokens)
-        hits_squared, both, tokens_squared = self.squares[:, column]
+        hits_squared, both, tokens_squared = self.squares[:, head_role_column]
         spread = max(0.0, hits_squared - 2 * accuracy * both + accuracy**2 * tokens_squared)
         stderr = float(np.sqrt(spread * n / (n - 1)) / tokens)
         compared = compare_with_baseline(float(accuracy), stderr, n, baseline)
@@ -96,7 +98,7 @@ class HalfTotals:
             chance=float(self.by_block["chance"][MEASURING][block, role] / tokens),
             n_sentences=n,
             n_tokens=int(tokens),
-            n_choosing=int(self.sentences[CHOOSING, column]),
+            n_choosing=int(self.sentences[CHOOSING, head_role_column]),
         )
 
 
@@ -128,12 +130,12 @@ def compare_with_baseline(accuracy: float, stderr: float, n_sentences: int, base
     return BaselineComparison(low, high, min(1.0, 2 * min(above, below)))
 
 
-def find_best_heads(totals_by_view: Sequence[HalfTotals]) -> tuple[BestHead, ...]:
+def find_best_head_of_each_role(totals_by_view: Sequence[HalfTotals]) -> tuple[BestHead, ...]:
     """Returns the best head of every role that occurs in enough sentences of both halves, in the order of the roles."""
     best_heads = []
     for role in dict.fromkeys(role for part in totals_by_view for role in part.roles):
-        candidates = [candidate for part in totals_by_view if role in part.roles for candidate in part.list_candidates(role)]
+        candidates = [candidate for part in totals_by_view if role in part.roles for candidate in part.list_heads_with_both_halves(role)]
         if candidates:
             best = max(candidates, key=lambda candidate: (candidate.accuracy, candidate.tie_breaker))
-            best_heads.append(best.totals.measure_best_head(best.column))
+            best_heads.append(best.totals.measure_on_measuring_half(best.column))
     return tuple(best_heads)

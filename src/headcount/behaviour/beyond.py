@@ -28,12 +28,12 @@ class TwinSums:
 
     def __init__(self, probe: RoleProbe, view: ViewName) -> None:
         self.twins, self.view = probe.twins[view], view
-        self.blocks = [block for block in probe.blocks_of(view) if block.path in self.twins.text_of_block]
+        self.blocks = [block for block in probe.blocks_of_view(view) if block.path in self.twins.text_of_block]
         self.heads = [head for block in self.blocks for head in block.heads]
-        self.sums = np.zeros((N_FOLDS, self.twins.n_sums, len(self.heads)))
+        self.sums = np.zeros((N_FOLDS, self.twins.n_attention_sums, len(self.heads)))
         self.irregular = np.zeros(len(self.blocks))
 
-    def update(self, measured: Measured) -> None:
+    def add_chunk(self, measured: Measured) -> None:
         """Adds the sums of a chunk."""
         for fold in range(N_FOLDS):
             part = measured.get(f"{self.view}/sums/{fold}")
@@ -41,7 +41,7 @@ class TwinSums:
                 self.sums[fold] += part
         self.irregular += measured[f"{self.view}/irregular"][0]
 
-    def compare(self) -> list[HeadComparison]:
+    def compare_heads_by_mask(self) -> list[HeadComparison]:
         """Returns heads beside their twins; heads of blocks whose mask was not the expected one are left out."""
         compared = []
         for text in range(len(self.twins.texts)):
@@ -50,8 +50,8 @@ class TwinSums:
             if heads:
                 columns = [self.heads.index(head) for head in heads]
                 sums = self.sums[:, :, columns]
-                swapped = None if self.twins.swaps is None else self.twins.compare_swapped(text, sums)
-                compared.append(HeadComparison(self.twins, text, heads, self.twins.compare(text, sums), swapped))
+                swapped = None if self.twins.swaps is None else self.twins.excess_under_swaps(text, sums)
+                compared.append(HeadComparison(self.twins, text, heads, self.twins.compare_with_twins(text, sums), swapped))
         return compared
 
 
@@ -65,11 +65,11 @@ class HeadComparison:
     by_role: Sequence[TwinComparison]
     swapped: SwappedExcess | None
 
-    def row_fields(self, level: float) -> dict[tuple[Head, str], dict[str, Any]]:
+    def role_score_fields(self, interval_level: float) -> dict[tuple[Head, str], dict[str, Any]]:
         """Returns the fields of a RoleScore that the comparison gives, by head and role."""
         values: dict[tuple[Head, str], dict[str, Any]] = {}
         for role, compared in zip(self.twins.roles, self.by_role, strict=True):
-            low, high = excess_interval(compared.excess, compared.stderr, compared.n_folds, level)
+            low, high = excess_interval(compared.excess, compared.stderr, compared.n_folds, interval_level)
             columns = {
                 "compared_bias": compared.bias,
                 "twin_bias": compared.twin_bias,
@@ -84,7 +84,7 @@ class HeadComparison:
                 values[head, str(role)] = {**numbers, **counts}
         return values
 
-    def curves(self) -> list[DistanceCurve]:
+    def curves_of_strongest_roles(self) -> list[DistanceCurve]:
         """Returns the attention by offset of each head to the sieve that it exceeds its twin on most."""
         layout = self.twins.texts[self.text].layout
         excess = np.array([compared.excess for compared in self.by_role])
@@ -93,20 +93,28 @@ class HeadComparison:
             if np.isfinite(excess[:, number]).any():
                 role = int(np.nanargmax(excess[:, number]))
                 compared = self.by_role[role]
-                classes = np.arange(max(0, layout.zero - REACH), min(layout.n_offsets, layout.zero + REACH + 1))
+                classes = np.arange(
+                    max(0, layout.class_of_offset_zero - REACH), min(layout.n_offset_classes, layout.class_of_offset_zero + REACH + 1)
+                )
                 classes = classes[np.isfinite(compared.by_class[classes, number]) & self.twins.texts[self.text].kept[role, classes]]
-                columns = (classes - layout.zero, compared.by_class[classes, number], compared.twin_by_class[classes, number])
+                columns = (
+                    classes - layout.class_of_offset_zero,
+                    compared.by_class[classes, number],
+                    compared.twin_by_class[classes, number],
+                )
                 curves.append(DistanceCurve(head, str(self.twins.roles[role]), *(tuple(column.tolist()) for column in columns)))
         return curves
 
 
-def add_twins(rows: Sequence[RoleScore], content: set[str], comparisons: Sequence[HeadComparison], level: float) -> tuple[RoleScore, ...]:
-    """Returns the rows with the comparison of heads with their twins; `content` are the labels of roles that are compared."""
-    values = {name: fields for compared in comparisons for name, fields in compared.row_fields(level).items()}
-    return tuple(replace(row, is_content=row.role in content, **values.get((row.head, row.role), {})) for row in rows)
+def add_twin_comparisons(
+    rows: Sequence[RoleScore], content_role_names: set[str], comparisons: Sequence[HeadComparison], interval_level: float
+) -> tuple[RoleScore, ...]:
+    """Returns the rows with the comparison of heads with their twins; `content_role_names` are the labels of roles that are compared."""
+    values = {name: fields for compared in comparisons for name, fields in compared.role_score_fields(interval_level).items()}
+    return tuple(replace(row, is_content=row.role in content_role_names, **values.get((row.head, row.role), {})) for row in rows)
 
 
-def count_swapped_labels(comparisons: Sequence[HeadComparison]) -> SwappedLabels | None:
+def count_labels_under_swaps(comparisons: Sequence[HeadComparison]) -> SwappedLabels | None:
     """Returns the labels beyond distance under swapped annotations; None if no sentence has a partner or no role is testable."""
     swapped = [(compared, compared.swapped) for compared in comparisons if compared.swapped is not None]
     if not swapped or not any((excess.n_sentences > 0).any() for _, excess in swapped):
@@ -123,11 +131,13 @@ def count_swapped_labels(comparisons: Sequence[HeadComparison]) -> SwappedLabels
     return SwappedLabels(len(labels) - 1, n_sentences, labels[0], float(np.mean(labels[1:])), MIN_EXCESS, ALPHA)
 
 
-def find_nested(overlaps: Mapping[ViewName, np.ndarray], roles: Mapping[ViewName, Sequence[str]]) -> tuple[tuple[str, str], ...]:
+def find_inner_and_outer_roles(
+    n_shared_pairs: Mapping[ViewName, np.ndarray], role_names: Mapping[ViewName, Sequence[str]]
+) -> tuple[tuple[str, str], ...]:
     """Returns the pairs of roles of which the first one's sieve lies in the second's, from how many pairs each two sieves share in each view."""
     shared: dict[tuple[str, str], float] = {}
-    for view, counts in overlaps.items():
-        for i, inner in enumerate(roles[view]):
-            for j, outer in enumerate(roles[view]):
+    for view, counts in n_shared_pairs.items():
+        for i, inner in enumerate(role_names[view]):
+            for j, outer in enumerate(role_names[view]):
                 shared[inner, outer] = shared.get((inner, outer), 0.0) + float(counts[i, j])
     return tuple((a, b) for (a, b), number in shared.items() if a != b and 0 < number == shared[a, a])

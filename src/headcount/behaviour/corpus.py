@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headcount.behaviour.base import Corpus, make_sequence
+from headcount.behaviour.base import Corpus, make_wordless_sequence
 from headcount.behaviour.speech import read_speech
 from headcount.core.errors import AlignmentError, DataError
 from headcount.data.checks import n_positions
@@ -69,11 +69,11 @@ def read_corpus(
     if not isinstance(text, str | os.PathLike) and not hasattr(text, "column_names"):
         items = list(islice([text] if isinstance(text, Mapping) else text, limit))
         if items and isinstance(items[0], Mapping) and isinstance(items[0].get("pixel_values"), Tensor):
-            return _read_images(model, items)
+            return _split_into_single_images(model, items)
         if items and isinstance(items[0], Mapping) and "input_features" in items[0]:
             return read_speech(model, items)
     alignment = _Alignment(max_length, truncate, add_special_tokens, tuple(end))
-    corpus = _align(model, list(_add_parse_trees(islice(sentences_of(items), limit), parser)), tokenizer, alignment)
+    corpus = _align_with_tokenizer(model, list(_add_parse_trees(islice(sentences_of(items), limit), parser)), tokenizer, alignment)
     _warn_of_unknown_tokens(corpus, tokenizer)
     return corpus
 
@@ -123,11 +123,11 @@ def _read_task(model: nn.Module, task: Task, tokenizer: Any, *, split: Split, li
     examples = _FirstExamples(task.split(split), limit)
     if task.texts is not None:
         sentences = list(_add_parse_trees(islice(annotate_examples(task.texts.read(split)), limit), parser))
-        return _align(model, sentences, tokenizer, _Alignment(**task.texts.alignment_arguments))
+        return _align_with_tokenizer(model, sentences, tokenizer, _Alignment(**task.texts.alignment_arguments))
     if parser is not None:
         raise DataError(f"task '{task.name}' holds tokens, not texts, so there is nothing to parse; in language modelling say by=line")
     if "pixel_values" in examples[0]:
-        return Corpus(images=examples, grid=_read_images(model, [examples[0]]).grid)
+        return Corpus(images=examples, grid=_split_into_single_images(model, [examples[0]]).grid)
     if "input_ids" not in examples[0]:
         raise DataError(f"the examples of task '{task.name}' hold {', '.join(examples[0])}; roles need input_ids or pixel_values")
     inner: Any = unwrap(model)
@@ -136,15 +136,15 @@ def _read_task(model: nn.Module, task: Task, tokenizer: Any, *, split: Split, li
     is_masked_lm = any(part in type(inner).__name__ for part in MASKED)
     sentences = []
     for example in examples:
-        ids, labels, type_ids = (_to_list(example.get(name)) for name in ("input_ids", "labels", "token_type_ids"))
+        ids, labels, type_ids = (_as_list_if_tensor(example.get(name)) for name in ("input_ids", "labels", "token_type_ids"))
         if is_masked_lm and isinstance(labels, list) and len(labels) == len(ids):  # the labels of masked tokens are the tokens themselves
             ids = [label if label != IGNORED else token for token, label in zip(ids, labels, strict=True)]
-        sentences.append(make_sequence(ids, [token in delimiters for token in ids], type_ids, label="tokens"))
+        sentences.append(make_wordless_sequence(ids, [token in delimiters for token in ids], type_ids, label="tokens"))
     targets = []
     if getattr(inner.config, "is_encoder_decoder", False) and all("labels" in example for example in examples):
         for example in examples:
-            ids = [token for token in _to_list(example["labels"]) if token != IGNORED]
-            targets.append(make_sequence(ids, [token in special for token in ids], label="tokens"))
+            ids = [token for token in _as_list_if_tensor(example["labels"]) if token != IGNORED]
+            targets.append(make_wordless_sequence(ids, [token in special for token in ids], label="tokens"))
     return Corpus(tuple(sentences), tuple(targets))
 
 
@@ -165,11 +165,11 @@ class _FirstExamples(Sequence[Example]):
         return {"pixel_values": example["pixel_values"]} if "pixel_values" in example else example
 
 
-def _to_list(values: Any) -> Any:
+def _as_list_if_tensor(values: Any) -> Any:
     return values.tolist() if hasattr(values, "tolist") else values
 
 
-def _read_images(model: nn.Module, items: Sequence[Mapping[str, Tensor]]) -> Corpus:
+def _split_into_single_images(model: nn.Module, items: Sequence[Mapping[str, Tensor]]) -> Corpus:
     """Returns single images; the grid of patches follows from the sizes of image and patch."""
     single = [
         {"pixel_values": image}
@@ -185,7 +185,7 @@ def _read_images(model: nn.Module, items: Sequence[Mapping[str, Tensor]]) -> Cor
     return Corpus(images=single, grid=(height // patch_height, width // patch_width))
 
 
-def _align(model: nn.Module, sentences: Sequence[Annotated], tokenizer: Any, alignment: _Alignment) -> Corpus:
+def _align_with_tokenizer(model: nn.Module, sentences: Sequence[Annotated], tokenizer: Any, alignment: _Alignment) -> Corpus:
     """Returns the corpus of some sentences, aligned with a tokenizer, and of their translations if the model reads these.
 
     Raises:

@@ -96,7 +96,7 @@ class HeadSearch:
         return Halves(numbers[CHOOSING], numbers[MEASURING])
 
     @property
-    def n_readings(self) -> int:
+    def n_examples_to_read(self) -> int:
         """How many examples are read in all: the choosing half twice."""
         return 2 * len(self.halves.choosing) + len(self.halves.testing)
 
@@ -104,30 +104,30 @@ class HeadSearch:
         """Returns how long the search takes, by the first examples."""
         numbers = self.halves.choosing[:2]
         start = time.monotonic()
-        self._score_sets([(head,) for head in self.heads], numbers, None)
-        return (time.monotonic() - start) / len(numbers) * self.n_readings
+        self._score_head_sets([(head,) for head in self.heads], numbers, None)
+        return (time.monotonic() - start) / len(numbers) * self.n_examples_to_read
 
     def run(self, progress: Progress | None = None) -> HeadList:
         """Returns the heads, ranked and chosen on one half and tested on the other."""
         check_finite_weights(self.model)
         choosing, testing = self.halves.choosing, self.halves.testing
-        advance = _Advance(progress, self.n_readings)
-        alone = self._score_sets([(head,) for head in self.heads], choosing, advance)[..., 0].mean(0)
+        advance = _SearchProgress(progress, self.n_examples_to_read)
+        alone = self._score_head_sets([(head,) for head in self.heads], choosing, advance)[..., 0].mean(0)
         order = hashed_tie_ranks(self.heads, self.seed)
         ranking = sorted(range(len(self.heads)), key=lambda i: (-alone[i], order[i]))
         ranked = [self.heads[i] for i in ranking]
         sets = [tuple(ranked[:size]) for size in range(1, min(len(ranked), MOST_HEADS) + 1)]
-        set_scores = self._score_sets(sets, choosing, advance)[..., 0].mean(0)
+        set_scores = self._score_head_sets(sets, choosing, advance)[..., 0].mean(0)
         chosen = sets[int(np.argmax(set_scores >= (1 - WITHIN) * set_scores.max()))]
         others = {"the best head alone": sets[0], "all heads": tuple(self.heads)} | (
             {"the list so far": self.current} if self.current else {}
         )
-        numbers = self._score_sets([chosen, *others.values()], testing, advance)
+        numbers = self._score_head_sets([chosen, *others.values()], testing, advance)
         return HeadList(
             job=self.job.name,
             heads=chosen,
-            tested=_set_score(chosen, numbers[:, 0, 0]),
-            compared={name: _set_score(heads, numbers[:, 1 + i, 0]) for i, (name, heads) in enumerate(others.items())},
+            tested=_mean_score_with_interval(chosen, numbers[:, 0, 0]),
+            compared={name: _mean_score_with_interval(heads, numbers[:, 1 + i, 0]) for i, (name, heads) in enumerate(others.items())},
             ranking=tuple((self.heads[i], float(alone[i])) for i in ranking),
             set_scores=tuple(float(score) for score in set_scores),
             metric=self.job.metric,
@@ -136,30 +136,30 @@ class HeadSearch:
             baseline=float(numbers[:, 0, 1].mean()),
             boundary_seconds=float(numbers[:, 0, 2].mean()) if self.job.name == ALIGNMENT else None,
             model=model_key(self.model),
-            data=advance.fingerprints,
+            data=advance.joined_fingerprints,
             seed=self.seed,
         )
 
-    def _score_sets(
-        self, sets: Sequence[tuple[Head, ...]], numbers: Sequence[int], advance: _Advance | None
-    ) -> Float[np.ndarray, "example sets n"]:
+    def _score_head_sets(
+        self, head_sets: Sequence[tuple[Head, ...]], example_numbers: Sequence[int], search_progress: _SearchProgress | None
+    ) -> Float[np.ndarray, "example sets score_baseline_further"]:
         """Returns the numbers of every set in the examples that show the job."""
         examples = corpus_examples(self.model, self.job.corpus)
-        part = CollatedExamples([examples.examples[number] for number in numbers], examples.collate)
-        reading = Reading(part, batch_size=self.batch_size, progress=advance)
-        measured = np.concatenate([chunk["sets"] for chunk in stream(reading, _SetScorer(self, sets, numbers))])
-        if advance is not None:
-            advance.finish(reading)
+        part = CollatedExamples([examples.examples[number] for number in example_numbers], examples.collate)
+        reading = Reading(part, batch_size=self.batch_size, progress=search_progress)
+        measured = np.concatenate([chunk["sets"] for chunk in stream(reading, _SetScorer(self, head_sets, example_numbers))])
+        if search_progress is not None:
+            search_progress.count_finished_pass(reading)
         shows = ~np.isnan(measured[..., 0]).any(1)
-        if shows.sum() < FEWEST_EXAMPLES and advance is not None:
+        if shows.sum() < FEWEST_EXAMPLES and search_progress is not None:
             raise DataError(
-                f"{int(shows.sum())} of {len(numbers)} examples show {self.job.name} in {type(self.model).__name__}, and {FEWEST_EXAMPLES} are "
-                "needed in each half; the model does not do this job on such input"
+                f"{int(shows.sum())} of {len(example_numbers)} examples show {self.job.name} in {type(self.model).__name__}, and {FEWEST_EXAMPLES} "
+                "are needed in each half; the model does not do this job on such input"
             )
         return measured[shows]
 
 
-class _Advance:
+class _SearchProgress:
     """Reports the examples that were read in all passes together, and collects the fingerprints of the passes."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
@@ -170,13 +170,13 @@ class _Advance:
         if self._progress is not None:
             self._progress(self._n_before + n_finished, self._total)
 
-    def finish(self, reading: Reading) -> None:
+    def count_finished_pass(self, reading: Reading) -> None:
         """Counts a finished pass."""
         self._n_before += reading.examples
         self._fingerprints[reading.fingerprint] = None
 
     @property
-    def fingerprints(self) -> str:
+    def joined_fingerprints(self) -> str:
         """The fingerprints of the halves."""
         return " ".join(self._fingerprints)
 
@@ -196,7 +196,7 @@ class _SetScorer:
         self.sums: dict[int, list[Any]] = {}
         self.n_seen = [0] * len(self.sets)
         self.results: dict[int, list[np.ndarray]] = {}
-        with Observer(self.model, self._add_block, blocks=self.blocks, outputs=False) as observer:
+        with Observer(self.model, self._add_attention_of_block, blocks=self.blocks, outputs=False) as observer:
             observer.run(batch)
         if len(self.results) < len(self.sets):
             raise UnsupportedModel(
@@ -204,38 +204,41 @@ class _SetScorer:
             )
         return {"sets": torch.from_numpy(np.stack([np.stack(self.results[i]) for i in range(len(self.sets))], 1))}
 
-    def _add_block(self, observation: Observation) -> None:
+    def _add_attention_of_block(self, observation: Observation) -> None:
         attention, visible, block = observation.attention, observation.visible, observation.block
         assert attention is not None and visible is not None
         if attention.shape[0] != len(self.numbers):
             raise UnsupportedModel(f"block '{block.path}' does not attend example by example, so its heads cannot be compared")
         check_finite(attention, self.numbers, block)
-        maps = [self.job.read_maps(attention[row], number) for row, number in enumerate(self.numbers)]
-        complete = [i for i, heads in enumerate(self.sets) if self._add_to_set(i, heads, block, maps)]
+        maps = [self.job.maps_to_average(attention[row], number) for row, number in enumerate(self.numbers)]
+        for set_number in range(len(self.sets)):
+            self._add_block_to_set(set_number, block, maps)
+        complete = [i for i in sorted(self.sums) if self.n_seen[i] == len(self.sets[i])]
         for row, number in enumerate(self.numbers if complete else ()):
             means = torch.stack([self.sums[i][row] / len(self.sets[i]) for i in complete])
-            for i, scores in zip(complete, self.job.score_sets(means, visible[row], number), strict=True):
+            for i, scores in zip(complete, self.job.score_mean_maps(means, visible[row], number), strict=True):
                 self.results.setdefault(i, []).append(scores)
         for i in complete:
             del self.sums[i]
 
-    def _add_to_set(self, i: int, heads: tuple[Head, ...], block: AttentionBlock, maps: Sequence[Tensor]) -> bool:
-        """Adds the heads of a block to a set, and returns whether the set is complete."""
+    def _add_block_to_set(self, set_number: int, block: AttentionBlock, maps_by_example: Sequence[Tensor]) -> None:
+        """Adds the heads of a block that are in a set to its sums."""
+        heads = self.sets[set_number]
         positions = [position for position, head in enumerate(block.heads) if head in heads]
         if not positions:
-            return False
-        if self.n_seen[i] >= len(heads):
+            return
+        if self.n_seen[set_number] >= len(heads):
             raise UnsupportedModel(f"block '{block.path}' runs several times in a pass, so its heads have no single attention map")
-        sums = [example[positions].sum(0) for example in maps]
-        self.sums[i] = [before + now for before, now in zip(self.sums[i], sums, strict=True)] if i in self.sums else sums
-        self.n_seen[i] += len(positions)
-        return self.n_seen[i] == len(heads)
+        sums = [maps[positions].sum(0) for maps in maps_by_example]
+        before = self.sums.get(set_number)
+        self.sums[set_number] = sums if before is None else [total + now for total, now in zip(before, sums, strict=True)]
+        self.n_seen[set_number] += len(positions)
 
 
-def _set_score(heads: Sequence[Head], scores: Float[np.ndarray, " example"]) -> SetScore:
+def _mean_score_with_interval(heads: Sequence[Head], scores_by_example: Float[np.ndarray, " example"]) -> SetScore:
     """Returns the mean score of a set over examples; both ends of its interval are bounds by betting, which hold for any scores in [0, 1]."""
     tail = (1 + LEVEL) / 2
     low, high = (
-        sign * float(upper_bound_of_mean(sign * (2 * scores - 1), 1.0, tail)[0]) for sign in (-1, 1)
+        sign * float(upper_bound_of_mean(sign * (2 * scores_by_example - 1), 1.0, tail)[0]) for sign in (-1, 1)
     )  # of 2 · score − 1, in [−1, 1]
-    return SetScore(n_heads=len(heads), score=float(scores.mean()), low=(1 + low) / 2, high=(1 + high) / 2)
+    return SetScore(n_heads=len(heads), score=float(scores_by_example.mean()), low=(1 + low) / 2, high=(1 + high) / 2)

@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headcount.behaviour.base import Corpus, ProbeRole
-from headcount.behaviour.bias import Sieved, count_chance_hits, count_hits
+from headcount.behaviour.bias import Sieved, count_strongest_key_hits, expected_chance_hits
 from headcount.behaviour.speech import FRAME_SECONDS
-from headcount.behaviour.timestamps import WordRows, normalise_attention, token_starts
+from headcount.behaviour.timestamps import WordRows, normalise_attention, token_start_frames
 from headcount.behaviour.views import ViewName, build_view
 from headcount.core.errors import DataError, UnsupportedModel, unknown_name_error
 from headcount.core.head_list import ALIGNMENT, JOBS
@@ -29,21 +29,21 @@ class HeadJob:
     view: ViewName
     metric: str
 
-    def read_maps(self, attention: Float[Tensor, "heads q k"], number: int) -> Float[Tensor, "heads row key"]:
+    def maps_to_average(self, attention: Float[Tensor, "heads q k"], example_number: int) -> Float[Tensor, "heads row key"]:
         """Returns what is averaged over the heads of a set, from their attention in one example."""
-        raise NotImplementedError(f"{type(self).__name__} has no read_maps")
+        raise NotImplementedError(f"{type(self).__name__} has no maps_to_average")
 
-    def score_sets(
-        self, mean_maps: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], example: int
-    ) -> Float[np.ndarray, "sets columns"]:
+    def score_mean_maps(
+        self, mean_map_of_set: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], example_number: int
+    ) -> Float[np.ndarray, "sets score_baseline_further"]:
         """Returns a row for the mean map of each set: its score in [0, 1], the score of attention that knows nothing, and further numbers.
 
         All are NaN where the example does not show the job.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no score_sets")
+        raise NotImplementedError(f"{type(self).__name__} has no score_mean_maps")
 
 
-def make_job(model: nn.Module, name: str, corpus: Corpus | None, seed: int) -> HeadJob:
+def make_head_job(model: nn.Module, job_name: str, speech_corpus: Corpus | None, seed: int) -> HeadJob:
     """Returns a job for a model: alignment on a corpus of speech, the others on sequences of their own.
 
     Raises:
@@ -51,19 +51,19 @@ def make_job(model: nn.Module, name: str, corpus: Corpus | None, seed: int) -> H
         DataError: the corpus has no speech, or an utterance no times of words.
         UnsupportedModel: the model cannot do the job.
     """
-    if name not in JOBS:
-        raise unknown_name_error("job", name, JOBS)
-    if name == ALIGNMENT:
-        return AlignmentJob.of(model, corpus or Corpus())
-    role: Any = ROLES.parse(name, ProbeRole)
+    if job_name not in JOBS:
+        raise unknown_name_error("job", job_name, JOBS)
+    if job_name == ALIGNMENT:
+        return AlignmentJob.for_speech(model, speech_corpus or Corpus())
+    role: Any = ROLES.parse(job_name, ProbeRole)
     sequences = role.probe(model, seed)
     if sequences is None:
         raise UnsupportedModel(
-            f"{type(model).__name__} has no {name} heads to find: they are found on random tokens, which needs a decoder of text with enough tokens "
-            "and positions"
+            f"{type(model).__name__} has no {job_name} heads to find: they are found on random tokens, which needs a decoder of text with enough "
+            "tokens and positions"
         )
     metric = "share of the tokens that show it whose strongest key is the right one"
-    return RoleJob(name=name, corpus=sequences, view="source", metric=metric, role=role)
+    return RoleJob(name=job_name, corpus=sequences, view="source", metric=metric, role=role)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class AlignmentJob(HeadJob):
     median_width: int
 
     @classmethod
-    def of(cls, model: Any, corpus: Corpus) -> AlignmentJob:
+    def for_speech(cls, model: Any, corpus: Corpus) -> AlignmentJob:
         """Returns the job on a corpus whose utterances all have words with times."""
         if not corpus.audio:
             raise DataError("alignment heads are found on speech: utterances with input_features, tokens, and the times of words")
@@ -86,25 +86,34 @@ class AlignmentJob(HeadJob):
         metric = "share of the frames of words that are assigned to their word"
         return cls(name=ALIGNMENT, corpus=corpus, view="cross", metric=metric, median_width=model.config.median_filter_width)
 
-    def read_maps(self, attention: Float[Tensor, "heads q k"], number: int) -> Float[Tensor, "heads row key"]:
+    def maps_to_average(self, attention: Float[Tensor, "heads q k"], example_number: int) -> Float[Tensor, "heads row key"]:
         """Returns the normalised attention to the frames that hold sound: of the queries that predict the tokens of words, and of the one after.
 
         Token t is predicted at place t, behind the start token.
         """
-        pieces = self.corpus.targets[number].by_word
+        pieces = self.corpus.targets[example_number].by_word
         rows = slice(pieces[0][0], pieces[-1][-1] + 2)
-        return normalise_attention(attention[:, rows, : len(self.corpus.sentences[number].ids)], self.median_width)
+        return normalise_attention(attention[:, rows, : len(self.corpus.sentences[example_number].ids)], self.median_width)
 
-    def score_sets(
-        self, mean_maps: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], example: int
-    ) -> Float[np.ndarray, "sets columns"]:
+    def score_mean_maps(
+        self, mean_map_of_set: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], example_number: int
+    ) -> Float[np.ndarray, "sets score_baseline_further"]:
         """Returns the share of frames, that of the baseline, and the mean error of the starts of words in seconds."""
-        starts, words = token_starts(mean_maps.double().cpu().numpy()), self._word_rows(example)
-        even = words.share_of_frames(np.linspace(0, mean_maps.shape[2], mean_maps.shape[1]).round().astype(int)[None])
-        return np.stack([words.share_of_frames(starts), even.repeat(len(starts)), words.boundary_errors(starts) * FRAME_SECONDS], 1)
+        starts, words = token_start_frames(mean_map_of_set.double().cpu().numpy()), self._word_rows(example_number)
+        even = words.share_of_frames_at_own_word(
+            np.linspace(0, mean_map_of_set.shape[2], mean_map_of_set.shape[1]).round().astype(int)[None]
+        )
+        return np.stack(
+            [
+                words.share_of_frames_at_own_word(starts),
+                even.repeat(len(starts)),
+                words.mean_word_start_errors_in_frames(starts) * FRAME_SECONDS,
+            ],
+            1,
+        )
 
-    def _word_rows(self, number: int) -> WordRows:
-        source, pieces = self.corpus.sentences[number], self.corpus.targets[number].by_word
+    def _word_rows(self, example_number: int) -> WordRows:
+        source, pieces = self.corpus.sentences[example_number], self.corpus.targets[example_number].by_word
         first_token = pieces[0][0]
         return WordRows(
             first_rows=np.array([word[0] - first_token for word in pieces]),
@@ -122,18 +131,18 @@ class RoleJob(HeadJob):
 
     role: ProbeRole
 
-    def read_maps(self, attention: Float[Tensor, "heads q k"], number: int) -> Float[Tensor, "heads row key"]:
+    def maps_to_average(self, attention: Float[Tensor, "heads q k"], example_number: int) -> Float[Tensor, "heads row key"]:
         """Returns the attention as it is."""
         return attention.float()
 
-    def score_sets(
-        self, mean_maps: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], example: int
-    ) -> Float[np.ndarray, "sets columns"]:
+    def score_mean_maps(
+        self, mean_map_of_set: Float[Tensor, "sets row key"], visible: Bool[Tensor, "q k"], example_number: int
+    ) -> Float[np.ndarray, "sets score_baseline_further"]:
         """Returns the share of the queries with a sieve whose strongest ordinary key is in it, and that of a random key."""
-        tokens = build_view(self.corpus, self.view, [example], (visible.shape[0], visible.shape[1]))
-        sieved = Sieved.build(self.role.sieve(tokens)[..., None].to(visible.device), visible[None])
+        tokens = build_view(self.corpus, self.view, [example_number], (visible.shape[0], visible.shape[1]))
+        sieved = Sieved.from_sieves_and_mask(self.role.sieve(tokens)[..., None].to(visible.device), visible[None])
         keys, is_restricted = tokens.keys.ordinary.to(visible.device), torch.ones(1, dtype=torch.bool, device=visible.device)
-        hits = count_hits(mean_maps[None], sieved, keys, is_restricted)[0]
-        chance = count_chance_hits(sieved, keys, is_restricted).expand_as(hits)
+        hits = count_strongest_key_hits(mean_map_of_set[None], sieved, keys, is_restricted)[0]
+        chance = expected_chance_hits(sieved, keys, is_restricted).expand_as(hits)
         shares = torch.cat([hits, chance], 1) / sieved.tokens[0]  # 0 / 0 is NaN where no query has a sieve
         return shares.double().cpu().numpy()

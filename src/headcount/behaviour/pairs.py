@@ -37,31 +37,31 @@ class SentenceSide:
     n_words: Int[np.ndarray, " sentences"]
 
     @classmethod
-    def of(cls, sentences: Sequence[Aligned], n_front: int) -> Self:
-        """Returns the side of some sentences with `n_front` special tokens before each."""
-        special = tuple(np.array([True] * n_front + list(s.special)) for s in sentences)
-        words = tuple(np.array([-1] * n_front + [-1 if word is None else word for word in s.words]) for s in sentences)
+    def from_sentences(cls, sentences: Sequence[Aligned], n_delimiters_before: int) -> Self:
+        """Returns the side of some sentences with `n_delimiters_before` special tokens before each."""
+        special = tuple(np.array([True] * n_delimiters_before + list(s.special)) for s in sentences)
+        words = tuple(np.array([-1] * n_delimiters_before + [-1 if word is None else word for word in s.words]) for s in sentences)
         return cls(special, words, np.array([len(s.annotated.words) for s in sentences]))
 
     @property
-    def start(self) -> Int[np.ndarray, " sentences"]:
+    def first_token_index(self) -> Int[np.ndarray, " sentences"]:
         """The number of the first token of each sentence, if all tokens are counted."""
         lengths = np.array([len(words) for words in self.words])
         return np.cumsum(lengths) - lengths
 
     @property
-    def longest(self) -> int:
+    def n_tokens_of_longest_sentence(self) -> int:
         """The number of tokens of the longest sentence."""
         return max(map(len, self.special))
 
 
-def sides_of(corpus: Corpus, view: ViewName) -> tuple[SentenceSide, SentenceSide]:
+def query_and_key_sides(corpus: Corpus, view: ViewName) -> tuple[SentenceSide, SentenceSide]:
     """Returns the queries and the keys of a view; one object for both in self-attention."""
     if view == "source":
-        source = SentenceSide.of(corpus.sentences, 0)
+        source = SentenceSide.from_sentences(corpus.sentences, 0)
         return source, source
-    targets = SentenceSide.of(corpus.targets, 1)
-    return targets, targets if view == "target" else SentenceSide.of(corpus.sentences, 0)
+    targets = SentenceSide.from_sentences(corpus.targets, 1)
+    return targets, targets if view == "target" else SentenceSide.from_sentences(corpus.sentences, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,10 +73,10 @@ class Pairs:
     query: Int[np.ndarray, " pairs"]
     key: Int[np.ndarray, " pairs"]
 
-    def select(self, sentences: Int[np.ndarray, " some"]) -> SentencePairs:
+    def of_sentences(self, sentence_numbers: Int[np.ndarray, " some"]) -> SentencePairs:
         """Returns the pairs of some sentences, in their order; a sentence may occur several times."""
-        first, n = self.start[sentences], self.start[sentences + 1] - self.start[sentences]
-        row, position = expand(n)
+        first, n = self.start[sentence_numbers], self.start[sentence_numbers + 1] - self.start[sentence_numbers]
+        row, position = group_and_position_of_items(n)
         chosen = first[row] + position
         return SentencePairs(row, self.role[chosen].astype(int), self.query[chosen].astype(int), self.key[chosen].astype(int))
 
@@ -90,18 +90,18 @@ class SentencePairs:
     query: Int[np.ndarray, " pairs"]
     key: Int[np.ndarray, " pairs"]
 
-    def take(self, chosen: np.ndarray) -> SentencePairs:
+    def filter(self, is_selected: Bool[np.ndarray, " pairs"]) -> SentencePairs:
         """Returns some of the pairs."""
-        return SentencePairs(self.row[chosen], self.role[chosen], self.query[chosen], self.key[chosen])
+        return SentencePairs(self.row[is_selected], self.role[is_selected], self.query[is_selected], self.key[is_selected])
 
 
-def expand(counts: Int[np.ndarray, " groups"]) -> tuple[Int[np.ndarray, " items"], Int[np.ndarray, " items"]]:
+def group_and_position_of_items(group_sizes: Int[np.ndarray, " groups"]) -> tuple[Int[np.ndarray, " items"], Int[np.ndarray, " items"]]:
     """Returns for each item of groups of some sizes, one after another, the number of its group and its own number in it."""
-    group = np.repeat(np.arange(len(counts)), counts)
-    return group, np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
+    group = np.repeat(np.arange(len(group_sizes)), group_sizes)
+    return group, np.arange(len(group)) - np.repeat(np.cumsum(group_sizes) - group_sizes, group_sizes)
 
 
-def mark_pairs(corpus: Corpus, view: ViewName, roles: Sequence[Role], sides: tuple[SentenceSide, SentenceSide]) -> Pairs:
+def find_pairs_in_sieves(corpus: Corpus, view: ViewName, roles: Sequence[Role], sides: tuple[SentenceSide, SentenceSide]) -> Pairs:
     """Returns the pairs of tokens in the sieves of roles, before any mask, between real tokens."""
     queries, keys = sides
     lengths = np.array([(len(q), len(k)) for q, k in zip(queries.special, keys.special, strict=True)])
@@ -121,7 +121,7 @@ def mark_pairs(corpus: Corpus, view: ViewName, roles: Sequence[Role], sides: tup
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class MaskLayout:
     """Who sees whom in every sentence of a text under one mask.
 
     Attributes:
@@ -143,7 +143,7 @@ class Layout:
     ranges: sparse.csr_array
 
     @classmethod
-    def of(cls, mask: Bool[np.ndarray, "q k"], sides: tuple[SentenceSide, SentenceSide]) -> Self:
+    def from_mask(cls, mask: Bool[np.ndarray, "q k"], sides: tuple[SentenceSide, SentenceSide]) -> Self:
         """Returns who sees whom in the sentences of two sides."""
         keys_of_sentences = list(zip(*(side.special for side in sides), strict=True))
         names = [(len(query), query.tobytes(), key.tobytes()) for query, key in keys_of_sentences]
@@ -163,61 +163,65 @@ class Layout:
                 keys = np.flatnonzero(mask[query, : len(key_special)])
                 if not len(keys):
                     continue
-                classes = np.sort(_classes_of(special[number, keys], query, keys, mask.shape))
+                classes = np.sort(_classes_of_keys(special[number, keys], query, keys, mask.shape))
                 name = classes.tobytes()
                 visible_classes.setdefault(name, classes)
                 types[number, query] = type_of.setdefault(name, len(type_of))
                 n_visible[number, query] = len(keys)
-        ranges = _bounds_of(list(visible_classes.values()), n_classes)
+        ranges = _bounds_of_class_ranges(list(visible_classes.values()), n_classes)
         return cls(mask, np.array([number_of[name] for name in names]), special, types, n_visible, n_classes, ranges)
 
     @property
-    def n_types(self) -> int:
+    def n_query_types(self) -> int:
         """How many types of queries there are."""
         return int(self.types.max(initial=-1)) + 1
 
     @property
-    def n_offsets(self) -> int:
+    def n_offset_classes(self) -> int:
         """How many of the classes are offsets."""
         return sum(self.mask.shape) - 1
 
     @property
-    def zero(self) -> int:
+    def class_of_offset_zero(self) -> int:
         """The class of a key at the query's own position."""
         return self.mask.shape[0] - 1
 
-    def classes(self, sentences: np.ndarray, query: np.ndarray, key: np.ndarray) -> np.ndarray:
+    def classes_of_keys(self, sentence_numbers: np.ndarray, query_positions: np.ndarray, key_positions: np.ndarray) -> np.ndarray:
         """Returns the classes of keys, for queries of some sentences."""
-        return _classes_of(self.special[self.pattern[sentences], key], query, key, self.mask.shape)
+        return _classes_of_keys(
+            self.special[self.pattern[sentence_numbers], key_positions], query_positions, key_positions, self.mask.shape
+        )
 
-    def show(self, sentences: Int[np.ndarray, " some"], shape: tuple[int, int]) -> Bool[np.ndarray, "some q k"]:
-        """Returns which keys the ordinary queries of some sentences see, in a batch padded to `shape`."""
-        pattern, (queries, keys) = self.pattern[sentences], shape
+    def visible_pairs(self, sentence_numbers: Int[np.ndarray, " some"], padded_shape: tuple[int, int]) -> Bool[np.ndarray, "some q k"]:
+        """Returns which keys the ordinary queries of some sentences see, in a batch padded to `padded_shape`."""
+        pattern, (queries, keys) = self.pattern[sentence_numbers], padded_shape
         is_token, is_ordinary = self.special[pattern, :keys] != NO_TOKEN, self.types[pattern, :queries] >= 0
         return self.mask[None, :queries, :keys] & is_token[:, None, :] & is_ordinary[:, :, None]
 
-    def agrees(self, sentences: Int[np.ndarray, " some"], visible: Bool[np.ndarray, "some q k"]) -> bool:
+    def matches_mask(self, sentence_numbers: Int[np.ndarray, " some"], visible: Bool[np.ndarray, "some q k"]) -> bool:
         """Returns whether the ordinary queries of a batch see what they see by the mask."""
         shape = (visible.shape[1], visible.shape[2])
         if shape[0] > self.mask.shape[0] or shape[1] > self.mask.shape[1]:
             return False
-        is_ordinary = self.types[self.pattern[sentences], : shape[0]] >= 0
-        return np.array_equal(self.show(sentences, shape), visible & is_ordinary[:, :, None])
+        is_ordinary = self.types[self.pattern[sentence_numbers], : shape[0]] >= 0
+        return np.array_equal(self.visible_pairs(sentence_numbers, shape), visible & is_ordinary[:, :, None])
 
-    def weigh(self, sentences: Int[np.ndarray, " some"], pairs: SentencePairs, n_roles: int) -> WeighedPairs:
+    def weigh_visible_pairs(self, sentence_numbers: Int[np.ndarray, " some"], pairs_in_sieves: SentencePairs, n_roles: int) -> WeighedPairs:
         """Returns the visible pairs of ordinary queries, with their weights in the mean over the sentences."""
-        pattern = self.pattern[sentences]
-        pairs = pairs.take(self.mask[pairs.query, pairs.key] & (self.types[pattern[pairs.row], pairs.query] >= 0))
+        pattern = self.pattern[sentence_numbers]
+        is_visible = self.mask[pairs_in_sieves.query, pairs_in_sieves.key]
+        is_of_ordinary_query = self.types[pattern[pairs_in_sieves.row], pairs_in_sieves.query] >= 0
+        pairs = pairs_in_sieves.filter(is_visible & is_of_ordinary_query)
         n_queries = self.mask.shape[0]
         of_query = (pairs.row * n_roles + pairs.role) * n_queries + pairs.query
-        sizes = np.bincount(of_query, minlength=len(sentences) * n_roles * n_queries)
-        queries = (sizes.reshape(len(sentences), n_roles, n_queries) > 0).sum(-1)
+        sizes = np.bincount(of_query, minlength=len(sentence_numbers) * n_roles * n_queries)
+        queries = (sizes.reshape(len(sentence_numbers), n_roles, n_queries) > 0).sum(-1)
         mass = 1 / queries[pairs.row, pairs.role]
         pattern = pattern[pairs.row]
         return WeighedPairs(
             pairs=pairs,
             query_type=self.types[pattern, pairs.query],
-            key_class=_classes_of(self.special[pattern, pairs.key], pairs.query, pairs.key, self.mask.shape),
+            key_class=_classes_of_keys(self.special[pattern, pairs.key], pairs.query, pairs.key, self.mask.shape),
             mass=mass,
             bias=mass * self.n_visible[pattern, pairs.query] / sizes[of_query],
             shows_role=queries > 0,
@@ -235,26 +239,30 @@ class WeighedPairs:
     bias: Float[np.ndarray, " pairs"]
     shows_role: Bool[np.ndarray, "some roles"]
 
-    def take(self, chosen: np.ndarray) -> WeighedPairs:
+    def filter(self, is_selected: Bool[np.ndarray, " pairs"]) -> WeighedPairs:
         """Returns some of the pairs; which sentences show which role stays."""
-        types, classes = self.query_type[chosen], self.key_class[chosen]
-        return WeighedPairs(self.pairs.take(chosen), types, classes, self.mass[chosen], self.bias[chosen], self.shows_role)
+        types, classes = self.query_type[is_selected], self.key_class[is_selected]
+        return WeighedPairs(self.pairs.filter(is_selected), types, classes, self.mass[is_selected], self.bias[is_selected], self.shows_role)
 
 
-def _classes_of(special: np.ndarray, query: np.ndarray | int, key: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return np.where(special >= 0, sum(shape) - 1 + special, key - query + shape[0] - 1)
+def _classes_of_keys(
+    special_number_of_key: np.ndarray, query_position: np.ndarray | int, key_position: np.ndarray, mask_shape: tuple[int, ...]
+) -> np.ndarray:
+    return np.where(
+        special_number_of_key >= 0, sum(mask_shape) - 1 + special_number_of_key, key_position - query_position + mask_shape[0] - 1
+    )
 
 
-def _bounds_of(classes_of_types: Sequence[Int[np.ndarray, " classes"]], n_classes: int) -> sparse.csr_array:
+def _bounds_of_class_ranges(visible_classes_of_types: Sequence[Int[np.ndarray, " classes"]], n_classes: int) -> sparse.csr_array:
     """Returns −1 at the first class of each range of classes and +1 after its last, for every type."""
     rows, columns, values = [], [], []
-    for number, classes in enumerate(classes_of_types):
+    for number, classes in enumerate(visible_classes_of_types):
         breaks = np.flatnonzero(np.diff(classes) != 1)
         first, after = classes[np.concatenate([[0], breaks + 1])], classes[np.concatenate([breaks, [len(classes) - 1]])] + 1
         columns += [first, after]
         values += [-np.ones(len(first)), np.ones(len(after))]
         rows.append(np.full(2 * len(first), number))
-    shape = (len(classes_of_types), n_classes + 1)
+    shape = (len(visible_classes_of_types), n_classes + 1)
     if not rows:
         return sparse.csr_array(shape)
     return sparse.csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape)

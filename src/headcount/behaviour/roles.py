@@ -10,8 +10,8 @@ import numpy as np
 from torch import nn
 
 from headcount.behaviour.base import MIN_OCCURRENCES, Corpus, ProbeRole, Role
-from headcount.behaviour.best_heads import find_best_heads
-from headcount.behaviour.beyond import HeadComparison, TwinSums, add_twins, count_swapped_labels, find_nested
+from headcount.behaviour.best_heads import find_best_head_of_each_role
+from headcount.behaviour.beyond import HeadComparison, TwinSums, add_twin_comparisons, count_labels_under_swaps, find_inner_and_outer_roles
 from headcount.behaviour.corpus import Parser, check_reading_arguments, read_corpus
 from headcount.behaviour.measure import RoleProbe
 from headcount.behaviour.patterns import Rule, parse_patterns
@@ -31,7 +31,7 @@ from headcount.data.stream import ChunkStore, Reading, fingerprint, stream
 from headcount.data.task import Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
-from headcount.models.ownership import holds
+from headcount.models.ownership import holds_model
 
 ATTENTION = {"self": "self-attention between tokens", "cross": "attention from a translation to its source", "image": "patches of images"}
 HIDDEN = "no query can attend to a matching key: none occurs, or the causal mask hides it"
@@ -164,7 +164,7 @@ def _role_variant(role: Role) -> str:
     return str(role).partition(":")[2]
 
 
-@holds("roles")
+@holds_model("roles")
 def measure_roles(
     model: nn.Module,
     corpus: Corpus,
@@ -194,20 +194,20 @@ def measure_roles(
     comparisons: list[HeadComparison] = []
     nested: list[tuple[str, str]] = []
     fingerprints = []
-    for probe, reading in _role_passes(inner, heads, selected, spec, progress):
+    for probe, reading in _probes_and_readings(inner, heads, selected, spec, progress):
         probe.twins = probe.prepare_twins(n_swaps=spec.swaps, seed=spec.seed)
         if open_chunk_store is not None:
             reading.chunk_store = open_chunk_store(reading)
-        sums = _sum_examples(probe, reading) if probe.views() else PassSums({}, {}, {})
+        sums = _run_pass_and_sum(probe, reading) if probe.measured_views() else PassSums({}, {}, {})
         untested |= _explain_untested(probe, sums.totals.values())
         totals += sums.totals.values()
-        comparisons += [compared for twins in sums.twins.values() for compared in twins.compare()]
-        nested += find_nested(sums.overlaps, {view: total.roles for view, total in sums.totals.items()})
+        comparisons += [compared for twins in sums.twins.values() for compared in twins.compare_heads_by_mask()]
+        nested += find_inner_and_outer_roles(sums.overlaps, {view: total.roles for view, total in sums.totals.items()})
         fingerprints += [reading.fingerprint] if sums.totals else []
     content = {str(role) for _, group in selected.groups for role in group if role.info.is_content}
     rows = score_roles(totals, spec.definition.tested_bias, level=spec.level, seed=spec.seed)
     table = RoleTable(
-        rows=add_twins(rows, content, comparisons, spec.level),
+        rows=add_twin_comparisons(rows, content, comparisons, spec.level),
         heads=heads.heads,
         tau=spec.definition.tested_bias,
         untested=untested,
@@ -217,15 +217,15 @@ def measure_roles(
             "n_examples": len(corpus.sentences) or len(corpus.images),
             "dtype": str(next(inner.parameters()).dtype).removeprefix("torch."),
         },
-        best_heads=find_best_heads([total.halves for total in totals]),
+        best_heads=find_best_head_of_each_role([total.halves for total in totals]),
         nested=tuple(nested),
-        curves=tuple(curve for compared in comparisons for curve in compared.curves()),
-        swapped=count_swapped_labels(comparisons),
+        curves=tuple(curve for compared in comparisons for curve in compared.curves_of_strongest_roles()),
+        swapped=count_labels_under_swaps(comparisons),
     )
     return spec.definition.relabel(table)
 
 
-def _role_passes(
+def _probes_and_readings(
     model: Any, heads: HeadMap, selected: SelectedRoles, spec: RoleSpec, progress: Progress | None = None
 ) -> Iterator[tuple[RoleProbe, Reading]]:
     """Yields the passes that measure roles: over the corpus, and over the sequences that some roles bring along."""
@@ -239,20 +239,20 @@ def _role_passes(
 def fingerprint_data(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> str:
     """Returns the fingerprint of all that `measure_roles` would read, without measuring anything."""
     inner: Any = unwrap(model)
-    passes = _role_passes(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec)
-    return " ".join(fingerprint(reading) for probe, reading in passes if probe.views())
+    passes = _probes_and_readings(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec)
+    return " ".join(fingerprint(reading) for probe, reading in passes if probe.measured_views())
 
 
 def biases_by_sentence(model: nn.Module, corpus: Corpus, spec: RoleSpec) -> dict[tuple[Head, str], np.ndarray]:
     """Returns the bias of every example that shows a role, by head and role, for paired tests. Memory grows with the corpus."""
     inner: Any = unwrap(model)
-    probe, reading = next(_role_passes(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec))
-    chunks = list(stream(reading, probe)) if probe.views() else []
+    probe, reading = next(_probes_and_readings(inner, HeadMap.of(inner), select_roles(inner, corpus, spec), spec))
+    chunks = list(stream(reading, probe)) if probe.measured_views() else []
     by_head: dict[tuple[Head, str], np.ndarray] = {}
-    for view in probe.views():
+    for view in probe.measured_views():
         bias, tokens = (np.concatenate([chunk[f"{view}/{name}"] for chunk in chunks]) for name in ("bias", "tokens"))
-        for h, head in enumerate(probe.heads_of(view)):
-            by_head |= {(head, str(role)): bias[tokens[:, h, r] > 0, h, r] for r, role in enumerate(probe.roles_of(view))}
+        for h, head in enumerate(probe.heads_of_view(view)):
+            by_head |= {(head, str(role)): bias[tokens[:, h, r] > 0, h, r] for r, role in enumerate(probe.roles_of_view(view))}
     return by_head
 
 
@@ -265,20 +265,20 @@ class PassSums:
     overlaps: dict[ViewName, np.ndarray]
 
 
-def _sum_examples(probe: RoleProbe, reading: Reading) -> PassSums:
+def _run_pass_and_sum(probe: RoleProbe, reading: Reading) -> PassSums:
     """Returns the sums over the examples of a pass."""
     sums = PassSums({}, {view: TwinSums(probe, view) for view in probe.twins}, {})
-    for view in probe.views():
-        by_label = {str(role): role for role in probe.roles_of(view)}
+    for view in probe.measured_views():
+        by_label = {str(role): role for role in probe.roles_of_view(view)}
         positional = [label for label, role in by_label.items() if role.info.positional]
         legacy = [label for label, role in by_label.items() if role.is_legacy]
-        sums.totals[view] = RoleTotals(probe.heads_of(view), list(by_label), positional, legacy)
+        sums.totals[view] = RoleTotals(probe.heads_of_view(view), list(by_label), positional, legacy)
     for measured in stream(reading, probe):
         for view, total in sums.totals.items():
-            total.update({name.partition("/")[2]: values for name, values in measured.items() if name.startswith(f"{view}/")})
+            total.add_sentences({name.partition("/")[2]: values for name, values in measured.items() if name.startswith(f"{view}/")})
             sums.overlaps[view] = sums.overlaps.get(view, 0) + measured[f"{view}/overlap"]
         for twins in sums.twins.values():
-            twins.update(measured)
+            twins.add_chunk(measured)
     return sums
 
 

@@ -36,9 +36,9 @@ class RoleSpec:
     def __post_init__(self) -> None:
         rules = {
             "level": ("a number above 0 and below 1", _is_number(self.level) and 0 < self.level < 1),
-            "batch_size": ("None or an int of at least 1", self.batch_size is None or _is_int(self.batch_size, 1)),
-            "seed": ("an int of at least 0", _is_int(self.seed, 0)),
-            "swaps": ("an int of at least 0", _is_int(self.swaps, 0)),
+            "batch_size": ("None or an int of at least 1", self.batch_size is None or _is_int_of_at_least(self.batch_size, 1)),
+            "seed": ("an int of at least 0", _is_int_of_at_least(self.seed, 0)),
+            "swaps": ("an int of at least 0", _is_int_of_at_least(self.swaps, 0)),
         }
         for name, (rule, is_valid) in rules.items():
             if not is_valid:
@@ -81,5 +81,5 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _is_int(value: object, minimum: int) -> bool:
+def _is_int_of_at_least(value: object, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum

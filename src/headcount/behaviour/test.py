@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Shaped
 
 from headcount.behaviour.best_heads import HalfTotals
-from headcount.behaviour.bias_test import bias_p_values
+from headcount.behaviour.bias_test import bias_above_tau_p_values
 from headcount.core.definition import TAU
 from headcount.core.heads import Head
 from headcount.core.role_table import MARGIN, POSITIONAL_ACCURACY, RoleScore
@@ -31,9 +32,11 @@ class RoleTotals:
         self.by_block: dict[str, np.ndarray] = {}
         self.halves = HalfTotals(heads, roles)
 
-    def update(self, measured: Mapping[str, np.ndarray]) -> None:
+    def add_sentences(self, measured_by_name: Mapping[str, np.ndarray]) -> None:
         """Adds sentences, in order."""
-        bias, hits, tokens, maximum = (measured[name].reshape(len(measured[name]), -1) for name in ("bias", "hits", "tokens", "maximum"))
+        bias, hits, tokens, maximum = (
+            measured_by_name[name].reshape(len(measured_by_name[name]), -1) for name in ("bias", "hits", "tokens", "maximum")
+        )
         shows_role = (tokens > 0).astype(float)
         self.bias.update(bias * shows_role, shows_role)
         self.skewness.update(bias, shows_role)
@@ -42,13 +45,13 @@ class RoleTotals:
         self.maximum += (maximum * shows_role).sum(0)
         self.sentences += shows_role.sum(0)
         for name in ("offsets", "chance", "level"):
-            self.by_block[name] = self.by_block.get(name, 0) + measured[name].sum(0)
-        self.halves.update(measured)
+            self.by_block[name] = self.by_block.get(name, 0) + measured_by_name[name].sum(0)
+        self.halves.add_sentences(measured_by_name)
 
-    def expand_blocks(self, values: np.ndarray) -> np.ndarray:
+    def expand_blocks_to_heads(self, block_values: Shaped[np.ndarray, "blocks roles"]) -> Shaped[np.ndarray, " heads_roles"]:
         """Returns values [blocks, roles] for every head × role: the masks of blocks may differ."""
         blocks = list(dict.fromkeys((head.stack, head.layer) for head in self.heads))
-        return values[[blocks.index((head.stack, head.layer)) for head in self.heads]].ravel()
+        return block_values[[blocks.index((head.stack, head.layer)) for head in self.heads]].ravel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +87,23 @@ def run_bias_test(totals: RoleTotals, tau: float, *, level: float, seed: int) ->
     n, skewness = totals.sentences[columns], totals.skewness.value()[columns]
     quantile = special.stdtrit(n - 1, (1 + level) / 2)
     flipped = sign_flip_p_value(samples.sums - tau * samples.weights, seed=seed, repeats=999, alternative="greater")
-    p, p_t = bias_p_values(bias, stderr, n, skewness, tau)
+    p = bias_above_tau_p_values(bias, stderr, n, skewness, tau)
     half = np.where(stderr > 0, 0.5, 1.0)
     low = np.minimum(bias - stderr * inverse_hall_transform(quantile, n, skewness), bias * ((1 - level) / 2 / half) ** (1 / n))
     high = bias - stderr * inverse_hall_transform(-quantile, n, skewness)
-    return RoleTestResults(columns, bias, stderr, low, high, p, p_t, flipped, accuracies.mean(), quantile * accuracies.stderr(), skewness)
+    return RoleTestResults(
+        columns,
+        bias,
+        stderr,
+        low,
+        high,
+        p.skewness_corrected,
+        p.plain_t,
+        flipped,
+        accuracies.mean(),
+        quantile * accuracies.stderr(),
+        skewness,
+    )
 
 
 def score_roles(totals: Sequence[RoleTotals], tau: float = TAU, *, level: float = 0.95, seed: int = 0) -> list[RoleScore]:
@@ -96,23 +111,23 @@ def score_roles(totals: Sequence[RoleTotals], tau: float = TAU, *, level: float 
     return [row for total in totals for row in build_role_scores(total, run_bias_test(total, tau, level=level, seed=seed), tau)]
 
 
-def build_role_scores(totals: RoleTotals, tested: RoleTestResults, tau: float) -> list[RoleScore]:
+def build_role_scores(totals: RoleTotals, test_results: RoleTestResults, tau: float) -> list[RoleScore]:
     """Returns one row for every head × role that was tested, without a label: q is 1."""
     rows = []
     offsets = totals.by_block["offsets"]
-    best_offset = totals.expand_blocks(offsets.argmax(1)) - offsets.shape[1] // 2
+    best_offset = totals.expand_blocks_to_heads(offsets.argmax(1)) - offsets.shape[1] // 2
     baseline, chance = (
         np.divide(counts, totals.tokens, out=np.zeros_like(counts), where=totals.tokens > 0)
-        for counts in (totals.expand_blocks(offsets.max(1)), totals.expand_blocks(totals.by_block["chance"]))
+        for counts in (totals.expand_blocks_to_heads(offsets.max(1)), totals.expand_blocks_to_heads(totals.by_block["chance"]))
     )
-    level = totals.expand_blocks(totals.by_block["level"]) / np.maximum(totals.sentences, 1)
-    for i, column in enumerate(tested.columns):
+    level = totals.expand_blocks_to_heads(totals.by_block["level"]) / np.maximum(totals.sentences, 1)
+    for i, column in enumerate(test_results.columns):
         head, role = totals.heads[column // len(totals.roles)], totals.roles[column % len(totals.roles)]
         n, maximum, uniform = totals.sentences[column], totals.maximum[column] / totals.sentences[column], level[column]
-        bias, accuracy = tested.bias[i], tested.accuracy[i]
+        bias, accuracy = test_results.bias[i], test_results.accuracy[i]
         is_positional, by_chance = role in totals.positional, chance[column]
         threshold = max(POSITIONAL_ACCURACY, by_chance + MARGIN) if is_positional else max(baseline[column], by_chance) + MARGIN
-        deviation = tested.stderr[i] * np.sqrt(n)
+        deviation = test_results.stderr[i] * np.sqrt(n)
         rows.append(
             RoleScore(
                 head=head,
@@ -120,28 +135,28 @@ def build_role_scores(totals: RoleTotals, tested: RoleTestResults, tau: float) -
                 n_sentences=int(n),
                 n_tokens=int(totals.tokens[column]),
                 bias=float(bias),
-                stderr=float(tested.stderr[i]),
-                low=float(tested.low[i]),
-                high=float(tested.high[i]),
-                p=float(tested.p[i]),
+                stderr=float(test_results.stderr[i]),
+                low=float(test_results.low[i]),
+                high=float(test_results.high[i]),
+                p=float(test_results.p[i]),
                 q=1.0,
-                p_permutation=float(tested.p_permutation[i]),
+                p_permutation=float(test_results.p_permutation[i]),
                 effect=float((bias - tau) / deviation) if deviation > 0 else 0.0,
                 maximum=float(maximum),
                 normalised=float((bias - uniform) / (maximum - uniform)) if maximum > uniform else 0.0,
                 accuracy=float(accuracy),
-                accuracy_low=float(max(0.0, accuracy - tested.accuracy_reach[i])),
-                accuracy_high=float(min(1.0, accuracy + tested.accuracy_reach[i])),
+                accuracy_low=float(max(0.0, accuracy - test_results.accuracy_reach[i])),
+                accuracy_high=float(min(1.0, accuracy + test_results.accuracy_reach[i])),
                 baseline=float(baseline[column]),
                 baseline_offset=int(best_offset[column]),
                 has_role=False,
                 by_argmax=bool(maximum > uniform and role not in totals.legacy and accuracy >= threshold),
-                p_t=float(tested.p_t[i]),
+                p_t=float(test_results.p_t[i]),
                 chance=float(by_chance),
                 attainable=bool(maximum > tau),
                 note="",
                 uniform=float(uniform),
-                skewness=float(tested.skewness[i]),
+                skewness=float(test_results.skewness[i]),
                 is_legacy=role in totals.legacy,
             )
         )

@@ -32,13 +32,13 @@ def normalise_attention(attention: Float[Tensor, "heads token frame"], median_wi
     return padded.unfold(-1, median_width, 1).sort()[0][..., reach]
 
 
-def token_starts(scores: Float[np.ndarray, "sets token frame"]) -> Int[np.ndarray, "sets token"]:
+def token_start_frames(scores: Float[np.ndarray, "sets token frame"]) -> Int[np.ndarray, "sets token"]:
     """Returns the first frame of each token on the path of the largest sum, for several matrices of equal shape at once.
 
     Costs are added in float32 and ties go to the next frame, as in transformers.
     """
     n_sets, n_tokens, n_frames = scores.shape
-    steps = _cheapest_steps(-scores.astype(np.float64))
+    steps = _last_steps_of_cheapest_paths(-scores.astype(np.float64))
     starts = np.zeros((n_sets, n_tokens), dtype=np.int64)
     rows = np.arange(n_sets)
     token, frame = np.full(n_sets, n_tokens), np.full(n_sets, n_frames)
@@ -51,7 +51,7 @@ def token_starts(scores: Float[np.ndarray, "sets token frame"]) -> Int[np.ndarra
     return starts
 
 
-def _cheapest_steps(costs: Float[np.ndarray, "sets token frame"]) -> Int[np.ndarray, "diagonal sets token+1"]:
+def _last_steps_of_cheapest_paths(costs: Float[np.ndarray, "sets token frame"]) -> Int[np.ndarray, "diagonal sets token+1"]:
     """Returns the last step of the cheapest path to every cell, by token + frame and token, computed one antidiagonal of all matrices at a time."""
     n_sets, n_tokens, n_frames = costs.shape
     by_diagonal = np.zeros((n_tokens + n_frames + 1, n_sets, n_tokens + 1))
@@ -84,13 +84,13 @@ class WordRows:
     rows_after: Int[np.ndarray, " words"]
     frames: Int[np.ndarray, "words 2"]
 
-    def share_of_frames(self, starts: Int[np.ndarray, "sets row"]) -> Float[np.ndarray, " sets"]:
+    def share_of_frames_at_own_word(self, row_start_frames: Int[np.ndarray, "sets row"]) -> Float[np.ndarray, " sets"]:
         """Returns which share of the frames of words is assigned to a token of their own word."""
-        first, after = starts[:, self.first_rows], starts[:, self.rows_after]
+        first, after = row_start_frames[:, self.first_rows], row_start_frames[:, self.rows_after]
         common = np.minimum(after, self.frames[:, 1]) - np.maximum(first, self.frames[:, 0])
         return np.clip(common, 0, None).sum(-1) / (self.frames[:, 1] - self.frames[:, 0]).sum()
 
-    def boundary_errors(self, starts: Int[np.ndarray, "sets row"]) -> Float[np.ndarray, " sets"]:
+    def mean_word_start_errors_in_frames(self, row_start_frames: Int[np.ndarray, "sets row"]) -> Float[np.ndarray, " sets"]:
         """Returns by how many frames the start of a word is missed on average, without the first word, which starts at 0 on every path."""
-        errors = np.abs(starts[:, self.first_rows] - self.frames[:, 0])[:, 1:]
-        return errors.mean(-1) if errors.shape[1] else np.zeros(len(starts))
+        errors = np.abs(row_start_frames[:, self.first_rows] - self.frames[:, 0])[:, 1:]
+        return errors.mean(-1) if errors.shape[1] else np.zeros(len(row_start_frames))

@@ -30,13 +30,13 @@ SMALL_CHANGE = 0.01
 _FLOOR = 1e-12
 
 
-def folds_of(n_sentences: int) -> Int[np.ndarray, " sentences"]:
+def fold_of_each_sentence(n_sentences: int) -> Int[np.ndarray, " sentences"]:
     """Returns the fold of each sentence: neighbours share one, so that most documents are whole."""
     return np.arange(n_sentences) * N_FOLDS // max(n_sentences, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Geometry:
+class VisibilityGeometry:
     """Who sees whom in a text, whatever the attention.
 
     Attributes:
@@ -51,20 +51,22 @@ class Geometry:
     n_classes: int
     n_offsets: int
 
-    def sum_visible(self, preferences: Float[np.ndarray, "classes heads"], types: np.ndarray | slice = slice(None)) -> np.ndarray:
+    def sum_preferences_over_visible_classes(
+        self, preferences: Float[np.ndarray, "classes heads"], query_types: np.ndarray | slice = slice(None)
+    ) -> np.ndarray:
         """Returns the sum of the preferences over the classes that each type sees: [types, heads]."""
         prefix = np.zeros((len(preferences) + 1, preferences.shape[1]))
         np.cumsum(preferences, 0, out=prefix[1:])
-        return np.maximum(self.ranges[types] @ prefix, _FLOOR)
+        return np.maximum(self.ranges[query_types] @ prefix, _FLOOR)
 
-    def sum_types(self, values: Float[np.ndarray, "types columns"]) -> Float[np.ndarray, "classes columns"]:
+    def sum_over_types_that_see_class(self, values_of_types: Float[np.ndarray, "types columns"]) -> Float[np.ndarray, "classes columns"]:
         """Returns the sum of the values of the types that see each class."""
-        at_bounds = self.ranges.T @ values
+        at_bounds = self.ranges.T @ values_of_types
         return np.cumsum(at_bounds[::-1], 0)[::-1][1:]
 
-    def count_pairs(self, folds: np.ndarray | slice = slice(None)) -> Float[np.ndarray, " classes"]:
+    def count_pairs_by_class(self, folds: np.ndarray | slice = slice(None)) -> Float[np.ndarray, " classes"]:
         """Returns how many pairs there are of each class, in some folds or in all."""
-        return self.sum_types(self.queries[folds].sum(0)[:, None])[:, 0]
+        return self.sum_over_types_that_see_class(self.queries[folds].sum(0)[:, None])[:, 0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,9 +91,9 @@ class SievePairs:
     bias: Float[np.ndarray, " pairs"]
     sentences: Float[np.ndarray, " folds"]
 
-    def kept_classes(self, geometry: Geometry) -> Bool[np.ndarray, " classes"]:
+    def testable_classes(self, geometry: VisibilityGeometry) -> Bool[np.ndarray, " classes"]:
         """Returns the offsets with enough pairs outside the sieve."""
-        outside = geometry.count_pairs() - np.bincount(self.key_class, self.count, minlength=geometry.n_classes)
+        outside = geometry.count_pairs_by_class() - np.bincount(self.key_class, self.count, minlength=geometry.n_classes)
         return (outside >= MIN_PAIRS - 0.5) & (np.arange(geometry.n_classes) < geometry.n_offsets)
 
 
@@ -143,64 +145,75 @@ class Fit(NamedTuple):
     by_class: Float[np.ndarray, "classes heads"]
 
 
-def fit_all_pairs(geometry: Geometry, attention: Float[np.ndarray, "folds classes heads"], left_out: int | None) -> Fit:
-    """Returns the fit to all pairs, without one fold if `left_out` names it."""
-    used = np.arange(len(geometry.queries)) != left_out
-    goal, queries = attention[used].sum(0), geometry.queries[used].sum(0)[:, None]
-    counts = geometry.count_pairs(used)
+def fit_preferences_to_all_pairs(
+    geometry: VisibilityGeometry, attention_by_class: Float[np.ndarray, "folds classes heads"], left_out_fold: int | None
+) -> Fit:
+    """Returns the fit to all pairs, without one fold if `left_out_fold` names it."""
+    used = np.arange(len(geometry.queries)) != left_out_fold
+    goal, queries = attention_by_class[used].sum(0), geometry.queries[used].sum(0)[:, None]
+    counts = geometry.count_pairs_by_class(used)
     preferences = np.ones_like(goal)
     for _ in range(N_UPDATES):
-        reproduced = preferences * geometry.sum_types(queries / geometry.sum_visible(preferences))
-        preferences, _ = _update(preferences, goal, reproduced, counts > 0.5)
-    preferences = _fill_unseen(preferences, counts > 0.5)
-    inverse = 1 / geometry.sum_visible(preferences)
-    return Fit(preferences, inverse, preferences * geometry.sum_types(queries * inverse))
+        reproduced = preferences * geometry.sum_over_types_that_see_class(
+            queries / geometry.sum_preferences_over_visible_classes(preferences)
+        )
+        preferences = _update_preferences(preferences, goal, reproduced, counts > 0.5).preferences
+    preferences = _fill_classes_without_pairs(preferences, counts > 0.5)
+    inverse = 1 / geometry.sum_preferences_over_visible_classes(preferences)
+    return Fit(preferences, inverse, preferences * geometry.sum_over_types_that_see_class(queries * inverse))
 
 
 def compare_with_twins(
-    geometry: Geometry,
-    attention: Float[np.ndarray, "folds classes heads"],
-    roles: Sequence[tuple[SievePairs, RoleSums]],
+    geometry: VisibilityGeometry,
+    attention_by_class: Float[np.ndarray, "folds classes heads"],
+    pairs_and_sums_of_roles: Sequence[tuple[SievePairs, RoleSums]],
 ) -> list[TwinComparison]:
     """Returns heads beside their twins for each role.
 
     Args:
         geometry: Who sees whom.
-        attention: The sum of the attention of all queries by the class of the key.
-        roles: The pairs of each sieve and the attention on them.
+        attention_by_class: The sum of the attention of all queries by the class of the key.
+        pairs_and_sums_of_roles: The pairs of each sieve and the attention on them.
     """
     folds = np.flatnonzero(geometry.queries.sum(1))
-    comparisons = [_RoleTwins(geometry, pairs, sums) for pairs, sums in roles]
+    comparisons = [_RoleTwins(geometry, pairs, sums) for pairs, sums in pairs_and_sums_of_roles]
     for left_out in (*folds.tolist(), None) if any(comparison.is_testable for comparison in comparisons) else ():
-        common = fit_all_pairs(geometry, attention, left_out)
-        goal = attention[np.arange(len(attention)) != left_out].sum(0)
+        common = fit_preferences_to_all_pairs(geometry, attention_by_class, left_out)
+        goal = attention_by_class[np.arange(len(attention_by_class)) != left_out].sum(0)
         for comparison in comparisons:
             if comparison.is_testable:
-                comparison.add_fit(left_out, common, goal)
-    return [comparison.result() for comparison in comparisons]
+                comparison.add_fit_without_fold(left_out, common, goal)
+    return [comparison.comparison() for comparison in comparisons]
 
 
 def jackknife_stderr(
-    estimate: Float[np.ndarray, " heads"], without: Float[np.ndarray, "folds heads"], sizes: Float[np.ndarray, " folds"]
+    estimate: Float[np.ndarray, " heads"], estimates_without_fold: Float[np.ndarray, "folds heads"], fold_sizes: Float[np.ndarray, " folds"]
 ) -> Float[np.ndarray, " heads"]:
     """Returns the standard error of an estimate from its values without each fold, for folds of any sizes (Busing et al. 1999)."""
-    share = (sizes.sum() / sizes)[:, None]
-    pseudo = share * estimate - (share - 1) * without
+    share = (fold_sizes.sum() / fold_sizes)[:, None]
+    pseudo = share * estimate - (share - 1) * estimates_without_fold
     return np.sqrt(((pseudo - pseudo.mean(0)) ** 2 / (share - 1)).mean(0))
 
 
-def _update(
-    preferences: np.ndarray, goal: np.ndarray, reproduced: np.ndarray, has_pairs: Bool[np.ndarray, " classes"]
-) -> tuple[np.ndarray, Float[np.ndarray, " heads"]]:
-    """Returns preferences after one multiplicative update, and the share of the attention that was at the wrong class before it."""
-    can_update = has_pairs[:, None] & (reproduced > _FLOOR)
-    ratio = np.divide(goal, reproduced, out=np.ones_like(goal), where=can_update)
-    change = np.where(can_update, np.abs(goal - reproduced), 0.0).sum(0) / np.maximum(goal.sum(0), _FLOOR)
+class _UpdatedPreferences(NamedTuple):
+    """Preferences after an update, and the share of the attention of each head that was at the wrong class before it."""
+
+    preferences: np.ndarray
+    misplaced_share: Float[np.ndarray, " heads"]
+
+
+def _update_preferences(
+    preferences: np.ndarray, target_attention: np.ndarray, reproduced_attention: np.ndarray, has_pairs: Bool[np.ndarray, " classes"]
+) -> _UpdatedPreferences:
+    """Returns preferences after one multiplicative update towards the attention of a target by class."""
+    can_update = has_pairs[:, None] & (reproduced_attention > _FLOOR)
+    ratio = np.divide(target_attention, reproduced_attention, out=np.ones_like(target_attention), where=can_update)
+    change = np.where(can_update, np.abs(target_attention - reproduced_attention), 0.0).sum(0) / np.maximum(target_attention.sum(0), _FLOOR)
     updated = preferences * ratio
-    return np.maximum(updated / np.maximum(updated.max(0), _FLOOR), _FLOOR), change
+    return _UpdatedPreferences(np.maximum(updated / np.maximum(updated.max(0), _FLOOR), _FLOOR), change)
 
 
-def _fill_unseen(preferences: np.ndarray, has_pairs: Bool[np.ndarray, " classes"]) -> np.ndarray:
+def _fill_classes_without_pairs(preferences: np.ndarray, has_pairs: Bool[np.ndarray, " classes"]) -> np.ndarray:
     """Returns preferences in which classes without pairs have that of the nearest class with some."""
     seen = np.flatnonzero(has_pairs)
     if not len(seen):
@@ -215,9 +228,9 @@ def _fill_unseen(preferences: np.ndarray, has_pairs: Bool[np.ndarray, " classes"
 class _RoleTwins:
     """The twins of all heads on one role's sieve, fit by fit."""
 
-    def __init__(self, geometry: Geometry, pairs: SievePairs, sums: RoleSums) -> None:
+    def __init__(self, geometry: VisibilityGeometry, pairs: SievePairs, sums: RoleSums) -> None:
         self.geometry, self.pairs, self.sums = geometry, pairs, sums
-        kept = pairs.kept_classes(geometry)
+        kept = pairs.testable_classes(geometry)
         self.is_kept = kept[pairs.key_class]
         self.n_pairs, self.n_kept = round(pairs.count.sum()), round(pairs.count[self.is_kept].sum())
         self.folds = np.flatnonzero(pairs.sentences)
@@ -232,48 +245,53 @@ class _RoleTwins:
         self.twin_mass_in_sample = np.zeros(n_heads)
         self.twin_by_class = np.full((geometry.n_classes, n_heads), np.nan)
 
-    def add_fit(self, left_out: int | None, common: Fit, goal: Float[np.ndarray, "classes heads"]) -> None:
+    def add_fit_without_fold(
+        self, left_out_fold: int | None, fit_to_all_pairs: Fit, attention_by_class: Float[np.ndarray, "classes heads"]
+    ) -> None:
         """Fits the twins outside the sieve without one fold, and sums their attention to the sieve, in that fold and in the others."""
-        preferences = self._fit_outside(left_out, common, goal)
-        inverse = 1 / self.geometry.sum_visible(preferences, self.types)
+        preferences = self._fit_preferences_outside_sieve(left_out_fold, fit_to_all_pairs, attention_by_class)
+        inverse = 1 / self.geometry.sum_preferences_over_visible_classes(preferences, self.types)
         on_sieve = (preferences * (self.mass @ inverse)).sum(0)
-        if left_out is None:
+        if left_out_fold is None:
             self.twin_mass_in_sample = on_sieve
             self.twin_by_class = preferences * (self.count @ inverse)
-        elif left_out in self.by_fold:
-            own = self.by_fold[left_out]
+        elif left_out_fold in self.by_fold:
+            own = self.by_fold[left_out_fold]
             own = own[self.is_kept[own]]
             share = preferences[self.pairs.key_class[own]] * inverse[self.row[own]]
-            number = int(np.searchsorted(self.folds, left_out))
+            number = int(np.searchsorted(self.folds, left_out_fold))
             self.twin_mass[number], self.twin_bias[number] = self.pairs.mass[own] @ share, self.pairs.bias[own] @ share
             self.twin_mass_of_others[number] = on_sieve - self.twin_mass[number]
 
-    def _fit_outside(self, left_out: int | None, common: Fit, goal: np.ndarray) -> np.ndarray:
+    def _fit_preferences_outside_sieve(
+        self, left_out_fold: int | None, fit_to_all_pairs: Fit, attention_by_class: np.ndarray
+    ) -> np.ndarray:
         """Returns the preferences fitted outside the sieve, beginning with the fit to all pairs; heads that an update hardly moves stop there."""
         geometry, n_types = self.geometry, len(self.types)
-        used = np.arange(len(geometry.queries)) != left_out
-        own = self.by_fold.get(-1 if left_out is None else left_out, np.zeros(0, dtype=int))
+        used = np.arange(len(geometry.queries)) != left_out_fold
+        own = self.by_fold.get(-1 if left_out_fold is None else left_out_fold, np.zeros(0, dtype=int))
         own_count = sparse.csr_array(
             (self.pairs.count[own], (self.pairs.key_class[own], self.row[own])), shape=(geometry.n_classes, n_types)
         )
         inside = (self.count - own_count).tocsr()
         queries = geometry.queries[used].sum(0)[:, None]
-        has_pairs = geometry.count_pairs(used) - inside.sum(1) > 0.5
-        outside = np.maximum(goal - self.sums.inside[used].sum(0), 0.0)
-        preferences = common.preferences.copy()
+        has_pairs = geometry.count_pairs_by_class(used) - inside.sum(1) > 0.5
+        outside = np.maximum(attention_by_class - self.sums.inside[used].sum(0), 0.0)
+        preferences = fit_to_all_pairs.preferences.copy()
         heads = np.arange(preferences.shape[1])
-        inverse, by_class = common.inverse, common.by_class
+        inverse, by_class = fit_to_all_pairs.inverse, fit_to_all_pairs.by_class
         for _ in range(N_UPDATES):
             reproduced = by_class - preferences[:, heads] * (inside @ inverse[self.types])
-            preferences[:, heads], change = _update(preferences[:, heads], outside[:, heads], reproduced, has_pairs)
-            heads = heads[change > SMALL_CHANGE]
+            updated = _update_preferences(preferences[:, heads], outside[:, heads], reproduced, has_pairs)
+            preferences[:, heads] = updated.preferences
+            heads = heads[updated.misplaced_share > SMALL_CHANGE]
             if not len(heads):
                 break
-            inverse = 1 / geometry.sum_visible(preferences[:, heads])
-            by_class = preferences[:, heads] * geometry.sum_types(queries * inverse)
+            inverse = 1 / geometry.sum_preferences_over_visible_classes(preferences[:, heads])
+            by_class = preferences[:, heads] * geometry.sum_over_types_that_see_class(queries * inverse)
         return preferences
 
-    def result(self) -> TwinComparison:
+    def comparison(self) -> TwinComparison:
         """Returns the comparison after all fits."""
         n = self.pairs.sentences[self.folds]
         n_heads = self.sums.mass.shape[1]

@@ -17,9 +17,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from headcount.behaviour.base import Corpus, Role
-from headcount.behaviour.pairs import MARKED_AT_ONCE, Layout, Pairs, SentenceSide, mark_pairs, sides_of
+from headcount.behaviour.pairs import MARKED_AT_ONCE, MaskLayout, Pairs, SentenceSide, find_pairs_in_sieves, query_and_key_sides
 from headcount.behaviour.swaps import SwappedExcess, Swaps
-from headcount.behaviour.twin import N_FOLDS, Geometry, RoleSums, SievePairs, TwinComparison, compare_with_twins, folds_of
+from headcount.behaviour.twin import (
+    N_FOLDS,
+    RoleSums,
+    SievePairs,
+    TwinComparison,
+    VisibilityGeometry,
+    compare_with_twins,
+    fold_of_each_sentence,
+)
 from headcount.behaviour.views import ViewName
 
 
@@ -32,12 +40,12 @@ class SparseSum:
     weights: Float[Tensor, " weights"]
 
     @classmethod
-    def of(cls, matrix: sparse.csr_array, device: torch.device) -> SparseSum:
+    def from_matrix(cls, matrix: sparse.csr_array, device: torch.device) -> SparseSum:
         """Returns the rows of a matrix [sums, entries]."""
         entries, bounds = (torch.from_numpy(array.astype(np.int64)).to(device) for array in (matrix.indices, matrix.indptr))
         return cls(entries, bounds, torch.from_numpy(matrix.data).to(device))
 
-    def apply(self, attention: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "sums heads"]:
+    def sum_attention(self, attention: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "sums heads"]:
         """Returns the weighted sums of attention, each query's scaled to 1."""
         precise = attention if attention.dtype == torch.float64 else attention.float()
         rows = precise / precise.sum(-1, keepdim=True).clamp(min=1e-30)
@@ -50,8 +58,8 @@ class SparseSum:
 class MaskedText:
     """A text under the mask of some blocks: who sees whom, and the pairs of every sieve."""
 
-    layout: Layout
-    geometry: Geometry
+    layout: MaskLayout
+    geometry: VisibilityGeometry
     pairs: tuple[SievePairs, ...]
     kept: Bool[np.ndarray, "roles classes"]
 
@@ -80,18 +88,25 @@ class TwinPass:
 
     @classmethod
     def of(
-        cls, corpus: Corpus, view: ViewName, roles: Sequence[Role], masks: Mapping[str, Bool[np.ndarray, "q k"]], *, n_swaps: int, seed: int
+        cls,
+        corpus: Corpus,
+        view: ViewName,
+        roles: Sequence[Role],
+        mask_of_block: Mapping[str, Bool[np.ndarray, "q k"]],
+        *,
+        n_swaps: int,
+        seed: int,
     ) -> TwinPass:
-        """Returns the sums for the content roles of a view; `masks` are those of its blocks, as seen on the longest sentence."""
-        sides = sides_of(corpus, view)
-        pairs = mark_pairs(corpus, view, roles, sides)
-        fold = folds_of(len(pairs.start) - 1)
+        """Returns the sums for the content roles of a view; `mask_of_block` are those of its blocks, as seen on the longest sentence."""
+        sides = query_and_key_sides(corpus, view)
+        pairs = find_pairs_in_sieves(corpus, view, roles, sides)
+        fold = fold_of_each_sentence(len(pairs.start) - 1)
         different: dict[bytes, int] = {}
         text_of_block, texts = {}, []
-        for path, mask in masks.items():
+        for path, mask in mask_of_block.items():
             if mask.tobytes() not in different:
                 different[mask.tobytes()] = len(texts)
-                texts.append(_mask_text(mask, sides, pairs, fold, len(roles)))
+                texts.append(_text_under_mask(mask, sides, pairs, fold, len(roles)))
             text_of_block[path] = different[mask.tobytes()]
         swaps = Swaps.draw(pairs, sides, len(roles), n_swaps, seed) if n_swaps else None
         return cls(tuple(roles), pairs, fold, tuple(texts), text_of_block, swaps)
@@ -105,55 +120,60 @@ class TwinPass:
         self._n_inside = int(occurs.sum())
 
     @property
-    def n_sums(self) -> int:
+    def n_attention_sums(self) -> int:
         """How many sums there are for each head and fold: by class, on each sieve by class, mass and bias of each role, mass under swaps."""
-        swapped = 0 if self.swaps is None else self.swaps.n_sums
+        swapped = 0 if self.swaps is None else self.swaps.n_attention_sums
         return self._inside.shape[1] + self._n_inside + 2 * len(self.roles) + swapped
 
-    def folds_in(self, numbers: Sequence[int]) -> list[int]:
+    def folds_of_sentences(self, sentence_numbers: Sequence[int]) -> list[int]:
         """Returns the folds that some sentences belong to."""
-        return sorted({int(fold) for fold in self.fold[list(numbers)]})
+        return sorted({int(fold) for fold in self.fold[list(sentence_numbers)]})
 
-    def sieves_of(self, numbers: Sequence[int], shape: tuple[int, int]) -> dict[Role, Bool[Tensor, "batch q k"]]:
+    def sieves_of_batch(self, sentence_numbers: Sequence[int], padded_shape: tuple[int, int]) -> dict[Role, Bool[Tensor, "batch q k"]]:
         """Returns the sieves of the content roles on a batch of sentences, from their pairs."""
-        pairs = self.pairs.select(np.array(numbers))
-        pairs = pairs.take((pairs.query < shape[0]) & (pairs.key < shape[1]))
-        marked = np.zeros((len(self.roles), len(numbers), *shape), dtype=bool)
+        pairs = self.pairs.of_sentences(np.array(sentence_numbers))
+        pairs = pairs.filter((pairs.query < padded_shape[0]) & (pairs.key < padded_shape[1]))
+        marked = np.zeros((len(self.roles), len(sentence_numbers), *padded_shape), dtype=bool)
         marked[pairs.role, pairs.row, pairs.query, pairs.key] = True
         return dict(zip(self.roles, torch.from_numpy(marked), strict=True))
 
-    def weights_of(self, text: MaskedText, numbers: Sequence[int], shape: tuple[int, int], device: torch.device) -> SparseSum:
-        """Returns what sums the attention of a batch of sentences: for each of its folds, `n_sums` sums."""
-        sentences, (n_queries, n_keys) = np.array(numbers), shape
-        layout, n_classes = text.layout, self._inside.shape[1]
-        folds = np.searchsorted(self.folds_in(numbers), self.fold[sentences])
-        row, query, key = np.nonzero(layout.show(sentences, shape))
+    def sum_weights_of_batch(
+        self, masked_text: MaskedText, sentence_numbers: Sequence[int], padded_shape: tuple[int, int], device: torch.device
+    ) -> SparseSum:
+        """Returns what sums the attention of a batch of sentences: for each of its folds, `n_attention_sums` sums."""
+        sentences, (n_queries, n_keys) = np.array(sentence_numbers), padded_shape
+        layout, n_classes = masked_text.layout, self._inside.shape[1]
+        folds = np.searchsorted(self.folds_of_sentences(sentence_numbers), self.fold[sentences])
+        row, query, key = np.nonzero(layout.visible_pairs(sentences, padded_shape))
         sums, entries, weights = [], [], []
 
-        def add(row: np.ndarray, query: np.ndarray, key: np.ndarray, number: np.ndarray, weight: np.ndarray) -> None:
-            sums.append(folds[row] * self.n_sums + number)
+        def add_entries(row: np.ndarray, query: np.ndarray, key: np.ndarray, sum_number: np.ndarray, weight: np.ndarray) -> None:
+            sums.append(folds[row] * self.n_attention_sums + sum_number)
             entries.append((row * n_queries + query) * n_keys + key)
             weights.append(weight)
 
-        add(row, query, key, layout.classes(sentences[row], query, key), np.ones(len(row)))
-        weighed = layout.weigh(sentences, self.pairs.select(sentences), len(self.roles))
+        add_entries(row, query, key, layout.classes_of_keys(sentences[row], query, key), np.ones(len(row)))
+        weighed = layout.weigh_visible_pairs(sentences, self.pairs.of_sentences(sentences), len(self.roles))
         pairs = weighed.pairs
-        add(pairs.row, pairs.query, pairs.key, n_classes + self._inside[pairs.role, weighed.key_class], np.ones(len(pairs.row)))
-        kept, first = weighed.take(text.kept[pairs.role, weighed.key_class]), n_classes + self._n_inside
+        add_entries(pairs.row, pairs.query, pairs.key, n_classes + self._inside[pairs.role, weighed.key_class], np.ones(len(pairs.row)))
+        kept, first = weighed.filter(masked_text.kept[pairs.role, weighed.key_class]), n_classes + self._n_inside
         pairs = kept.pairs
-        add(pairs.row, pairs.query, pairs.key, first + pairs.role, kept.mass)
-        add(pairs.row, pairs.query, pairs.key, first + len(self.roles) + pairs.role, kept.bias)
+        add_entries(pairs.row, pairs.query, pairs.key, first + pairs.role, kept.mass)
+        add_entries(pairs.row, pairs.query, pairs.key, first + len(self.roles) + pairs.role, kept.bias)
         if self.swaps is not None:
             first += 2 * len(self.roles)
-            for number, swapped in self.swaps.weigh(layout, sentences, text.kept):
-                add(swapped.pairs.row, swapped.pairs.query, swapped.pairs.key, first + number + swapped.pairs.role, swapped.mass)
-        shape_of_sums = (self.n_sums * (folds.max() + 1), len(sentences) * n_queries * n_keys)
+            for of_swap in self.swaps.weigh_swapped_pairs(layout, sentences, masked_text.kept):
+                swapped = of_swap.weighed
+                add_entries(
+                    swapped.pairs.row, swapped.pairs.query, swapped.pairs.key, first + of_swap.first_sum + swapped.pairs.role, swapped.mass
+                )
+        shape_of_sums = (self.n_attention_sums * (folds.max() + 1), len(sentences) * n_queries * n_keys)
         flat = (np.concatenate(weights), (np.concatenate(sums), np.concatenate(entries)))
-        return SparseSum.of(sparse.coo_array(flat, shape=shape_of_sums).tocsr(), device)
+        return SparseSum.from_matrix(sparse.coo_array(flat, shape=shape_of_sums).tocsr(), device)
 
-    def compare(self, text: int, sums: Float[np.ndarray, "folds sums heads"]) -> list[TwinComparison]:
+    def compare_with_twins(self, text_number: int, sums: Float[np.ndarray, "folds sums heads"]) -> list[TwinComparison]:
         """Returns some heads of blocks with one mask beside their twins, for each role."""
-        masked, n_classes = self.texts[text], self._inside.shape[1]
+        masked, n_classes = self.texts[text_number], self._inside.shape[1]
         first = n_classes + self._n_inside
         roles = []
         for number, pairs in enumerate(masked.pairs):
@@ -163,39 +183,45 @@ class TwinPass:
             roles.append((pairs, RoleSums(inside, sums[:, first + number], sums[:, first + len(self.roles) + number])))
         return compare_with_twins(masked.geometry, sums[:, :n_classes], roles)
 
-    def compare_swapped(self, text: int, sums: Float[np.ndarray, "folds sums heads"]) -> SwappedExcess:
+    def excess_under_swaps(self, text_number: int, sums: Float[np.ndarray, "folds sums heads"]) -> SwappedExcess:
         """Returns the excess mass of some heads of blocks with one mask under swapped annotations."""
         assert self.swaps is not None
-        masked, n_classes = self.texts[text], self._inside.shape[1]
+        masked, n_classes = self.texts[text_number], self._inside.shape[1]
         first = n_classes + self._n_inside + 2 * len(self.roles)
         mass = sums[:, first:].reshape(len(sums), -1, len(self.roles), sums.shape[-1])
-        return self.swaps.compare(masked.layout, masked.geometry, self.fold, masked.kept, sums[:, :n_classes], mass)
+        return self.swaps.excess_under_swaps(masked.layout, masked.geometry, self.fold, masked.kept, sums[:, :n_classes], mass)
 
 
-def _mask_text(
-    mask: Bool[np.ndarray, "q k"], sides: tuple[SentenceSide, SentenceSide], pairs: Pairs, fold: Int[np.ndarray, " sentences"], n_roles: int
+def _text_under_mask(
+    mask: Bool[np.ndarray, "q k"],
+    sides: tuple[SentenceSide, SentenceSide],
+    pairs_in_sieves: Pairs,
+    fold_of_sentence: Int[np.ndarray, " sentences"],
+    n_roles: int,
 ) -> MaskedText:
     """Returns a text under one mask."""
-    layout = Layout.of(mask, sides)
-    n_types = layout.n_types
+    layout = MaskLayout.from_mask(mask, sides)
+    n_types = layout.n_query_types
     types = layout.types[layout.pattern]
     row, query = np.nonzero(types >= 0)
     queries = np.zeros((N_FOLDS, n_types))
-    np.add.at(queries, (fold[row], types[row, query]), 1)
-    geometry = Geometry(layout.ranges, queries, layout.n_classes, layout.n_offsets)
-    sieves = _merge_pairs(layout, pairs, fold, n_roles)
-    return MaskedText(layout, geometry, sieves, np.array([sieve.kept_classes(geometry) for sieve in sieves]))
+    np.add.at(queries, (fold_of_sentence[row], types[row, query]), 1)
+    geometry = VisibilityGeometry(layout.ranges, queries, layout.n_classes, layout.n_offset_classes)
+    sieves = _merge_equal_pairs_by_role(layout, pairs_in_sieves, fold_of_sentence, n_roles)
+    return MaskedText(layout, geometry, sieves, np.array([sieve.testable_classes(geometry) for sieve in sieves]))
 
 
-def _merge_pairs(layout: Layout, pairs: Pairs, fold: Int[np.ndarray, " sentences"], n_roles: int) -> tuple[SievePairs, ...]:
+def _merge_equal_pairs_by_role(
+    layout: MaskLayout, pairs_in_sieves: Pairs, fold_of_sentence: Int[np.ndarray, " sentences"], n_roles: int
+) -> tuple[SievePairs, ...]:
     """Returns the visible pairs of each role; pairs of equal fold, type and class are counted together."""
     names, values, shows_role = [], [], np.zeros((N_FOLDS, n_roles))
-    n_types, n_classes = layout.n_types, layout.n_classes
-    for first in range(0, len(fold), MARKED_AT_ONCE):
-        sentences = np.arange(first, min(first + MARKED_AT_ONCE, len(fold)))
-        weighed = layout.weigh(sentences, pairs.select(sentences), n_roles)
-        np.add.at(shows_role, fold[sentences], weighed.shows_role)
-        fold_and_role = weighed.pairs.role * N_FOLDS + fold[sentences[weighed.pairs.row]]
+    n_types, n_classes = layout.n_query_types, layout.n_classes
+    for first in range(0, len(fold_of_sentence), MARKED_AT_ONCE):
+        sentences = np.arange(first, min(first + MARKED_AT_ONCE, len(fold_of_sentence)))
+        weighed = layout.weigh_visible_pairs(sentences, pairs_in_sieves.of_sentences(sentences), n_roles)
+        np.add.at(shows_role, fold_of_sentence[sentences], weighed.shows_role)
+        fold_and_role = weighed.pairs.role * N_FOLDS + fold_of_sentence[sentences[weighed.pairs.row]]
         names.append((fold_and_role * n_types + weighed.query_type) * n_classes + weighed.key_class)
         values.append(np.stack([np.ones(len(weighed.mass)), weighed.mass, weighed.bias]))
     unique, inverse = np.unique(np.concatenate(names), return_inverse=True)

@@ -17,7 +17,7 @@ from headcount.data.losses import accepts_argument
 from headcount.data.task import CollatedExamples, Example, pad
 from headcount.data.text.aligned import Aligned
 from headcount.data.text.annotated import Annotated
-from headcount.models.modules import pad_id, start_id
+from headcount.models.modules import decoder_start_id, pad_id
 
 ViewName = Literal["source", "target", "cross"]
 VIEWS: tuple[ViewName, ...] = ("source", "target", "cross")
@@ -43,20 +43,22 @@ def check_model_reads(model: Any, corpus: Corpus) -> None:
         raise UnsupportedModel(f"{name} compares texts with images and reads neither alone; pass the part of it that reads text or images")
 
 
-def build_view(corpus: Corpus, name: ViewName, example_numbers: Sequence[int], shape: tuple[int, int], pad_token: int = 0) -> View:
+def build_view(
+    corpus: Corpus, name: ViewName, example_numbers: Sequence[int], padded_shape: tuple[int, int], pad_token_id: int = 0
+) -> View:
     """Returns the queries and keys of some examples of a corpus.
 
     Args:
         corpus: The corpus.
         name: Which tokens meet.
         example_numbers: The examples, by their number in the corpus.
-        shape: How many queries and keys the block has, padding included.
-        pad_token: The id of padding.
+        padded_shape: How many queries and keys the block has, padding included.
+        pad_token_id: The id of padding.
 
     Raises:
         UnsupportedModel: the block has fewer tokens than an image has patches.
     """
-    n_queries, n_keys = shape
+    n_queries, n_keys = padded_shape
     if corpus.grid:
         n_patches = corpus.grid[0] * corpus.grid[1]
         if n_keys < n_patches:
@@ -64,12 +66,16 @@ def build_view(corpus: Corpus, name: ViewName, example_numbers: Sequence[int], s
         patches = Side.from_images(len(example_numbers), n_keys, n_patches)
         return View(patches, patches, corpus)
     if name == "target":
-        targets = Side.from_sentences([corpus.targets[number] for number in example_numbers], n_keys, n_front=1, pad_id=pad_token)
+        targets = Side.from_sentences(
+            [corpus.targets[number] for number in example_numbers], n_keys, n_delimiters_before=1, pad_id=pad_token_id
+        )
         return View(targets, targets, corpus)
-    source = Side.from_sentences([corpus.sentences[number] for number in example_numbers], n_keys, pad_id=pad_token)
+    source = Side.from_sentences([corpus.sentences[number] for number in example_numbers], n_keys, pad_id=pad_token_id)
     if name == "source":
         return View(source, source, corpus)
-    targets = Side.from_sentences([corpus.targets[number] for number in example_numbers], n_queries, n_front=1, pad_id=pad_token)
+    targets = Side.from_sentences(
+        [corpus.targets[number] for number in example_numbers], n_queries, n_delimiters_before=1, pad_id=pad_token_id
+    )
     return View(targets, source, corpus)
 
 
@@ -81,7 +87,9 @@ def corpus_examples(model: nn.Module, corpus: Corpus) -> CollatedExamples:
     examples = []
     for number, (sentence, target) in enumerate(zip(corpus.sentences, targets, strict=True)):
         sides = [(s.ids, s.words, s.special, s.segments, s.type_ids, s.by_word) for s in (sentence, target) if s is not None]
-        content = hashlib.sha256(repr((sides, _annotations(sentence.annotated))).encode()).hexdigest()  # of all that sieves read
+        content = hashlib.sha256(
+            repr((sides, _annotations_as_plain_data(sentence.annotated))).encode()
+        ).hexdigest()  # of all that sieves read
         # The names of these entries are part of the fingerprint of the data.
         examples.append({"place": number, "input_ids": sentence.ids, "content": content, **(corpus.audio[number] if corpus.audio else {})})
     return CollatedExamples(examples, _Collator(model, corpus))
@@ -101,23 +109,23 @@ class _Collator:
             features = torch.stack([self.corpus.audio[number]["input_features"] for number in numbers])
             batch = {"input_features": features.to(next(self.model.parameters()).dtype)}
         else:
-            batch = self._pad(sentences)
+            batch = self._pad_sentences(sentences)
         if all(sentence.type_ids is not None for sentence in sentences) and accepts_argument(self.model, "token_type_ids"):
             batch["token_type_ids"] = _pad_rows([sentence.type_ids or () for sentence in sentences], 0)
-        start = start_id(self.model)
+        start = decoder_start_id(self.model)
         if start is None:
             return batch
         front = torch.full((len(numbers), 1), start)
         if not self.corpus.targets:
             return {**batch, "decoder_input_ids": front}
-        targets = self._pad([self.corpus.targets[number] for number in numbers])
+        targets = self._pad_sentences([self.corpus.targets[number] for number in numbers])
         return {
             **batch,
             "decoder_input_ids": torch.cat([front, targets["input_ids"]], 1),
             "decoder_attention_mask": torch.cat([torch.ones_like(front), targets["attention_mask"]], 1),
         }
 
-    def _pad(self, sentences: Sequence[Aligned]) -> dict[str, Tensor]:
+    def _pad_sentences(self, sentences: Sequence[Aligned]) -> dict[str, Tensor]:
         return {
             "input_ids": _pad_rows([s.ids for s in sentences], pad_id(self.model)),
             "attention_mask": _pad_rows([[1] * len(s.ids) for s in sentences], 0),
@@ -130,7 +138,7 @@ def _pad_rows(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
     return torch.tensor([[*row, *[fill] * (length - len(row))] for row in rows])
 
 
-def _annotations(text: Annotated) -> tuple[Any, ...]:
+def _annotations_as_plain_data(text: Annotated) -> tuple[Any, ...]:
     """Returns the annotations of a sentence and of its translation, as plain data."""
-    target = None if text.target is None else _annotations(text.target)
+    target = None if text.target is None else _annotations_as_plain_data(text.target)
     return text.text, text.pair_at, [astuple(word) for word in text.words], text.clusters, sorted(text.links), target

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
-from headcount.core.errors import OptionError, typed_memory_errors, unknown_name_error
+from headcount.core.errors import OptionError, raising_out_of_memory, unknown_name_error
 from headcount.core.options import Bounds, Option, format_value, union_members
 
 P = ParamSpec("P")
@@ -52,7 +52,7 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in bound.arguments.items():
             if name in hints:
                 _check_argument(Option(name, hints[name], None, "", Bounds(minimum=MINIMUM.get(name)), False), value, owner_name)
-        with typed_memory_errors(owner_name):
+        with raising_out_of_memory(owner_name):
             return function(*args, **kwargs)
 
     return _check_and_call

@@ -128,7 +128,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def typed_memory_errors(purpose: str) -> Iterator[None]:
+def raising_out_of_memory(purpose: str) -> Iterator[None]:
     """Raises OutOfMemory in place of the errors by which libraries say so."""
     try:
         yield

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from headcount.core.errors import DataError, NonFinite
 from headcount.data.losses import IGNORED
-from headcount.models.modules import Batch, shifts_labels, unwrap, whole_number
+from headcount.models.modules import Batch, int_attribute, shifts_labels, unwrap
 from headcount.models.padding import SEQUENCES
 
 OTHER_MODALITIES = ("pixel_values", "pixel_values_videos", "input_features", "input_values", "flattened_patches", "visual_feats")
@@ -34,15 +34,15 @@ def text_config(model: nn.Module) -> Any:
 def input_vocabulary_size(model: nn.Module) -> int | None:
     """Returns how many tokens the input embeddings hold; None for a model without such a table."""
     try:
-        rows = whole_number(unwrap(model).get_input_embeddings(), "num_embeddings")  # pyright: ignore[reportCallIssue]
+        rows = int_attribute(unwrap(model).get_input_embeddings(), "num_embeddings")  # pyright: ignore[reportCallIssue]
     except (AttributeError, NotImplementedError, TypeError):
         rows = None
-    return rows or whole_number(text_config(model), "vocab_size")
+    return rows or int_attribute(text_config(model), "vocab_size")
 
 
 def output_vocabulary_size(model: nn.Module) -> int | None:
     """Returns how many tokens a language model can predict, which can differ from its inputs in an encoder–decoder."""
-    return whole_number(text_config(model), "decoder_vocab_size") or input_vocabulary_size(model)
+    return int_attribute(text_config(model), "decoder_vocab_size") or input_vocabulary_size(model)
 
 
 def n_positions(model: nn.Module, *, decoder: bool = False) -> int | None:
@@ -55,7 +55,7 @@ def n_positions(model: nn.Module, *, decoder: bool = False) -> int | None:
     names = [
         name for name in (*side, "max_position_embeddings") if not isinstance(inspect.getattr_static(type(config), name, None), property)
     ]
-    rows = next((n for name in names if (n := whole_number(config, name)) and n > 0), None)
+    rows = next((n for name in names if (n := int_attribute(config, name)) and n > 0), None)
     return None if rows is None else rows - _count_unused_positions(unwrap(model))
 
 
@@ -68,7 +68,7 @@ def _count_unused_positions(model: nn.Module) -> int:
 
 def n_classes(model: nn.Module) -> int | None:
     """Returns the number of labels of a model with a classification head; None for another head."""
-    return whole_number(config_of(model), "num_labels") if "Classification" in type(unwrap(model)).__name__ else None
+    return int_attribute(config_of(model), "num_labels") if "Classification" in type(unwrap(model)).__name__ else None
 
 
 def check_batch(model: nn.Module, batch: Batch, example_numbers: Sequence[int] | None = None) -> None:

@@ -24,8 +24,8 @@ from headcount.data.task import Data, Split, Task, document_numbers
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, model_inputs
-from headcount.models.ownership import holds, taking_turns
-from headcount.models.state import forward
+from headcount.models.ownership import holds_model, taking_turns
+from headcount.models.state import forward_preserving_state
 
 
 class _Measurement:
@@ -41,7 +41,7 @@ class _Measurement:
             batch = model_inputs(batch, self.model)
             check_batch(self.model, batch, numbers)
             with evaluating(self.model), explain_nonfinite(self.model, self.heads, batch):
-                output = forward(self.model, batch)
+                output = forward_preserving_state(self.model, batch)
                 results: dict[str, Tensor] = {"losses": require_finite_losses(self.losses(output, batch), numbers)}
                 if self.metric is not None:
                     results["parts"] = self.metric.parts(self.model, output, batch)
@@ -49,7 +49,7 @@ class _Measurement:
 
 
 @check_arguments
-@holds("an evaluation", exclusive=False)
+@holds_model("an evaluation", exclusive=False)
 def evaluate(  # noqa: PLR0913 - two arguments, the rest are options by name
     model: nn.Module,
     data: Data,

@@ -14,7 +14,7 @@ from headcount.core.heads import AttentionBlock
 from headcount.data.chunks import n_rows
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
-from headcount.models.state import forward
+from headcount.models.state import forward_preserving_state
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def _locate_first_nonfinite(model: nn.Module, heads: HeadMap, batch: Batch) -> s
             stack.callback(projection.register_forward_pre_hook(_hook_that_notes_nonfinite_heads(block, positions)).remove)
             stack.callback(projection.register_forward_hook(_hook_that_notes_nonfinite_output(block, positions)).remove)
         try:
-            forward(model, batch)
+            forward_preserving_state(model, batch)
         except Exception as error:  # the batch failed before for another reason, which is the one to report
             return f"where it came up first is not known ({type(error).__name__})"
     return f"it came up first in {positions[0]}" if positions else f"all blocks give finite numbers on its {n_rows(batch)} examples"

@@ -20,7 +20,7 @@ from headcount.models.gates import HeadGates, Replacement
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
 from headcount.models.observe import Observation, Observer, evaluating, model_inputs
-from headcount.models.state import forward
+from headcount.models.state import forward_preserving_state
 
 GateForTarget = Callable[[int, int], float]
 """(position of the target head in its block, position of a head of that block) -> the gate of the latter."""
@@ -133,7 +133,7 @@ class InterventionEffects:
         if self._ablator is None:
             model, losses = self.context.model, self.context.losses
             with evaluating(model):
-                losses(forward(model, batch), batch)
+                losses(forward_preserving_state(model, batch), batch)
             decodes = getattr(model.config, "is_encoder_decoder", False)
             withhold = ["labels"] if losses.reads_logits and not decodes else []
             limit = 1 if losses.one_by_one else None

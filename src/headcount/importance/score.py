@@ -44,7 +44,7 @@ from headcount.importance.settings import ScoreSettings
 from headcount.importance.shared_pass import SharedPass
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, device_of, pad_id, unwrap
-from headcount.models.ownership import holds
+from headcount.models.ownership import holds_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def parse_methods(by: Iterable[str | Importance]) -> list[Importance]:
     return [Importance.parse(method) for method in by]
 
 
-@holds("scores")
+@holds_model("scores")
 def compute_scores(
     model: nn.Module,
     data: Data,

@@ -22,7 +22,7 @@ from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.models.archs.geometry import family_of
 from headcount.models.modules import unwrap
-from headcount.models.ownership import Ownership, holding, hooks_suspended
+from headcount.models.ownership import Ownership, are_hooks_suspended, holding
 
 SOFTMAX = {F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax}
 
@@ -52,48 +52,51 @@ _EAGER: dict[int, list[Ownership]] = {}
 
 
 @lru_cache
-def _eager_class(cls: type) -> type:
+def _config_class_with_eager_path(config_class: type) -> type:
     """A class of configurations that names the eager path to those who asked for it, and to others what it named before."""
 
-    def implementation(config: Any) -> str | None:
+    def attention_implementation(config: Any) -> str | None:
         is_eager = any(torch.compiler.is_compiling() or hold.includes_caller() for hold in _EAGER.get(id(config), ()))
         return "eager" if is_eager else config._attn_implementation_internal
 
-    attributes = {"_attn_implementation": property(implementation, cls._attn_implementation.fset), "__module__": cls.__module__}  # pyright: ignore[reportAttributeAccessIssue]
-    return type(cls.__name__, (cls,), attributes)
+    attributes = {
+        "_attn_implementation": property(attention_implementation, config_class._attn_implementation.fset),
+        "__module__": config_class.__module__,
+    }  # pyright: ignore[reportAttributeAccessIssue]
+    return type(config_class.__name__, (config_class,), attributes)
 
 
-def _run_eager(config: Any, hold: Ownership) -> None:
-    """Lets `hold` run the eager path of a configuration; contexts may close in any order."""
+def _add_eager_owner(config: Any, owner: Ownership) -> None:
+    """Lets `owner` run the eager path of a configuration; contexts may close in any order."""
     with _CLASSES:
         holds = _EAGER.setdefault(id(config), [])
         if not holds:
-            config.__class__ = _eager_class(type(config))
-        holds.append(hold)
+            config.__class__ = _config_class_with_eager_path(type(config))
+        holds.append(owner)
 
 
-def _stop_eager(config: Any, hold: Ownership) -> None:
+def _remove_eager_owner(config: Any, owner: Ownership) -> None:
     with _CLASSES:
-        _EAGER[id(config)].remove(hold)
+        _EAGER[id(config)].remove(owner)
         if not _EAGER[id(config)]:
             del _EAGER[id(config)]
             config.__class__ = type(config).__mro__[1]
 
 
 @contextmanager
-def eager(model: nn.Module) -> Iterator[Ownership]:
+def eager_attention(model: nn.Module) -> Iterator[Ownership]:
     """Runs the model's eager attention inside, and what it had before afterwards; for the caller alone, in whatever order contexts close.
 
     A pass of another thread that is on its way keeps its own path: its mask was made for that one.
     """
     with holding(model, "a pass on its eager path") as hold, ExitStack() as stack:
         for config in _configs_of_modules(unwrap(model)):
-            stack.callback(_stop_eager, config, hold)
-            _run_eager(config, hold)
+            stack.callback(_remove_eager_owner, config, hold)
+            _add_eager_owner(config, hold)
         yield hold
 
 
-def visible_keys(block: AttentionBlock, module: nn.Module, scores: Tensor) -> Tensor:
+def visible_key_mask(block: AttentionBlock, module: nn.Module, scores: Tensor) -> Tensor:
     """Which entries of the scores are not masked away; masks are huge negative numbers, in some families smaller ones (masked_below)."""
     weight = next((p for p in module.parameters() if p.is_floating_point()), scores)
     floor = max(torch.finfo(scores.dtype).min / 2, torch.finfo(weight.dtype).min / 2, MASKED)
@@ -122,7 +125,7 @@ class _Softmax(TorchFunctionMode):
             return result
         scores = args[0] if args else (kwargs or {})["input"]
         grid = (-1, self.block.n_heads, *result.shape[-2:])
-        visible = visible_keys(self.block, self.module, scores).reshape(grid)
+        visible = visible_key_mask(self.block, self.module, scores).reshape(grid)
         changed = self.change(self.block, result.reshape(grid), visible)
         return result if changed is None else changed.reshape(result.shape).to(result.dtype)
 
@@ -149,49 +152,49 @@ class AttentionTap:
 
     def __enter__(self) -> AttentionTap:
         with ExitStack() as stack:
-            hold = stack.enter_context(eager(self.model))
-            stack.callback(self._exit_interrupted_modes)
+            hold = stack.enter_context(eager_attention(self.model))
+            stack.callback(self._exit_open_softmax_modes)
             for block in self.blocks:
                 module = self.model.get_submodule(block.path)
-                before, after = self._hooks(block, module, hold)
+                before, after = self._before_and_after_hooks(block, module, hold)
                 stack.callback(module.register_forward_pre_hook(before).remove)
                 stack.callback(module.register_forward_hook(after, always_call=True).remove)
             if any(hasattr(module, "set_attention_type") for module in self.model.modules()):
-                stack.callback(self.model.register_forward_hook(self._require_same_blocks()).remove)
+                stack.callback(self.model.register_forward_hook(self._replaced_block_check_hook()).remove)
             self._stack = stack.pop_all()
         return self
 
-    def _require_same_blocks(self) -> Callable[..., None]:
+    def _replaced_block_check_hook(self) -> Callable[..., None]:
         """A hook that raises UnsupportedModel where a pass put another module in the place of a block, whose attention was then not seen."""
         hooked = {block.path: self.model.get_submodule(block.path) for block in self.blocks}
 
-        def compare_blocks(model: nn.Module, *_: Any) -> None:
+        def raise_if_block_was_replaced(model: nn.Module, *_: Any) -> None:
             for path, module in hooked.items():
-                if model is self.model and not hooks_suspended() and self.model.get_submodule(path) is not module:
+                if model is self.model and not are_hooks_suspended() and self.model.get_submodule(path) is not module:
                     raise UnsupportedModel(
                         f"block '{path}' ({type(module).__name__}) was replaced during the pass, so its attention was not seen: the input is too "
                         "short for sparse attention. Call set_attention_type('original_full') on the encoder first."
                     )
 
-        return compare_blocks
+        return raise_if_block_was_replaced
 
-    def _exit_interrupted_modes(self) -> None:
+    def _exit_open_softmax_modes(self) -> None:
         """Leaves the modes of blocks that were interrupted: torch runs no forward hook when a pass ends by Ctrl-C."""
         while self._active:
             self._active.pop().__exit__(None, None, None)
 
-    def _hooks(self, block: AttentionBlock, hooked: nn.Module, hold: Ownership) -> tuple[Callable, Callable]:
-        def before(module: nn.Module, _args: Any) -> None:
-            if not hold.acts_on(module, hooked):
+    def _before_and_after_hooks(self, block: AttentionBlock, hooked_module: nn.Module, owner: Ownership) -> tuple[Callable, Callable]:
+        def open_softmax_mode(module: nn.Module, _args: Any) -> None:
+            if not owner.hook_acts_in_pass_of(module, hooked_module):
                 return
-            self._exit_interrupted_modes()  # what an interrupted pass left behind
+            self._exit_open_softmax_modes()  # what an interrupted pass left behind
             mode = _Softmax(block, module, self.change)
             mode.__enter__()
             self._active.append(mode)
 
-        def after(module: nn.Module, _args: Any, output: Any) -> None:
+        def close_softmax_mode(module: nn.Module, _args: Any, output: Any) -> None:
             is_replica = getattr(module, "_is_replica", False)
-            if hooks_suspended() or not self._active or not (is_replica or (module is hooked and hold.includes_caller())):
+            if are_hooks_suspended() or not self._active or not (is_replica or (module is hooked_module and owner.includes_caller())):
                 return  # a copy, or a pass of another thread: it was refused, or was inside the block when this one began
             mode = self._active.pop()
             mode.__exit__(None, None, None)
@@ -203,7 +206,7 @@ class AttentionTap:
                     "attn_implementation='eager'."
                 )
 
-        return before, after
+        return open_softmax_mode, close_softmax_mode
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

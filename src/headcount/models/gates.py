@@ -19,13 +19,13 @@ from headcount.core.arguments import check_arguments
 from headcount.core.errors import GateError, VerificationError
 from headcount.core.heads import AttentionBlock, Head
 from headcount.models.attention import AttentionTap
-from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
+from headcount.models.dummy_inputs.text import naming_inputs_in_errors, probe_inputs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, unwrap
-from headcount.models.observe import evaluating, frozen
+from headcount.models.observe import evaluating, frozen_parameters
 from headcount.models.ownership import Ownership, holding
 from headcount.models.randomness import pass_rng
-from headcount.models.state import feature_caches_bypassed, forward
+from headcount.models.state import feature_caches_bypassed, forward_preserving_state
 
 Replacement = Literal["zero", "mean", "uniform"]
 """What takes the place of the output of a removed head."""
@@ -34,7 +34,7 @@ Means = Mapping[str, Float[Tensor, "heads head_dim"]]
 """The mean output of every head, by block path."""
 
 
-def _has_stale_graphs() -> bool:
+def _has_compiled_code() -> bool:
     """Returns whether anything was compiled that might have been traced without these hooks: compiled code does not look for new ones."""
     import sys
 
@@ -80,11 +80,11 @@ class HeadGates:
         self.heads = HeadMap.of(self.model) if heads is None else heads
         self.how = how
         self.means = means
-        self._check_replacement()
+        self._check_means_fit_replacement()
         self.values = values if values is not None else torch.ones(len(self.heads))
         self._open: list[ExitStack] = []
 
-    def _check_replacement(self) -> None:
+    def _check_means_fit_replacement(self) -> None:
         if (self.how == "mean") != (self.means is not None):
             raise GateError("how='mean' needs means= (see headcount.models.observe.mean_outputs), and no other intervention takes them")
         means = self.means or {}
@@ -116,13 +116,13 @@ class HeadGates:
         blocks = [block for block in self.heads.blocks if block.n_heads]
         with ExitStack() as stack:
             stack.enter_context(feature_caches_bypassed(self.model))
-            if _has_stale_graphs():
+            if _has_compiled_code():
                 torch.compiler.reset()
                 stack.callback(torch.compiler.reset)
             hold = stack.enter_context(holding(self.model, "gates on its heads"))
             if self.how == "uniform":
                 stack.enter_context(AttentionTap(self.model, blocks, self._mix_with_uniform))
-                stack.callback(self.model.register_forward_pre_hook(_gates_marker(self.model)).remove)
+                stack.callback(self.model.register_forward_pre_hook(_make_marker_hook(self.model)).remove)
             else:
                 for block in blocks:
                     for output in block.outputs:
@@ -135,23 +135,23 @@ class HeadGates:
     def __exit__(self, *_: object) -> None:
         self._open.pop().close()
 
-    def _gates_of_block(self, span: slice, rows: int, like: Tensor) -> Tensor:
-        """Returns the gates of one block as [heads] or [rows, heads], for `rows` leading entries."""
-        gate = self._values[..., span].to(device=like.device, dtype=like.dtype)
+    def _gates_of_block(self, head_positions: slice, n_rows: int, like: Tensor) -> Tensor:
+        """Returns the gates of one block as [heads] or [rows, heads], for `n_rows` leading entries."""
+        gate = self._values[..., head_positions].to(device=like.device, dtype=like.dtype)
         if gate.ndim == 1:
             return gate
-        if rows % gate.shape[0]:
-            raise GateError(f"gates for {gate.shape[0]} examples met a tensor with {rows} rows, which is no multiple of it")
-        return gate if rows == gate.shape[0] else gate.repeat_interleave(rows // gate.shape[0], dim=0)
+        if n_rows % gate.shape[0]:
+            raise GateError(f"gates for {gate.shape[0]} examples met a tensor with {n_rows} rows, which is no multiple of it")
+        return gate if n_rows == gate.shape[0] else gate.repeat_interleave(n_rows // gate.shape[0], dim=0)
 
     def _gating_hook(
-        self, block: AttentionBlock, head_size: int, projection: nn.Module, hold: Ownership
+        self, block: AttentionBlock, head_output_size: int, projection: nn.Module, owner: Ownership
     ) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
-        span, size = self.heads.positions(block), (block.n_heads, head_size)
+        span, size = self.heads.positions(block), (block.n_heads, head_output_size)
         mean = self.means[block.path] if self.means is not None else None
 
         def gate_heads(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            if not hold.acts_on(module, projection):
+            if not owner.hook_acts_in_pass_of(module, projection):
                 return None
             output = args[0]  # [batch, ..., heads * head_dim], or [token, batch, heads * head_dim]
             gate = self._gates_of_block(span, output.shape[1 if block.time_first else 0], output)
@@ -177,14 +177,14 @@ class HeadGates:
         return torch.where(gate == 1, probabilities, gate * probabilities + (1 - gate) * uniform)
 
 
-def _gates_marker(model: nn.Module) -> Callable[..., None]:
+def _make_marker_hook(model: nn.Module) -> Callable[..., None]:
     """Returns a hook that does nothing, by which `are_gates_open` recognises gates that act on attention."""
 
-    def mark(*_: Any) -> None:
+    def do_nothing(*_: Any) -> None:
         return
 
-    mark.headcount_gate = model  # pyright: ignore[reportFunctionMemberAccess]
-    return mark
+    do_nothing.headcount_gate = model  # pyright: ignore[reportFunctionMemberAccess]
+    return do_nothing
 
 
 def are_gates_open(model: nn.Module) -> bool:
@@ -193,15 +193,15 @@ def are_gates_open(model: nn.Module) -> bool:
     return any(getattr(hook, "headcount_gate", None) is module for module, hook in modules)
 
 
-def output_tensors(output: Any) -> list[Tensor]:
+def floating_point_outputs(output: Any) -> list[Tensor]:
     """Returns the floating-point results of a forward pass: logits, hidden states, losses; no caches and no attention maps."""
     if isinstance(output, Tensor):
         return [output] if output.is_floating_point() else []
     if isinstance(output, Mapping):
         skip = ("past_key_values", "attentions", "cache")
-        return [t for name, value in output.items() if not any(word in name for word in skip) for t in output_tensors(value)]
+        return [t for name, value in output.items() if not any(word in name for word in skip) for t in floating_point_outputs(value)]
     if isinstance(output, list | tuple):
-        return [t for value in output for t in output_tensors(value)]
+        return [t for value in output for t in floating_point_outputs(value)]
     return []
 
 
@@ -212,9 +212,9 @@ def verify_gates(model: nn.Module, heads: HeadMap, inputs: Batch | None = None) 
     """
     inner = unwrap(model)
     batch = dict(inputs) if inputs is not None else probe_inputs(inner)
-    with evaluating(inner), reporting_inputs(inner, batch, dummy=inputs is None):
-        silent = _heads_without_gradient(inner, heads, batch)
-        dead = [head for head in silent if not _has_effect(inner, heads, head, batch)]
+    with evaluating(inner), naming_inputs_in_errors(inner, batch, is_dummy=inputs is None):
+        silent = _heads_whose_gates_have_no_gradient(inner, heads, batch)
+        dead = [head for head in silent if not _gating_changes_output(inner, heads, head, batch)]
     if dead:
         names = ", ".join(map(str, dead[:8])) + (f" and {len(dead) - 8} more" if len(dead) > 8 else "")
         raise VerificationError(
@@ -223,11 +223,11 @@ def verify_gates(model: nn.Module, heads: HeadMap, inputs: Batch | None = None) 
         )
 
 
-def _heads_without_gradient(model: nn.Module, heads: HeadMap, batch: Batch) -> list[Head]:
+def _heads_whose_gates_have_no_gradient(model: nn.Module, heads: HeadMap, batch: Batch) -> list[Head]:
     values = torch.full((len(heads),), 0.9, dtype=torch.float64, requires_grad=True)
     try:
-        with frozen(model), torch.enable_grad(), HeadGates(model, values, heads=heads):
-            results = output_tensors(forward(model, batch))
+        with frozen_parameters(model), torch.enable_grad(), HeadGates(model, values, heads=heads):
+            results = floating_point_outputs(forward_preserving_state(model, batch))
             total = sum((result * _uneven_weights_like(result)).sum() for result in results)
         if not isinstance(total, Tensor) or not total.requires_grad:
             return list(heads)
@@ -243,13 +243,13 @@ def _uneven_weights_like(result: Tensor) -> Tensor:
     return (steps * 0.754877666).sin().view(result.shape).to(result.dtype)
 
 
-def _has_effect(model: nn.Module, heads: HeadMap, head: Head, batch: Batch) -> bool:
+def _gating_changes_output(model: nn.Module, heads: HeadMap, head: Head, batch: Batch) -> bool:
     values = torch.ones(len(heads), dtype=torch.float64)
     values[heads.position(head)] = 0.0
     with torch.no_grad(), pass_rng(model, seed=0):
-        plain = output_tensors(forward(model, batch))
+        plain = floating_point_outputs(forward_preserving_state(model, batch))
         torch.manual_seed(0)
         with HeadGates(model, values, heads=heads):
-            gated = output_tensors(forward(model, batch))
+            gated = floating_point_outputs(forward_preserving_state(model, batch))
     # Numbers that are not finite say nothing: NaN differs from itself.
     return any(not torch.equal(a.nan_to_num(0, 0, 0), b.nan_to_num(0, 0, 0)) for a, b in zip(plain, gated, strict=True))

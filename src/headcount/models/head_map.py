@@ -31,9 +31,9 @@ class HeadMap(HeadIndex):
         Raises:
             UnsupportedModel: `model` is no transformers model, or no head was found in it; names the modules and the reasons.
         """
-        from headcount.models.archs.detect import detect
+        from headcount.models.archs.detect import detect_heads
 
-        return detect(model)
+        return detect_heads(model)
 
     def verify(self, model: nn.Module, inputs: Batch | None = None) -> None:
         """Proves that the gate of every head changes the model's output.

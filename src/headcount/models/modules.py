@@ -43,7 +43,7 @@ def pad_id(model: nn.Module) -> int:
     return token if isinstance(token, int) else 0
 
 
-def start_id(model: nn.Module) -> int | None:
+def decoder_start_id(model: nn.Module) -> int | None:
     """The token that a decoder behind an encoder starts with; None for other models."""
     if not getattr(model.config, "is_encoder_decoder", False):
         return None
@@ -56,7 +56,7 @@ def is_transposed(module: nn.Module) -> bool:
     return hasattr(module, "nf") and not hasattr(module, "out_features")
 
 
-def linear_size(module: nn.Module | None) -> tuple[int, int] | None:
+def linear_in_and_out_size(module: nn.Module | None) -> tuple[int, int] | None:
     """(in, out) of a linear-like layer, or None. Duck-typed, since peft and quantised layers are no nn.Linear."""
     if module is None:
         return None
@@ -65,10 +65,10 @@ def linear_size(module: nn.Module | None) -> tuple[int, int] | None:
     if hasattr(module, "nf") and hasattr(module, "nx"):
         return int(module.nx), int(module.nf)  # pyright: ignore[reportArgumentType]
     inner = getattr(module, "linear", None)  # a wrapper with one linear inside, such as a clipped one
-    return linear_size(inner) if isinstance(inner, nn.Linear) else None
+    return linear_in_and_out_size(inner) if isinstance(inner, nn.Linear) else None
 
 
-def inner_layer_path(module: nn.Module, path: str) -> str:
+def weight_layer_path(module: nn.Module, path: str) -> str:
     """The path of the layer that really holds the weight of a linear-like module."""
     return f"{path}.linear" if isinstance(getattr(module, "linear", None), nn.Linear) else path
 
@@ -83,7 +83,7 @@ def descendant(module: nn.Module, path: str) -> nn.Module | None:
     return module
 
 
-def whole_number(owner: Any, name: str) -> int | None:
+def int_attribute(owner: Any, name: str) -> int | None:
     """An integer attribute of a module or configuration; None where there is none, or where it differs from layer to layer."""
     try:
         value = getattr(owner, name, None)
@@ -92,9 +92,9 @@ def whole_number(owner: Any, name: str) -> int | None:
     return value if type(value) is int else None
 
 
-def positive_attribute(module: Any, names: tuple[str, ...]) -> int | None:
+def first_positive_int_attribute(module: Any, names: tuple[str, ...]) -> int | None:
     """The first positive integer among the attributes called `names`."""
-    return next((value for name in names if (value := whole_number(module, name)) is not None and value > 0), None)
+    return next((value for name in names if (value := int_attribute(module, name)) is not None and value > 0), None)
 
 
 def join_path(*parts: str) -> str:

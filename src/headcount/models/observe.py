@@ -20,7 +20,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, device_of, is_transposed, unwrap
 from headcount.models.ownership import Ownership, SavedStates, holding
 from headcount.models.padding import with_position_ids
-from headcount.models.state import forward, preserve
+from headcount.models.state import forward_preserving_state, preserve
 
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "decoder_start_token_id")
 
@@ -64,11 +64,11 @@ _TRAINED: SavedStates[list[nn.Parameter]] = SavedStates()
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; every module's own mode once all contexts over it are closed."""
 
-    def restore(modes: list[tuple[nn.Module, bool]]) -> None:
+    def restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
         for module, mode in modes:
             module.training = mode
 
-    with _MODES.saving(model, lambda: [(module, module.training) for module in model.modules()], restore):
+    with _MODES.saving(model, lambda: [(module, module.training) for module in model.modules()], restore_modes):
         model.eval()
         yield
 
@@ -82,14 +82,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
+def frozen_parameters(model: nn.Module) -> Iterator[None]:
     """No parameter asks for gradients inside; each as before once all contexts over it are closed."""
 
-    def restore(trained: list[nn.Parameter]) -> None:
+    def restore_requires_grad(trained: list[nn.Parameter]) -> None:
         for parameter in trained:
             parameter.requires_grad_(True)
 
-    with _TRAINED.saving(model, lambda: [parameter for parameter in model.parameters() if parameter.requires_grad], restore):
+    with _TRAINED.saving(model, lambda: [parameter for parameter in model.parameters() if parameter.requires_grad], restore_requires_grad):
         model.requires_grad_(False)
         yield
 
@@ -123,7 +123,7 @@ def _decoder_tokens_from_labels(model: nn.Module, batch: Batch) -> Tensor | None
     return torch.cat([torch.full_like(labels[:, :1], start), labels[:, :-1]], dim=1)
 
 
-def query_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
+def query_token_ids(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
     """Returns the token ids that a block's queries stand for, if any; ignored labels stay -100."""
     if not reads_text(block):
         return None
@@ -133,7 +133,7 @@ def query_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tenso
     return _decoder_tokens_from_labels(model, batch) if tokens is None else tokens
 
 
-def query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, rows: int, length: int) -> Bool[Tensor, "batch q"]:
+def real_query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, n_rows: int, n_queries: int) -> Bool[Tensor, "batch q"]:
     """Returns which query positions of a block are no padding; all of them where the batch does not say."""
     if _queries_are_decoder_tokens(model, block):
         mask, labels = batch.get("decoder_attention_mask"), batch.get("labels")
@@ -144,20 +144,20 @@ def query_mask(model: nn.Module, block: AttentionBlock, batch: Batch, rows: int,
     else:
         mask = batch.get("attention_mask", batch.get("padding_mask"))
     resize = getattr(model, "_get_feature_vector_attention_mask", None)
-    if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] > length and resize is not None:
-        mask = resize(length, mask)  # speech: the mask counts samples, the block sees frames
-    if isinstance(mask, Tensor) and tuple(mask.shape) == (rows, length):
+    if isinstance(mask, Tensor) and mask.ndim == 2 and mask.shape[1] > n_queries and resize is not None:
+        mask = resize(n_queries, mask)  # speech: the mask counts samples, the block sees frames
+    if isinstance(mask, Tensor) and tuple(mask.shape) == (n_rows, n_queries):
         return mask.bool()
-    return torch.ones(rows, length, dtype=torch.bool, device=device_of(model))
+    return torch.ones(n_rows, n_queries, dtype=torch.bool, device=device_of(model))
 
 
-def _mark_special(tokens: Tensor | None, ids: frozenset[int], shape: tuple[int, int]) -> Tensor | None:
-    if not ids or not isinstance(tokens, Tensor) or tuple(tokens.shape) != shape:
+def _special_token_mask(token_ids: Tensor | None, special_ids: frozenset[int], expected_shape: tuple[int, int]) -> Tensor | None:
+    if not special_ids or not isinstance(token_ids, Tensor) or tuple(token_ids.shape) != expected_shape:
         return None
-    return torch.isin(tokens, torch.tensor(sorted(ids), device=tokens.device, dtype=tokens.dtype))
+    return torch.isin(token_ids, torch.tensor(sorted(special_ids), device=token_ids.device, dtype=token_ids.dtype))
 
 
-def _special_ids(model: nn.Module) -> frozenset[int]:
+def _special_ids_in_config(model: nn.Module) -> frozenset[int]:
     ids: set[int] = set()
     parts = [model.config, *(getattr(model.config, name, None) for name in getattr(model.config, "sub_configs", {}))]
     for name in SPECIAL_IDS:
@@ -167,12 +167,12 @@ def _special_ids(model: nn.Module) -> frozenset[int]:
     return frozenset(ids)
 
 
-def key_tokens(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
+def key_token_ids(model: nn.Module, block: AttentionBlock, batch: Batch) -> Tensor | None:
     """Returns the token ids that a block's keys stand for, if any: in cross-attention those of the encoder."""
-    return batch.get("input_ids") if block.kind == "cross" and reads_text(block) else query_tokens(model, block, batch)
+    return batch.get("input_ids") if block.kind == "cross" and reads_text(block) else query_token_ids(model, block, batch)
 
 
-def projection_of(model: nn.Module, block: AttentionBlock) -> Float[Tensor, "heads head_dim hidden"]:
+def output_projection_by_head(model: nn.Module, block: AttentionBlock) -> Float[Tensor, "heads head_dim hidden"]:
     """Returns the part of the output projection that each head of a block feeds, measured where the layer is adapted or packed."""
     block.require_one_output("reading the output projection")
     module: Any = model.get_submodule(block.o.path)
@@ -211,7 +211,7 @@ class Observer:
         self.model = unwrap(model)
         self.blocks = tuple(HeadMap.of(self.model).blocks if blocks is None else blocks)
         self.consume, self.attention, self.outputs, self.gradient = consume, attention, outputs, gradient
-        self.special_ids = _special_ids(self.model) if special_ids is None else frozenset(special_ids)
+        self.special_ids = _special_ids_in_config(self.model) if special_ids is None else frozenset(special_ids)
         self.batch: Batch = {}
         self._pending: dict[str, _Pending] = {}
         self._projections: dict[str, Tensor] = {}
@@ -225,9 +225,9 @@ class Observer:
             hold = stack.enter_context(holding(self.model, "an observation"))
             stack.enter_context(in_eval_mode(self.model))
             if self.gradient:
-                stack.enter_context(frozen(self.model))
+                stack.enter_context(frozen_parameters(self.model))
             if self.attention:
-                stack.enter_context(AttentionTap(self.model, self.blocks, self._keep_attention, several=False))
+                stack.enter_context(AttentionTap(self.model, self.blocks, self._store_attention, several=False))
             for block in self.blocks:
                 if block.n_heads:
                     projection = self.model.get_submodule(block.o.path)
@@ -245,7 +245,7 @@ class Observer:
         self.batch = model_inputs(batch, self.model)
         self._forward = True
         with torch.set_grad_enabled(self.gradient):
-            return forward(self.model, self.batch)
+            return forward_preserving_state(self.model, self.batch)
 
     def backward(self, losses: Float[Tensor, " batch"]) -> None:
         """Hands over every block of the last pass with the gradient of each example's loss."""
@@ -256,7 +256,7 @@ class Observer:
         self._forward = False  # what a checkpointed layer computes again is not new
         losses.backward(torch.ones_like(losses))
 
-    def _keep_attention(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> None:
+    def _store_attention(self, block: AttentionBlock, probabilities: Tensor, visible: Tensor) -> None:
         if not self._forward:
             return
         if block.sink:
@@ -264,10 +264,10 @@ class Observer:
         self._pending[block.path] = _Pending(probabilities.detach(), visible)
 
     def _output_projection_hook(
-        self, block: AttentionBlock, projection: nn.Module, hold: Ownership
+        self, block: AttentionBlock, projection: nn.Module, owner: Ownership
     ) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
-        def output_projection_runs(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            if not hold.acts_on(module, projection):
+        def observe_output_projection(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            if not owner.hook_acts_in_pass_of(module, projection):
                 return None
             merged = args[0]
             if self.gradient and not merged.requires_grad:
@@ -279,46 +279,46 @@ class Observer:
                 self.consume(observation)
             return (merged, *args[1:]) if self.gradient else None
 
-        return output_projection_runs
+        return observe_output_projection
 
     def _gradient_hook(self, observation: Observation) -> Callable[[Tensor], None]:
         block = observation.block
 
-        def gradient_arrives(gradient: Tensor) -> None:
-            per_head = _rows_first(gradient, block).unflatten(-1, (block.n_heads, block.value_dim))
+        def observe_gradient(gradient: Tensor) -> None:
+            per_head = _batch_first(gradient, block).unflatten(-1, (block.n_heads, block.value_dim))
             self.consume(replace(observation, gradient=per_head))
 
-        return gradient_arrives
+        return observe_gradient
 
-    def _make_observation(self, block: AttentionBlock, merged: Tensor) -> Observation:
+    def _make_observation(self, block: AttentionBlock, concatenated_heads: Tensor) -> Observation:
         pending = self._pending.pop(block.path, _Pending())
-        merged = _rows_first(merged, block)
-        rows, length = merged.shape[:2]
+        concatenated_heads = _batch_first(concatenated_heads, block)
+        rows, length = concatenated_heads.shape[:2]
         keys = None if pending.visible is None else pending.visible.any(dim=(1, 2))
-        queries = query_mask(self.model, block, self.batch, rows, length)
+        queries = real_query_mask(self.model, block, self.batch, rows, length)
         if keys is not None and block.kind != "cross" and keys.shape == queries.shape:
             queries = queries & keys
         if self.outputs and block.path not in self._projections:
-            self._projections[block.path] = projection_of(self.model, block)
+            self._projections[block.path] = output_projection_by_head(self.model, block)
         return Observation(
             block=block,
             attention=pending.attention,
-            outputs=merged.unflatten(-1, (block.n_heads, block.value_dim)) if self.outputs else None,
+            outputs=concatenated_heads.unflatten(-1, (block.n_heads, block.value_dim)) if self.outputs else None,
             queries=queries,
             keys=keys,
-            special=_mark_special(query_tokens(self.model, block, self.batch), self.special_ids, (rows, length)),
+            special=_special_token_mask(query_token_ids(self.model, block, self.batch), self.special_ids, (rows, length)),
             special_keys=None
             if pending.attention is None
-            else _mark_special(key_tokens(self.model, block, self.batch), self.special_ids, (rows, pending.attention.shape[-1])),
+            else _special_token_mask(key_token_ids(self.model, block, self.batch), self.special_ids, (rows, pending.attention.shape[-1])),
             visible=None if pending.visible is None else pending.visible.any(dim=1),
             projection=self._projections[block.path] if self.outputs else None,
         )
 
 
-def _rows_first(merged: Tensor, block: AttentionBlock) -> Float[Tensor, "batch q width"]:
+def _batch_first(concatenated_heads: Tensor, block: AttentionBlock) -> Float[Tensor, "batch q width"]:
     """Returns the input of the output projection with one row per example; batches that the model flattened are one row."""
-    merged = merged.transpose(0, 1) if block.time_first else merged
-    return merged if merged.ndim == 3 else merged.reshape(1 if merged.ndim == 2 else merged.shape[0], -1, merged.shape[-1])
+    rows = concatenated_heads.transpose(0, 1) if block.time_first else concatenated_heads
+    return rows if rows.ndim == 3 else rows.reshape(1 if rows.ndim == 2 else rows.shape[0], -1, rows.shape[-1])
 
 
 @check_arguments
@@ -360,14 +360,14 @@ def observe(
     if isinstance(data, Mapping | str) or not isinstance(data, Iterable):
         raise DataError(f"observe takes batches, each a mapping of tensors; got {type(data).__name__}. Write [batch] for one batch")
 
-    def run_batches() -> Iterator[list[Observation]]:
+    def observe_batches() -> Iterator[list[Observation]]:
         for batch in data:
             observations.clear()
             with observer:
                 observer.run(batch)
             yield list(observations)
 
-    return run_batches()
+    return observe_batches()
 
 
 def mean_outputs(
@@ -380,14 +380,14 @@ def mean_outputs(
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
 
-    def add(observation: Observation) -> None:
+    def add_to_sums(observation: Observation) -> None:
         assert observation.outputs is not None
         path = observation.block.path
         real = observation.outputs[observation.queries].double()
         sums[path] = sums.get(path, torch.zeros_like(real[:1].sum(0))) + real.sum(0)
         counts[path] = counts.get(path, 0) + real.shape[0]
 
-    observer = Observer(model, add, blocks=blocks, attention=False)
+    observer = Observer(model, add_to_sums, blocks=blocks, attention=False)
     with observer:
         for batch in data:
             observer.run(batch)

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from headcount.core.errors import ModelInUse, typed_memory_errors
+from headcount.core.errors import ModelInUse, raising_out_of_memory
 from headcount.models.modules import unwrap
 
 R = TypeVar("R")
@@ -60,29 +60,29 @@ class Ownership:
             return True
         return self in _MINE.get() or _is_autograd_thread()
 
-    def check(self, module: nn.Module) -> None:
+    def check_caller(self, module: nn.Module) -> None:
         """Raises ModelInUse unless the caller is the owner, or works for it."""
         if torch.compiler.is_compiling() or not self.is_open or self.includes_caller() or getattr(module, "_is_replica", False):
             return
-        raise self.refusal(type(module).__name__)
+        raise self.refusal_error(type(module).__name__)
 
-    def acts_on(self, module: nn.Module, hooked: nn.Module) -> bool:
-        """Returns whether a hook that this owner put on `hooked` acts in a pass of `module`; raises ModelInUse for strangers.
+    def hook_acts_in_pass_of(self, module: nn.Module, hooked_module: nn.Module) -> bool:
+        """Returns whether a hook that this owner put on `hooked_module` acts in a pass of `module`; raises ModelInUse for strangers.
 
         It does not while hooks are suspended, nor in a copy of the model (copy.deepcopy), which takes hooks along and keeps them.
         """
         if torch.compiler.is_compiling():
             return True
-        if module is not hooked and not getattr(module, "_is_replica", False):
+        if module is not hooked_module and not getattr(module, "_is_replica", False):
             return False
-        self.check(module)
+        self.check_caller(module)
         return not _SUSPENDED.get()
 
-    def refusal(self, name: str) -> ModelInUse:
+    def refusal_error(self, model_name: str) -> ModelInUse:
         """The error for another thread or task."""
         owner = f"thread '{self.thread.name}'" + ("" if self.task is None else f", task '{self.task.get_name()}',")
         return ModelInUse(
-            f"{name} is in use for {self.purpose} by {owner}, and others cannot use it meanwhile: wait until that is over, give each thread or "
+            f"{model_name} is in use for {self.purpose} by {owner}, and others cannot use it meanwhile: wait until that is over, give each thread or "
             "task a copy of the model (copy.deepcopy), or run workers of the owner in its context (contextvars.copy_context, asyncio.to_thread)"
         )
 
@@ -103,7 +103,7 @@ def suspending_hooks() -> Iterator[None]:
         _SUSPENDED.reset(token)
 
 
-def hooks_suspended() -> bool:
+def are_hooks_suspended() -> bool:
     """Whether the caller's pass is one that hooks of open contexts leave alone."""
     return not torch.compiler.is_compiling() and _SUSPENDED.get()
 
@@ -134,18 +134,18 @@ def restrict_to_owner(model: nn.Module, function: Callable[..., R], module: nn.M
     if owner is None:
         return function
 
-    def run(*args: Any, **kwargs: Any) -> R | None:
+    def run_for_owner(*args: Any, **kwargs: Any) -> R | None:
         if module is None:
-            owner.check(args[0])  # a hook gets its module first
-            return function(*args, **kwargs) if owner.is_open and not hooks_suspended() else None
+            owner.check_caller(args[0])  # a hook gets its module first
+            return function(*args, **kwargs) if owner.is_open and not are_hooks_suspended() else None
         if not owner.is_open:
             raise ModelInUse(
                 f"this {type(module).__name__} belongs to a copy that was made while the model was in use for {owner.purpose}; copy the model again"
             )
-        owner.check(module)
+        owner.check_caller(module)
         return function(*args, **kwargs)
 
-    return run  # pyright: ignore[reportReturnType]
+    return run_for_owner  # pyright: ignore[reportReturnType]
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def holding(model: nn.Module, purpose: str, *, exclusive: bool = True) -> Iterat
             holds_on_it = [hold for part in models for hold in _OPEN.get(part, ()) if exclusive or hold.exclusive]
             stranger = next((hold for hold in holds_on_it if not hold.includes_caller()), None)
             if stranger is not None:
-                raise stranger.refusal(type(models[0]).__name__)
+                raise stranger.refusal_error(type(models[0]).__name__)
             for part in models:
                 _OPEN.setdefault(part, []).append(own)
         _MINE.set((*_MINE.get(), own))
@@ -175,7 +175,7 @@ def holding(model: nn.Module, purpose: str, *, exclusive: bool = True) -> Iterat
                     _OPEN[part].remove(own)
 
 
-def holds(purpose: str, *, exclusive: bool = True) -> Callable[[Function], Function]:
+def holds_model(purpose: str, *, exclusive: bool = True) -> Callable[[Function], Function]:
     """Decorates functions and methods whose first argument is a model: it belongs to the caller until they return.
 
     Errors by which libraries say that memory ran out become OutOfMemory.
@@ -183,14 +183,14 @@ def holds(purpose: str, *, exclusive: bool = True) -> Callable[[Function], Funct
 
     def decorate(function: Function) -> Function:
         @wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run_while_holding(*args: Any, **kwargs: Any) -> Any:
             model = kwargs.get("model", next((argument for argument in args[:2] if isinstance(argument, nn.Module)), None))
             if not isinstance(model, nn.Module):  # the function says what is wrong with it
                 return function(*args, **kwargs)
-            with holding(model, purpose, exclusive=exclusive), typed_memory_errors(purpose):
+            with holding(model, purpose, exclusive=exclusive), raising_out_of_memory(purpose):
                 return function(*args, **kwargs)
 
-        return run  # pyright: ignore[reportReturnType]
+        return run_while_holding  # pyright: ignore[reportReturnType]
 
     return decorate
 

@@ -39,8 +39,8 @@ def with_position_ids(model: nn.Module, batch: Batch) -> dict[str, Any]:
     Raises:
         DataError: padding on the left changes what the model computes, and position ids do not mend it.
     """
-    rows = _find_left_padded_rows(batch)
-    batch = dict(batch) if rows is None else _without_first_label(model, batch)
+    rows = _left_padded_row_mask(batch)
+    batch = dict(batch) if rows is None else _ignore_labels_that_padding_predicts(model, batch)
     if rows is None or "position_ids" in batch:
         return batch
     if model not in _NEEDS:
@@ -49,7 +49,7 @@ def with_position_ids(model: nn.Module, batch: Batch) -> dict[str, Any]:
             name: value[row : row + 1] if isinstance(value, Tensor) and value.ndim and len(value) == len(rows) else value
             for name, value in batch.items()
         }
-        _NEEDS[model] = _padding_need(model, single)
+        _NEEDS[model] = _measure_padding_need(model, single)
     if _NEEDS[model] == "right padding":
         raise DataError(
             f"an example of the batch is padded on the left, which changes what {type(model).__name__} computes, and it "
@@ -58,12 +58,12 @@ def with_position_ids(model: nn.Module, batch: Batch) -> dict[str, Any]:
     return {**batch, "position_ids": position_ids_of(batch["attention_mask"])} if _NEEDS[model] == "positions" else batch
 
 
-def position_ids_of(mask: Tensor) -> Tensor:
+def position_ids_of(attention_mask: Tensor) -> Tensor:
     """The position of each token among the real ones of its row, 0 for padding before them."""
-    return (mask.long().cumsum(-1) - 1).clamp(min=0)
+    return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
 
 
-def _without_first_label(model: nn.Module, batch: Batch) -> dict[str, Any]:
+def _ignore_labels_that_padding_predicts(model: nn.Module, batch: Batch) -> dict[str, Any]:
     """The batch without labels that padding would have to predict."""
     labels, mask = batch.get("labels"), batch.get("attention_mask")
     if not shifts_labels(model) or not isinstance(labels, Tensor) or not isinstance(mask, Tensor) or labels.shape != mask.shape:
@@ -72,7 +72,7 @@ def _without_first_label(model: nn.Module, batch: Batch) -> dict[str, Any]:
     return {**batch, "labels": labels.masked_fill(behind, IGNORED)}
 
 
-def _find_left_padded_rows(batch: Batch) -> Tensor | None:
+def _left_padded_row_mask(batch: Batch) -> Tensor | None:
     """Which rows begin with padding; None where none does, or no mask says so."""
     rows = None
     for tokens, mask in SEQUENCES:
@@ -83,25 +83,25 @@ def _find_left_padded_rows(batch: Batch) -> Tensor | None:
     return rows if rows is not None and bool(rows.any()) else None
 
 
-def _padding_need(model: nn.Module, padded: Batch) -> Need:
+def _measure_padding_need(model: nn.Module, padded_example: Batch) -> Need:
     """What an example that is padded on the left needs in order to give what it gives without its padding."""
-    tries: list[tuple[Need, dict[str, Any]]] = [("nothing", dict(padded))]
-    if "attention_mask" in padded and "position_ids" in inspect.signature(model.forward).parameters:
-        tries.append(("positions", {**padded, "position_ids": position_ids_of(padded["attention_mask"])}))
+    tries: list[tuple[Need, dict[str, Any]]] = [("nothing", dict(padded_example))]
+    if "attention_mask" in padded_example and "position_ids" in inspect.signature(model.forward).parameters:
+        tries.append(("positions", {**padded_example, "position_ids": position_ids_of(padded_example["attention_mask"])}))
     with preserve(model), suspending_hooks(), torch.no_grad():
         model.eval()
-        expected = _first_output(model, _strip_padding(padded))
+        expected = _logits_or_first_output(model, _strip_left_padding(padded_example))
         for need, batch in tries:
-            if _equal_up_to_rounding(_first_output(model, batch), expected):
+            if _equal_up_to_rounding(_logits_or_first_output(model, batch), expected):
                 return need
     return "right padding"
 
 
-def _strip_padding(padded: Batch) -> dict[str, Any]:
+def _strip_left_padding(padded_example: Batch) -> dict[str, Any]:
     """One example without the padding before it; labels have no part in what is compared."""
-    batch = {name: value for name, value in padded.items() if name != "labels" or "decoder_input_ids" not in padded}
+    batch = {name: value for name, value in padded_example.items() if name != "labels" or "decoder_input_ids" not in padded_example}
     for name in ("attention_mask", "decoder_attention_mask"):
-        mask = padded.get(name)
+        mask = padded_example.get(name)
         if not isinstance(mask, Tensor) or mask.ndim != 2:
             continue
         start = int((mask[0] != 0).int().argmax())
@@ -112,7 +112,7 @@ def _strip_padding(padded: Batch) -> dict[str, Any]:
     return batch
 
 
-def _first_output(model: nn.Module, batch: Batch) -> Tensor:
+def _logits_or_first_output(model: nn.Module, batch: Batch) -> Tensor:
     """The logits of a model, or its first output of floating-point numbers."""
     with pass_rng(model, seed=0, devices=()):
         output = model(**batch)
@@ -122,11 +122,11 @@ def _first_output(model: nn.Module, batch: Batch) -> Tensor:
     return next(value for value in tensors if value.is_floating_point())
 
 
-def _equal_up_to_rounding(padded: Tensor, expected: Tensor) -> bool:
+def _equal_up_to_rounding(padded_output: Tensor, unpadded_output: Tensor) -> bool:
     """Whether two outputs are equal up to rounding, the one with padding cut to the last tokens."""
-    if padded.ndim > 2 and padded.shape[1] > expected.shape[1]:
-        padded = padded[:, -expected.shape[1] :]
-    if padded.shape != expected.shape:
+    if padded_output.ndim > 2 and padded_output.shape[1] > unpadded_output.shape[1]:
+        padded_output = padded_output[:, -unpadded_output.shape[1] :]
+    if padded_output.shape != unpadded_output.shape:
         return False
-    scale = float(expected.abs().max().clamp(min=1e-30))
-    return float((padded.double() - expected.double()).abs().max()) <= CLOSE.get(padded.dtype, 1e-4) * scale
+    scale = float(unpadded_output.abs().max().clamp(min=1e-30))
+    return float((padded_output.double() - unpadded_output.double()).abs().max()) <= CLOSE.get(padded_output.dtype, 1e-4) * scale

@@ -50,13 +50,13 @@ def compute_settings(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def machine_of(model: nn.Module) -> dict[str, Any]:
+def machine_entries(model: nn.Module) -> dict[str, Any]:
     """Returns the entries of run.json about the machine: threads, CPU capability, device type and dtype."""
     settings = {name: value for name, value in compute_settings(model).items() if name in ("device", "dtype")}
-    return {name: value for name, value in provenance().items() if name != "versions"} | settings
+    return {name: value for name, value in rounding_provenance().items() if name != "versions"} | settings
 
 
-def provenance() -> dict[str, Any]:
+def rounding_provenance() -> dict[str, Any]:
     """Returns the provenance that can affect rounding: library versions, threads and CPU capability."""
     import torch
 

@@ -28,7 +28,7 @@ _OPEN: list[States] = []
 """What each open section found, in the order of opening."""
 
 
-def _read_states(devices: Sequence[torch.device | int] | None) -> States:
+def _read_generator_states(devices: Sequence[torch.device | int] | None) -> States:
     """The state of the CPU's generator and of those of CUDA devices; of all of them by default, as in torch.random.fork_rng."""
     cuda = range(torch.cuda.device_count()) if devices is None else devices
     return {
@@ -37,7 +37,7 @@ def _read_states(devices: Sequence[torch.device | int] | None) -> States:
     }
 
 
-def _restore_states(states: States) -> None:
+def _restore_generator_states(states: States) -> None:
     for device, state in states.items():
         if device == "cpu":
             torch.set_rng_state(state)
@@ -49,7 +49,7 @@ def _restore_states(states: States) -> None:
 def fork_rng(devices: Sequence[torch.device | int] | None = None) -> Iterator[States]:
     """Leaves the random state as it was, also if sections of several threads overlap; yields the state found."""
     with _LOCK:
-        states = _read_states(devices)
+        states = _read_generator_states(devices)
         entry = dict(states)
         _OPEN.append(entry)
     try:
@@ -59,7 +59,7 @@ def fork_rng(devices: Sequence[torch.device | int] | None = None) -> Iterator[St
             position = next(i for i, states_found in enumerate(_OPEN) if states_found is entry)
             del _OPEN[position]
             if position == len(_OPEN):
-                _restore_states(entry)
+                _restore_generator_states(entry)
             else:
                 _OPEN[position].update(entry)  # the next one was opened later, so it may have found a state that this one had seeded
 
@@ -135,11 +135,11 @@ def pass_rng(model: nn.Module, *, seed: int | None = None, devices: Sequence[tor
     with gate.admit(alone=alone) as admission, fork_rng(devices) as outer_states:
         if seed is not None:
             torch.manual_seed(seed)
-        states = outer_states if seed is None else _read_states(devices)
+        states = outer_states if seed is None else _read_generator_states(devices)
         yield
         if model.training or not gate.is_undisturbed(admission):
             return  # the state tells nothing about this model in eval mode
-        now = _read_states(devices)
+        now = _read_generator_states(devices)
         if any(not torch.equal(state, now[device]) for device, state in states.items()):
             _DRAWS[model] = True
         elif admission.is_outermost:  # a section inside this one restored the state, and has said so if the model draws

@@ -65,7 +65,7 @@ class ModelState:
             self._record_contents(value for name, value in attributes.items() if name not in CONTAINERS)
         parameters = [parameter for module in modules for parameter in module._parameters.values() if parameter is not None]
         self.parameters = [(parameter, parameter.data) for parameter in parameters]
-        self.buffers = _buffer_copies(modules)
+        self.buffers = _buffers_with_versions_and_copies(modules)
 
     def _record_contents(self, values: Iterable[Any]) -> None:
         """Copies the contents of every object with state that can be reached from the values."""
@@ -82,7 +82,7 @@ class ModelState:
         """Puts everything back to the moment of recording; what did not change is not touched."""
         for module, names in self.hooks:
             if len(module._forward_hooks) != len(names):
-                _remove_new_hooks(module, names)
+                _remove_hooks_added_by_transformers(module, names)
         for current, recorded in self.attributes:
             _restore_dict(current, recorded, HOOKS)
         for value, contents in self.objects.values():
@@ -106,15 +106,15 @@ class ModelState:
                 buffer.copy_(clone)
 
 
-def _remove_new_hooks(module: nn.Module, names: Iterable[int]) -> None:
+def _remove_hooks_added_by_transformers(module: nn.Module, recorded_hook_ids: Iterable[int]) -> None:
     """Takes off hooks that transformers added, as it does for good when a pass returns attention maps; a flag on the model says so too."""
-    for name in set(module._forward_hooks) - set(names):
+    for name in set(module._forward_hooks) - set(recorded_hook_ids):
         if module._forward_hooks[name].__module__.startswith("transformers"):
             for hooks in (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called):
                 hooks.pop(name, None)
 
 
-def _buffer_copies(modules: Iterable[nn.Module]) -> list[tuple[Tensor, int, Tensor | None]]:
+def _buffers_with_versions_and_copies(modules: Iterable[nn.Module]) -> list[tuple[Tensor, int, Tensor | None]]:
     """(buffer, its version, a copy where the sum of sizes allows it); buffers of inference mode have no version and cannot change."""
     buffers = (buffer for module in modules for buffer in module._buffers.values() if buffer is not None)
     writable = [buffer for buffer in buffers if not buffer.is_inference() and not buffer.is_meta]
@@ -125,9 +125,9 @@ def _buffer_copies(modules: Iterable[nn.Module]) -> list[tuple[Tensor, int, Tens
     return copies
 
 
-def _restore_dict(current: dict[Any, Any], recorded: Mapping[Any, Any], skipped: frozenset[str] = frozenset()) -> None:
-    """Gives a dictionary its recorded entries, in their order; entries called as in `skipped` stay as they are now."""
-    others = {name: current[name] for name in skipped if name in current} if skipped else {}
+def _restore_dict(current: dict[Any, Any], recorded: Mapping[Any, Any], names_left_alone: frozenset[str] = frozenset()) -> None:
+    """Gives a dictionary its recorded entries, in their order; entries called as in `names_left_alone` stay as they are now."""
+    others = {name: current[name] for name in names_left_alone if name in current} if names_left_alone else {}
     now = {name: value for name, value in current.items() if name not in others} if others else current
     same = len(now) == len(recorded) and all(map(operator.is_, now.values(), recorded.values())) and all(map(operator.eq, now, recorded))
     if not same and list(now) == list(recorded):
@@ -192,14 +192,14 @@ def preserve(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def forward(model: nn.Module, inputs: Batch) -> Any:
+def forward_preserving_state(model: nn.Module, inputs: Batch) -> Any:
     """The output of one forward pass, which leaves the model and torch's random numbers as they were."""
     with preserve(model), pass_rng(model, devices=()):
         return model(**inputs)
 
 
 @contextmanager
-def attention_type_kept(model: nn.Module) -> Iterator[None]:
+def attention_type_restored(model: nn.Module) -> Iterator[None]:
     """For training, whose other changes stay: models that switched to full attention on a short batch switch back afterwards."""
     owners = [module for module in model.modules() if hasattr(module, "set_attention_type") and hasattr(module, "attention_type")]
     types = [owner.attention_type for owner in owners]

@@ -12,12 +12,12 @@ from headcount.models.archs.dependents import projection_problem, projection_sli
 PARTS = ("q", "k", "v", "o")
 
 
-def weights_of(model: nn.Module, block: AttentionBlock, part: str) -> list[Tensor]:
+def weights_of(model: nn.Module, block: AttentionBlock, projection_role: str) -> list[Tensor]:
     """The weight of every head of a block in one projection; heads of one KV group share those of K and V.
 
     Raises UnsupportedModel where the projection has no plain weight: under adapters, quantised or offloaded.
     """
-    projection = getattr(block, part)
+    projection = getattr(block, projection_role)
     problem = projection_problem(model, projection)
     if problem:
         raise UnsupportedModel(f"the weights of single heads cannot be read in block {block.name}: {problem}")

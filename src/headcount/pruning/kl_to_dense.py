@@ -22,7 +22,7 @@ from headcount.data.metrics import IGNORED
 from headcount.data.task import Task
 from headcount.models.modules import Batch, shifts_labels
 from headcount.models.observe import evaluating
-from headcount.models.state import forward
+from headcount.models.state import forward_preserving_state
 from headcount.pruning.base import PruneContext
 from headcount.pruning.repair.repair import Repaired
 from headcount.surgery.cut import cut
@@ -40,7 +40,7 @@ class KLToDense:
     def __call__(self, output: Any, batch: Batch) -> Tensor:
         """Returns one number per example."""
         with torch.no_grad(), evaluating(self.dense):
-            dense_output: Any = forward(self.dense, batch)
+            dense_output: Any = forward_preserving_state(self.dense, batch)
         floats = [
             name for name, value in dense_output.items() if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 1
         ]

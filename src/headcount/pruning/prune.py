@@ -23,7 +23,7 @@ from headcount.data.checks import check_finite_weights
 from headcount.data.task import Data, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
-from headcount.models.ownership import holds
+from headcount.models.ownership import holds_model
 from headcount.models.state import copy_model
 from headcount.pruning.allocate import plan_within_limit
 from headcount.pruning.base import Choice, PruneContext, Pruner
@@ -144,7 +144,7 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         return prune_to_margin(inner, data, spec, parsed_margin, sizes=sizes, folder=checkpoints, progress=advance)
 
 
-@holds("pruning")
+@holds_model("pruning")
 def prune_by_spec(
     model: nn.Module,
     data: Data,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from headcount.core.errors import MissingExtra
 from headcount.core.files import canonical_json
 from headcount.core.study_result import StudyResult
-from headcount.models.provenance import machine_of, model_record, provenance
+from headcount.models.provenance import machine_entries, model_record, rounding_provenance
 from headcount.runs.artifacts import ArtifactKey, safe_name
 from headcount.runs.describe import describe_run as describe
 from headcount.runs.study_files import STUDIES as STUDY_FILES
@@ -33,7 +33,7 @@ def describe_study_run(context: StudyContext, loaded: LoadedModel, config: Mappi
             seed=context.seed,
             task=context.sources.task_name,
             config={**config, "opened": context.sources.record_to_reopen(loaded.name) | ({"new_head": True} if context.new_head else {})},
-            machine=machine_of(loaded.model),
+            machine=machine_entries(loaded.model),
         )
         context.run.stage_records(record, loaded.heads)
 
@@ -57,7 +57,7 @@ def run_study(study: Study, context: StudyContext) -> StudyResult:
     measurements = hashlib.sha256(canonical_json(result.to_dict())).hexdigest()  # names alone do not tell data and models apart
     key = ArtifactKey(STUDY, study.name, {"study": study.to_dict(), **request, "result": measurements})
     content = {"result": result.to_dict(), "rows": result.rows(), "command": context.command}
-    run.register_results(run.commit(key, content, provenance=provenance()))
+    run.register_results(run.commit(key, content, provenance=rounding_provenance()))
     try:
         write_study_files(result, run.folder / STUDY_FILES / safe_name(study.name))
     except MissingExtra as error:

@@ -14,7 +14,7 @@ from headcount.core.options import Configurable
 from headcount.core.study_result import StudyResult
 from headcount.data.evaluate import evaluate, fingerprint_of_examples
 from headcount.data.task import SPLITS, task_key
-from headcount.models.provenance import model_key, provenance
+from headcount.models.provenance import model_key, rounding_provenance
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.estimate import estimate_step_seconds
 from headcount.runs.artifacts import ArtifactKey, safe_name
@@ -130,7 +130,7 @@ def _measure_or_read(study: Study, context: StudyContext) -> StudyResult:
     artifact = context.required_run.find(key)
     if artifact is None:
         result = study.measure(context)
-        artifact = context.required_run.commit(key, result.to_dict(), provenance=provenance())
+        artifact = context.required_run.commit(key, result.to_dict(), provenance=rounding_provenance())
     context.required_run.register_results(artifact)
     return StudyResult.from_dict(artifact.content)
 
@@ -195,7 +195,7 @@ def commit_page(
         else:
             reason = "not measured yet" if item.study is not None else describe_lack(item)
         entries.append(PaperEntry(item.id, item.title, item.part, None, reason, item.published, command_of(item)))
-    commit_paper_page(context.required_run, build_page(paper, context, entries), digests, provenance=provenance())
+    commit_paper_page(context.required_run, build_page(paper, context, entries), digests, provenance=rounding_provenance())
 
 
 def write_files(result: PaperResult, context: StudyContext, describe_lack: Callable[[Item], str]) -> PaperResult:

@@ -17,7 +17,7 @@ from headcount.data.task import Task, task_key
 from headcount.importance.score import score
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
-from headcount.models.provenance import model_key, provenance
+from headcount.models.provenance import model_key, rounding_provenance
 from headcount.models.state import copy_model
 from headcount.models.weights import weights_of
 from headcount.pruning.recipe import Recipe
@@ -91,7 +91,7 @@ def tune_model(
         lambda: _tune_copy_and_measure_changes(
             model, task, recipe, importance=importance, limit=context.limit, seed=seed, folder=folder, progress=progress
         ),
-        provenance=provenance(),
+        provenance=rounding_provenance(),
     )
     shutil.rmtree(folder, ignore_errors=True)
     return artifact
@@ -142,6 +142,6 @@ def train_or_read_model(context: StudyContext, loaded: LoadedModel, task: Task, 
             training = fine_tune(tuned_model, task, recipe, seed=context.seed, folder=work, progress=advance)
         save(tuned_model, folder, command=context.command, tokenizer=loaded.folder, overwrite=True)
         run.register_saved_model(folder)
-        run.commit(key, {"folder": folder.name, "steps": training.steps}, provenance=provenance())
+        run.commit(key, {"folder": folder.name, "steps": training.steps}, provenance=rounding_provenance())
         shutil.rmtree(work, ignore_errors=True)
     return LoadedModel(loaded.name, load(folder).to(next(model.parameters()).device).eval(), folder)

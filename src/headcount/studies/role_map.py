@@ -78,7 +78,7 @@ class RoleMap(Study):
 
 def _p_before_correction(row: RoleScore, definition: Definition) -> float:
     """Returns the p-value that the definition corrects: of the plain t-test where it is the published one."""
-    is_plain = getattr(definition, "is_published", False) and row.p_t is not None
+    is_plain = getattr(definition, "follows_published_rule", False) and row.p_t is not None
     return float(row.p_t if is_plain and row.p_t is not None else row.p)
 
 

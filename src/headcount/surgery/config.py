@@ -15,7 +15,7 @@ from headcount.models.archs import cut_record as record
 from headcount.models.archs import names
 from headcount.models.archs.cut_record import KEY
 from headcount.models.head_map import HeadMap
-from headcount.models.modules import whole_number
+from headcount.models.modules import int_attribute
 from headcount.surgery.sizes import BUILD_LOCK
 
 
@@ -45,7 +45,7 @@ def head_count_names(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[s
     """Returns the names under which a configuration holds the number of heads, and of KV heads."""
 
     counts = ((names.HEAD_COUNTS, n_heads), (names.KV_COUNTS, n_kv_heads))
-    heads, kv_heads = ([name for name in candidates if whole_number(config, name) == number] for candidates, number in counts)
+    heads, kv_heads = ([name for name in candidates if int_attribute(config, name) == number] for candidates, number in counts)
     return heads, kv_heads
 
 
@@ -118,11 +118,11 @@ def _group_by_config(model: nn.Module, heads: HeadMap) -> list[tuple[Any, list[A
 def _uniform_change(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict[str, int]:
     """Returns the attributes that describe a uniform cut; empty if the configuration has no name for the number of heads."""
     heads = {*head_count_names(config, *before)[0], *head_count_names(config, block.n_original, 0)[0]}
-    kv_heads = [name for name in names.KV_COUNTS if whole_number(config, name) is not None]
+    kv_heads = [name for name in names.KV_COUNTS if int_attribute(config, name) is not None]
     if not heads:
         return {}
     change = {**dict.fromkeys(heads, block.n_heads), **dict.fromkeys(kv_heads, block.n_kv_heads)}
-    per_layer = whole_number(config, "head_dim") is None and config.to_dict().get("head_dim") is not None
+    per_layer = int_attribute(config, "head_dim") is None and config.to_dict().get("head_dim") is not None
     settable = not hasattr(config, "d_kv") and not isinstance(getattr(type(config), "head_dim", None), property) and not per_layer
     one_size = block.head_dim == block.value_dim == block.q.rows.size  # latent attention has several, none of them is head_dim
     return change | {"head_dim": block.head_dim} if settable and one_size else change
@@ -167,7 +167,7 @@ def write_uniform_cut(model: nn.Module, heads: HeadMap, before: dict[str, tuple[
         return False
     named = [(_find_attribute_name(config, model.config), config, change) for config, change in changes]
     values = {
-        f"{name}.{key}" if name else key: whole_number(_read_attribute(model.config, name), key)
+        f"{name}.{key}" if name else key: int_attribute(_read_attribute(model.config, name), key)
         for name, _, change in named
         for key in change
     }
@@ -184,7 +184,7 @@ def write_uniform_cut(model: nn.Module, heads: HeadMap, before: dict[str, tuple[
 
 def undo_uniform_cut(model: nn.Module, heads: HeadMap) -> None:
     """Undoes `write_uniform_cut` before another cut: the configuration gets its old values, blocks keep their own counts."""
-    values = record.values_before_uniform_cut(model)
+    values = record.config_values_before_uniform_cut(model)
     if not values:
         return
     for config, blocks in _group_by_config(model, heads):

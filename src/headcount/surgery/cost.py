@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from headcount.models.attention import eager
-from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
+from headcount.models.attention import eager_attention
+from headcount.models.dummy_inputs.text import naming_inputs_in_errors, probe_inputs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, unwrap
-from headcount.models.observe import evaluating, frozen
-from headcount.models.ownership import holds
-from headcount.models.state import forward
+from headcount.models.observe import evaluating, frozen_parameters
+from headcount.models.ownership import holds_model
+from headcount.models.state import forward_preserving_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def kv_bytes_per_token(output: Any) -> int:
     return total
 
 
-@holds("a count of its operations")
+@holds_model("a count of its operations")
 def cost(model: nn.Module, inputs: Batch | None = None, *, heads: HeadMap | None = None) -> Cost:
     """Returns the cost of a model, its operations counted and its cache measured on a probe batch or on `inputs`.
 
@@ -59,13 +59,13 @@ def cost(model: nn.Module, inputs: Batch | None = None, *, heads: HeadMap | None
     hook = first.register_forward_pre_hook(lambda _, args: positions.append(args[0].shape[:-1].numel()))
     try:
         with (
-            reporting_inputs(inner, batch, dummy=inputs is None),
+            naming_inputs_in_errors(inner, batch, is_dummy=inputs is None),
             evaluating(inner),
-            frozen(inner),
-            eager(inner),
+            frozen_parameters(inner),
+            eager_attention(inner),
             FlopCounterMode(display=False) as counter,
         ):  # which hooks what asks for gradients
-            output = forward(inner, batch)
+            output = forward_preserving_state(inner, batch)
     finally:
         hook.remove()
     parameters = list(inner.parameters())

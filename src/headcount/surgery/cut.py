@@ -13,11 +13,11 @@ from torch import nn
 from headcount.core.arguments import check_arguments
 from headcount.core.errors import PlanError, VerificationError, reraise_if_out_of_memory
 from headcount.core.plan import Plan
-from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
+from headcount.models.dummy_inputs.text import naming_inputs_in_errors, probe_inputs
 from headcount.models.gates import are_gates_open
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, unwrap
-from headcount.models.ownership import holds
+from headcount.models.ownership import holds_model
 from headcount.models.state import copy_model
 from headcount.surgery.caches import keep_caches_apart, requiring_separate_caches
 from headcount.surgery.config import undo_uniform_cut, write_uniform_cut
@@ -85,7 +85,7 @@ def _check_tied(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
 
 
 @check_arguments
-@holds("a cut")
+@holds_model("a cut")
 def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch | None = None) -> nn.Module:
     """Removes heads from the weights of a model, after proving the smaller model equal to the gated one.
 
@@ -118,7 +118,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
     with (
         require_every_block_runs(source, affected),
         requiring_separate_caches(source, heads),
-        reporting_inputs(source, batch, dummy=inputs is None),
+        naming_inputs_in_errors(source, batch, is_dummy=inputs is None),
     ):
         expected = run_gated(source, plan, batch, heads)
     dtype = lowest_float_dtype(source)

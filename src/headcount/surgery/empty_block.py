@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headcount.models.modules import is_transposed, linear_size
+from headcount.models.modules import is_transposed, linear_in_and_out_size
 
 
 class _Ghost(nn.Module):
@@ -19,7 +19,7 @@ class _Ghost(nn.Module):
         super().__init__()
         weight = layer._parameters["weight"]
         assert weight is not None
-        size = linear_size(layer)
+        size = linear_in_and_out_size(layer)
         assert size is not None
         self.in_features, self.out_features = size
         shape = list(weight.shape)

@@ -63,7 +63,7 @@ def _make_record(model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str,
             )
         remaining = tuple(index for index in range(block.n_heads) if index not in indices)
         columns = tuple(range(block.n_heads)) if any(argument.returned for argument in block.arguments) else None
-        blocks[record.relative_path(model, block.path)] = record.BlockRecord(remaining, block.n_heads, columns)
+        blocks[record.path_without_base_prefix(model, block.path)] = record.BlockRecord(remaining, block.n_heads, columns)
     return blocks
 
 

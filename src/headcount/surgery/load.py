@@ -18,7 +18,7 @@ from headcount.core.errors import (
     HeadcountError,
     OptionError,
     reraise_if_out_of_memory,
-    typed_memory_errors,
+    raising_out_of_memory,
     unknown_name_error,
 )
 from headcount.models.archs import cut_record as record
@@ -39,10 +39,10 @@ LOCATION_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_f
 
 def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
-    values, lists = record.values_before_uniform_cut(model), record.read_head_lists_before_cuts(model)
+    values, lists = record.config_values_before_uniform_cut(model), record.read_config_head_lists_before_cuts(model)
     setattr(model.config, record.KEY, None)
     heads = HeadMap.of(model)
-    by_path = {record.relative_path(model, block.path): block for block in heads.blocks}
+    by_path = {record.path_without_base_prefix(model, block.path): block for block in heads.blocks}
     positions: dict[str, tuple[int, ...]] = {}
     columns: dict[str, tuple[int, ...]] = {}
     built_small: dict[str, record.BlockRecord] = {}
@@ -70,7 +70,7 @@ def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     keep_caches_apart(model, heads)
     record.write_cut_record(model, record.read_cut_record(model) | built_small, values)
     if lists:
-        record.write_head_lists_before_cuts(model, lists)
+        record.write_config_head_lists_before_cuts(model, lists)
 
 
 def cut_class(cls: type, blocks: Blocks) -> type:
@@ -205,7 +205,7 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
     check_counts(path / "config.json", config, sizes)
     cls, blocks = model_class_of(path, config, auto), record.parse_cut_record(config.get(record.KEY))
     options |= ({} if allow_pickle else {"use_safetensors": True}) | ({"trust_remote_code": True} if trust_remote_code else {})
-    with typed_memory_errors(f"loading {path}"), bounded_build(path / "config.json", config, sizes, blocks):
+    with raising_out_of_memory(f"loading {path}"), bounded_build(path / "config.json", config, sizes, blocks):
         model = load_blocks(path, cls, blocks, options, new_layers=new_layers)
     if listed is not None and type(model).__name__ == listed.model_class:
         manifest.check_heads(path, listed, HeadMap.of(model))

@@ -63,7 +63,7 @@ def _current_pairs(heads: HeadMap, name: str, originals: Pairs) -> Pairs:
 
 def original_fields(model: nn.Module, heads: HeadMap) -> dict[str, Pairs]:
     """The lists as the dense model has them, heads that were removed since included; a list that was edited after a cut counts as it is."""
-    recorded, fields = record.read_head_lists_before_cuts(model), read_named_heads(model)
+    recorded, fields = record.read_config_head_lists_before_cuts(model), read_named_heads(model)
     originals = {name: pairs for name, pairs in recorded.items() if fields.get(name, []) == _current_pairs(heads, name, pairs)}
     listed = {name: heads_of_pairs(heads, name, pairs) for name, pairs in fields.items() if name not in originals}
     return originals | {name: [[head.layer, head.index] for head in named] for name, named in listed.items()}
@@ -89,4 +89,4 @@ def follow_cut(model: nn.Module, originals: dict[str, Pairs], heads: HeadMap) ->
     """Renumbers the lists for the heads that a cut left, and records the original ones."""
     if originals:
         assign_fields(model, {name: _current_pairs(heads, name, pairs) for name, pairs in originals.items()})
-        record.write_head_lists_before_cuts(model, originals)
+        record.write_config_head_lists_before_cuts(model, originals)

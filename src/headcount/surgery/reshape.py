@@ -206,7 +206,7 @@ def _slice_arguments(model: nn.Module, members: list[Cut], columns: Columns) -> 
     Where all blocks keep the same heads of a table that they share, the table itself is cut and nothing needs slicing.
     """
     blocks = record.read_cut_record(model)
-    recorded = (blocks.get(record.relative_path(model, cut.block.path)) for cut in members)
+    recorded = (blocks.get(record.path_without_base_prefix(model, cut.block.path)) for cut in members)
     now = next((entry.columns for entry in recorded if entry and entry.columns), tuple(range(members[0].block.n_original)))
     fixed = next((columns[cut.block.path] for cut in members if cut.block.path in columns), ())
     target = fixed or _common_kept_heads(members) or now
@@ -232,7 +232,7 @@ def _slice_tables(model: nn.Module, members: list[Cut], positions: list[int]) ->
 def _write_record(model: nn.Module, cuts: list[Cut], tables: dict[str, tuple[int, ...]]) -> None:
     blocks = record.read_cut_record(model)
     for cut in cuts:
-        total, path = cut.block.n_original, record.relative_path(model, cut.block.path)
+        total, path = cut.block.n_original, record.path_without_base_prefix(model, cut.block.path)
         shared = any(argument.returned for argument in cut.block.arguments)
         columns = tables[cut.block.path] if shared else None
         if len(cut.heads) < total or (columns and len(columns) < total):

@@ -15,7 +15,7 @@ from headcount.core.errors import ArtifactError, UnsupportedModel, reraise_if_ou
 from headcount.core.folders import new_folder
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
-from headcount.models.ownership import holds
+from headcount.models.ownership import holds_model
 from headcount.models.state import preserve
 from headcount.surgery import manifest
 from headcount.surgery.card import write_card
@@ -51,7 +51,7 @@ def _check_link_stays_inside(path: Path) -> None:
 
 
 @check_arguments
-@holds("saving")
+@holds_model("saving")
 def save(  # noqa: PLR0913 - two arguments, the rest by name
     model: nn.Module,
     folder: str | Path,
@@ -124,7 +124,7 @@ def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
     dense = heads_as_configured(model)
     counts = {block.path: block.n_heads for block in dense.blocks} if dense else {}
     for block in heads.blocks:
-        if record.relative_path(model, block.path) not in recorded and counts.get(block.path, block.n_heads) != block.n_heads:
+        if record.path_without_base_prefix(model, block.path) not in recorded and counts.get(block.path, block.n_heads) != block.n_heads:
             raise UnsupportedModel(
                 f"block '{block.path}' has {block.n_heads} heads, the configuration of {type(model).__name__} builds {counts[block.path]}, and "
                 "nothing says which were removed: this is a part of a cut model. Save the whole model, or cut the part by itself"

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from headcount.core.heads import AttentionBlock, Head
 from headcount.core.plan import Plan
-from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
+from headcount.models.dummy_inputs.text import naming_inputs_in_errors, probe_inputs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
-from headcount.models.observe import evaluating, frozen
-from headcount.models.state import forward
+from headcount.models.observe import evaluating, frozen_parameters
+from headcount.models.state import forward_preserving_state
 from headcount.surgery.cost import cost
 from headcount.surgery.cut import removed_parameters
 
@@ -87,8 +87,8 @@ def _count_flops(model: nn.Module, heads: HeadMap, saved: Mapping[tuple[Head, ..
     with ExitStack() as hooks:
         for path in {projection.path for block in heads.blocks for projection in (block.q, block.k, block.v, block.o)}:
             hooks.callback(inner.get_submodule(path).register_forward_pre_hook(count_positions(path)).remove)
-        with reporting_inputs(inner, batch, dummy=True), evaluating(inner), frozen(inner):
-            forward(inner, batch)
+        with naming_inputs_in_errors(inner, batch, is_dummy=True), evaluating(inner), frozen_parameters(inner):
+            forward_preserving_state(inner, batch)
     total = 0.0
     for unit, parameters in saved.items():
         block = heads.block_of(unit[0])

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from headcount.core.errors import ArtifactError, reraise_if_out_of_memory
-from headcount.models.archs.cut_record import relative_path
+from headcount.models.archs.cut_record import path_without_base_prefix
 
 NAME = "heads.state"
 BUFFER, ROW, PARAMETER = "buffer:", "padding row:", "parameter:"
@@ -79,8 +79,8 @@ def write_unrestored_state(model: nn.Module, folder: Path) -> list[str]:
         buffer = owner._buffers[name]
         is_wide = buffer is not None and buffer.dtype == torch.float64  # loaded with fewer digits where the class makes it in float32
         if is_wide or name in owner._non_persistent_buffers_set:
-            values[BUFFER + relative_path(model, path)] = buffer
-    values |= {ROW + relative_path(model, path): row for path, row in _padding_rows(model) if bool(row.count_nonzero())}
+            values[BUFFER + path_without_base_prefix(model, path)] = buffer
+    values |= {ROW + path_without_base_prefix(model, path): row for path, row in _padding_rows(model) if bool(row.count_nonzero())}
     values |= {f"{PARAMETER}{type(model).__name__}.{path}": parameter for path, parameter in _confused_parameters(model)}
     for key, value in values.items():
         assert value is not None
@@ -90,7 +90,7 @@ def write_unrestored_state(model: nn.Module, folder: Path) -> list[str]:
             same_as[key] = written[digest]
         else:
             written[digest], tensors[key] = key, plain
-    dtypes = {relative_path(model, path): _dtype_name(tensor) for path, _, _, tensor in _floating_checkpoint_tensors(model)}
+    dtypes = {path_without_base_prefix(model, path): _dtype_name(tensor) for path, _, _, tensor in _floating_checkpoint_tensors(model)}
     usual = Counter(dtypes.values()).most_common(1)[0][0] if dtypes else ""
     unusual = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
     if tensors or unusual or DTYPES.get(usual) != torch.float32:  # some tensors come back in float32, whatever the file holds
@@ -129,19 +129,19 @@ def restore_unrestored_state(model: nn.Module, folder: Path, dtype: Any = "auto"
     state = _read_state(path)
     if dtype in ("auto", None) or str(dtype).removeprefix("torch.") == str(state.dtype).removeprefix("torch."):
         for name, owner, leaf, tensor in list(_floating_checkpoint_tensors(model)):
-            saved = state.other_dtypes.get(relative_path(model, name), state.dtype)
+            saved = state.other_dtypes.get(path_without_base_prefix(model, name), state.dtype)
             if saved is not None and tensor.dtype != saved and leaf in owner._parameters:
                 tensor.data = _tensor_in_file_dtype(folder, name, tensor.data) if saved == torch.float64 else tensor.data.to(saved)
             elif saved is not None and tensor.dtype != saved:
                 owner._buffers[leaf] = tensor.to(saved)
         for name, owner, leaf in _floating_buffers(model):
-            value, buffer = state.tensors.get(BUFFER + relative_path(model, name)), owner._buffers[leaf]
+            value, buffer = state.tensors.get(BUFFER + path_without_base_prefix(model, name)), owner._buffers[leaf]
             if value is not None and buffer is not None:
                 if not _has_grown(owner, value, buffer):
                     _check_shape(path, name, buffer, value)
                 owner._buffers[leaf] = value.to("cpu" if buffer.is_meta else buffer.device, copy=True)
     for name, row in _padding_rows(model):
-        value = state.tensors.get(ROW + relative_path(model, name))
+        value = state.tensors.get(ROW + path_without_base_prefix(model, name))
         if value is not None and not row.is_meta:
             _check_shape(path, name, row, value)
             row.copy_(value)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headcount.core.errors import VerificationError
 from headcount.core.heads import AttentionBlock
 from headcount.core.plan import Plan
-from headcount.models.gates import HeadGates, output_tensors
+from headcount.models.gates import HeadGates, floating_point_outputs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
 from headcount.models.observe import evaluating
@@ -39,7 +39,7 @@ def gates_of(heads: HeadMap, plan: Plan) -> Tensor:
 def forward_outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
     """Returns the outputs of a plain forward pass in eval mode; models that draw random numbers even there draw the same ones every time."""
     with evaluating(model), pass_rng(model, seed=0):
-        return [tensor.detach().clone() for tensor in output_tensors(model(**batch))]
+        return [tensor.detach().clone() for tensor in floating_point_outputs(model(**batch))]
 
 
 def run_gated(model: nn.Module, plan: Plan, batch: Batch, heads: HeadMap | None = None) -> list[Tensor]:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from headcount.behaviour.base import Corpus, make_sequence
+from headcount.behaviour.base import Corpus, make_wordless_sequence
 from headcount.behaviour.roles import roles
 from headcount.core.errors import HeadcountError
 from headcount.core.plan import Plan
@@ -22,7 +22,7 @@ from headcount.data.evaluate import evaluate
 from headcount.data.mask import mask
 from headcount.data.task import Task
 from headcount.importance.score import score
-from headcount.models.gates import HeadGates, Replacement, output_tensors
+from headcount.models.gates import HeadGates, Replacement, floating_point_outputs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
 from headcount.models.observe import observe
@@ -40,7 +40,7 @@ Call = Callable[[], Any]
 
 def outputs_loss(output: Any, _batch: Any) -> Tensor:
     """A loss per example that depends on every entry of the model's first output."""
-    result = output_tensors(output)[0].double()
+    result = floating_point_outputs(output)[0].double()
     steps = torch.arange(result[0].numel(), device=result.device, dtype=torch.float64)
     return (result.flatten(1) * (steps * 0.754877666).sin()).sum(1)
 
@@ -69,7 +69,7 @@ def costly_calls_on(model: nn.Module, batch: Batch) -> dict[str, Call]:
         "score by entropy": lambda: score(model, task, "entropy", progress=False),
     }
     if isinstance(token_ids, Tensor):
-        corpus = Corpus(tuple(make_sequence(row) for row in token_ids.tolist()))
+        corpus = Corpus(tuple(make_wordless_sequence(row) for row in token_ids.tolist()))
         calls["roles"] = lambda: roles(model, corpus, only=["local", "same"], progress=False)
     return calls
 

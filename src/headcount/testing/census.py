@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from headcount.core.errors import HeadcountError, VerificationError
 from headcount.core.heads import AttentionBlock
 from headcount.core.plan import Plan
-from headcount.models.attention import eager
+from headcount.models.attention import eager_attention
 from headcount.models.dummy_inputs.request import config_parts
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import HeadGates
@@ -235,7 +235,7 @@ def _find_attention_maps(value: Any, is_under_attentions_key: bool = False) -> I
 
 
 def _observe_attentions(model: nn.Module, batch: Batch) -> list[Tensor]:
-    with eager(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with eager_attention(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return list(_find_attention_maps(model(**batch, output_attentions=True)))
 

@@ -19,13 +19,13 @@ from headcount.core.errors import HeadcountError, PlanError, UnsupportedModel
 from headcount.core.heads import AttentionBlock, Head
 from headcount.core.plan import Plan
 from headcount.models.archs.geometry import family_of
-from headcount.models.attention import AttentionTap, eager
+from headcount.models.attention import AttentionTap, eager_attention
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import HeadGates, verify_gates
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, unwrap
 from headcount.models.observe import evaluating
-from headcount.models.state import forward, preserve
+from headcount.models.state import forward_preserving_state, preserve
 from headcount.surgery.caches import cross_blocks_on_shared_indices
 from headcount.surgery.config import base_config
 from headcount.surgery.cut import cut, removed_parameters
@@ -178,7 +178,7 @@ def gate_zero_is_no_attention(subject: Subject) -> MeasuredDetail:
             raise DoesNotApply(f"{reason}, so a head with attention probabilities of zero is not yet silent")
     values = torch.ones(len(subject.heads), dtype=torch.float64)
     values[::3] = 0.0
-    with HeadGates(subject.model, values, heads=subject.heads), eager(subject.model):
+    with HeadGates(subject.model, values, heads=subject.heads), eager_attention(subject.model):
         gated = forward_outputs(subject.model, subject.batch)
 
     def zero_probabilities_of_gated_heads(block: AttentionBlock, probabilities: Tensor, _visible: Tensor) -> Tensor:
@@ -224,8 +224,8 @@ ATTENTIONS = {
 
 
 def _attention_maps_by_output(model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
-    with evaluating(model), eager(model):
-        output = forward(model, {**batch, "output_attentions": True})
+    with evaluating(model), eager_attention(model):
+        output = forward_preserving_state(model, {**batch, "output_attentions": True})
     fields = {name: output.get(name) for name in ATTENTIONS} if hasattr(output, "get") else {}
     return {name: maps for name, maps in fields.items() if isinstance(maps, tuple) and all(isinstance(tensor, Tensor) for tensor in maps)}
 

@@ -35,7 +35,7 @@ from headcount.importance.settings import ScoreSettings
 from headcount.models.gates import HeadGates
 from headcount.models.head_map import HeadMap
 from headcount.models.observe import model_inputs
-from headcount.models.provenance import machine_of, model_record
+from headcount.models.provenance import machine_entries, model_record
 from headcount.models.state import preserve
 from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
@@ -240,7 +240,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         command=job.command,
         seed=spec.seed,
         task=job.task.name,
-        machine=machine_of(job.model),
+        machine=machine_entries(job.model),
         config={**spec.to_dict(), **job.config},
     )
     run_folder.stage_records(record, heads)

@@ -19,7 +19,7 @@ from headcount.data.evaluate import evaluate
 from headcount.data.task import Task
 from headcount.data.task_builder import TaskBuilder
 from headcount.models.modules import unwrap
-from headcount.models.provenance import provenance, weight_hash
+from headcount.models.provenance import rounding_provenance, weight_hash
 from headcount.surgery.load import load
 from headcount.surgery.source import local_folder
 from headcount.workflows.inputs import open_inputs
@@ -144,7 +144,7 @@ def certify_models(
         tasks=tuple(certificates),
         loss_margin="" if request.loss_margin is None else str(request.loss_margin),
         names=names,
-        provenance=provenance(),
+        provenance=rounding_provenance(),
     )
 
 

@@ -23,7 +23,7 @@ from headcount.core.plan import Plan
 from headcount.core.progress import Progress, show_progress_by_stage
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
-from headcount.models.provenance import machine_of, model_record
+from headcount.models.provenance import machine_entries, model_record
 from headcount.pruning.base import Pruner
 from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.prune import check_request
@@ -244,7 +244,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
         config = {"methods": ",".join(names), "keep": keeps, "seeds": seeds, "template": template.to_dict()}
         config |= {"margin": None if parsed_margin is None else str(parsed_margin), **inputs.opening}
         record = model_record(inputs.model, inputs.name)
-        machine = machine_of(inputs.model)
+        machine = machine_entries(inputs.model)
         run.stage_records(describe_run(record, command=command, seed=seed, task=inputs.task.name, machine=machine, config=config), heads)
         pruning = Pruning(run, inputs.model, inputs.task, limit=limit, command=command, companions=inputs.folder, margin=parsed_margin)
         return run_comparison(

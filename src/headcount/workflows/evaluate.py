@@ -11,7 +11,7 @@ from headcount.data.evaluate import evaluate, fingerprint_of_examples
 from headcount.data.stream import Progress, rank_and_world_size
 from headcount.data.task import Data, Split, task_key
 from headcount.models.modules import unwrap
-from headcount.models.provenance import model_key, provenance
+from headcount.models.provenance import model_key, rounding_provenance
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.chunks import Chunks
 from headcount.runs.results import EVALUATION, pack_evaluation, unpack_evaluation
@@ -48,7 +48,7 @@ def evaluate_into(  # noqa: PLR0913 - four arguments, the rest are options by na
     inner = unwrap(model)
     fingerprint = fingerprint_of_examples(data, split, limit=limit)
     parts = {**model_key(inner), **task_key(data), "under": dict(gate_description or {}), "split": split, "data": fingerprint}
-    key, versions = ArtifactKey(EVALUATION, artifact_name, parts), provenance()
+    key, versions = ArtifactKey(EVALUATION, artifact_name, parts), rounding_provenance()
     artifact, chunk_store = run.find(key), Chunks(run, artifact_name, {"evaluation": artifact_name, **parts}, versions, goal=[key])
     if artifact is None:
         with run.log_non_finite_error(f"evaluation '{artifact_name}'"):

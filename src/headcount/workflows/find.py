@@ -12,7 +12,7 @@ from torch import nn
 
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.find_heads import HeadSearch
-from headcount.behaviour.head_jobs import make_job
+from headcount.behaviour.head_jobs import make_head_job
 from headcount.behaviour.speech import read_speech
 from headcount.core.arguments import check_arguments
 from headcount.core.errors import ArtifactError, DataError, OptionError, unknown_name_error
@@ -178,7 +178,7 @@ def open_search(
                 "data holds no utterances; give mappings with input_features, labels, word_ids and word_times, or a file of JSON lines"
             )
         corpus = _limit_speech(read_speech(model, utterances), request.limit)
-    job = make_job(model, request.job, corpus, request.seed)
+    job = make_head_job(model, request.job, corpus, request.seed)
     if corpus is None and request.limit is not None:
         job = replace(job, corpus=replace(job.corpus, sentences=job.corpus.sentences[: request.limit]))  # pyright: ignore[reportArgumentType]
     current = read_alignment_heads(model) if request.job == ALIGNMENT else ()

@@ -12,7 +12,7 @@ from headcount.core.plan import Plan
 from headcount.data.checks import n_positions
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
-from headcount.models.provenance import machine_of, model_key, provenance
+from headcount.models.provenance import machine_entries, model_key, rounding_provenance
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.latency import DENSE, LATENCY
 from headcount.runs.store import Run
@@ -44,11 +44,11 @@ def time_models(
         models[str(number)] = cut_model.model
         labels[str(number)] = (cut_model.method, len(heads) - len(cut_model.plan.removed))
     removed = [[cut_model.method, sorted(map(str, cut_model.plan.removed))] for cut_model in cut_models]
-    conditions = {"batch": batch, "length": length, "rounds": rounds, "machine": machine_of(model)}
+    conditions = {"batch": batch, "length": length, "rounds": rounds, "machine": machine_entries(model)}
     key = ArtifactKey(LATENCY, f"{artifact_name}, batch {batch}, length {length}", {**model_key(dense), "removed": removed, **conditions})
 
     def measure() -> tuple[Mapping[str, object], Mapping[str, np.ndarray]]:
         times = time_rounds(models, batch, length, rounds)
         return {**conditions, "models": labels}, {label: np.asarray(seconds) for label, seconds in times.items()}
 
-    return run.find_or_compute(key, measure, provenance=provenance())
+    return run.find_or_compute(key, measure, provenance=rounding_provenance())

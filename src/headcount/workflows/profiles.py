@@ -13,7 +13,7 @@ from headcount.behaviour.views import check_model_reads, corpus_examples
 from headcount.core.errors import UnsupportedModel
 from headcount.data.stream import Progress, Reading, fingerprint
 from headcount.models.modules import unwrap
-from headcount.models.provenance import model_key, provenance
+from headcount.models.provenance import model_key, rounding_provenance
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.store import Run
 
@@ -51,6 +51,6 @@ def profiles_into(
             profiles = profile_heads(inner, corpus, tokenizer, spec, progress=progress)
         except UnsupportedModel as error:
             profiles = HeadProfiles({"heads": [], "notes": [f"No head profiles: {error}."]})
-        artifact = run.commit(key, profiles.content, profiles.maps, provenance=provenance())
+        artifact = run.commit(key, profiles.content, profiles.maps, provenance=rounding_provenance())
     run.register_results(artifact, data_fingerprints={KIND: data} if data else None)
     return HeadProfiles(artifact.content, artifact.arrays)

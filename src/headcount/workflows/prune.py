@@ -27,7 +27,7 @@ from headcount.data.stream import Progress
 from headcount.data.task import Task, task_key
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
-from headcount.models.provenance import model_key, provenance, weight_hash
+from headcount.models.provenance import model_key, rounding_provenance, weight_hash
 from headcount.pruning.base import Pruner
 from headcount.pruning.prune import Pruned, check_request, prune_by_spec, rebuild
 from headcount.pruning.spec import PruneSpec
@@ -93,7 +93,7 @@ class Pruning:
         self.run, self.model, self.task, self.limit, self.command = run, unwrap(model), task, limit, command
         self.companions, self.bench_sizes, self.margin = companions, bench_sizes, margin
         self.heads = HeadMap.of(self.model)
-        self.provenance = provenance()
+        self.provenance = rounding_provenance()
         self._shared: dict[Any, Any] = {}
         self.base_key = {**model_key(self.model), **task_key(task), "limit": limit, "revision": REVISION}
         self.base_key |= {split: fingerprint_of_examples(task, split) for split in ("calibration", "selection", "report")}

@@ -11,7 +11,7 @@ from headcount.core.errors import ArtifactError, DataError
 from headcount.core.role_table import RoleTable
 from headcount.data.stream import Progress, Reading, broadcast_from_first, fingerprint
 from headcount.models.modules import unwrap
-from headcount.models.provenance import model_key, provenance
+from headcount.models.provenance import model_key, rounding_provenance
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.chunks import Chunks
 from headcount.runs.store import Run
@@ -37,7 +37,7 @@ def roles_into(
         return measure_roles(model, corpus, spec, progress=progress)
     data = fingerprint_data(model, corpus, spec)
     parts = {**model_key(unwrap(model)), **spec.to_dict(), "data": data, "refused": dict(corpus.refused), "best head": "by halves"}
-    key, origin = ArtifactKey(KIND, "roles", parts), provenance()
+    key, origin = ArtifactKey(KIND, "roles", parts), rounding_provenance()
     artifact = run.find(key) if run is not None else None
     if not broadcast_from_first(artifact is not None):
         passes: list[Chunks] = []

@@ -20,7 +20,7 @@ from headcount.importance.score import ScoringResult, compute_scores, parse_meth
 from headcount.importance.settings import ScoreSettings
 from headcount.importance.shared_pass import shared_needs
 from headcount.models.modules import unwrap
-from headcount.models.provenance import model_key, provenance
+from headcount.models.provenance import model_key, rounding_provenance
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.chunks import Chunks, PassInputs, discard_chunks, find_passes_with_chunks
 from headcount.runs.scores import DAMAGE, KIND, pack_scores, unpack_scores
@@ -123,7 +123,7 @@ class _RunScoring:
         self.kind = kind
         self.run, self.model, self.data, self.settings, self.progress = run, model, data, settings, progress
         self.methods = methods
-        self.provenance = provenance()
+        self.provenance = rounding_provenance()
         self.needs = shared_needs(methods.values())
         self.data_key: dict[str, Any] = {}
         if any(method.reads_data for method in methods.values()):

@@ -21,7 +21,7 @@ from headcount.data.task import SPLITS, Task
 from headcount.data.task_builder import TaskBuilder
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
-from headcount.models.provenance import machine_of, model_record
+from headcount.models.provenance import machine_entries, model_record
 from headcount.runs.describe import describe_run
 from headcount.runs.store import Run
 from headcount.studies._base import load_options_of_new_head
@@ -190,6 +190,6 @@ def set_run_description(
         seed=data.seed,
         task=data.task or "",
         config={**config, "opened": data.opening_record() | ({"new_head": True} if new_head else {})},
-        machine=machine_of(model),
+        machine=machine_entries(model),
     )
     run.stage_records(record, heads)

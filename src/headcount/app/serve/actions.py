@@ -13,7 +13,7 @@ from headcount.app.serve.fields import read_choice, read_fields, read_flag, read
 from headcount.app.serve.served_run import ServedRun
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
-from headcount.behaviour.profiles.profile import map_attention
+from headcount.behaviour.profiles.profile import sentences_and_attention_maps
 from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, DataError, HeadcountError, UnknownTokens
 from headcount.core.evaluation import Evaluation, differences_of_loss_and_metric
@@ -50,7 +50,7 @@ def attend(served: ServedRun, body: Any) -> dict[str, Any]:
     if tokenizer is None:
         raise ArtifactError(f"{served.record.model.name} has no tokenizer, so it reads no text")
     corpus, note = _build_sentence_corpus(served, str(first), second)
-    sentences, arrays = map_attention(model, corpus, tokenizer)
+    sentences, arrays = sentences_and_attention_maps(model, corpus, tokenizer)
     blocks = served.run.heads().blocks
     maps = {(int(name.partition("/")[0]), int(name.partition("/")[2])): array for name, array in arrays.items()}
     return {"attention": AttentionMaps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": note}

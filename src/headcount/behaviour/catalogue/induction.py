@@ -5,8 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from headcount.behaviour.base import Corpus, ProbeRole, RoleInfo, Sieve, View, make_sequence
-from headcount.behaviour.random_sequences import PERIODS, draw_periods, draw_tokens, longest_sequence, start_tokens
+from headcount.behaviour.base import Corpus, ProbeRole, RoleInfo, Sieve, View, make_wordless_sequence
+from headcount.behaviour.random_sequences import (
+    PERIODS,
+    draw_distinct_ordinary_tokens,
+    draw_repetition_periods,
+    max_tokens_after_start,
+    start_tokens_of_text_decoder,
+)
 
 N_SEQUENCES = 64
 
@@ -23,16 +29,16 @@ class Induction(ProbeRole):
 
     def probe(self, model: nn.Module, seed: int) -> Corpus | None:
         """Returns random tokens, each sequence twice in a row."""
-        start = start_tokens(model)
-        longest = 0 if start is None else longest_sequence(model, start) // 2
+        start = start_tokens_of_text_decoder(model)
+        longest = 0 if start is None else max_tokens_after_start(model, start) // 2
         if start is None or longest < PERIODS[0]:
             return None
-        periods = draw_periods(N_SEQUENCES, longest, seed)
-        tokens = draw_tokens(model, (N_SEQUENCES, max(periods)), seed)
+        periods = draw_repetition_periods(N_SEQUENCES, longest, seed)
+        tokens = draw_distinct_ordinary_tokens(model, (N_SEQUENCES, max(periods)), seed)
         if tokens is None:
             return None
         rows = [row[:period] for row, period in zip(tokens.tolist(), periods, strict=True)]
-        return Corpus(tuple(make_sequence([*start, *row, *row], [True] * len(start)) for row in rows))
+        return Corpus(tuple(make_wordless_sequence([*start, *row, *row], [True] * len(start)) for row in rows))
 
     def sieve(self, view: View) -> Sieve:
         """Returns, for every token of the repetition, the token after its first occurrence."""

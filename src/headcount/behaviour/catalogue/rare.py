@@ -28,7 +28,7 @@ class Rare(Role):
 
     def sieve(self, view: View) -> Sieve:
         """Returns the rarest tokens of each sentence."""
-        counts, frequent_tokens = view.corpus.token_counts, view.corpus.most_frequent(self.frequent)
+        counts, frequent_tokens = view.corpus.token_counts, view.corpus.most_frequent_tokens(self.frequent)
         is_rare = torch.zeros_like(view.keys.real)
         for row, sentence in enumerate(view.keys.sentences):
             ordinary = {token for token, is_special in zip(sentence.ids, sentence.special, strict=True) if not is_special}

@@ -6,10 +6,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from headcount.behaviour.base import Corpus, ProbeRole, RoleInfo, Sieve, View, make_sequence
-from headcount.behaviour.random_sequences import PERIODS, draw_periods, draw_tokens, longest_sequence, start_tokens
+from headcount.behaviour.base import Corpus, ProbeRole, RoleInfo, Sieve, View, make_wordless_sequence
+from headcount.behaviour.random_sequences import (
+    PERIODS,
+    draw_distinct_ordinary_tokens,
+    draw_repetition_periods,
+    max_tokens_after_start,
+    start_tokens_of_text_decoder,
+)
 from headcount.models.observe import evaluating
-from headcount.models.state import forward
+from headcount.models.state import forward_preserving_state
 
 N_SEQUENCES, NEEDLE, CUE = 64, 8, 3
 """How many sequences; how many tokens the needle has, and how many of it are repeated as a cue."""
@@ -28,18 +34,18 @@ class Retrieval(ProbeRole):
 
     def probe(self, model: nn.Module, seed: int) -> Corpus | None:
         """Returns contexts with a needle, the cue, and the model's continuation."""
-        start = start_tokens(model)
-        longest = 0 if start is None else longest_sequence(model, start) - NEEDLE
+        start = start_tokens_of_text_decoder(model)
+        longest = 0 if start is None else max_tokens_after_start(model, start) - NEEDLE
         if start is None or longest < PERIODS[0] or not hasattr(model, "generate"):
             return None
-        periods = torch.tensor(draw_periods(N_SEQUENCES, longest, seed))[:, None]
-        tokens = draw_tokens(model, (N_SEQUENCES, min(PERIODS[1], longest)), seed)
+        periods = torch.tensor(draw_repetition_periods(N_SEQUENCES, longest, seed))[:, None]
+        tokens = draw_distinct_ordinary_tokens(model, (N_SEQUENCES, min(PERIODS[1], longest)), seed)
         if tokens is None:
             return None
         cue = tokens.gather(1, tokens.shape[1] - periods + torch.arange(CUE))
         front = torch.tensor(start, dtype=torch.long).expand(N_SEQUENCES, len(start))
-        sequences = _continue_greedily(model, torch.cat([front, tokens, cue], 1), NEEDLE - CUE)
-        return Corpus(tuple(make_sequence(row, [True] * len(start)) for row in sequences.tolist()))
+        sequences = _append_greedy_continuations(model, torch.cat([front, tokens, cue], 1), NEEDLE - CUE)
+        return Corpus(tuple(make_wordless_sequence(row, [True] * len(start)) for row in sequences.tolist()))
 
     def sieve(self, view: View) -> Sieve:
         """Returns, for every position that wrote a token of the needle, the position of that token in the needle."""
@@ -52,11 +58,11 @@ class Retrieval(ProbeRole):
         return sieve
 
 
-def _continue_greedily(model: Any, prompts: torch.Tensor, n_tokens: int) -> torch.Tensor:
+def _append_greedy_continuations(model: Any, prompts: torch.Tensor, n_tokens: int) -> torch.Tensor:
     """Returns the prompts with the tokens that the model finds most probable after them."""
     tokens = prompts.to(next(model.parameters()).device)
     with evaluating(model):
         for _ in range(n_tokens):
-            logits = forward(model, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}).logits
+            logits = forward_preserving_state(model, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}).logits
             tokens = torch.cat([tokens, logits[:, -1].argmax(-1, keepdim=True)], 1)
     return tokens.cpu()

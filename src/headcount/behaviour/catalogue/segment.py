@@ -26,7 +26,7 @@ class Segment(Role):
     @classmethod
     def list_offered(cls, corpus: Corpus) -> OfferedRoles:
         """Returns the role if any sentence is a pair of texts."""
-        return OfferedRoles((cls(),) if corpus.has_pairs else ())
+        return OfferedRoles((cls(),) if corpus.has_two_text_sentences else ())
 
     def sieve(self, view: View) -> Sieve:
         """Returns the ordinary tokens of the same segment, in sentences that have two."""

@@ -46,11 +46,11 @@ class BeyondDistance(Definition):
         rows: dict[int, RoleScore] = {}
         for is_content in (False, True):
             numbers = [number for number, row in enumerate(table.rows) if row.is_content is is_content]
-            labelled = by_bias.label_rows([table.rows[number] for number in numbers], tested_at=table.tau) if numbers else ()
-            rows |= dict(zip(numbers, self._label_content(labelled) if is_content else labelled, strict=True))
+            labelled = by_bias.label_rows([table.rows[number] for number in numbers], permutation_tested_bias=table.tau) if numbers else ()
+            rows |= dict(zip(numbers, self._label_content_roles(labelled) if is_content else labelled, strict=True))
         return replace(table, rows=tuple(rows[number] for number in sorted(rows)), tau=self.tau, alpha=self.alpha, definition=str(self))
 
-    def _label_content(self, rows: Sequence[RoleScore]) -> tuple[RoleScore, ...]:
+    def _label_content_roles(self, rows: Sequence[RoleScore]) -> tuple[RoleScore, ...]:
         """Returns rows of content roles with p-values and labels by the excess mass."""
         notes = [_label_obstacle(row) for row in rows]
         excess, stderr = np.array([row.excess for row in rows], dtype=float), np.array([row.excess_stderr for row in rows], dtype=float)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from headcount.behaviour.bias_test import bias_p_values
+from headcount.behaviour.bias_test import bias_above_tau_p_values
 from headcount.core.definition import TAU, Definition, DefinitionInfo
 from headcount.core.errors import ArtifactError
 from headcount.core.options import option
@@ -45,14 +45,14 @@ class Pande2021(Definition):
         return self.tau
 
     @property
-    def is_published(self) -> bool:
+    def follows_published_rule(self) -> bool:
         """Whether the rule is the published one."""
         return self.correct == "none"
 
     @property
     def further_roles(self) -> tuple[str, ...]:
         """The published form of block heads, where it makes labels."""
-        return ("segment:entropy",) if self.is_published else ()
+        return ("segment:entropy",) if self.follows_published_rule else ()
 
     def relabel(self, table: RoleTable) -> RoleTable:
         """Returns the table with p-values, effects and labels by this rule; the permutation test stays where it tested the same bias.
@@ -62,19 +62,20 @@ class Pande2021(Definition):
         """
         if any(row.skewness is None for row in table.rows):
             raise ArtifactError("these roles were measured by an older version, without the skewness of the biases; measure them again")
-        rows = self.label_rows(table.rows, tested_at=table.tau)
+        rows = self.label_rows(table.rows, permutation_tested_bias=table.tau)
         return replace(table, rows=rows, tau=self.tau, alpha=self.alpha, definition=str(self))
 
-    def label_rows(self, rows: Sequence[RoleScore], *, tested_at: float) -> tuple[RoleScore, ...]:
-        """Returns rows with p-values, effects and labels by this rule; their permutation tests were of the bias `tested_at`."""
+    def label_rows(self, rows: Sequence[RoleScore], *, permutation_tested_bias: float) -> tuple[RoleScore, ...]:
+        """Returns rows with p-values, effects and labels by this rule; their permutation tests were of the bias `permutation_tested_bias`."""
         bias, stderr, n, skewness = (np.array([getattr(row, name) for row in rows], dtype=float) for name in _NUMBERS)
-        tau = np.array([self.threshold_of(row) for row in rows])
-        p, p_t = bias_p_values(bias, stderr, n, skewness, tau)
+        tau = np.array([self.bias_threshold(row) for row in rows])
+        p_values = bias_above_tau_p_values(bias, stderr, n, skewness, tau)
+        p, p_t = p_values.skewness_corrected, p_values.plain_t
         notes = [self._label_obstacle(row, needed) for row, needed in zip(rows, tau.tolist(), strict=True)]
         can_be_label = np.array([not note for note in notes], dtype=bool)
         q = np.ones_like(p)
         if can_be_label.any():
-            q[can_be_label] = adjust_p_values((p_t if self.is_published else p)[can_be_label], self.correct)
+            q[can_be_label] = adjust_p_values((p_t if self.follows_published_rule else p)[can_be_label], self.correct)
         deviation = stderr * np.sqrt(n)
         effect = np.divide(bias - tau, deviation, out=np.zeros_like(bias), where=deviation > 0)
         has_role = can_be_label & (q <= self.alpha) & (bias > tau)
@@ -85,7 +86,7 @@ class Pande2021(Definition):
                 p_t=float(p_t[i]),
                 q=float(q[i]),
                 effect=float(effect[i]),
-                p_permutation=row.p_permutation if tau[i] == tested_at else None,
+                p_permutation=row.p_permutation if tau[i] == permutation_tested_bias else None,
                 has_role=bool(has_role[i]),
                 attainable=bool(row.maximum > tau[i]),
                 note=notes[i],
@@ -93,19 +94,23 @@ class Pande2021(Definition):
             for i, row in enumerate(rows)
         )
 
-    def threshold_of(self, row: RoleScore) -> float:
+    def bias_threshold(self, row: RoleScore) -> float:
         """Returns the bias that a head must exceed for a role."""
-        if self.is_published or row.is_legacy or self.family_of(row.role) != BLOCK:
+        if self.follows_published_rule or row.is_legacy or self.family_of(row.role) != BLOCK:
             return self.tau
         return row.uniform + BLOCK_SHARE * (row.maximum - row.uniform)
 
-    def _label_obstacle(self, row: RoleScore, tau: float) -> str:
+    def _label_obstacle(self, row: RoleScore, bias_threshold: float) -> str:
         """Returns why a head can have no label for a role, whatever its bias; empty if it can."""
-        if row.is_legacy and not self.is_published:
+        if row.is_legacy and not self.follows_published_rule:
             return "legacy: reported, never a label"
-        if row.n_sentences < MIN_SENTENCES and not self.is_published:
+        if row.n_sentences < MIN_SENTENCES and not self.follows_published_rule:
             return f"{row.n_sentences} sentences; a label needs {MIN_SENTENCES}"
-        return "" if row.maximum > tau else f"attention reaches {row.maximum:.3g} at most; a label needs more than {tau:g}"
+        return (
+            ""
+            if row.maximum > bias_threshold
+            else f"attention reaches {row.maximum:.3g} at most; a label needs more than {bias_threshold:g}"
+        )
 
 
 _NUMBERS = ("bias", "stderr", "n_sentences", "skewness")

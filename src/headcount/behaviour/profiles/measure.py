@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from headcount.behaviour.base import Corpus, Side
@@ -14,12 +15,12 @@ from headcount.behaviour.catalogue.syntax import Syntax
 from headcount.behaviour.measure import check_finite
 from headcount.behaviour.profiles.numbers import (
     DISTANCES,
-    attention_by_kind,
-    confidence_and_top_query,
-    distance_bins,
+    confidences_and_top_query,
     one_hot_kinds,
-    row_entropies,
+    row_entropies_in_nats,
+    sum_attention_by_kind,
     uniform_attention,
+    word_distance_bins,
 )
 from headcount.behaviour.views import ViewName, build_view, view_name
 from headcount.core.errors import UnsupportedModel
@@ -48,7 +49,7 @@ class KeyKinds:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _KeyKinds:
+class _BatchKeyKinds:
     """One view of a batch: its queries [batch, q], ordinary keys [batch, k], kinds of keys [batch, q, k, kinds], and sieves of relations."""
 
     queries: Tensor
@@ -82,10 +83,10 @@ class ProfileProbe:
     stored_maps: dict[tuple[int, str], Tensor] = field(default_factory=dict)
     _calls: dict[str, dict[str, list[Tensor]]] = field(default_factory=dict)
     _examples: list[int] = field(default_factory=list)
-    _views: dict[str, _KeyKinds] = field(default_factory=dict)
+    _views: dict[str, _BatchKeyKinds] = field(default_factory=dict)
     _n_calls: dict[str, int] = field(default_factory=dict)
 
-    def blocks_of(self, view: ViewName) -> list[AttentionBlock]:
+    def blocks_of_view(self, view: ViewName) -> list[AttentionBlock]:
         """Returns the blocks in which the tokens of a view meet."""
         return [block for block in self.blocks if view_name(self.model, block) == view]
 
@@ -123,45 +124,47 @@ class ProfileProbe:
             self._calls.setdefault(f"{view}/{name}", {}).setdefault(path, []).append(values)
         self._store_rows_and_maps(view, path, attention)
 
-    def _store_rows_and_maps(self, view: ViewName, path: str, attention: Tensor) -> None:
+    def _store_rows_and_maps(self, view: ViewName, block_path: str, attention: Tensor) -> None:
         """Stores the attention of the chosen tokens and the maps of the chosen examples; of several calls, the mean so far."""
-        side, n_before = "source" if view == "source" else "target", self._n_calls[path] - 1
+        side, n_before = "source" if view == "source" else "target", self._n_calls[block_path] - 1
         rows, maps = self.stored_rows.setdefault(view, {}), self.stored_maps
         for index, number in enumerate(self._examples):
-            n_queries, n_keys = self._unpadded_lengths(view, number, attention.shape[-2:])
+            n_queries, n_keys = self._unpadded_query_and_key_counts(view, number, attention.shape[-2:])
             for token in self.rows.get(side, {}).get(number, ()):
                 by_block, row = rows.setdefault((number, token), {}), attention[index, :, token, :n_keys].cpu()
-                by_block[path] = (by_block[path] * n_before + row) / (n_before + 1) if n_before else row.clone()
+                by_block[block_path] = (by_block[block_path] * n_before + row) / (n_before + 1) if n_before else row.clone()
             if number in self.maps:
-                map_, key = attention[index, :, :n_queries, :n_keys].cpu(), (number, path)
+                map_, key = attention[index, :, :n_queries, :n_keys].cpu(), (number, block_path)
                 maps[key] = (maps[key] * n_before + map_) / (n_before + 1) if n_before else map_.clone()
 
-    def _unpadded_lengths(self, view: ViewName, example: int, padded: Sequence[int]) -> tuple[int, int]:
+    def _unpadded_query_and_key_counts(self, view: ViewName, example_number: int, padded_counts: Sequence[int]) -> tuple[int, int]:
         """Returns how many queries and keys of an example are no padding."""
         if self.corpus.grid:
-            return padded[0], padded[1]
-        source = len(self.corpus.sentences[example].ids)
-        target = len(self.corpus.targets[example].ids) + 1 if self.corpus.targets else 0
+            return padded_counts[0], padded_counts[1]
+        source = len(self.corpus.sentences[example_number].ids)
+        target = len(self.corpus.targets[example_number].ids) + 1 if self.corpus.targets else 0
         return {"source": (source, source), "target": (target, target), "cross": (target, source)}[view]
 
-    def _classify_keys(self, view: ViewName, queries_and_keys: tuple[int, int]) -> _KeyKinds:
+    def _classify_keys(self, view: ViewName, n_queries_and_keys: tuple[int, int]) -> _BatchKeyKinds:
         """Returns the kinds of keys of a batch in one view, of so many queries and keys; they do not depend on attention."""
-        tokens = build_view(self.corpus, view, self._examples, queries_and_keys)
+        tokens = build_view(self.corpus, view, self._examples, n_queries_and_keys)
         queries, keys = tokens.queries, tokens.keys
         is_query = queries.ordinary
         if self.corpus.grid:
-            empty = torch.zeros(len(self._examples), *queries_and_keys, 0)
-            return _KeyKinds(is_query, keys.ordinary, empty, empty.bool())
-        sieves = torch.zeros(len(self._examples), *queries_and_keys, len(self.kinds.relations), dtype=torch.bool)
+            empty = torch.zeros(len(self._examples), *n_queries_and_keys, 0)
+            return _BatchKeyKinds(is_query, keys.ordinary, empty, empty.bool())
+        sieves = torch.zeros(len(self._examples), *n_queries_and_keys, len(self.kinds.relations), dtype=torch.bool)
         if view != "cross" and self.kinds.relations:
             sieves = torch.stack([relation.sieve(tokens) for relation in self.kinds.relations], -1)
-        parts = [one_hot_kinds(distance_bins(_word_of_tokens(queries), _word_of_tokens(keys)), len(DISTANCES))]
+        parts = [one_hot_kinds(word_distance_bins(_word_numbers_of_tokens(queries), _word_numbers_of_tokens(keys)), len(DISTANCES))]
         if self.kinds.tags:
-            parts.append(one_hot_kinds(self._tag_of_tokens(keys)[:, None, :].expand(-1, queries_and_keys[0], -1), len(self.kinds.tags) + 1))
+            parts.append(
+                one_hot_kinds(self._tag_numbers_of_tokens(keys)[:, None, :].expand(-1, n_queries_and_keys[0], -1), len(self.kinds.tags) + 1)
+            )
         kinds = torch.cat([*parts, sieves.float()], -1) * is_query[:, :, None, None]
-        return _KeyKinds(is_query, keys.ordinary, kinds, sieves & is_query[:, :, None, None])
+        return _BatchKeyKinds(is_query, keys.ordinary, kinds, sieves & is_query[:, :, None, None])
 
-    def _tag_of_tokens(self, side: Side) -> Tensor:
+    def _tag_numbers_of_tokens(self, side: Side) -> Int[Tensor, "batch n"]:
         """Returns the part of speech of every token by its number; the last number is for tokens without one."""
         index = {tag: number for number, tag in enumerate(self.kinds.tags)}
         no_tag = len(self.kinds.tags)
@@ -172,29 +175,31 @@ class ProfileProbe:
         return numbers
 
 
-def _measure_attention(attention: Tensor, visible: Tensor, key_kinds: _KeyKinds) -> dict[str, Tensor]:
+def _measure_attention(attention: Tensor, visible: Tensor, key_kinds: _BatchKeyKinds) -> dict[str, Tensor]:
     """Returns the numbers of one block on a batch, by name."""
     device = attention.device
     queries, kinds, sieves = key_kinds.queries.to(device), key_kinds.kinds.to(device), key_kinds.sieves.to(device)
-    confidence, top = confidence_and_top_query(attention, queries, key_kinds.ordinary.to(device))
+    confidence, top = confidences_and_top_query(attention, queries, key_kinds.ordinary.to(device))
     n_with_relation = (sieves & visible[..., None]).any(2).sum(1)  # [batch, relations]
     return {
-        "mass": attention_by_kind(attention, kinds),
-        "even": attention_by_kind(uniform_attention(visible), kinds),
+        "mass": sum_attention_by_kind(attention, kinds),
+        "even": sum_attention_by_kind(uniform_attention(visible), kinds),
         "number": torch.cat([queries.sum(-1, keepdim=True), n_with_relation], -1)[:, None].double(),
-        "entropy": torch.where(queries[:, None, :], row_entropies(attention), 0.0).sum(-1),
+        "entropy": torch.where(queries[:, None, :], row_entropies_in_nats(attention), 0.0).sum(-1),
         "confidence": confidence.sum(-1),
         "top": top,
     }
 
 
-def _word_of_tokens(side: Side) -> Tensor:
+def _word_numbers_of_tokens(side: Side) -> Int[Tensor, "batch n"]:
     """Returns the number of every token's word; in text without words, every ordinary token is its own."""
     has_no_words = torch.tensor([not sentence.annotated.words for sentence in side.sentences])
     return torch.where(has_no_words[:, None] & side.ordinary, side.positions[None, :], side.words)
 
 
-def observable_blocks(model: Any, corpus: Corpus, blocks: Sequence[AttentionBlock]) -> tuple[list[AttentionBlock], list[str]]:
+def observable_blocks_and_notes_on_others(
+    model: Any, corpus: Corpus, blocks: Sequence[AttentionBlock]
+) -> tuple[list[AttentionBlock], list[str]]:
     """Returns the blocks that read the corpus, and sentences about those that do not."""
     observable, reasons = [], {}
     for block in blocks:

@@ -27,10 +27,10 @@ BUDGET = 3e8
 """How many entropies may be computed for the distances of all pairs of heads, about two seconds of work."""
 
 
-def distance_bins(queries: Int[Tensor, "batch q"], keys: Int[Tensor, "batch k"]) -> Int[Tensor, "batch q k"]:
+def word_distance_bins(query_words: Int[Tensor, "batch q"], key_words: Int[Tensor, "batch k"]) -> Int[Tensor, "batch q k"]:
     """Returns the bin of `DISTANCES` of every query and key, from the numbers of their words; -1 is no word."""
-    apart = (keys[:, None, :] - queries[:, :, None]).clamp(-REACH, REACH) + REACH
-    has_no_word = (keys < 0)[:, None, :] | (queries < 0)[:, :, None]
+    apart = (key_words[:, None, :] - query_words[:, :, None]).clamp(-REACH, REACH) + REACH
+    has_no_word = (key_words < 0)[:, None, :] | (query_words < 0)[:, :, None]
     return torch.where(has_no_word, len(DISTANCES) - 1, apart)
 
 
@@ -39,11 +39,11 @@ def one_hot_kinds(kinds: Int[Tensor, "batch q k"], n_kinds: int) -> Float[Tensor
     return torch.nn.functional.one_hot(kinds, n_kinds).float()
 
 
-def attention_by_kind(
-    attention: Float[Tensor, "batch heads q k"], kinds: Float[Tensor, "batch q k kinds"]
+def sum_attention_by_kind(
+    attention: Float[Tensor, "batch heads q k"], is_of_kind: Float[Tensor, "batch q k kinds"]
 ) -> Float[Tensor, "batch heads kinds"]:
     """Returns the attention of every head on every kind of key, summed over queries."""
-    return attention.flatten(2).to(kinds.dtype) @ kinds.flatten(1, 2)
+    return attention.flatten(2).to(is_of_kind.dtype) @ is_of_kind.flatten(1, 2)
 
 
 def uniform_attention(visible: Bool[Tensor, "batch q k"]) -> Float[Tensor, "batch 1 q k"]:
@@ -51,16 +51,16 @@ def uniform_attention(visible: Bool[Tensor, "batch q k"]) -> Float[Tensor, "batc
     return (visible / visible.sum(-1, keepdim=True).clamp(min=1)).unsqueeze(1)
 
 
-def confidence_and_top_query(
-    attention: Float[Tensor, "batch heads q k"], queries: Bool[Tensor, "batch q"], ordinary: Bool[Tensor, "batch k"]
-) -> tuple[Float[Tensor, "batch heads q"], Float[Tensor, "batch heads example"]]:
+def confidences_and_top_query(
+    attention: Float[Tensor, "batch heads q k"], is_query: Bool[Tensor, "batch q"], is_ordinary_key: Bool[Tensor, "batch k"]
+) -> tuple[Float[Tensor, "batch heads q"], Float[Tensor, "batch heads query_weight_keys_weights"]]:
     """Returns the largest weight on an ordinary key for every query, and the query of each example where it is largest.
 
     The first is 0 for tokens that are no queries. The second holds the position of that query, its weight, and its strongest keys with their
     weights, -1 where there are fewer.
     """
-    on_ordinary = attention.masked_fill(~ordinary[:, None, None, :], 0.0)
-    confidence = torch.where(queries[:, None, :], on_ordinary.amax(-1), 0.0)
+    on_ordinary = attention.masked_fill(~is_ordinary_key[:, None, None, :], 0.0)
+    confidence = torch.where(is_query[:, None, :], on_ordinary.amax(-1), 0.0)
     weight, query = confidence.max(-1)
     rows = torch.gather(attention, 2, query[..., None, None].expand(-1, -1, 1, attention.shape[-1])).squeeze(2)  # [batch, heads, k]
     n_keys = min(STRONGEST, rows.shape[-1])
@@ -70,20 +70,20 @@ def confidence_and_top_query(
     return confidence, torch.cat(example, -1)
 
 
-def row_entropies(attention: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "batch heads q"]:
+def row_entropies_in_nats(attention: Float[Tensor, "batch heads q k"]) -> Float[Tensor, "batch heads q"]:
     """Returns −Σ a ln a of every row, in nats."""
     return torch.special.entr(in_float32_or_float64(attention)).sum(-1)
 
 
-def affordable_queries(n_heads: int, n_keys: int, max_queries: int) -> int:
+def n_affordable_queries(n_heads: int, n_keys: int, max_queries: int) -> int:
     """Returns over how many queries, at most `max_queries`, the distances of all pairs of heads can be computed within `BUDGET`."""
     return int(min(max_queries, max(4, BUDGET / (n_heads**2 * max(1, n_keys)))))
 
 
-def head_distances(rows: Iterable[Float[np.ndarray, "heads k"]]) -> Float[np.ndarray, "heads heads"]:
-    """Returns the mean Jensen–Shannon distance of every pair of heads over queries; each of `rows` is the attention of all heads for one query."""
+def mean_jensen_shannon_distances(attention_by_query: Iterable[Float[np.ndarray, "heads k"]]) -> Float[np.ndarray, "heads heads"]:
+    """Returns the mean Jensen–Shannon distance of every pair of heads over queries; for each query the attention of all heads is given."""
     total, number = None, 0
-    for row in rows:
+    for row in attention_by_query:
         p = torch.as_tensor(np.asarray(row), dtype=torch.float64)
         p = p / p.sum(-1, keepdim=True).clamp(min=1e-300)
         entropy = torch.special.entr(p).sum(-1)
@@ -95,10 +95,12 @@ def head_distances(rows: Iterable[Float[np.ndarray, "heads k"]]) -> Float[np.nda
     return (total / number).numpy()
 
 
-def nearest_heads(distances: Float[np.ndarray, "heads heads"], heads: Sequence[int], n_nearest: int) -> dict[int, list[tuple[int, float]]]:
+def nearest_heads(
+    distances: Float[np.ndarray, "heads heads"], head_indices: Sequence[int], n_nearest: int
+) -> dict[int, list[tuple[int, float]]]:
     """Returns the nearest other heads of every head with their distance, by their indices in the model; ties fall to the earlier head."""
     neighbours = {}
-    for i, head in enumerate(heads):
-        order = sorted((j for j in range(len(heads)) if j != i), key=lambda j: (round(float(distances[i, j]), 12), j))
-        neighbours[head] = [(heads[j], float(distances[i, j])) for j in order[:n_nearest]]
+    for i, head in enumerate(head_indices):
+        order = sorted((j for j in range(len(head_indices)) if j != i), key=lambda j: (round(float(distances[i, j]), 12), j))
+        neighbours[head] = [(head_indices[j], float(distances[i, j])) for j in order[:n_nearest]]
     return neighbours

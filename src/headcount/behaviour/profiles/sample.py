@@ -12,33 +12,35 @@ STRETCH = 4
 """Where too few sentences are short enough, longer ones are shown, up to that many times the length."""
 
 
-def make_purpose_generator(seed: int, purpose: int) -> np.random.Generator:
+def make_purpose_generator(seed: int, purpose_number: int) -> np.random.Generator:
     """Returns the random numbers of one purpose under a seed."""
-    return np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, purpose], dtype=np.uint64)))
+    return np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, purpose_number], dtype=np.uint64)))
 
 
-def sample_query_tokens(ordinary: Sequence[Sequence[bool]], number: int, seed: int) -> dict[int, list[int]]:
+def sample_query_tokens(is_ordinary_by_example: Sequence[Sequence[bool]], n_tokens: int, seed: int) -> dict[int, list[int]]:
     """Returns random ordinary tokens by example; examples take turns, in random order.
 
     Args:
-        ordinary: For every example, which of its tokens are ordinary.
-        number: How many tokens are drawn in all.
+        is_ordinary_by_example: For every example, which of its tokens are ordinary.
+        n_tokens: How many tokens are drawn in all.
         seed: Seed of the choice.
     """
     random = make_purpose_generator(seed, 1)
-    remaining = {example: random.permutation(np.flatnonzero(row)).tolist() for example, row in enumerate(ordinary)}
-    order = random.permutation(len(ordinary)).tolist()
+    remaining = {example: random.permutation(np.flatnonzero(row)).tolist() for example, row in enumerate(is_ordinary_by_example)}
+    order = random.permutation(len(is_ordinary_by_example)).tolist()
     tokens: dict[int, list[int]] = {}
     n_drawn = 0
-    while n_drawn < number and any(remaining.values()):
+    while n_drawn < n_tokens and any(remaining.values()):
         for example in order:
-            if remaining[example] and n_drawn < number:
+            if remaining[example] and n_drawn < n_tokens:
                 tokens.setdefault(example, []).append(remaining[example].pop())
                 n_drawn += 1
     return {example: sorted(chosen) for example, chosen in sorted(tokens.items())}
 
 
-def choose_sentences(sentences: Sequence[Aligned], targets: Sequence[Aligned], n_sentences: int, max_tokens: int, seed: int) -> list[int]:
+def choose_sentences_to_map(
+    sentences: Sequence[Aligned], targets: Sequence[Aligned], n_sentences: int, max_tokens: int, seed: int
+) -> list[int]:
     """Returns the sentences whose attention maps are stored, in their order.
 
     They are drawn from those of at most `max_tokens` tokens, sentences with trees first; where there are too few, the shortest of the others follow.

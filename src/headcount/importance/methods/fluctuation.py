@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from headcount.core.heads import AttentionBlock
 from headcount.importance.base import FeatureImportance, ImportanceInfo, WeightedValues
-from headcount.models.observe import Observation, projection_of
+from headcount.models.observe import Observation, output_projection_by_head
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Fluctuation(FeatureImportance):
     ) -> Float[Tensor, "*leading heads"]:
         """Returns variances times squared weights, [..., heads, 2 * head_dim] -> [..., heads]."""
         mean, square = features.chunk(2, dim=-1)
-        weights = (projection_of(model, block).double() ** 2).sum(-1).cpu()
+        weights = (output_projection_by_head(model, block).double() ** 2).sum(-1).cpu()
         return ((square - mean**2).clamp(min=0) * weights).sum(-1)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from headcount.core.heads import AttentionBlock
 from headcount.importance.base import FeatureImportance, ImportanceInfo, WeightedValues
 from headcount.importance.methods.fluctuation import mean_over_tokens
-from headcount.models.observe import Observation, projection_of
+from headcount.models.observe import Observation, output_projection_by_head
 
 
 @dataclass(frozen=True)
@@ -29,5 +29,5 @@ class Wanda(FeatureImportance):
         self, features: Float[Tensor, "*leading heads features"], model: nn.Module, block: AttentionBlock
     ) -> Float[Tensor, "*leading heads"]:
         """Returns root mean squares times the weights that they meet, [..., heads, head_dim] -> [..., heads]."""
-        weights = projection_of(model, block).double().abs().sum(-1).cpu()  # [heads, head_dim]
+        weights = output_projection_by_head(model, block).double().abs().sum(-1).cpu()  # [heads, head_dim]
         return (features.sqrt() * weights).sum(-1)

@@ -20,7 +20,7 @@ from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.importance.relevance.noise import RoundingNoise
 from headcount.importance.relevance.tape import Tape, TapeRecorder
-from headcount.models.attention import eager
+from headcount.models.attention import eager_attention
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
 from headcount.models.observe import evaluating
@@ -65,7 +65,7 @@ def record_forward(
     recorder = TapeRecorder(noise)
     head_slots: list[tuple[AttentionBlock, int]] = []
     sources = {name: value for name, value in batch.items() if isinstance(value, Tensor) and not NO_SOURCE.search(name)}
-    with evaluating(model), eager(model), _watch_modules(model, recorder), _collect_head_slots(model, heads, recorder, head_slots):
+    with evaluating(model), eager_attention(model), _watch_modules(model, recorder), _collect_head_slots(model, heads, recorder, head_slots):
         for value in sources.values():
             recorder.add_source(value)
         with recorder, _WholeLinearLayers(recorder):

@@ -31,7 +31,7 @@ from headcount.importance.replay.packing import packed_linears
 from headcount.importance.replay.play import ModelPass, Read, Replayer, first_copy, relative_difference, rounding_tolerance
 from headcount.importance.replay.routes import Recording, Route, RouteSurvey, find_routes
 from headcount.importance.replay.stacking import tile_copies
-from headcount.models.attention import eager
+from headcount.models.attention import eager_attention
 from headcount.models.gates import HeadGates, Means, Replacement
 from headcount.models.modules import Batch, device_of, unwrap
 from headcount.models.observe import evaluating, model_inputs
@@ -178,7 +178,7 @@ class Ablator:
         """Inside, the model is in eval mode without gradients, on the attention path that the intervention needs."""
         with holding(self.model, "ablation"), evaluating(self.model):
             if self._gates.how == "uniform":
-                with eager(self.model):
+                with eager_attention(self.model):
                     yield
             else:
                 yield

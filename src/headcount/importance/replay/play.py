@@ -29,7 +29,7 @@ from headcount.importance.replay.stacking import OutputLayout, count_batch_rows,
 from headcount.models.gates import HeadGates
 from headcount.models.modules import Batch, device_of
 from headcount.models.randomness import pass_rng
-from headcount.models.state import forward
+from headcount.models.state import forward_preserving_state
 
 Read = Callable[[Any, Batch], Any]
 """(model output, stacked batch) -> a tensor with one row per row of the batch, or a tuple or dict of such tensors."""
@@ -85,7 +85,7 @@ class ModelPass:
         device = device_of(self.model)
         inputs = {name: value for name, value in batch.items() if name not in self.withhold}
         with pass_rng(self.model, seed=0, devices=[device] if device.type == "cuda" else ()):
-            return forward(self.model, {**inputs, **self.options})
+            return forward_preserving_state(self.model, {**inputs, **self.options})
 
 
 def first_copy(result: Any) -> Any:

@@ -27,7 +27,7 @@ class BlockAddress:
     kind: Kind
 
 
-def _is_causal_type(model: nn.Module) -> bool:
+def _is_causal_model_type(model: nn.Module) -> bool:
     from transformers.models.auto import modeling_auto
 
     kind = getattr(getattr(model, "config", None), "model_type", "")
@@ -52,7 +52,7 @@ def attention_kind(model: nn.Module, module: nn.Module, path: str) -> Kind:
         return "decoder-self"
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return "decoder-self" if "decoder" in re.split(r"[._]", path) else "encoder-self"
-    return "decoder-self" if causal is None and _is_causal_type(model) else "encoder-self"
+    return "decoder-self" if causal is None and _is_causal_model_type(model) else "encoder-self"
 
 
 def _layer_numbers(paths: list[str]) -> dict[str, int]:
@@ -65,28 +65,30 @@ def _layer_numbers(paths: list[str]) -> dict[str, int]:
     return {path: (row[axis] if row else 0) for path, row in zip(paths, rows, strict=True)}
 
 
-def _clean_name(word: str) -> str:
+def _clean_stack_name(path_part: str) -> str:
     for suffix in SUFFIXES:
-        word = word.removesuffix(suffix)
-    return re.sub(r"[^a-z0-9_]", "_", word.lower()).strip("_") or "stack"
+        path_part = path_part.removesuffix(suffix)
+    return re.sub(r"[^a-z0-9_]", "_", path_part.lower()).strip("_") or "stack"
 
 
-def _distinguishing_parts(patterns: list[str]) -> dict[str, list[str]]:
+def _distinguishing_parts(path_patterns: list[str]) -> dict[str, list[str]]:
     """Returns the parts of each pattern that tell it from the others."""
-    split = {pattern: [part for part in pattern.split(".") if part != "*"] for pattern in patterns}
+    split = {pattern: [part for part in pattern.split(".") if part != "*"] for pattern in path_patterns}
     common = set.intersection(*(set(parts) for parts in split.values()))
     return {pattern: [part for part in parts if part not in common] for pattern, parts in split.items()}
 
 
-def _stack_names(kinds: dict[str, Kind]) -> dict[str, str]:
+def _stack_names(kind_of_pattern: dict[str, Kind]) -> dict[str, str]:
     """Returns a short unique name for each pattern: none, enc / dec / cross where that is enough, else from the path."""
-    if len(kinds) == 1:
-        return dict.fromkeys(kinds, "")
-    words, leads = _distinguishing_parts(list(kinds)), _first_parts(list(kinds))
-    simple = {pattern: _short_stack_name(kinds[pattern], leads[pattern], words[pattern], kinds) for pattern in kinds}
+    if len(kind_of_pattern) == 1:
+        return dict.fromkeys(kind_of_pattern, "")
+    words, leads = _distinguishing_parts(list(kind_of_pattern)), _first_parts_after_common_prefix(list(kind_of_pattern))
+    simple = {
+        pattern: _short_stack_name(kind_of_pattern[pattern], leads[pattern], words[pattern], kind_of_pattern) for pattern in kind_of_pattern
+    }
     if len(set(simple.values())) == len(simple):
         return simple
-    long = {pattern: "_".join(_clean_name(SHORT.get(word, word)) for word in words[pattern]) or "main" for pattern in kinds}
+    long = {pattern: "_".join(_clean_stack_name(SHORT.get(word, word)) for word in words[pattern]) or "main" for pattern in kind_of_pattern}
     taken: dict[str, int] = defaultdict(int)
     for pattern, words_of in long.items():
         name = words_of if words_of[0].isalpha() else f"s_{words_of}"
@@ -95,37 +97,37 @@ def _stack_names(kinds: dict[str, Kind]) -> dict[str, str]:
     return long
 
 
-def _first_parts(patterns: list[str]) -> dict[str, str]:
+def _first_parts_after_common_prefix(path_patterns: list[str]) -> dict[str, str]:
     """Returns the first part of each pattern behind what all of them begin with."""
-    split = [pattern.split(".") for pattern in patterns]
+    split = [pattern.split(".") for pattern in path_patterns]
     shared = 0
     while all(len(parts) > shared + 1 for parts in split) and len({parts[shared] for parts in split}) == 1:
         shared += 1
-    return {pattern: parts[shared] for pattern, parts in zip(patterns, split, strict=True)}
+    return {pattern: parts[shared] for pattern, parts in zip(path_patterns, split, strict=True)}
 
 
-def _short_stack_name(kind: Kind, lead: str, words: list[str], kinds: dict[str, Kind]) -> str:
-    if kind == "cross" and list(kinds.values()).count("cross") == 1:
+def _short_stack_name(kind: Kind, first_part_after_prefix: str, distinguishing_parts: list[str], kind_of_pattern: dict[str, Kind]) -> str:
+    if kind == "cross" and list(kind_of_pattern.values()).count("cross") == 1:
         return "cross"
-    if lead in SHORT:
-        return SHORT[lead]
-    first = words[0] if words else ""
-    only_self = sum(any_kind != "cross" for any_kind in kinds.values()) == 1
-    return "" if only_self and kind != "cross" else _clean_name(first)
+    if first_part_after_prefix in SHORT:
+        return SHORT[first_part_after_prefix]
+    first = distinguishing_parts[0] if distinguishing_parts else ""
+    only_self = sum(any_kind != "cross" for any_kind in kind_of_pattern.values()) == 1
+    return "" if only_self and kind != "cross" else _clean_stack_name(first)
 
 
-def addresses_of(model: nn.Module, blocks: dict[str, nn.Module]) -> dict[str, BlockAddress]:
+def block_addresses(model: nn.Module, attention_modules: dict[str, nn.Module]) -> dict[str, BlockAddress]:
     """Returns the address of every block, keyed by path, in flat order: stack by stack, layer by layer."""
     groups: dict[str, list[str]] = defaultdict(list)
-    for path in blocks:
+    for path in attention_modules:
         pattern = ".".join("*" if part.isdigit() else part for part in path.split("."))
         groups[pattern].append(path)
-    kinds: dict[str, Kind] = {pattern: attention_kind(model, blocks[paths[0]], paths[0]) for pattern, paths in groups.items()}
+    kinds: dict[str, Kind] = {pattern: attention_kind(model, attention_modules[paths[0]], paths[0]) for pattern, paths in groups.items()}
     stacks = _stack_names(kinds)
     addresses: dict[str, BlockAddress] = {}
     for pattern, paths in groups.items():
         layers = _layer_numbers(paths)
         for path in sorted(paths, key=lambda p: layers[p]):
-            addresses[path] = BlockAddress(stacks[pattern], layers[path], attention_kind(model, blocks[path], path))
+            addresses[path] = BlockAddress(stacks[pattern], layers[path], attention_kind(model, attention_modules[path], path))
     order = {name: i for i, name in enumerate(("", "enc", "dec", "cross"))}
     return dict(sorted(addresses.items(), key=lambda item: order.get(item[1].stack, len(order))))

@@ -24,27 +24,31 @@ class BlockRecord:
     columns: tuple[int, ...] | None = None
 
 
-def relative_path(model: nn.Module, path: str) -> str:
+def path_without_base_prefix(model: nn.Module, path: str) -> str:
     """Returns a block's path without the prefix of the base model, the same with and without a task head."""
     prefix = getattr(model, "base_model_prefix", "")
     return path.removeprefix(f"{prefix}.") if prefix and hasattr(model, prefix) else path
 
 
-def _parse_head_indices(path: str, values: Any, total: int) -> tuple[int, ...]:
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise ArtifactError(f"config.{KEY}: block '{path}' must list its heads as whole numbers, got {values!r:.80}")
-    if sorted(set(values)) != values or (values and not 0 <= values[0] <= values[-1] < total):
-        raise ArtifactError(f"config.{KEY}: block '{path}' lists heads {values!r:.80}; they must be ascending, unique and below {total}")
-    return tuple(values)
+def _parse_head_indices(block_path: str, head_indices: Any, n_original_heads: int) -> tuple[int, ...]:
+    if not isinstance(head_indices, list) or not all(type(value) is int for value in head_indices):
+        raise ArtifactError(f"config.{KEY}: block '{block_path}' must list its heads as whole numbers, got {head_indices!r:.80}")
+    if sorted(set(head_indices)) != head_indices or (head_indices and not 0 <= head_indices[0] <= head_indices[-1] < n_original_heads):
+        raise ArtifactError(
+            f"config.{KEY}: block '{block_path}' lists heads {head_indices!r:.80}; they must be ascending, unique and below {n_original_heads}"
+        )
+    return tuple(head_indices)
 
 
-def _parse_block(path: str, entry: Any) -> BlockRecord:
+def _parse_block(block_path: str, entry: Any) -> BlockRecord:
     total = entry.get("of") if isinstance(entry, dict) else None
     if type(total) is not int or not 0 < total < 10**6:
-        raise ArtifactError(f"config.{KEY}: block '{path}' must say which heads are kept of how many, got {entry!r:.80}")
+        raise ArtifactError(f"config.{KEY}: block '{block_path}' must say which heads are kept of how many, got {entry!r:.80}")
     columns = entry.get("columns")
     return BlockRecord(
-        _parse_head_indices(path, entry.get("heads"), total), total, None if columns is None else _parse_head_indices(path, columns, total)
+        _parse_head_indices(block_path, entry.get("heads"), total),
+        total,
+        None if columns is None else _parse_head_indices(block_path, columns, total),
     )
 
 
@@ -59,38 +63,44 @@ def parse_cut_record(record: Any) -> dict[str, BlockRecord]:
     return {path: _parse_block(path, entry) for path, entry in record["blocks"].items()}
 
 
-def _raw_record(model: nn.Module) -> Any:
+def _unparsed_cut_record(model: nn.Module) -> Any:
     return getattr(getattr(model, "config", None), KEY, None)
 
 
 def read_cut_record(model: nn.Module) -> dict[str, BlockRecord]:
     """Returns what is left of each cut block of a live model, by path relative to the base model."""
-    return parse_cut_record(_raw_record(model))
+    return parse_cut_record(_unparsed_cut_record(model))
 
 
-def values_before_uniform_cut(model: nn.Module) -> dict[str, int | None]:
+def config_values_before_uniform_cut(model: nn.Module) -> dict[str, int | None]:
     """Returns the values that the configuration had before a uniform cut was written into it, by dotted name; None for those it did not have."""
-    return dict((_raw_record(model) or {}).get("replaced", {}))
+    return dict((_unparsed_cut_record(model) or {}).get("replaced", {}))
 
 
-def write_cut_record(model: nn.Module, blocks: dict[str, BlockRecord], values: Mapping[str, int | None] | None = None) -> None:
-    """Puts the record into the model's configuration; `values` are those that a uniform cut replaced there."""
+def write_cut_record(
+    model: nn.Module, record_of_block: dict[str, BlockRecord], replaced_config_values: Mapping[str, int | None] | None = None
+) -> None:
+    """Puts the record into the model's configuration; `replaced_config_values` are those that a uniform cut replaced there."""
     entries: dict[str, dict[str, object]] = {}
-    for path, block in blocks.items():
+    for path, block in record_of_block.items():
         entries[path] = {"heads": list(block.heads), "of": block.of}
         if block.columns is not None:
             entries[path]["columns"] = list(block.columns)
     content: dict[str, object] = {"schema": SCHEMA, "blocks": entries}
-    values = values_before_uniform_cut(model) if values is None else values
-    lists = read_head_lists_before_cuts(model)
-    setattr(model.config, KEY, content | ({"replaced": dict(values)} if values else {}) | ({"named": lists} if lists else {}))
+    replaced_config_values = config_values_before_uniform_cut(model) if replaced_config_values is None else replaced_config_values
+    lists = read_config_head_lists_before_cuts(model)
+    setattr(
+        model.config,
+        KEY,
+        content | ({"replaced": dict(replaced_config_values)} if replaced_config_values else {}) | ({"named": lists} if lists else {}),
+    )
 
 
-def read_head_lists_before_cuts(model: nn.Module) -> dict[str, list[list[int]]]:
+def read_config_head_lists_before_cuts(model: nn.Module) -> dict[str, list[list[int]]]:
     """Returns the lists of heads in configurations (Whisper's alignment heads) as they were before any cut, by dotted name."""
-    return dict((_raw_record(model) or {}).get("named", {}))
+    return dict((_unparsed_cut_record(model) or {}).get("named", {}))
 
 
-def write_head_lists_before_cuts(model: nn.Module, lists_by_config_name: dict[str, list[list[int]]]) -> None:
+def write_config_head_lists_before_cuts(model: nn.Module, lists_by_config_name: dict[str, list[list[int]]]) -> None:
     """Adds the lists of heads in configurations, as they were before any cut, to the record."""
-    setattr(model.config, KEY, {**_raw_record(model), "named": lists_by_config_name})
+    setattr(model.config, KEY, {**_unparsed_cut_record(model), "named": lists_by_config_name})

@@ -13,7 +13,7 @@ from headcount.core.heads import HeadArgument, Projection, Rows, Slice, Unit
 from headcount.models.archs import names
 from headcount.models.archs.families import FULL_WIDTH_NORM
 from headcount.models.archs.geometry import Geometry, family_of
-from headcount.models.modules import is_transposed, join_path, linear_size
+from headcount.models.modules import is_transposed, join_path, linear_in_and_out_size
 
 MERGE_FIRST = "is wrapped by an adapter; merge it first (model.merge_and_unload())"
 QUANTISED = "is quantised or packed; load the model in a floating-point dtype (or dequantize() it) first"
@@ -49,7 +49,7 @@ def projection_slices(model: nn.Module, projection: Projection) -> list[Slice]:
     return slices
 
 
-def twin_projections(model: nn.Module, module: nn.Module, path: str, geometry: Geometry) -> tuple[Projection, ...]:
+def further_projections_of_heads(model: nn.Module, module: nn.Module, path: str, geometry: Geometry) -> tuple[Projection, ...]:
     """Returns the further projections of the same heads that a family's row names."""
     parent, twins = path.rpartition(".")[0], []
     for role, name in family_of(module).twins:
@@ -57,40 +57,42 @@ def twin_projections(model: nn.Module, module: nn.Module, path: str, geometry: G
         if getattr(layer, "is_ghost", False):
             size = layer.value_dim if role == "o" else layer.width
         else:
-            size = (linear_size(layer) or (0, 0))[role != "o"] // geometry.n_heads
+            size = (linear_in_and_out_size(layer) or (0, 0))[role != "o"] // geometry.n_heads
         twins.append(Projection(role, join_path(parent, name), Rows(geometry.n_heads, size), "head"))
     return tuple(twins)
 
 
-def _divide_axis(geometry: Geometry, size: int, name: str) -> tuple[Rows, Unit] | None:
+def _divide_axis_into_heads(geometry: Geometry, axis_size: int, tensor_path: str) -> tuple[Rows, Unit] | None:
     """Returns how an axis is divided into heads, or None. One entry per head counts only in known tables if head_dim is the same number."""
     heads, kv = geometry.n_heads, geometry.n_kv_heads
-    if not set(names.PER_HEAD_LAYERS).isdisjoint(name.split(".")) and heads and size % heads == 0:
-        return Rows(heads, size // heads), "head"
+    if not set(names.PER_HEAD_LAYERS).isdisjoint(tensor_path.split(".")) and heads and axis_size % heads == 0:
+        return Rows(heads, axis_size // heads), "head"
     for dim in (geometry.head_dim, geometry.value_dim):
-        if size == heads * dim and heads > 1:
+        if axis_size == heads * dim and heads > 1:
             return Rows(heads, dim), "head"
-        if size == kv * dim and kv > 1:
+        if axis_size == kv * dim and kv > 1:
             return Rows(kv, dim), "kv_head"
-    known = any(table in name for table in names.PER_HEAD_TABLES)
-    if size == heads and (known or heads not in (geometry.head_dim, geometry.value_dim)):
+    known = any(table in tensor_path for table in names.PER_HEAD_TABLES)
+    if axis_size == heads and (known or heads not in (geometry.head_dim, geometry.value_dim)):
         return Rows(heads, 1), "head"
-    if size == kv and kv > 1 and kv not in (geometry.head_dim, geometry.value_dim):
+    if axis_size == kv and kv > 1 and kv not in (geometry.head_dim, geometry.value_dim):
         return Rows(kv, 1), "kv_head"
     return None
 
 
-def _candidate_head_axes(owner: nn.Module, shape: torch.Size) -> list[int]:
+def _candidate_head_axes(tensor_owner: nn.Module, tensor_shape: torch.Size) -> list[int]:
     """Returns the axes that may hold heads, the likeliest first: a linear layer's outputs, a table's columns, else from the front."""
-    if linear_size(owner) is not None:
-        return [len(shape) - 1 if is_transposed(owner) else 0]
-    order = list(range(len(shape)))
-    return order[::-1] if isinstance(owner, nn.Embedding) else order
+    if linear_in_and_out_size(tensor_owner) is not None:
+        return [len(tensor_shape) - 1 if is_transposed(tensor_owner) else 0]
+    order = list(range(len(tensor_shape)))
+    return order[::-1] if isinstance(tensor_owner, nn.Embedding) else order
 
 
-def _further_tensors(module: nn.Module, taken: set[str], path: str) -> Iterator[tuple[str, torch.Tensor, nn.Module]]:
-    for owner_path, owner in module.named_modules(prefix=path):
-        if any(owner_path == taken_path or owner_path.startswith(f"{taken_path}.") for taken_path in taken):
+def _parameters_outside_projections(
+    module: nn.Module, projection_paths: set[str], module_path: str
+) -> Iterator[tuple[str, torch.Tensor, nn.Module]]:
+    for owner_path, owner in module.named_modules(prefix=module_path):
+        if any(owner_path == taken_path or owner_path.startswith(f"{taken_path}.") for taken_path in projection_paths):
             continue
         for name, tensor in owner._parameters.items():
             if tensor is not None:
@@ -102,16 +104,16 @@ def is_shared_by_heads(path: str) -> bool:
     return not set(names.SHARED_PARTS).isdisjoint(path.split("."))
 
 
-def _is_norm(owner: nn.Module) -> bool:
-    return "norm" in type(owner).__name__.lower()
+def _is_norm(module: nn.Module) -> bool:
+    return "norm" in type(module).__name__.lower()
 
 
-def extra_slices(module: nn.Module, path: str, geometry: Geometry) -> list[Slice]:
+def slices_of_further_tensors(module: nn.Module, path: str, geometry: Geometry) -> list[Slice]:
     """Returns every further tensor of an attention module that has heads along an axis."""
     taken = {projection.path for projection in (geometry.q, geometry.k, geometry.v, geometry.o)}
     shared_table = any(argument.returned for argument in head_arguments_of(module))
     slices = []
-    for name, tensor, owner in _further_tensors(module, taken, path):
+    for name, tensor, owner in _parameters_outside_projections(module, taken, path):
         if shared_table and isinstance(owner, nn.Embedding):
             continue  # the table serves other layers too: it stays whole, each layer takes its own heads of the bias
         if (_is_norm(owner) and tensor.ndim == 1) or is_shared_by_heads(name.removeprefix(f"{path}.")):
@@ -120,7 +122,7 @@ def extra_slices(module: nn.Module, path: str, geometry: Geometry) -> list[Slice
         if any(table in name for table in names.PER_HEAD_TABLES):  # an axis that counts heads, before one that is as wide as all of them
             axes = [axis for axis in axes if tensor.shape[axis] == geometry.n_heads] or axes
         for axis in axes:
-            units = _divide_axis(geometry, tensor.shape[axis], name)
+            units = _divide_axis_into_heads(geometry, tensor.shape[axis], name)
             if units is not None:
                 slices.append(Slice(name, tuple(tensor.shape), axis, *units, extra=True))
                 break
@@ -136,7 +138,7 @@ def projection_problem(model: nn.Module, projection: Projection) -> str:
         return f"'{projection.path}' {reason}"
     if weight.is_meta and getattr(layer, "_hf_hook", None) is not None:
         return f"'{projection.path}' {OFFLOADED}"
-    size = linear_size(layer)
+    size = linear_in_and_out_size(layer)
     expected = size if is_transposed(layer) else (size or ())[::-1]
     if tuple(weight.shape) != tuple(expected or ()) or not weight.is_floating_point():
         return f"'{projection.path}' {QUANTISED}"

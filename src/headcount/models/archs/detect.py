@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -11,14 +12,14 @@ from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock, Head, RefusedModule
 from headcount.models.archs import cut_record as record
 from headcount.models.archs import names
-from headcount.models.archs.addresses import BlockAddress, addresses_of
+from headcount.models.archs.addresses import BlockAddress, block_addresses
 from headcount.models.archs.dependents import (
-    extra_slices,
+    further_projections_of_heads,
     gate_only_reason,
     head_arguments_of,
     projection_problem,
     projection_slices,
-    twin_projections,
+    slices_of_further_tensors,
 )
 from headcount.models.archs.geometry import Geometry, NotUnderstood, family_of, makes_queries_only, read_geometry, read_query_only_geometry
 from headcount.models.head_map import HeadMap
@@ -57,29 +58,37 @@ def _looks_like_attention(module: nn.Module) -> bool:
 def _kv_source_path(path: str, modules: dict[str, nn.Module], geometries: dict[str, Geometry]) -> str:
     """Returns the path of the block whose keys and values a block reads: the last of its stack and layer type that hands them on; or ""."""
 
-    def stack(of: str) -> list[str]:
-        return [part for part in of.split(".") if not part.isdigit()]
+    def names_without_numbers(module_path: str) -> list[str]:
+        return [part for part in module_path.split(".") if not part.isdigit()]
 
-    def is_source(candidate: str) -> bool:
-        module, layer_type = modules[candidate], getattr(modules[path], "layer_type", None)
+    def is_source(candidate_path: str) -> bool:
+        module, layer_type = modules[candidate_path], getattr(modules[path], "layer_type", None)
         hands_on = getattr(module, "store_full_length_kv", False) is True and getattr(module, "layer_type", None) == layer_type
-        return hands_on and stack(candidate) == stack(path)
+        return hands_on and names_without_numbers(candidate_path) == names_without_numbers(path)
 
     return next((candidate for candidate in reversed(geometries) if is_source(candidate)), "")
 
 
-def _examine_reader(module: nn.Module, path: str, source: Geometry | None) -> Geometry | RefusalReason:
+def _examine_query_only_module(module: nn.Module, path: str, kv_source: Geometry | None) -> Geometry | RefusalReason:
     """Returns the geometry of a block that reads the keys and values of another one, or the reason for a refusal."""
-    if source is None:
+    if kv_source is None:
         return "it reads keys and values that no block of this model makes"
     try:
-        return read_query_only_geometry(module, path, source)
+        return read_query_only_geometry(module, path, kv_source)
     except NotUnderstood as error:
         return str(error)
 
 
-def _examine_modules(model: nn.Module) -> tuple[dict[str, Geometry], dict[str, str], list[RefusedModule]]:
-    """Returns geometries by path, for blocks that read keys and values of another block the path of that, and refusals."""
+class _ExaminedModules(NamedTuple):
+    """Geometries by path; for blocks that read keys and values of another block, the path of that; and refusals."""
+
+    geometries: dict[str, Geometry]
+    kv_source_paths: dict[str, str]
+    refused: list[RefusedModule]
+
+
+def _examine_modules(model: nn.Module) -> _ExaminedModules:
+    """Returns what every module of a model is, as attention."""
     modules = dict(model.named_modules())
     sources: dict[str, str] = {}
     geometries: dict[str, Geometry] = {}
@@ -89,15 +98,15 @@ def _examine_modules(model: nn.Module) -> tuple[dict[str, Geometry], dict[str, s
             continue
         if makes_queries_only(module):
             sources[path] = _kv_source_path(path, modules, geometries)
-            result = _examine_reader(module, path, geometries.get(sources[path]))
+            result = _examine_query_only_module(module, path, geometries.get(sources[path]))
         else:
             result = _examine_module(module, path, modules.get(path.rpartition(".")[0]) if path else None)
         if isinstance(result, Geometry):
             geometries[path] = result
         elif isinstance(result, str):
             refused[path] = RefusedModule(path, type(module).__name__, result)
-    refused |= _find_unexplained(modules, {*geometries, *refused})
-    return geometries, sources, list(refused.values())
+    refused |= _refuse_unrecognised_attention(modules, {*geometries, *refused})
+    return _ExaminedModules(geometries, sources, list(refused.values()))
 
 
 def _path_and_ancestors(path: str) -> set[str]:
@@ -106,19 +115,19 @@ def _path_and_ancestors(path: str) -> set[str]:
     return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
 
 
-def _find_unexplained(modules: dict[str, nn.Module], known: set[str]) -> dict[str, RefusedModule]:
+def _refuse_unrecognised_attention(modules: dict[str, nn.Module], known_paths: set[str]) -> dict[str, RefusedModule]:
     """Returns refusals of modules that are named like attention, have weights, and are neither known nor part of a known module."""
-    containers = set().union(*map(_path_and_ancestors, known)) if known else set()
+    containers = set().union(*map(_path_and_ancestors, known_paths)) if known_paths else set()
     unexplained: dict[str, RefusedModule] = {}
     for path, module in modules.items():
-        if path in containers or not _looks_like_attention(module) or _path_and_ancestors(path) & (known | unexplained.keys()):
+        if path in containers or not _looks_like_attention(module) or _path_and_ancestors(path) & (known_paths | unexplained.keys()):
             continue
         unexplained[path] = RefusedModule(path, type(module).__name__, "no query, key and value projections were recognised")
     return unexplained
 
 
 def _build_block(
-    model: nn.Module, path: str, geometry: Geometry, address: BlockAddress, recorded: record.BlockRecord | None, kv_source: str = ""
+    model: nn.Module, path: str, geometry: Geometry, address: BlockAddress, recorded: record.BlockRecord | None, kv_source_path: str = ""
 ) -> AttentionBlock:
     indices = recorded.heads if recorded else tuple(range(geometry.n_heads))
     if len(indices) != geometry.n_heads:
@@ -127,16 +136,16 @@ def _build_block(
             "Load the folder with headcount.load."
         )
     module = model.get_submodule(path)
-    twins = twin_projections(model, module, path, geometry)
+    twins = further_projections_of_heads(model, module, path, geometry)
     reason = gate_only_reason(model, module, geometry)
     for twin in twins:
         reason = reason or projection_problem(model, twin)
     slices = []
     if not reason:
-        own = (geometry.q, geometry.o) if kv_source else (geometry.q, geometry.k, geometry.v, geometry.o)
+        own = (geometry.q, geometry.o) if kv_source_path else (geometry.q, geometry.k, geometry.v, geometry.o)
         for projection in (*own, *twins):
             slices += projection_slices(model, projection)
-        slices += [s for s in extra_slices(module, path, geometry) if s.tensor not in {t.tensor for t in slices}]
+        slices += [s for s in slices_of_further_tensors(module, path, geometry) if s.tensor not in {t.tensor for t in slices}]
     return AttentionBlock(
         path=path,
         kind=address.kind,
@@ -158,14 +167,14 @@ def _build_block(
         time_first=family_of(module).time_first,
         twins=twins,
         sink=isinstance(getattr(module, "sinks", None), Tensor),
-        kv_source=kv_source,
+        kv_source=kv_source_path,
     )
 
 
-def _check_not_a_part(model: nn.Module, paths: Iterable[str], recorded: Collection[str]) -> None:
+def _check_model_is_whole(model: nn.Module, block_paths: Iterable[str], recorded_paths: Collection[str]) -> None:
     """Raises UnsupportedModel for a part of a cut model: the record names its blocks by their paths in the whole model."""
-    for path in map(partial(record.relative_path, model), paths):
-        longer = next((name for name in recorded if name.endswith(f".{path}")), None) if path not in recorded else None
+    for path in map(partial(record.path_without_base_prefix, model), block_paths):
+        longer = next((name for name in recorded_paths if name.endswith(f".{path}")), None) if path not in recorded_paths else None
         if longer is not None:
             raise UnsupportedModel(
                 f"this {type(model).__name__} is a part of a cut model, in which '{path}' may be '{longer}': its heads have lost their original "
@@ -173,21 +182,24 @@ def _check_not_a_part(model: nn.Module, paths: Iterable[str], recorded: Collecti
             )
 
 
-def detect(model: nn.Module) -> HeadMap:
+def detect_heads(model: nn.Module) -> HeadMap:
     """Returns the head map of a model; raises UnsupportedModel if no head is found."""
     inner = unwrap(model)
     if not hasattr(inner, "config"):
         raise UnsupportedModel(f"{type(model).__name__} has no config: headcount works on transformers models (PreTrainedModel)")
-    geometries, sources, refused = _examine_modules(inner)
+    examined = _examine_modules(inner)
+    geometries, sources, refused = examined.geometries, examined.kv_source_paths, examined.refused
     model_type = str(getattr(inner.config, "model_type", ""))
     if not geometries:
         reasons = "; ".join(f"{r.class_name} at '{r.path}': {r.reason}" for r in refused[:3]) or "it has no attention modules"
         raise UnsupportedModel(f"no attention heads were found in {type(inner).__name__} ({model_type}): {reasons}")
-    addresses = addresses_of(inner, {path: inner.get_submodule(path) for path in geometries})
+    addresses = block_addresses(inner, {path: inner.get_submodule(path) for path in geometries})
     recorded = record.read_cut_record(inner)
-    _check_not_a_part(inner, addresses, recorded.keys())
+    _check_model_is_whole(inner, addresses, recorded.keys())
     blocks = [
-        _build_block(inner, path, geometries[path], address, recorded.get(record.relative_path(inner, path)), sources.get(path, ""))
+        _build_block(
+            inner, path, geometries[path], address, recorded.get(record.path_without_base_prefix(inner, path)), sources.get(path, "")
+        )
         for path, address in addresses.items()
     ]
     return HeadMap(tuple(blocks), model_type, tuple(refused))

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import nn
 
 from headcount.core.heads import Layout, Projection, Rows
 from headcount.models.archs import names
 from headcount.models.archs.families import DEFAULT_FUSION, FAMILIES, Family, Fusion
-from headcount.models.modules import descendant, inner_layer_path, join_path, linear_size, positive_attribute, whole_number
+from headcount.models.modules import (
+    descendant,
+    first_positive_int_attribute,
+    int_attribute,
+    join_path,
+    linear_in_and_out_size,
+    weight_layer_path,
+)
 
 
 class NotUnderstood(Exception):
@@ -41,10 +49,10 @@ def family_of(module: nn.Module) -> Family:
 
 
 def _linear_children(module: nn.Module) -> dict[str, nn.Module]:
-    return {name: layer for name, layer in module._modules.items() if layer is not None and linear_size(layer) is not None}
+    return {name: layer for name, layer in module._modules.items() if layer is not None and linear_in_and_out_size(layer) is not None}
 
 
-def input_projections(module: nn.Module) -> tuple[str, ...] | None:
+def input_projection_names(module: nn.Module) -> tuple[str, ...] | None:
     """Returns the names of the projections that make queries, keys and values: three, two (query and a key-value pair) or one (fused)."""
     linears = _linear_children(module)
     for option in (*names.TRIPLES, *names.LATENT, *names.QUERY_AND_PAIR):
@@ -56,123 +64,147 @@ def input_projections(module: nn.Module) -> tuple[str, ...] | None:
     return (fused[0],) if fused else None
 
 
-def find_output_projection(module: nn.Module, parent: nn.Module | None, taken: tuple[str, ...]) -> tuple[nn.Module, str, bool] | None:
-    """Returns the output projection, its name, and whether it belongs to the parent module (as in BERT)."""
+class OutputProjection(NamedTuple):
+    """An output projection, its name, and whether it belongs to the parent of the attention module (as in BERT)."""
+
+    layer: nn.Module
+    name: str
+    is_on_parent: bool
+
+
+def find_output_projection(module: nn.Module, parent: nn.Module | None, input_names: tuple[str, ...]) -> OutputProjection | None:
+    """Returns the output projection of an attention module, None if it has none; `input_names` are those of its input projections."""
     for name in names.OUTPUTS:
         layer = descendant(module, name)
-        if layer is None or name in taken:
+        if layer is None or name in input_names:
             continue
-        if linear_size(layer) is not None:
-            return layer, name, False
+        if linear_in_and_out_size(layer) is not None:
+            return OutputProjection(layer, name, False)
         first = layer._modules.get("0") if isinstance(layer, nn.Sequential) else None
-        if first is not None and linear_size(first) is not None:
-            return first, f"{name}.0", False
+        if first is not None and linear_in_and_out_size(first) is not None:
+            return OutputProjection(first, f"{name}.0", False)
     for name in names.SIBLING_OUTPUTS:
         layer = descendant(parent, name) if parent is not None else None
-        if layer is not None and linear_size(layer) is not None:
-            return layer, name, True
+        if layer is not None and linear_in_and_out_size(layer) is not None:
+            return OutputProjection(layer, name, True)
     return None
 
 
-def read_head_counts(module: nn.Module, width: int) -> tuple[int, int]:
+def read_head_count_and_dim(module: nn.Module, output_projection_width: int) -> tuple[int, int]:
     """Returns (heads, dimension of a head's output) from the input size of the output projection; the module counts before its config."""
     config = getattr(module, "config", None)
-    dim = positive_attribute(module, names.VALUE_DIMS) or positive_attribute(module, names.HEAD_DIMS)
-    number = positive_attribute(module, names.HEAD_COUNTS)
+    dim = first_positive_int_attribute(module, names.VALUE_DIMS) or first_positive_int_attribute(module, names.HEAD_DIMS)
+    number = first_positive_int_attribute(module, names.HEAD_COUNTS)
     if number is None and dim is None:
-        number = positive_attribute(config, names.HEAD_COUNTS)
+        number = first_positive_int_attribute(config, names.HEAD_COUNTS)
     for heads, size in ((number, dim), (None, dim), (number, None)):
-        if heads and size and heads * size == width:
+        if heads and size and heads * size == output_projection_width:
             return heads, size
-        if size and not heads and width % size == 0:
-            return width // size, size
-        if heads and not size and width % heads == 0:
-            return heads, width // heads
-    raise NotUnderstood(f"the output projection reads {width} numbers, which is not {number or '?'} heads of {dim or '?'}")
+        if size and not heads and output_projection_width % size == 0:
+            return output_projection_width // size, size
+        if heads and not size and output_projection_width % heads == 0:
+            return heads, output_projection_width // heads
+    raise NotUnderstood(
+        f"the output projection reads {output_projection_width} numbers, which is not {number or '?'} heads of {dim or '?'}"
+    )
 
 
-def _outputs_per_unit(total: int, units: int, layer_name: str) -> int:
-    if units <= 0 or total % units:
-        raise NotUnderstood(f"{layer_name} has {total} outputs, which is no multiple of {units} heads")
-    return total // units
+def _divide_outputs_evenly(n_outputs: int, n_parts: int, layer_name: str) -> int:
+    if n_parts <= 0 or n_outputs % n_parts:
+        raise NotUnderstood(f"{layer_name} has {n_outputs} outputs, which is no multiple of {n_parts} heads")
+    return n_outputs // n_parts
 
 
-def _count_kv_heads(module: nn.Module, width: int, dim: int, n_heads: int) -> int:
+def _count_kv_heads(module: nn.Module, key_width: int, head_dim: int, n_heads: int) -> int:
     """Returns the KV heads of a key projection: by the size of a head, since configurations can be wrong; by attribute where sizes differ."""
-    if width % dim == 0 and width // dim <= n_heads and n_heads % (width // dim) == 0:
-        return width // dim
-    number = positive_attribute(module, names.KV_COUNTS) or n_heads
-    _outputs_per_unit(width, number, "the key projection")
+    if key_width % head_dim == 0 and key_width // head_dim <= n_heads and n_heads % (key_width // head_dim) == 0:
+        return key_width // head_dim
+    number = first_positive_int_attribute(module, names.KV_COUNTS) or n_heads
+    _divide_outputs_evenly(key_width, number, "the key projection")
     if n_heads % number:
         raise NotUnderstood(f"{n_heads} query heads are no multiple of {number} KV heads")
     return number
 
 
 def _rows_of_separate_projections(
-    module: nn.Module, projections: tuple[str, ...], n_heads: int, value_dim: int
+    module: nn.Module, projection_names: tuple[str, ...], n_heads: int, value_dim: int
 ) -> dict[str, tuple[str, Rows]]:
-    q, k, v = projections
-    q_out, k_out, v_out = (linear_size(module._modules[name])[1] for name in projections)  # pyright: ignore[reportOptionalSubscript]
-    q_dim = _outputs_per_unit(q_out, n_heads, f"'{q}'")
-    dim = positive_attribute(module, names.HEAD_DIMS) or q_dim
+    q, k, v = projection_names
+    q_out, k_out, v_out = (linear_in_and_out_size(module._modules[name])[1] for name in projection_names)  # pyright: ignore[reportOptionalSubscript]
+    q_dim = _divide_outputs_evenly(q_out, n_heads, f"'{q}'")
+    dim = first_positive_int_attribute(module, names.HEAD_DIMS) or q_dim
     n_kv = _count_kv_heads(module, k_out, dim, n_heads)
-    k_dim, v_dim = _outputs_per_unit(k_out, n_kv, f"'{k}'"), _outputs_per_unit(v_out, n_kv, f"'{v}'")
+    k_dim, v_dim = _divide_outputs_evenly(k_out, n_kv, f"'{k}'"), _divide_outputs_evenly(v_out, n_kv, f"'{v}'")
     if v_dim != value_dim:
         raise NotUnderstood(f"'{v}' gives {v_dim} numbers per head, the output projection reads {value_dim}")
     return {"q": (q, Rows(n_heads, q_dim)), "k": (k, Rows(n_kv, k_dim)), "v": (v, Rows(n_kv, v_dim))}
 
 
 def _rows_of_query_and_kv_pair(
-    module: nn.Module, projections: tuple[str, ...], n_heads: int, value_dim: int
+    module: nn.Module, projection_names: tuple[str, ...], n_heads: int, value_dim: int
 ) -> dict[str, tuple[str, Rows]]:
     """Returns the rows of a query projection, and of keys and values in one: stacked, or per head where they come from a latent."""
-    q, pair = projections
-    q_out, pair_out = (linear_size(module._modules[name])[1] for name in projections)  # pyright: ignore[reportOptionalSubscript]
-    q_dim = _outputs_per_unit(q_out, n_heads, f"'{q}'")
-    if projections in names.LATENT:
-        both = _outputs_per_unit(pair_out, n_heads, f"'{pair}'")
+    q, pair = projection_names
+    q_out, pair_out = (linear_in_and_out_size(module._modules[name])[1] for name in projection_names)  # pyright: ignore[reportOptionalSubscript]
+    q_dim = _divide_outputs_evenly(q_out, n_heads, f"'{q}'")
+    if projection_names in names.LATENT:
+        both = _divide_outputs_evenly(pair_out, n_heads, f"'{pair}'")
         k = Rows(n_heads, both - value_dim, 0, 1, both)
         v = Rows(n_heads, value_dim, both - value_dim, 1, both)
     else:
         n_kv = _count_kv_heads(module, pair_out // 2, q_dim, n_heads)
-        size = _outputs_per_unit(pair_out // 2, n_kv, f"'{pair}'")
+        size = _divide_outputs_evenly(pair_out // 2, n_kv, f"'{pair}'")
         k, v = Rows(n_kv, size), Rows(n_kv, size, pair_out // 2)
     return {"q": (q, Rows(n_heads, q_dim)), "k": (pair, k), "v": (pair, v)}
 
 
-def _rows_of_fused_projection(module: nn.Module, name: str, n_heads: int, dim: int) -> dict[str, tuple[str, Rows]]:
-    width = linear_size(module._modules[name])[1]  # pyright: ignore[reportOptionalSubscript]
-    kv_width = width - n_heads * dim
-    if kv_width <= 0 or kv_width % (2 * dim) or n_heads % (kv_width // (2 * dim)):
-        raise NotUnderstood(f"'{name}' has {width} outputs, which is not {n_heads} queries of {dim} with their keys and values")
-    n_kv = kv_width // (2 * dim)
+def _rows_of_fused_projection(module: nn.Module, projection_name: str, n_heads: int, head_dim: int) -> dict[str, tuple[str, Rows]]:
+    width = linear_in_and_out_size(module._modules[projection_name])[1]  # pyright: ignore[reportOptionalSubscript]
+    kv_width = width - n_heads * head_dim
+    if kv_width <= 0 or kv_width % (2 * head_dim) or n_heads % (kv_width // (2 * head_dim)):
+        raise NotUnderstood(
+            f"'{projection_name}' has {width} outputs, which is not {n_heads} queries of {head_dim} with their keys and values"
+        )
+    n_kv = kv_width // (2 * head_dim)
     fusion = family_of(module).fusion
-    kind: Fusion = (fusion(module) if callable(fusion) else fusion) or DEFAULT_FUSION.get(name, "stacked")
-    q, k, v = fused_rows(kind, n_heads, n_kv, dim)
-    return {"q": (name, q), "k": (name, k), "v": (name, v)}
+    kind: Fusion = (fusion(module) if callable(fusion) else fusion) or DEFAULT_FUSION.get(projection_name, "stacked")
+    q, k, v = fused_query_key_value_rows(kind, n_heads, n_kv, head_dim)
+    return {"q": (projection_name, q), "k": (projection_name, k), "v": (projection_name, v)}
 
 
-def fused_rows(kind: Fusion, n_heads: int, n_kv: int, dim: int) -> tuple[Rows, Rows, Rows]:
+def fused_query_key_value_rows(fusion: Fusion, n_heads: int, n_kv_heads: int, head_dim: int) -> tuple[Rows, Rows, Rows]:
     """Returns where q, k and v lie in a fused projection of some layout."""
-    if kind == "stacked":
-        return Rows(n_heads, dim), Rows(n_kv, dim, n_heads * dim), Rows(n_kv, dim, (n_heads + n_kv) * dim)
-    if kind == "blocked":  # four shards, each with its queries, values, keys
-        per, stride = n_heads // 4, 3 * (n_heads // 4) * dim
-        return Rows(n_heads, dim, 0, per, stride), Rows(n_kv, dim, 2 * per * dim, per, stride), Rows(n_kv, dim, per * dim, per, stride)
-    per = n_heads // n_kv
-    if kind == "interleaved" and per != 1:
-        raise NotUnderstood(f"an interleaved projection needs as many KV heads as heads, found {n_kv} and {n_heads}")
-    stride = (per + 2) * dim
-    return Rows(n_heads, dim, 0, per, stride), Rows(n_kv, dim, per * dim, 1, stride), Rows(n_kv, dim, (per + 1) * dim, 1, stride)
+    if fusion == "stacked":
+        return (
+            Rows(n_heads, head_dim),
+            Rows(n_kv_heads, head_dim, n_heads * head_dim),
+            Rows(n_kv_heads, head_dim, (n_heads + n_kv_heads) * head_dim),
+        )
+    if fusion == "blocked":  # four shards, each with its queries, values, keys
+        per, stride = n_heads // 4, 3 * (n_heads // 4) * head_dim
+        return (
+            Rows(n_heads, head_dim, 0, per, stride),
+            Rows(n_kv_heads, head_dim, 2 * per * head_dim, per, stride),
+            Rows(n_kv_heads, head_dim, per * head_dim, per, stride),
+        )
+    per = n_heads // n_kv_heads
+    if fusion == "interleaved" and per != 1:
+        raise NotUnderstood(f"an interleaved projection needs as many KV heads as heads, found {n_kv_heads} and {n_heads}")
+    stride = (per + 2) * head_dim
+    return (
+        Rows(n_heads, head_dim, 0, per, stride),
+        Rows(n_kv_heads, head_dim, per * head_dim, 1, stride),
+        Rows(n_kv_heads, head_dim, (per + 1) * head_dim, 1, stride),
+    )
 
 
-def _kv_rows_of_empty_block(module: nn.Module, name: str) -> Rows:
+def _kv_rows_of_empty_block(module: nn.Module, projection_name: str) -> Rows:
     """Returns the KV heads of a block that has no query heads left."""
-    width = linear_size(module._modules[name])[1]  # pyright: ignore[reportOptionalSubscript]
-    dim = positive_attribute(module, names.HEAD_DIMS)
+    width = linear_in_and_out_size(module._modules[projection_name])[1]  # pyright: ignore[reportOptionalSubscript]
+    dim = first_positive_int_attribute(module, names.HEAD_DIMS)
     if dim is None:
-        raise NotUnderstood(f"'{name}' has {width} outputs, and nothing says how many of them are a head")
-    return Rows(_outputs_per_unit(width, dim, f"'{name}'"), dim)
+        raise NotUnderstood(f"'{projection_name}' has {width} outputs, and nothing says how many of them are a head")
+    return Rows(_divide_outputs_evenly(width, dim, f"'{projection_name}'"), dim)
 
 
 def makes_queries_only(module: nn.Module) -> bool:
@@ -181,7 +213,7 @@ def makes_queries_only(module: nn.Module) -> bool:
     return getattr(module, "is_kv_shared_layer", False) is True and "q_proj" in linears and "k_proj" not in linears
 
 
-def read_query_only_geometry(module: nn.Module, path: str, source: Geometry) -> Geometry:
+def read_query_only_geometry(module: nn.Module, path: str, kv_source: Geometry) -> Geometry:
     """Returns the geometry of a module that reads the keys and values of another one."""
     output = find_output_projection(module, None, ("q_proj",))
     if output is None:
@@ -189,28 +221,30 @@ def read_query_only_geometry(module: nn.Module, path: str, source: Geometry) -> 
     layer, name, _ = output
     query = module.get_submodule("q_proj")
     ghost = getattr(layer, "is_ghost", False)
-    n_heads = 0 if ghost else _outputs_per_unit(linear_size(layer)[0], source.value_dim, "the output projection")  # pyright: ignore[reportOptionalSubscript]
-    size = source.head_dim if ghost else _outputs_per_unit(linear_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]
-    if source.n_kv_heads and n_heads % source.n_kv_heads:
-        raise NotUnderstood(f"{n_heads} query heads are no multiple of the {source.n_kv_heads} KV heads of the layer whose keys they read")
-    q = Projection("q", inner_layer_path(query, join_path(path, "q_proj")), Rows(n_heads, size), "head")
-    o = Projection("o", inner_layer_path(layer, join_path(path, name)), Rows(n_heads, source.value_dim), "head")
-    return Geometry(n_heads, source.n_kv_heads, source.head_dim, source.value_dim, q, source.k, source.v, o, "separate")
+    n_heads = 0 if ghost else _divide_outputs_evenly(linear_in_and_out_size(layer)[0], kv_source.value_dim, "the output projection")  # pyright: ignore[reportOptionalSubscript]
+    size = kv_source.head_dim if ghost else _divide_outputs_evenly(linear_in_and_out_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]
+    if kv_source.n_kv_heads and n_heads % kv_source.n_kv_heads:
+        raise NotUnderstood(
+            f"{n_heads} query heads are no multiple of the {kv_source.n_kv_heads} KV heads of the layer whose keys they read"
+        )
+    q = Projection("q", weight_layer_path(query, join_path(path, "q_proj")), Rows(n_heads, size), "head")
+    o = Projection("o", weight_layer_path(layer, join_path(path, name)), Rows(n_heads, kv_source.value_dim), "head")
+    return Geometry(n_heads, kv_source.n_kv_heads, kv_source.head_dim, kv_source.value_dim, q, kv_source.k, kv_source.v, o, "separate")
 
 
 def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geometry | None:
     """Returns the geometry of a module that owns attention projections; None if it owns none."""
-    projections = input_projections(module)
+    projections = input_projection_names(module)
     if projections is None:
         return None
     output = find_output_projection(module, parent, projections)
     if output is None:
         raise NotUnderstood("no output projection was found")
-    layer, name, on_parent = output
-    o_path = inner_layer_path(layer, join_path(path.rpartition(".")[0] if on_parent else path, name))
-    width = linear_size(layer)[0]  # pyright: ignore[reportOptionalSubscript]
-    ghost_dim = whole_number(layer, "value_dim") if getattr(layer, "is_ghost", False) else None
-    n_heads, value_dim = (0, ghost_dim) if ghost_dim else read_head_counts(module, width)
+    layer, name = output.layer, output.name
+    o_path = weight_layer_path(layer, join_path(path.rpartition(".")[0] if output.is_on_parent else path, name))
+    width = linear_in_and_out_size(layer)[0]  # pyright: ignore[reportOptionalSubscript]
+    ghost_dim = int_attribute(layer, "value_dim") if getattr(layer, "is_ghost", False) else None
+    n_heads, value_dim = (0, ghost_dim) if ghost_dim else read_head_count_and_dim(module, width)
     if getattr(module._modules[projections[0]], "is_ghost", False):
         rows_by_role = {role: (projections[min(i, len(projections) - 1)], Rows(0, value_dim)) for i, role in enumerate("qkv")}
         if len(projections) == 3 and not getattr(
@@ -224,12 +258,12 @@ def read_geometry(module: nn.Module, path: str, parent: nn.Module | None) -> Geo
             module, projections, n_heads, value_dim
         )
 
-    def projection(role: str) -> Projection:
+    def projection_of_role(role: str) -> Projection:
         child_name, rows = rows_by_role[role]
         unit = "head" if role == "q" else "kv_head"
-        return Projection(role, inner_layer_path(module._modules[child_name], join_path(path, child_name)), rows, unit)  # pyright: ignore[reportArgumentType]
+        return Projection(role, weight_layer_path(module._modules[child_name], join_path(path, child_name)), rows, unit)  # pyright: ignore[reportArgumentType]
 
-    q, k, v = projection("q"), projection("k"), projection("v")
+    q, k, v = projection_of_role("q"), projection_of_role("k"), projection_of_role("v")
     o = Projection("o", o_path, Rows(n_heads, value_dim), "head")
     if len({q.path, k.path, v.path}) == 3:
         layout: Layout = "separate"

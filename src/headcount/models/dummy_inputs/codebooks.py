@@ -24,7 +24,7 @@ LAYOUTS: dict[str, CodebookLayout] = {
 }
 
 
-def audio_codes(probe: Probe, length: int, vocab: int) -> Tensor | None:
+def audio_codes(probe: Probe, n_positions: int, vocabulary_size: int) -> Tensor | None:
     """Audio codes in the layout of the model type; None for models without codebooks."""
     layout = LAYOUTS.get(probe.model_type)
     decoder = getattr(probe.config, "decoder_config", None) or getattr(probe.config, "decoder", None) or probe.config
@@ -32,15 +32,17 @@ def audio_codes(probe: Probe, length: int, vocab: int) -> Tensor | None:
     if layout is None or not isinstance(number, int):
         return None
     shapes: dict[CodebookLayout, tuple[int, ...]] = {
-        "rows": (probe.batch * number, length),
-        "columns": (probe.batch, length, number),
-        "text and columns": (probe.batch, length, number + 1),
+        "rows": (probe.batch * number, n_positions),
+        "columns": (probe.batch, n_positions, number),
+        "text and columns": (probe.batch, n_positions, number + 1),
         "positions": (probe.batch, number),
     }
     limits = [getattr(decoder, name, None) for name in ("vocab_size", "codebook_vocab_size", "codebook_size")]
-    return probe.ordinary_ids(min([vocab, *(limit for limit in limits if isinstance(limit, int))]), *shapes[layout])
+    return probe.ordinary_ids(min([vocabulary_size, *(limit for limit in limits if isinstance(limit, int))]), *shapes[layout])
 
 
-def parallel_codes(probe: Probe) -> Tensor:
+def parallel_audio_codes(probe: Probe) -> Tensor:
     """Audio codes [batch, codebooks, length] that accompany a text of the same length, as in Moshi."""
-    return probe.ordinary_ids(probe.config_value("audio_vocab_size"), probe.batch, probe.config_value("num_codebooks"), probe.length)
+    return probe.ordinary_ids(
+        probe.first_config_value("audio_vocab_size"), probe.batch, probe.first_config_value("num_codebooks"), probe.length
+    )

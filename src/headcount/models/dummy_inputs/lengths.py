@@ -10,7 +10,7 @@ PROBE_LENGTH = 9
 """Tokens of a probe for models whose code is the same for short and long inputs."""
 
 
-def block_sparse_length(module: Any) -> int:
+def min_block_sparse_length(module: Any) -> int:
     """The fewest tokens for which BigBird's sparse attention runs, 0 for other modules; on fewer it switches to full attention."""
     if getattr(module, "attention_type", None) != "block_sparse" or not hasattr(module, "set_attention_type"):
         return 0
@@ -21,4 +21,4 @@ def block_sparse_length(module: Any) -> int:
 
 def probe_length(model: nn.Module) -> int:
     """The number of tokens of a probe that runs every mechanism of a model's attention."""
-    return max(PROBE_LENGTH, *(block_sparse_length(module) for module in model.modules()))
+    return max(PROBE_LENGTH, *(min_block_sparse_length(module) for module in model.modules()))

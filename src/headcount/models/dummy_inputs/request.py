@@ -37,7 +37,7 @@ class Probe:
         """The registered name of the architecture, or the class name of a model without one."""
         return str(getattr(getattr(self.model, "config", None), "model_type", type(self.model).__name__))
 
-    def config_value(self, *names: str, default: Any = None) -> Any:
+    def first_config_value(self, *names: str, default: Any = None) -> Any:
         """The value of the first name that some part of the configuration sets, outermost part first."""
         for name in names:
             for part in config_parts(self.config):
@@ -46,26 +46,26 @@ class Probe:
                     return value
         return default
 
-    def takes(self, *names: str) -> bool:
+    def takes_any_of(self, *argument_names: str) -> bool:
         """Whether the forward pass has one of the arguments."""
-        return any(name in self.arguments for name in names)
+        return any(name in self.arguments for name in argument_names)
 
-    def floats(self, *shape: int) -> Tensor:
+    def normal_floats(self, *shape: int) -> Tensor:
         """Standard normal values."""
         return torch.randn(shape, generator=self.generator, dtype=torch.float64)
 
-    def integers(self, low: int, high: int, *shape: int) -> Tensor:
+    def integers(self, low: int, stop: int, *shape: int) -> Tensor:
         """Uniform integers in low..high - 1."""
-        return torch.randint(low, max(high, low + 1), shape, generator=self.generator)
+        return torch.randint(low, max(stop, low + 1), shape, generator=self.generator)
 
     def ones(self, *shape: int) -> Tensor:
         """Integer ones, as masks want them."""
         return torch.ones(shape, dtype=torch.long)
 
-    def ordinary_ids(self, vocab: int, *shape: int) -> Tensor:
+    def ordinary_ids(self, vocabulary_size: int, *shape: int) -> Tensor:
         """Ordinary token ids: none that the configuration gives a meaning."""
-        ordinary = torch.ones(vocab, dtype=torch.bool)
-        ordinary[[t for t in special_tokens(self.config) if 0 <= t < vocab]] = False
+        ordinary = torch.ones(vocabulary_size, dtype=torch.bool)
+        ordinary[[t for t in special_token_ids(self.config) if 0 <= t < vocabulary_size]] = False
         ids = ordinary.nonzero().flatten()
         return ids[self.integers(0, len(ids), *shape)]
 
@@ -76,7 +76,7 @@ class Probe:
                 return getattr(owner, name)
         return None
 
-    def call(self, function: Callable[..., Any]) -> Any:
+    def call_with_inputs(self, function: Callable[..., Any]) -> Any:
         """The function's result on what was made so far, its other arguments as the configuration has them."""
         accepted = inspect.signature(function).parameters
         settings = {k: getattr(self.config, k) for k in accepted if hasattr(self.config, k)}
@@ -95,7 +95,7 @@ def config_parts(config: Any) -> Iterator[Any]:
         queue += [v for v in vars(part).values() if hasattr(v, "to_dict") and hasattr(v, "model_type")]
 
 
-def special_tokens(config: Any) -> set[int]:
+def special_token_ids(config: Any) -> set[int]:
     """Every token id that some part of the configuration names."""
     tokens: set[int] = set()
     for part in config_parts(config):

@@ -67,7 +67,7 @@ def model_classes() -> list[type[PreTrainedModel]]:
     Imports every modeling module of transformers, which takes about twenty seconds.
     """
     names = {name for name in dir(transformers) if name[0].isupper()}
-    names |= {name for by_auto in _classes_by_type().values() for name in by_auto.values()}
+    names |= {name for by_auto in _class_names_by_type_and_auto_class().values() for name in by_auto.values()}
     exported = [getattr(transformers, name, None) for name in sorted(names)]
     models = [cls for cls in exported if isinstance(cls, type) and issubclass(cls, PreTrainedModel) and cls.config_class is not None]
     return list({cls.__name__: cls for cls in models if not cls.__name__.endswith("PreTrainedModel")}.values())
@@ -87,11 +87,11 @@ def tiny_config(model_type: str | type[PretrainedConfig], overrides: Mapping[str
         unknown = [key for key in overrides if not hasattr(default, key) and key not in UNDECLARED.get(default.model_type, ())]
         if unknown:
             raise ShrinkError(f"{default.model_type}: its configuration has no attribute {', '.join(unknown)} to override")
-        return _shrink_config(default, _small_token_ids(default), {**OVERRIDES.get(name, {}), **overrides})
+        return _shrink_config(default, _map_special_ids_into_small_vocabulary(default), {**OVERRIDES.get(name, {}), **overrides})
     except ShrinkError:
         raise
     except Exception as error:
-        raise ShrinkError(f"{name}: the configuration does not shrink: {_format_reason(error)}") from error
+        raise ShrinkError(f"{name}: the configuration does not shrink: {_format_error(error)}") from error
 
 
 def tiny_model(
@@ -130,30 +130,30 @@ def build_model(
             torch.manual_seed(seed)
             model = model_class._from_config(config, dtype=dtype, **options)
     except Exception as error:
-        raise ShrinkError(f"{config.model_type}: {model_class.__name__} does not build: {_format_reason(error)}") from error
+        raise ShrinkError(f"{config.model_type}: {model_class.__name__} does not build: {_format_error(error)}") from error
     draw_weights(model, torch.Generator().manual_seed(seed))
     # Tables that the model computes in single precision follow its weights to double, as they do under `model.double()`.
     return (model.double() if dtype is torch.float64 else model).eval()
 
 
-def model_class(model_type: str, auto: str | None = None) -> type[PreTrainedModel]:
-    """The class that builds the type: the one ``auto`` maps it to, or the most natural one."""
-    classes = _classes_by_type().get(model_type, {})
-    if auto is not None and auto not in classes:
-        raise ShrinkError(f"{model_type}: {auto} has no class for it. Known: {', '.join(sorted(classes)) or 'none'}")
-    auto = auto or AUTO.get(model_type)
-    order = [auto] if auto else [*(a for a in _AUTO if a in classes), *classes]
+def model_class(model_type: str, auto_class_name: str | None = None) -> type[PreTrainedModel]:
+    """The class that builds the type: the one ``auto_class_name`` maps it to, or the most natural one."""
+    classes = _class_names_by_type_and_auto_class().get(model_type, {})
+    if auto_class_name is not None and auto_class_name not in classes:
+        raise ShrinkError(f"{model_type}: {auto_class_name} has no class for it. Known: {', '.join(sorted(classes)) or 'none'}")
+    auto_class_name = auto_class_name or AUTO.get(model_type)
+    order = [auto_class_name] if auto_class_name else [*(a for a in _AUTO if a in classes), *classes]
     if not order:
         raise ShrinkError(f"{model_type}: no auto class builds it")
     name = classes[order[0]]
     try:
         return getattr(transformers, name)
     except (AttributeError, ImportError) as error:
-        raise ShrinkError(f"{model_type}: transformers {transformers.__version__} cannot import {name}: {_format_reason(error)}") from error
+        raise ShrinkError(f"{model_type}: transformers {transformers.__version__} cannot import {name}: {_format_error(error)}") from error
 
 
 @cache
-def _classes_by_type() -> dict[str, dict[str, str]]:
+def _class_names_by_type_and_auto_class() -> dict[str, dict[str, str]]:
     """Model type -> auto class -> class name, for each auto class of transformers."""
     classes: dict[str, dict[str, str]] = {}
     for auto in sorted(name for name in vars(modeling_auto) if name.startswith(("AutoModel", "AutoBackbone"))):
@@ -163,7 +163,7 @@ def _classes_by_type() -> dict[str, dict[str, str]]:
     return classes
 
 
-def _format_reason(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
@@ -187,7 +187,7 @@ def _walk_configs(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
         yield from _walk_configs(child)
 
 
-def _small_token_ids(config: PretrainedConfig) -> dict[int, int]:
+def _map_special_ids_into_small_vocabulary(config: PretrainedConfig) -> dict[int, int]:
     """Special token ids that lie outside the small vocabulary -> free ids at its end."""
     tokens: list[int] = []
     for part in _walk_configs(config):
@@ -199,26 +199,30 @@ def _small_token_ids(config: PretrainedConfig) -> dict[int, int]:
     return {token: sizes.VOCAB - 1 - number for number, token in enumerate(unique)}
 
 
-def _shrink_config(config: PretrainedConfig, tokens: Mapping[int, int], changes: Mapping[str, Any]) -> PretrainedConfig:
-    """The small configuration; ``changes`` maps dotted attributes to values that no rule touches."""
+def _shrink_config(
+    config: PretrainedConfig, new_token_ids: Mapping[int, int], overrides_by_dotted_name: Mapping[str, Any]
+) -> PretrainedConfig:
+    """The small configuration; ``overrides_by_dotted_name`` maps dotted attributes to values that no rule touches."""
     attributes = _constructor_arguments(config)
-    layer_indices = layers.choose_layers(attributes)
+    layer_indices = layers.choose_representative_layers(attributes)
     if layer_indices is not None:
-        attributes = layers.cut_layers(attributes, layer_indices)
-    attributes = layers.shrink_depths(attributes, len(layer_indices) if layer_indices else layers.MIN_LAYERS)
+        attributes = layers.cut_layer_lists(attributes, layer_indices)
+    attributes = layers.cap_layer_counts(attributes, len(layer_indices) if layer_indices else layers.MIN_LAYERS)
     children = {k: v for k, v in attributes.items() if isinstance(v, PretrainedConfig)}
     plain = {k: v for k, v in attributes.items() if k not in children}
     context = {**plain, "has_mrope": bool(MROPE.match(config.model_type))}
-    small = {k: _replace_token_ids(k, sizes.small_value(k, v, context), tokens) for k, v in plain.items()}
+    small = {k: _replace_token_ids(k, sizes.small_attribute_value(k, v, context), new_token_ids) for k, v in plain.items()}
     for name, child in children.items():
-        child_changes = {key.removeprefix(f"{name}."): value for key, value in changes.items() if key.startswith(f"{name}.")}
-        small[name] = _shrink_config(child, tokens, child_changes).to_dict()
-    return type(config)(**small | {k: v for k, v in changes.items() if "." not in k})
+        child_changes = {
+            key.removeprefix(f"{name}."): value for key, value in overrides_by_dotted_name.items() if key.startswith(f"{name}.")
+        }
+        small[name] = _shrink_config(child, new_token_ids, child_changes).to_dict()
+    return type(config)(**small | {k: v for k, v in overrides_by_dotted_name.items() if "." not in k})
 
 
-def _replace_token_ids(name: str, value: Any, tokens: Mapping[int, int]) -> Any:
-    if not _TOKEN.search(name):
+def _replace_token_ids(attribute_name: str, value: Any, new_token_ids: Mapping[int, int]) -> Any:
+    if not _TOKEN.search(attribute_name):
         return value
     if isinstance(value, (list, tuple)):
-        return type(value)(tokens.get(v, v) for v in value)
-    return tokens.get(value, value)
+        return type(value)(new_token_ids.get(v, v) for v in value)
+    return new_token_ids.get(value, value)

@@ -67,11 +67,11 @@ CUT_VARIANTS: tuple[FamilyVariant, ...] = (
 probabilities in windows, some read images only, some share keys and values between layers."""
 
 
-def variant(name: str) -> FamilyVariant:
+def family_variant(variant_name: str) -> FamilyVariant:
     """Returns the family variant of this name."""
-    return next(v for v in (*VARIANTS, *CUT_VARIANTS) if v.name == name)
+    return next(v for v in (*VARIANTS, *CUT_VARIANTS) if v.name == variant_name)
 
 
-def has_sdpa(name: str) -> bool:
+def family_supports_sdpa(variant_name: str) -> bool:
     """Whether a family's classes support scaled_dot_product_attention."""
-    return bool(getattr(model_class(variant(name).model_type), "_supports_sdpa", False))
+    return bool(getattr(model_class(family_variant(variant_name).model_type), "_supports_sdpa", False))

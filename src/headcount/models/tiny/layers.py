@@ -20,7 +20,7 @@ _MAIN = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "enc
 Attributes = dict[str, Any]
 
 
-def depth_of(attributes: Attributes) -> int | None:
+def depth_of_flat_stack(attributes: Attributes) -> int | None:
     """The number of layers of a configuration with one flat stack, None without one."""
     for name in _MAIN:
         if isinstance(attributes.get(name), int):
@@ -28,12 +28,12 @@ def depth_of(attributes: Attributes) -> int | None:
     return None
 
 
-def is_per_layer(name: str, value: Any, depth: int) -> bool:
+def has_entry_per_layer(name: str, value: Any, depth: int) -> bool:
     """Whether the value is a list with an entry for each layer."""
-    return isinstance(value, (list, tuple)) and len(value) == depth and not is_index_list(name, value, depth)
+    return isinstance(value, (list, tuple)) and len(value) == depth and not is_layer_index_list(name, value, depth)
 
 
-def is_index_list(name: str, value: Any, depth: int) -> bool:
+def is_layer_index_list(name: str, value: Any, depth: int) -> bool:
     """Whether the value is an ascending list of layer numbers."""
     if not (isinstance(value, (list, tuple)) and value and _INDICES.search(name)):
         return False
@@ -42,16 +42,16 @@ def is_index_list(name: str, value: Any, depth: int) -> bool:
     return list(value) == sorted(set(value)) and max(value) <= depth
 
 
-def choose_layers(attributes: Attributes) -> list[int] | None:
+def choose_representative_layers(attributes: Attributes) -> list[int] | None:
     """The fewest layers, at least two, that show every kind of layer and every listed role."""
-    depth = depth_of(attributes)
+    depth = depth_of_flat_stack(attributes)
     if depth is None:
         return None
     chosen = {0}
     for name, value in attributes.items():
-        if is_index_list(name, value, depth):
+        if is_layer_index_list(name, value, depth):
             chosen |= _layers_inside_and_outside_list(name, value, depth)
-        elif is_per_layer(name, value, depth):
+        elif has_entry_per_layer(name, value, depth):
             chosen |= _first_layer_of_each_kind(value)
     for layer in range(depth):
         if len(chosen) < MIN_LAYERS:
@@ -75,21 +75,21 @@ def _layers_inside_and_outside_list(name: str, values: list[int], depth: int) ->
     return {*(listed if len(listed) < MAX_KINDS else listed[:1]), *outside[:1]}
 
 
-def cut_layers(attributes: Attributes, chosen: list[int]) -> Attributes:
-    """Attributes with the depth, the per-layer lists and the layer indices reduced to the kept layers."""
-    depth = depth_of(attributes) or 0
-    new_index = {layer: new for new, layer in enumerate(chosen)}
+def cut_layer_lists(attributes: Attributes, kept_layers: list[int]) -> Attributes:
+    """Attributes whose per-layer lists and lists of layer numbers hold the kept layers alone, renumbered; the depth stays as it is."""
+    depth = depth_of_flat_stack(attributes) or 0
+    new_index = {layer: new for new, layer in enumerate(kept_layers)}
     small = dict(attributes)
     for name, value in attributes.items():
-        if is_index_list(name, value, depth):
+        if is_layer_index_list(name, value, depth):
             shift = 1 if name.endswith("out_indices") else 0
             small[name] = type(value)(new_index[v - shift] + shift for v in value if v - shift in new_index)
-        elif is_per_layer(name, value, depth):
-            small[name] = type(value)(value[layer] for layer in chosen)
+        elif has_entry_per_layer(name, value, depth):
+            small[name] = type(value)(value[layer] for layer in kept_layers)
     return small
 
 
-def shrink_depths(attributes: Attributes, n_layers: int) -> Attributes:
-    """Attributes with every count of layers at most ``n_layers``."""
+def cap_layer_counts(attributes: Attributes, max_layers: int) -> Attributes:
+    """Attributes with every count of layers at most ``max_layers``."""
     depths = [name for name, value in attributes.items() if type(value) is int and DEPTH.search(name) and not NOT_DEPTH.search(name)]
-    return attributes | {name: min(attributes[name], n_layers) for name in depths}
+    return attributes | {name: min(attributes[name], max_layers) for name in depths}

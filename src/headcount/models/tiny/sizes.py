@@ -40,11 +40,11 @@ def small_kv_head_count(value: int, attributes: Attributes) -> int:
 
 def small_width(value: int, attributes: Attributes) -> int:
     """Model width: 48, or 8 per head of the first stage where the stages have their own head counts."""
-    staged = small_stage_head_counts(attributes)
+    staged = stage_head_counts(attributes)
     return min(value, HEAD_DIM * staged[0] if staged else HIDDEN)
 
 
-def small_stage_head_counts(attributes: Attributes) -> list[int] | None:
+def stage_head_counts(attributes: Attributes) -> list[int] | None:
     """The head counts of the stages of a pyramid, None for a flat stack."""
     for name, value in attributes.items():
         if IS_HEADS.search(name) and isinstance(value, (list, tuple)) and len(value) > 1:
@@ -52,9 +52,9 @@ def small_stage_head_counts(attributes: Attributes) -> list[int] | None:
     return None
 
 
-def small_widths(values: list[Any], attributes: Attributes) -> list[Any]:
+def small_stage_widths(values: list[Any], attributes: Attributes) -> list[Any]:
     """Stage widths: 8 per head where the heads of the stages are known, otherwise an eighth."""
-    staged = small_stage_head_counts(attributes)
+    staged = stage_head_counts(attributes)
     if staged and len(staged) == len(values) and all(isinstance(v, int) for v in values):
         return [min(v, HEAD_DIM * h) for v, h in zip(values, staged, strict=True)]
     return [small_channels(v) for v in values]
@@ -87,19 +87,19 @@ def small_image_side(value: int, attributes: Attributes) -> int:
     return min(value, 128 if "window_size" in attributes else 64)
 
 
-def rotary_sections(partial: float = 1.0) -> list[int]:
+def small_rotary_sections(rotary_share_of_head: float = 1.0) -> list[int]:
     """The rotary frequencies of the small head, dealt out to time, height and width."""
-    half = int(HEAD_DIM * partial) // 2
+    half = int(HEAD_DIM * rotary_share_of_head) // 2
     return [half // 3 + (axis < half % 3) for axis in range(3)]
 
 
-def small_rope(value: dict[str, Any], attributes: Attributes) -> dict[str, Any]:
+def small_rotary_settings(value: dict[str, Any], attributes: Attributes) -> dict[str, Any]:
     """Rotary settings with the sections of multimodal positions scaled to the small head."""
     if any(isinstance(v, dict) for v in value.values()):
-        return {k: small_rope(v, attributes) if isinstance(v, dict) else v for k, v in value.items()}
+        return {k: small_rotary_settings(v, attributes) if isinstance(v, dict) else v for k, v in value.items()}
     if not value or ("mrope_section" not in value and not attributes.get("has_mrope")):
         return value
-    return {**value, "mrope_section": rotary_sections(value.get("partial_rotary_factor", 1.0))}
+    return {**value, "mrope_section": small_rotary_sections(value.get("partial_rotary_factor", 1.0))}
 
 
 IS_HEADS = re.compile(r"(^|_)(num_(\w+_)?attention_heads|n_heads?|num_heads|attention_heads|resampler_heads|attn_heads)$")
@@ -165,7 +165,7 @@ LISTS: tuple[tuple[str, Rule], ...] = (
     (r"(image_size|img_size)$", lambda value, attributes: [small_image_side(v, attributes) for v in value]),
     (r"^patch_size$", lambda value, attributes: [small_patch_side(v, attributes) for v in value]),
     (r"^decoder_in_channels$", lambda value, _: [HIDDEN] * len(value)),
-    (r"(hidden_sizes|embed_dims?|dims|conv_dim|channels|d_model|hidden_size|embed_dim_per_stage)$", small_widths),
+    (r"(hidden_sizes|embed_dims?|dims|conv_dim|channels|d_model|hidden_size|embed_dim_per_stage)$", small_stage_widths),
     (r"^image_grid_pinpoints$", lambda value, _: [[32, 64], [64, 32]]),
     (r"^tdnn_dim$", lambda value, _: [32] * len(value)),
 )
@@ -173,10 +173,10 @@ LISTS: tuple[tuple[str, Rule], ...] = (
 # Sizes that the default leaves to the constructor, or to the checkpoint.
 WHEN_NONE = {"head_dim": HEAD_DIM, "num_key_value_heads": N_HEADS, "vocab_size": VOCAB}
 
-DICTS: tuple[tuple[str, Rule], ...] = ((r"rope_(parameters|scaling)$", small_rope),)
+DICTS: tuple[tuple[str, Rule], ...] = ((r"rope_(parameters|scaling)$", small_rotary_settings),)
 
 
-def small_value(name: str, value: Any, attributes: Attributes) -> Any:
+def small_attribute_value(name: str, value: Any, attributes: Attributes) -> Any:
     """The small value of one attribute; values that no rule names come back unchanged."""
     if value is None:
         return WHEN_NONE.get(name)

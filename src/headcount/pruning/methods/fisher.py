@@ -16,8 +16,8 @@ from headcount.data.losses import ExampleLosses, OneByOne, require_finite_losses
 from headcount.data.task import Task
 from headcount.models.gates import HeadGates
 from headcount.models.modules import Batch, pad_id, unwrap
-from headcount.models.observe import evaluating, frozen, model_inputs
-from headcount.models.state import forward
+from headcount.models.observe import evaluating, frozen_parameters, model_inputs
+from headcount.models.state import forward_preserving_state
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.repair.repair import RepairSettings, refit
 
@@ -59,7 +59,7 @@ def _measure_gate_gradients(context: PruneContext, limit: int) -> Float64[Tensor
     model: Any = unwrap(context.model)
     losses = ExampleLosses(model, context.data.loss if isinstance(context.data, Task) else None)
     gradients = []
-    with evaluating(model), frozen(model):
+    with evaluating(model), frozen_parameters(model):
         for chunk in chunks(context.data, limit=limit, pad_id=pad_id(model)):
             chunk_gradients = torch.zeros(chunk.size, len(context.heads), dtype=torch.float64)
             for rows, batch in chunk.batches(default_batch_size(context.data)):
@@ -76,7 +76,7 @@ def _gate_gradients_of_batch(
     gates = torch.ones(len(numbers), len(context.heads), device=next(model.parameters()).device, requires_grad=True)
     with torch.enable_grad(), HeadGates(model, gates, heads=context.heads):
         try:
-            example_losses = require_finite_losses(losses(forward(model, batch), batch), numbers)
+            example_losses = require_finite_losses(losses(forward_preserving_state(model, batch), batch), numbers)
         except OneByOne:
             example_losses = None
         if example_losses is not None:

@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock
 from headcount.models.modules import Batch, is_transposed
-from headcount.models.observe import query_mask
+from headcount.models.observe import real_query_mask
 
 LinearProjection = nn.Linear | Conv1D
 """A layer that is inputs times its weight, plus its bias if it has one; Conv1D holds the weight transposed."""
@@ -78,5 +78,5 @@ def rows_of_real_tokens(model: nn.Module, block: AttentionBlock, batch: Batch, s
     ordered = states.transpose(0, 1) if block.time_first and states.ndim == 3 else states
     if ordered.ndim != 3:
         ordered = ordered.reshape(1 if ordered.ndim == 2 else ordered.shape[0], -1, ordered.shape[-1])
-    mask = query_mask(model, block, batch, *ordered.shape[:2])
+    mask = real_query_mask(model, block, batch, *ordered.shape[:2])
     return ordered[mask]

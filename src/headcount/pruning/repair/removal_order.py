@@ -28,9 +28,9 @@ from headcount.data.losses import ExampleLosses, OneByOne, require_finite_losses
 from headcount.data.task import Data, Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
-from headcount.models.observe import evaluating, frozen, model_inputs
-from headcount.models.ownership import holds, restrict_to_owner
-from headcount.models.state import forward
+from headcount.models.observe import evaluating, frozen_parameters, model_inputs
+from headcount.models.ownership import holds_model, restrict_to_owner
+from headcount.models.state import forward_preserving_state
 from headcount.pruning.repair.least_squares import append_ones
 from headcount.pruning.repair.projection import (
     LinearProjection,
@@ -126,7 +126,7 @@ class ProjectionGrams:
         return Surgeon.of(self.input_gram, weights, self.gradient_gram / max(self.n_tokens, 1), input_rows_by_unit, max(self.n_examples, 1))
 
 
-@holds("a measurement of its blocks")
+@holds_model("a measurement of its blocks")
 def measure_grams(
     model: nn.Module, data: Data, *, split: Split = "calibration", limit: int = 512, batch_size: int | None = None
 ) -> dict[str, ProjectionGrams]:
@@ -134,7 +134,7 @@ def measure_grams(
     inner: Any = unwrap(model)
     grams = {block.path: ProjectionGrams.empty(inner, block) for block in HeadMap.of(inner).blocks if block.n_heads}
     losses = ExampleLosses(inner, data.loss if isinstance(data, Task) else None)
-    with evaluating(inner), frozen(inner), _GramHooks(inner, grams) as hooks:
+    with evaluating(inner), frozen_parameters(inner), _GramHooks(inner, grams) as hooks:
         for chunk in chunks(data, split=split, limit=limit, pad_id=pad_id(inner)):
             for rows, batch in chunk.batches(batch_size or default_batch_size(data)):
                 hooks.add_batch(batch, [chunk.first + row for row in rows], losses)
@@ -172,7 +172,7 @@ class _GramHooks:
     def _run_and_add_products(self, batch: Batch, example_numbers: list[int], losses: ExampleLosses) -> None:
         self._batch, self._inputs = batch, []
         with torch.enable_grad():
-            example_losses = require_finite_losses(losses(forward(self.model, batch), batch), example_numbers)
+            example_losses = require_finite_losses(losses(forward_preserving_state(self.model, batch), batch), example_numbers)
             for grams, inputs in self._inputs:
                 grams.input_gram.addmm_(inputs.T, inputs)
                 grams.n_tokens += len(inputs)

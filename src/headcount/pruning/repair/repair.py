@@ -26,7 +26,7 @@ from headcount.data.task import Data, Split, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, pad_id, unwrap
 from headcount.models.observe import evaluating, model_inputs
-from headcount.models.ownership import holds, restrict_to_owner
+from headcount.models.ownership import holds_model, restrict_to_owner
 from headcount.models.randomness import fork_rng
 from headcount.models.state import copy_model
 from headcount.pruning.repair.least_squares import FitResult, Products, append_ones, fit_best_ridge
@@ -128,7 +128,7 @@ def repair(  # noqa: PLR0913 - every argument is explicit
     return refit(model, plan, data, settings).model
 
 
-@holds("a repair")
+@holds_model("a repair")
 def refit(model: nn.Module, plan: Plan, data: Data, settings: RepairSettings = RepairSettings()) -> Repaired:
     """Returns what `repair` does, with the fit of each block."""
     dense: Any = unwrap(model)

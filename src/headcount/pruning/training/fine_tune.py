@@ -22,9 +22,9 @@ from headcount.data.checks import check_batch, check_finite_weights
 from headcount.data.stream import Progress, broadcast_from_first, rank_and_world_size
 from headcount.data.task import Task
 from headcount.models.modules import device_of, unwrap
-from headcount.models.ownership import holds
+from headcount.models.ownership import holds_model
 from headcount.models.randomness import fork_rng
-from headcount.models.state import attention_type_kept
+from headcount.models.state import attention_type_restored
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.gates import GateCallback
 from headcount.pruning.training.trainer import AtomicTrainer, last_intact_checkpoint
@@ -39,7 +39,7 @@ class TrainingSummary:
     history: list[dict[str, Any]]
 
 
-@holds("training")
+@holds_model("training")
 def fine_tune(  # noqa: PLR0913 - every argument is explicit
     model: nn.Module,
     task: Task,
@@ -183,7 +183,7 @@ def _build_trainer(
 def _train(model: Any, trainer: AtomicTrainer, checkpoint: Path | None, gates: GateCallback | None) -> TrainingSummary:
     """Trains, from a checkpoint if there is one, and leaves the model in evaluation mode without gates."""
     try:
-        with attention_type_kept(model):
+        with attention_type_restored(model):
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     finally:
         if gates is not None:

@@ -22,7 +22,7 @@ from headcount.data.losses import kl_or_squared_differences
 from headcount.data.metrics import IGNORED
 from headcount.models.modules import Batch, in_float32_or_float64, shifts_labels, unwrap
 from headcount.models.observe import evaluating, model_inputs
-from headcount.models.state import forward
+from headcount.models.state import forward_preserving_state
 from headcount.pruning.training.gates import GateCallback
 
 Loss = Callable[[Any, Any], Tensor]
@@ -221,7 +221,9 @@ def _check_finite(loss: Tensor, step: int) -> None:
 def mean_divergence_from_teacher(teacher: nn.Module, output: Any, batch: Batch) -> Tensor:
     """Returns the mean divergence of a model's predictions from a teacher's, over examples or over tokens with labels."""
     with evaluating(teacher):
-        teacher_logits = in_float32_or_float64(forward(teacher, model_inputs(batch, teacher)).logits).to(output.logits.device)
+        teacher_logits = in_float32_or_float64(forward_preserving_state(teacher, model_inputs(batch, teacher)).logits).to(
+            output.logits.device
+        )
     values, labels = kl_or_squared_differences(teacher_logits, in_float32_or_float64(output.logits)), batch.get("labels")
     if values.ndim == 2 and isinstance(labels, Tensor) and labels.shape == values.shape:
         if shifts_labels(unwrap(teacher)):

@@ -12,7 +12,7 @@ from headcount.behaviour.views import ViewName, build_view, corpus_examples, vie
 from headcount.core.definition import Definition
 from headcount.core.errors import DataError
 from headcount.core.role_table import RoleScore, RoleTable
-from headcount.models.modules import start_id
+from headcount.models.modules import decoder_start_id
 from headcount.models.observe import observe
 from headcount.studies._base import StudyContext
 from headcount.studies._measure.role_tables import measure_role_table, open_study_corpus
@@ -121,5 +121,5 @@ def _read_query_and_key_texts(
     source = tuple(token_texts(corpus.sentences[sentence_index], tokenizer))
     if view == "source":
         return source, source
-    target = tuple(token_texts(corpus.targets[sentence_index], tokenizer, start=start_id(context.loaded.model)))
+    target = tuple(token_texts(corpus.targets[sentence_index], tokenizer, start_token=decoder_start_id(context.loaded.model)))
     return target, source if view == "cross" else target

@@ -19,7 +19,7 @@ from headcount.data.share_above_chance import Share, chance_of, share_left
 from headcount.data.task import Task, task_key
 from headcount.importance.base import Importance
 from headcount.importance.settings import ScoreSettings
-from headcount.models.provenance import model_key, provenance
+from headcount.models.provenance import model_key, rounding_provenance
 from headcount.models.state import copy_model
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.repair.repair import refit
@@ -262,7 +262,7 @@ def train_checkpoints(study: Dynamics, context: StudyContext) -> list[Checkpoint
             fine_tune(model, task, recipe, seed=context.seed, folder=work, after_step=save_checkpoint_if_due, progress=advance)
         for folder in folders.values():
             run.register_saved_model(folder)
-        run.commit(key, {"folders": [folder.name for folder in folders.values()], "steps": steps}, provenance=provenance())
+        run.commit(key, {"folders": [folder.name for folder in folders.values()], "steps": steps}, provenance=rounding_provenance())
         shutil.rmtree(work, ignore_errors=True)
     return [Checkpoint(str(folder), step, f"step {step}") for step, folder in folders.items()]
 

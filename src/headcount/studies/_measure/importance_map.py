@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
-from headcount.behaviour.profiles.numbers import affordable_queries, head_distances
+from headcount.behaviour.profiles.numbers import mean_jensen_shannon_distances, n_affordable_queries
 from headcount.core.heads import AttentionBlock
 from headcount.core.scores import Scores
 from headcount.data.chunks import batches
@@ -140,9 +140,9 @@ def _measure_attention_distances_of_kind(context: StudyContext, kind: str, block
     rows: list[np.ndarray] = []
     for observations in observe(context.loaded.model, data, blocks=blocks, outputs=False):
         rows += _attention_by_query(observations)
-        if len(rows) >= affordable_queries(len(heads), rows[0].shape[-1], QUERIES):
+        if len(rows) >= n_affordable_queries(len(heads), rows[0].shape[-1], QUERIES):
             break
-    matrix = head_distances(rows)
+    matrix = mean_jensen_shannon_distances(rows)
     values = tuple(tuple(map(float, row)) for row in matrix)
     layers = tuple(str(head.layer) for head in heads)
     return HeadDistances(kind, tuple(map(str, heads)), layers, values, len(rows))

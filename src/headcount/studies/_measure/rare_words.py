@@ -40,7 +40,7 @@ class FrequencyRank(Role):
 
     def sieve(self, view: View) -> Sieve:
         """Returns the occurrences of the token of that rank, for all ordinary queries."""
-        counts, frequent_tokens = view.corpus.token_counts, view.corpus.most_frequent(self.frequent)
+        counts, frequent_tokens = view.corpus.token_counts, view.corpus.most_frequent_tokens(self.frequent)
         is_ranked = torch.zeros_like(view.keys.real)
         for row, sentence in enumerate(view.keys.sentences):
             ordinary = {token for token, is_special in zip(sentence.ids, sentence.special, strict=True) if not is_special}

@@ -85,7 +85,7 @@ def pair_consecutive_sentences(corpus: Corpus, loaded: LoadedModel, tokenizer: A
         pairs = read_corpus(loaded.model, [join_pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=False)], tokenizer)
     except DataError:
         return None
-    return pairs if pairs.has_pairs else None
+    return pairs if pairs.has_two_text_sentences else None
 
 
 class TextPairs(NamedTuple):
@@ -100,7 +100,7 @@ def _open_text_pairs_for_block_heads(context: StudyContext, task: Task | None, c
     tokenizer = context.sources.find_processor(context.loaded)
     if task is not None and context.sources.text_fingerprint:
         own = read_corpus(context.loaded.model, task, tokenizer, limit=context.limit)
-        if own.has_pairs:
+        if own.has_two_text_sentences:
             return TextPairs(f"the texts of task {task.name}", sample_sentences(own, max_sentences))
     return TextPairs("pairs of consecutive sentences of the text", pair_consecutive_sentences(corpus, context.loaded, tokenizer))
 
@@ -119,7 +119,7 @@ def measure_role_table(context: StudyContext, study_name: str, definition: str, 
     corpus = open_study_corpus(context, loaded, task, max_sentences)
     table = _measure_or_read_role_table(context, loaded, corpus, _role_names_of_families(rule))
     has_blocks = "segment" in _role_names_of_families(rule)
-    if has_blocks and not corpus.has_pairs and not corpus.grid:
+    if has_blocks and not corpus.has_two_text_sentences and not corpus.grid:
         origin, pairs = _open_text_pairs_for_block_heads(context, task, corpus, max_sentences)
         if pairs is not None:
             blocks = _measure_or_read_role_table(context, loaded, pairs, BLOCK_ROLES)

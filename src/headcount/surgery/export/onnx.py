@@ -18,9 +18,9 @@ from headcount import __version__
 from headcount.core.errors import ArtifactError, MissingExtra, UnsupportedModel, VerificationError
 from headcount.core.files import check_writable
 from headcount.data.task import Data
-from headcount.models.gates import output_tensors
+from headcount.models.gates import floating_point_outputs
 from headcount.models.observe import evaluating
-from headcount.models.ownership import holds
+from headcount.models.ownership import holds_model
 from headcount.surgery.export_base import ComparisonInputs, Exported, ExportInfo, ExportTarget
 from headcount.surgery.samples import TEXT, sample_batches, varying_inputs
 from headcount.surgery.verify import HALF, largest_relative_difference, lowest_float_dtype
@@ -92,7 +92,7 @@ class Onnx(ExportTarget):
         if producer != "headcount":
             raise ArtifactError(f"{path} was not written by headcount, so it is not overwritten; name another file")
 
-    @holds("an export")
+    @holds_model("an export")
     def write(
         self,
         model: nn.Module,
@@ -153,7 +153,7 @@ class _FirstOutput(nn.Module):
 
     def forward(self, *values: Tensor) -> Tensor:
         """Returns logits, or the hidden states of a model without a head."""
-        return output_tensors(self.model(**dict(zip(self.names, values, strict=True)), **self.fixed))[0]
+        return floating_point_outputs(self.model(**dict(zip(self.names, values, strict=True)), **self.fixed))[0]
 
 
 def _to_onnx(wrapper: nn.Module, values: tuple[Tensor, ...], names: list[str], path: Path, dynamic: bool) -> None:

@@ -14,10 +14,10 @@ from headcount.core.folders import check_output_folder, new_folder
 from headcount.core.options import option
 from headcount.data.task import Data
 from headcount.models.archs import cut_record as record
-from headcount.models.dummy_inputs.text import probe_inputs, reporting_inputs
+from headcount.models.dummy_inputs.text import naming_inputs_in_errors, probe_inputs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
-from headcount.models.ownership import holds
+from headcount.models.ownership import holds_model
 from headcount.models.randomness import fork_rng
 from headcount.models.state import preserve
 from headcount.surgery import manifest
@@ -73,7 +73,7 @@ class Portable(ExportTarget):
         """Raises ArtifactError unless the folder is new or empty, or was written by headcount and may be overwritten."""
         check_output_folder(path, overwrite, manifest.NAME)
 
-    @holds("an export")
+    @holds_model("an export")
     def write(
         self,
         model: nn.Module,
@@ -93,7 +93,7 @@ class Portable(ExportTarget):
         check_savable(model, tokenizer)
         batch = dict(inputs) if inputs is not None else probe_inputs(model)
         dense = widen(model)
-        with reporting_inputs(model, batch, dummy=inputs is None):
+        with naming_inputs_in_errors(model, batch, is_dummy=inputs is None):
             expected = forward_outputs(model, batch)
         _check_same_outputs(expected, forward_outputs(dense, batch), lowest_float_dtype(model), "the portable model")
         if lowest_float_dtype(model) in HALF:  # rounding could hide an error: the proof is repeated in float32
@@ -150,7 +150,7 @@ def _check_same_outputs(expected: Sequence[Tensor], outputs: Sequence[Tensor], d
 def widen(model: nn.Module) -> nn.Module:
     """Returns the model at its original shapes: removed heads come back with all their weights zero, so they add nothing."""
     config = copy.deepcopy(model.config)
-    assign_values(config, record.values_before_uniform_cut(model))
+    assign_values(config, record.config_values_before_uniform_cut(model))
     vars(config).pop(record.KEY, None)
     options = {"dtype": lowest_float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
     with BUILD_LOCK, fork_rng(()):  # first weights are drawn, and replaced below
@@ -197,7 +197,7 @@ def _table_columns(model: nn.Module, heads: HeadMap) -> dict[str, list[int]]:
     recorded = record.read_cut_record(model)
     columns: dict[str, list[int]] = {}
     for block in heads.blocks:
-        entry = recorded.get(record.relative_path(model, block.path))
+        entry = recorded.get(record.path_without_base_prefix(model, block.path))
         if entry is not None and entry.columns:
             columns[f"{block.path}.relative_attention_bias.weight"] = list(entry.columns)
     return columns
