@@ -17,8 +17,8 @@ from headcount.core.errors import (
     ArtifactError,
     HeadcountError,
     OptionError,
-    reraise_if_out_of_memory,
     raising_out_of_memory,
+    reraise_if_out_of_memory,
     unknown_name_error,
 )
 from headcount.models.archs import cut_record as record

@@ -65,7 +65,12 @@ def record_forward(
     recorder = TapeRecorder(noise)
     head_slots: list[tuple[AttentionBlock, int]] = []
     sources = {name: value for name, value in batch.items() if isinstance(value, Tensor) and not NO_SOURCE.search(name)}
-    with evaluating(model), eager_attention(model), _watch_modules(model, recorder), _collect_head_slots(model, heads, recorder, head_slots):
+    with (
+        evaluating(model),
+        eager_attention(model),
+        _watch_modules(model, recorder),
+        _collect_head_slots(model, heads, recorder, head_slots),
+    ):
         for value in sources.values():
             recorder.add_source(value)
         with recorder, _WholeLinearLayers(recorder):

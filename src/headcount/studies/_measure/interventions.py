@@ -57,7 +57,9 @@ def count_needed_seeds(study: Interventions) -> int:
 def estimate_effort(study: Interventions, context: StudyContext) -> Effort:
     """Returns the evaluations under all interventions."""
     n_report = min(len(context.task.report), context.limit or len(context.task.report))
-    return Effort(passes=n_report * (1 + len(study.interventions) * count_needed_seeds(study) * len(_list_kept_counts_of_study(study, context))))
+    return Effort(
+        passes=n_report * (1 + len(study.interventions) * count_needed_seeds(study) * len(_list_kept_counts_of_study(study, context)))
+    )
 
 
 def measure_interventions_by_size(study: Interventions, context: StudyContext) -> tuple[Evaluation, list[InterventionRow]]:
