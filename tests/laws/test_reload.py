@@ -139,10 +139,10 @@ def test_a_portable_folder_says_what_plain_loading_changes(model_type: str, dtyp
 def test_the_proof_of_a_portable_export_sees_below_half_precision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A tolerance of 5e-2 hid buffers that were not copied."""
     small = hc.cut(tiny_model("llama", dtype=torch.float32).to(torch.bfloat16), hc.Plan.removing(["L0H0", "L0H1"]))
-    wide = portable.widen(small)
+    wide = portable.restore_dense_shapes(small)
     with torch.no_grad():
         wide.model.norm.weight.mul_(1.01)
-    monkeypatch.setattr(portable, "widen", lambda _: wide)
+    monkeypatch.setattr(portable, "restore_dense_shapes", lambda _: wide)
     with pytest.raises(VerificationError, match="in float32 differs"):
         hc.export(small, tmp_path / "portable")
     assert not (tmp_path / "portable").exists()

@@ -17,7 +17,7 @@ from headcount.core.heads import Head
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.surgery import manifest
-from headcount.surgery.named_heads import Pairs, assign_fields, heads_of_pairs, original_fields, pairs_of_heads
+from headcount.surgery.named_heads import Pairs, assign_head_lists, heads_of_pairs, original_head_lists, pairs_of_heads
 
 FIELD = "generation_config.alignment_heads"
 FILE = "generation_config.json"
@@ -49,7 +49,7 @@ def set_alignment_heads(model: nn.Module, heads: Iterable[Head | str]) -> Pairs:
     inner: Any = unwrap(model)
     check_has_alignment_list(type(inner))
     pairs = pairs_of_heads(HeadMap.of(inner), FIELD, [Head.parse(head) for head in heads])
-    assign_fields(inner, {FIELD: pairs})
+    assign_head_lists(inner, {FIELD: pairs})
     inner.generation_config._from_model_config = False  # from a model's configuration, transformers would make it anew without the list
     return pairs
 
@@ -65,19 +65,19 @@ def write_alignment_heads(model: nn.Module, folder: str | Path) -> Path:
     target, inner = Path(folder), unwrap(model)
     listing = manifest.read_manifest(target)
     if listing is None:
-        write_atomic(target / FILE, _with_list(inner, target))
+        write_atomic(target / FILE, _encode_generation_config_with_list(inner, target))
         return target / FILE
     manifest.check_files(target, listing)
     with new_folder(target, overwrite=True, marker=manifest.NAME) as fresh:
         shutil.copytree(target, fresh, ignore=shutil.ignore_patterns(FILE, manifest.NAME), dirs_exist_ok=True)
-        write_atomic(fresh / FILE, _with_list(inner, target))
-        listing.named_heads = original_fields(inner, HeadMap.of(inner))
+        write_atomic(fresh / FILE, _encode_generation_config_with_list(inner, target))
+        listing.named_heads = original_head_lists(inner, HeadMap.of(inner))
         listing.files = manifest.hash_files(fresh)
         manifest.write_manifest(fresh, listing)
     return target / FILE
 
 
-def _with_list(model: Any, folder: Path) -> bytes:
+def _encode_generation_config_with_list(model: Any, folder: Path) -> bytes:
     """Returns the generation configuration of a folder, or else that of the model, with the model's list of heads."""
     path = folder / FILE
     content = read_json(path) if path.exists() else json.loads(model.generation_config.to_json_string())

@@ -20,7 +20,7 @@ from headcount.models.gates import HeadGates
 from headcount.models.modules import unwrap
 from headcount.models.observe import evaluating, on_device
 from headcount.runs.latency import MIN_ROUNDS, Speedup
-from headcount.surgery.verify import gates_of
+from headcount.surgery.verify import gate_values_of_plan
 
 BATCHES, LENGTHS = (1, 8, 32), (32, 128)
 
@@ -56,7 +56,7 @@ class _Candidate:
         if not isinstance(model, tuple):
             return cls(unwrap(model), None)
         gates = HeadGates(model[0])
-        gates.values = gates_of(gates.heads, model[1])
+        gates.values = gate_values_of_plan(gates.heads, model[1])
         return cls(gates.model, gates)
 
     def time_pass(self, batch: int, length: int) -> float:

@@ -28,7 +28,7 @@ def inline_code_in_table(value: str) -> str:
     return inline_code(value).replace("|", "\\|")
 
 
-def _cost_lines(cost: dict[str, dict[str, float]]) -> list[str]:
+def _format_cost_table(cost: dict[str, dict[str, float]]) -> list[str]:
     rows = ["| | before | after |", "|---|---:|---:|"]
     labels = {**LABELS, "flops": f"FLOPs of a pass over {cost['before']['tokens']:.0f} tokens"} if "tokens" in cost["before"] else LABELS
     rows += [
@@ -37,7 +37,7 @@ def _cost_lines(cost: dict[str, dict[str, float]]) -> list[str]:
     return [*rows, ""]
 
 
-def write_card(manifest: Manifest, plain: bool, state_keys: Sequence[str] = ()) -> str:
+def format_card(manifest: Manifest, plain: bool, state_keys: Sequence[str] = ()) -> str:
     """The text of README.md for a saved model; `plain` says that it loads without headcount, `state_keys` what that may not restore."""
     front = {"library_name": "transformers", "tags": ["headcount", "pruned", "attention-heads"]}
     lines = [
@@ -56,7 +56,7 @@ def write_card(manifest: Manifest, plain: bool, state_keys: Sequence[str] = ()) 
     ]
     lines += [*(f"- {inline_code(sentence)}" for sentence in manifest.notes), ""] if manifest.notes else []
     if manifest.cost:
-        lines += _cost_lines(manifest.cost)
+        lines += _format_cost_table(manifest.cost)
     lines += ["| block | heads kept | of |", "|---|---|---:|"]
     lines += [f"| {inline_code_in_table(b.block)} | {', '.join(map(str, b.heads)) or 'none'} | {b.of} |" for b in manifest.blocks]
     lines += ["", "## How to load it", "", "```python", "import headcount as hc", 'model = hc.load("path/to/this/folder")', "```", ""]

@@ -32,7 +32,7 @@ def attach_certificate(folder: Path, certificate: Certificate) -> Path:
     manifest.check_files(folder, listing)
     card = folder / "README.md"
     before, _, after = (card.read_text(encoding="utf-8") if card.is_file() else "").partition(NEXT_HEADING)
-    text = before.partition(HEADING)[0] + "\n".join([*card_table(certificate), NEXT_HEADING]) + after
+    text = before.partition(HEADING)[0] + "\n".join([*format_certificate_table(certificate), NEXT_HEADING]) + after
     with new_folder(folder, overwrite=True, marker=manifest.NAME) as fresh:
         for path in sorted(folder.iterdir()):
             if path.name not in (NAME, "README.md", manifest.NAME):
@@ -45,7 +45,7 @@ def attach_certificate(folder: Path, certificate: Certificate) -> Path:
     return folder / NAME
 
 
-def card_table(certificate: Certificate) -> list[str]:
+def format_certificate_table(certificate: Certificate) -> list[str]:
     """Returns the lines of the table of a certificate in a model card."""
     rows = [
         "| task | measured by | dense model | this model | at most worse by | margin | verdict | examples |",

@@ -36,12 +36,12 @@ class ConfigView:
         setattr(self.headcount_base, name, value)
 
 
-def base_config(config: Any) -> Any:
+def config_behind_view(config: Any) -> Any:
     """Returns the model's configuration behind a view, or the configuration itself."""
     return getattr(config, "headcount_base", config)
 
 
-def head_count_names(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[str], list[str]]:
+def head_count_fields(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[str], list[str]]:
     """Returns the names under which a configuration holds the number of heads, and of KV heads."""
 
     counts = ((names.HEAD_COUNTS, n_heads), (names.KV_COUNTS, n_kv_heads))
@@ -54,20 +54,20 @@ def give_block_config_view(module: nn.Module, old_counts: tuple[int, int], new_c
     config = getattr(module, "config", None)
     if config is None:
         return
-    heads, kv_heads = head_count_names(config, *old_counts)
-    base = base_config(config)
+    heads, kv_heads = head_count_fields(config, *old_counts)
+    base = config_behind_view(config)
     own = {name: value for name, value in getattr(config, "__dict__", {}).items() if name != "headcount_base"} if base is not config else {}
     overrides = {**own, **dict.fromkeys(heads, new_counts[0]), **dict.fromkeys(kv_heads, new_counts[1])}
     if overrides:
         setattr(module, "config", ConfigView(base, overrides))  # noqa: B010 - nn.Module types its attributes as modules
 
 
-def give_owner_config_view(owner: nn.Module, block: AttentionBlock, n_heads: int) -> None:
+def give_parent_config_view(owner: nn.Module, block: AttentionBlock, n_heads: int) -> None:
     """Gives the owner of a block a view with its head count, if it rebuilds the block from its configuration, as BigBird's does on a short input."""
     if not hasattr(owner, "set_attention_type"):
         return
     sizes = {"num_attention_heads": n_heads, "hidden_size": n_heads * block.head_dim}  # the head dimension is their ratio
-    setattr(owner, "config", ConfigView(base_config(owner.config), sizes))  # noqa: B010
+    setattr(owner, "config", ConfigView(config_behind_view(owner.config), sizes))  # noqa: B010
 
 
 def _scalar_attributes(module: nn.Module) -> dict[str, Any]:
@@ -75,11 +75,11 @@ def _scalar_attributes(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if isinstance(value, simple) and name != "training" and name[0] != "_"}
 
 
-def _parameter_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+def _parameter_and_buffer_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
 
-def heads_as_configured(model: nn.Module) -> HeadMap | None:
+def head_map_built_by_config(model: nn.Module) -> HeadMap | None:
     """Returns the heads of the model that the configuration builds, without the record of a cut; None where it builds none."""
     config = copy.deepcopy(model.config)
     vars(config).pop(KEY, None)  # pyright: ignore[reportArgumentType]
@@ -90,7 +90,7 @@ def heads_as_configured(model: nn.Module) -> HeadMap | None:
         return None
 
 
-def builds_same_model(model: nn.Module, config: Any, heads: HeadMap) -> bool:
+def config_builds_same_model(model: nn.Module, config: Any, heads: HeadMap) -> bool:
     """Returns whether building the model from the saved `config` gives every tensor shape and every scalar of its attention that the model has."""
     try:
         config = type(config).from_dict(json.loads(config.to_json_string()))  # a class may compute attributes anew on reading, as head_dim
@@ -100,7 +100,7 @@ def builds_same_model(model: nn.Module, config: Any, heads: HeadMap) -> bool:
             built = type(model)(config)
     except Exception:  # a configuration that its class rejects, in whatever way, does not describe the cut
         return False
-    if _parameter_shapes(model) != _parameter_shapes(built):
+    if _parameter_and_buffer_shapes(model) != _parameter_and_buffer_shapes(built):
         return False
     return all(
         _scalar_attributes(model.get_submodule(block.path)) == _scalar_attributes(built.get_submodule(block.path)) for block in heads.blocks
@@ -110,14 +110,14 @@ def builds_same_model(model: nn.Module, config: Any, heads: HeadMap) -> bool:
 def _group_by_config(model: nn.Module, heads: HeadMap) -> list[tuple[Any, list[AttentionBlock]]]:
     blocks_by_config: dict[int, tuple[Any, list[AttentionBlock]]] = {}
     for block in heads.blocks:
-        config = base_config(getattr(model.get_submodule(block.path), "config", model.config))
+        config = config_behind_view(getattr(model.get_submodule(block.path), "config", model.config))
         blocks_by_config.setdefault(id(config), (config, []))[1].append(block)
     return list(blocks_by_config.values())
 
 
-def _uniform_change(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict[str, int]:
+def _config_values_of_uniform_cut(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict[str, int]:
     """Returns the attributes that describe a uniform cut; empty if the configuration has no name for the number of heads."""
-    heads = {*head_count_names(config, *before)[0], *head_count_names(config, block.n_original, 0)[0]}
+    heads = {*head_count_fields(config, *before)[0], *head_count_fields(config, block.n_original, 0)[0]}
     kv_heads = [name for name in names.KV_COUNTS if whole_number(config, name) is not None]
     if not heads:
         return {}
@@ -128,84 +128,86 @@ def _uniform_change(config: Any, before: tuple[int, int], block: AttentionBlock)
     return change | {"head_dim": block.head_dim} if settable and one_size else change
 
 
-def _find_attribute_name(config: Any, model_config: Any) -> str:
+def _name_of_sub_config(config: Any, model_config: Any) -> str:
     """Returns the attribute of `model_config` that is `config`; empty for itself, and for models (T5) whose stacks have copies of it."""
     return next((name for name, value in vars(model_config).items() if value is config), "")
 
 
-def _read_attribute(model_config: Any, name: str) -> Any:
+def _sub_config_named(model_config: Any, name: str) -> Any:
     return getattr(model_config, name) if name else model_config
 
 
-def _uniform_changes(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]) -> list[tuple[Any, dict[str, int]]] | None:
+def _list_uniform_config_changes(
+    model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]
+) -> list[tuple[Any, dict[str, int]]] | None:
     """Returns, for every configuration that cut blocks read, the values that describe the cut; None if it is not uniform or has no name."""
     changes = []
     for config, blocks in _group_by_config(model, heads):
         if all(before[block.path] == (block.n_heads, block.n_kv_heads) and block.n_heads == block.n_original for block in blocks):
             continue  # another tower, which the cut does not touch
         same = len({(block.n_heads, block.n_kv_heads) for block in blocks}) == 1 and blocks[0].n_heads
-        change = _uniform_change(config, before[blocks[0].path], blocks[0]) if same else {}
+        change = _config_values_of_uniform_cut(config, before[blocks[0].path], blocks[0]) if same else {}
         if not change:
             return None
         changes.append((config, change))
     return changes
 
 
-def write_uniform_cut(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]) -> bool:
+def write_cut_into_config_if_uniform(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]) -> bool:
     """Writes a uniform cut into the ordinary configuration, if that builds exactly this model; returns whether it did.
 
     `before` holds the head and KV head counts of each block before the cut, by path. The values replaced go into the record.
     """
-    changes = _uniform_changes(model, heads, before)
+    changes = _list_uniform_config_changes(model, heads, before)
     if not changes:
         return False
     trial = copy.deepcopy(model.config)
     vars(trial).pop(KEY, None)
     for config, change in changes:
-        assign_values(_read_attribute(trial, _find_attribute_name(config, model.config)), change)
-    if not builds_same_model(model, trial, heads):
+        assign_config_values(_sub_config_named(trial, _name_of_sub_config(config, model.config)), change)
+    if not config_builds_same_model(model, trial, heads):
         return False
-    named = [(_find_attribute_name(config, model.config), config, change) for config, change in changes]
+    named = [(_name_of_sub_config(config, model.config), config, change) for config, change in changes]
     values = {
-        f"{name}.{key}" if name else key: whole_number(_read_attribute(model.config, name), key)
+        f"{name}.{key}" if name else key: whole_number(_sub_config_named(model.config, name), key)
         for name, _, change in named
         for key in change
     }
     for name, config, change in named:
-        assign_values(config, change)
-        assign_values(_read_attribute(model.config, name), change)
+        assign_config_values(config, change)
+        assign_config_values(_sub_config_named(model.config, name), change)
     record.write_cut_record(model, record.read_cut_record(model), values)
     for block in heads.blocks:
         module = model.get_submodule(block.path)
         if hasattr(module, "config"):
-            module.config = base_config(module.config)
+            module.config = config_behind_view(module.config)
     return True
 
 
-def undo_uniform_cut(model: nn.Module, heads: HeadMap) -> None:
-    """Undoes `write_uniform_cut` before another cut: the configuration gets its old values, blocks keep their own counts."""
+def restore_config_before_uniform_cut(model: nn.Module, heads: HeadMap) -> None:
+    """Undoes `write_cut_into_config_if_uniform` before another cut: the configuration gets its old values, blocks keep their own counts."""
     values = record.values_before_uniform_cut(model)
     if not values:
         return
     for config, blocks in _group_by_config(model, heads):
-        part = _find_attribute_name(config, model.config)
+        part = _name_of_sub_config(config, model.config)
         own = {name.removeprefix(f"{part}."): value for name, value in values.items() if name.rpartition(".")[0] == part}
         now = (blocks[0].n_heads, blocks[0].n_kv_heads)
-        assign_values(config, own)
+        assign_config_values(config, own)
         for block in blocks if own else ():
             module = model.get_submodule(block.path)
             if hasattr(module, "config"):
                 counts = {name: now[name in names.KV_COUNTS] for name in own if name in (*names.HEAD_COUNTS, *names.KV_COUNTS)}
-                setattr(module, "config", ConfigView(base_config(module.config), counts))  # noqa: B010
-    assign_values(model.config, values)
+                setattr(module, "config", ConfigView(config_behind_view(module.config), counts))  # noqa: B010
+    assign_config_values(model.config, values)
     record.write_cut_record(model, record.read_cut_record(model), {})
 
 
-def assign_values(config: Any, change: Mapping[str, int | None]) -> None:
+def assign_config_values(config: Any, change: Mapping[str, int | None]) -> None:
     """Sets attributes of a configuration, by dotted name; None removes one."""
     for dotted, value in change.items():
         part, _, name = dotted.rpartition(".")
-        owner = _read_attribute(config, part)
+        owner = _sub_config_named(config, part)
         if value is None:
             owner.__dict__.pop(name, None)
         else:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headcount.models.modules import is_transposed, linear_size
 
 
-class _Ghost(nn.Module):
+class _EmptyProjection(nn.Module):
     is_ghost = True
 
     def __init__(self, layer: nn.Module, axis: int) -> None:
@@ -28,7 +28,7 @@ class _Ghost(nn.Module):
         self.train(layer.training)
 
 
-class GhostInput(_Ghost):
+class ZeroProjection(_EmptyProjection):
     """A q, k, v or fused projection that gives `width` zeros per token; its weight has no rows left."""
 
     def __init__(self, layer: nn.Module, width: int) -> None:
@@ -47,7 +47,7 @@ class GhostInput(_Ghost):
         return f"in_features={self.in_features}, heads=0"
 
 
-class GhostOutput(_Ghost):
+class BiasOnlyProjection(_EmptyProjection):
     """An output projection whose weight has no columns left: it gives its bias, whatever comes in."""
 
     def __init__(self, layer: nn.Module, value_dim: int) -> None:

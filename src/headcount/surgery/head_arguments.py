@@ -59,7 +59,7 @@ class ArgumentSlicer:
     ) -> tuple[tuple[Any, ...], dict[str, object]]:
         """Slices the arguments of a call."""
         values, named = list(args), dict(kwargs)
-        self._forget_call()
+        self._forget_biases_of_call()
         for argument in self.arguments:
             index = self.order.index(argument.name)
             value = named.get(argument.name, values[index] if index < len(values) else None)
@@ -90,10 +90,10 @@ class ArgumentSlicer:
             full_bias = bias + mask
         else:
             full_bias = part[:, :1].expand(-1, self.n_heads, -1, -1)  # no table: the same for all heads
-        self._forget_call()
+        self._forget_biases_of_call()
         return (output[0], full_bias, *output[2:])
 
-    def _forget_call(self) -> None:
+    def _forget_biases_of_call(self) -> None:
         self.received.pop(_thread_key(), None)
         self.computed.pop(_thread_key(), None)
 
@@ -101,7 +101,7 @@ class ArgumentSlicer:
 HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
-def uninstall(module: nn.Module) -> None:
+def remove_argument_slicers(module: nn.Module) -> None:
     """Takes the hooks of an ArgumentSlicer off a module and its table."""
     for owner in (module, getattr(module, "relative_attention_bias", None)):
         for name in HOOKS if owner is not None else ():

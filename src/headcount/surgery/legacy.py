@@ -15,9 +15,9 @@ from headcount.core.errors import ArtifactError
 from headcount.core.heads import AttentionBlock
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
-from headcount.surgery.load import load_blocks, loading_options
-from headcount.surgery.sizes import MAX_RATIO, bounded_build, check_counts
-from headcount.surgery.source import build_from_config, check_weight_files, local_folder, model_class_of, read_config
+from headcount.surgery.load import from_pretrained_options, load_with_record
+from headcount.surgery.sizes import MAX_RATIO, check_config_counts, limit_built_size
+from headcount.surgery.source import build_from_config, check_and_measure_weights, local_folder, model_class_of, read_config
 
 FIELD = "pruned_heads"
 
@@ -41,7 +41,7 @@ def _read_pruned_heads(path: Path, config: Mapping[str, object]) -> dict[int, li
     return pruned
 
 
-def _find_block(heads: HeadMap, layer: int) -> AttentionBlock:
+def _self_attention_block_of_layer(heads: HeadMap, layer: int) -> AttentionBlock:
     """Returns the block that transformers 4 meant by a layer number: the encoder's, or that of the only stack."""
     first = heads.blocks[0].stack
     for block in heads.blocks:
@@ -50,12 +50,12 @@ def _find_block(heads: HeadMap, layer: int) -> AttentionBlock:
     raise ArtifactError(f"{FIELD} names layer {layer}; the model has {heads.describe()}. Use the config.json that came with the weights")
 
 
-def _make_record(model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str, record.BlockRecord]:
+def _build_cut_record(model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str, record.BlockRecord]:
     """Returns the record of a cut that removed the pruned heads from the dense model."""
     heads = HeadMap.of(model)
     blocks = {}
     for layer, indices in pruned.items():
-        block = _find_block(heads, layer)
+        block = _self_attention_block_of_layer(heads, layer)
         wrong = [index for index in indices if index >= block.n_heads or index < 0]
         if wrong:
             raise ArtifactError(
@@ -95,14 +95,14 @@ def load_legacy(
     path = local_folder(folder)
     config = read_config(path)
     pruned = _read_pruned_heads(path, config)
-    options = loading_options(dtype)
-    sizes = check_weight_files(path, allow_pickle, config, options)
-    check_counts(path / "config.json", config, sizes)
+    options = from_pretrained_options(dtype)
+    sizes = check_and_measure_weights(path, allow_pickle, config, options)
+    check_config_counts(path / "config.json", config, sizes)
     cls = model_class_of(path, config, auto)
     options |= {} if allow_pickle else {"use_safetensors": True}
     most_pruned = {"": record.BlockRecord((0,), MAX_RATIO)}  # what is left of each layer is known only when the dense model is built
-    with bounded_build(path / "config.json", config, sizes, most_pruned), torch.device("meta"):
+    with limit_built_size(path / "config.json", config, sizes, most_pruned), torch.device("meta"):
         dense = build_from_config(path, cls.__name__, lambda: cls(cls.config_class.from_pretrained(path)))  # pyright: ignore[reportAttributeAccessIssue]
-    model = load_blocks(path, cls, _make_record(dense, pruned), options)
+    model = load_with_record(path, cls, _build_cut_record(dense, pruned), options)
     vars(model.config).pop(FIELD, None)
     return model

@@ -86,7 +86,7 @@ def _manifest_bytes(manifest: Manifest) -> bytes:
     return json_bytes(add_seal(manifest.model_dump()))
 
 
-def _check_version(path: Path, content: Any) -> None:
+def _check_seal_and_version(path: Path, content: Any) -> None:
     """Raises ArtifactError for a file that is damaged or was edited, and for another schema than this release's."""
     version = content.get("schema_version") if isinstance(content, dict) else None
     is_older = isinstance(content, dict) and "seal" not in content and type(version) is int and version in OLDER
@@ -104,7 +104,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     if not path.exists():
         return None
     content = read_json(path, unique=True)
-    _check_version(path, content)
+    _check_seal_and_version(path, content)
     try:
         manifest = Manifest.model_validate({name: value for name, value in content.items() if name != "seal"})
     except ValidationError as error:
@@ -115,7 +115,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
-def problems_of(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+def file_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
     """Every file of a saved model that is missing, damaged, or not part of it."""
     for name, entry in manifest.files.items():
         path = folder / name
@@ -136,14 +136,14 @@ def problems_of(folder: Path, manifest: Manifest) -> Iterator[Problem]:
         yield Problem("foreign", name, f"{folder / name} is not listed in {NAME}: the folder mixes files of two models; take one out")
 
 
-def problems_of_folder(folder: Path) -> Iterator[Problem]:
+def manifest_and_file_problems(folder: Path) -> Iterator[Problem]:
     """Every problem of a saved model by its folder, its manifest included."""
     try:
         manifest = read_manifest(folder)
         if manifest is None:
             yield Problem("missing", NAME, f"{folder / NAME} is missing, so the files of the model cannot be checked; save the model again")
         else:
-            yield from problems_of(folder, manifest)
+            yield from file_problems(folder, manifest)
     except (ArtifactError, OSError) as error:
         yield Problem("damaged", NAME, str(error))
 
@@ -151,7 +151,7 @@ def problems_of_folder(folder: Path) -> Iterator[Problem]:
 def check_files(folder: Path, manifest: Manifest) -> None:
     """Raises ArtifactError naming the first file that is missing, renamed, cut short, changed or foreign."""
     try:
-        first = next(problems_of(folder, manifest), None)
+        first = next(file_problems(folder, manifest), None)
     except OSError as error:
         raise ArtifactError(f"{folder} cannot be read: {error}. Check its permissions and links") from error
     if first is not None:

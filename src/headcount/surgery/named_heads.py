@@ -21,7 +21,7 @@ OWNERS = ("generation_config", "config")
 Pairs = list[list[int]]
 
 
-def read_named_heads(model: Any) -> dict[str, Pairs]:
+def read_head_lists(model: Any) -> dict[str, Pairs]:
     """The lists of heads that a model's configurations hold now, by dotted name."""
     owners = {owner: getattr(model, owner, None) for owner in OWNERS}
     fields = {f"{owner}.{field}": getattr(config, field, None) for owner, config in owners.items() for field in FIELDS}
@@ -55,21 +55,21 @@ def pairs_of_heads(heads: HeadMap, name: str, listed: Sequence[Head]) -> Pairs:
     return sorted(known[head] for head in set(listed))
 
 
-def _current_pairs(heads: HeadMap, name: str, originals: Pairs) -> Pairs:
+def _renumber_pairs(heads: HeadMap, name: str, originals: Pairs) -> Pairs:
     """Pairs of original indices, as pairs that count the heads a model has now; heads that are gone leave the list."""
     by_layer = {layer: [head.index for head in block] for layer, block in _heads_by_layer(heads, name).items()}
     return [[layer, by_layer[layer].index(index)] for layer, index in originals if index in by_layer.get(layer, ())]
 
 
-def original_fields(model: nn.Module, heads: HeadMap) -> dict[str, Pairs]:
+def original_head_lists(model: nn.Module, heads: HeadMap) -> dict[str, Pairs]:
     """The lists as the dense model has them, heads that were removed since included; a list that was edited after a cut counts as it is."""
-    recorded, fields = record.read_head_lists_before_cuts(model), read_named_heads(model)
-    originals = {name: pairs for name, pairs in recorded.items() if fields.get(name, []) == _current_pairs(heads, name, pairs)}
+    recorded, fields = record.read_head_lists_before_cuts(model), read_head_lists(model)
+    originals = {name: pairs for name, pairs in recorded.items() if fields.get(name, []) == _renumber_pairs(heads, name, pairs)}
     listed = {name: heads_of_pairs(heads, name, pairs) for name, pairs in fields.items() if name not in originals}
     return originals | {name: [[head.layer, head.index] for head in named] for name, named in listed.items()}
 
 
-def assign_fields(model: Any, fields: dict[str, Pairs]) -> None:
+def assign_head_lists(model: Any, fields: dict[str, Pairs]) -> None:
     """Gives a model's configurations these lists; an empty one is removed, so that the model's own code says that it has none.
 
     Configurations are replaced, not written to: a cut that fails puts the old ones back.
@@ -85,8 +85,8 @@ def assign_fields(model: Any, fields: dict[str, Pairs]) -> None:
             model.generation_config = config
 
 
-def follow_cut(model: nn.Module, originals: dict[str, Pairs], heads: HeadMap) -> None:
+def renumber_head_lists(model: nn.Module, originals: dict[str, Pairs], heads: HeadMap) -> None:
     """Renumbers the lists for the heads that a cut left, and records the original ones."""
     if originals:
-        assign_fields(model, {name: _current_pairs(heads, name, pairs) for name, pairs in originals.items()})
+        assign_head_lists(model, {name: _renumber_pairs(heads, name, pairs) for name, pairs in originals.items()})
         record.write_head_lists_before_cuts(model, originals)

@@ -18,10 +18,10 @@ from headcount.models.head_map import HeadMap
 from headcount.models.ownership import holds
 from headcount.models.state import preserve
 from headcount.surgery import manifest
-from headcount.surgery.card import write_card
-from headcount.surgery.config import builds_same_model, heads_as_configured
+from headcount.surgery.card import format_card
+from headcount.surgery.config import config_builds_same_model, head_map_built_by_config
 from headcount.surgery.cost import Cost
-from headcount.surgery.named_heads import original_fields
+from headcount.surgery.named_heads import original_head_lists
 from headcount.surgery.state import write_unrestored_state
 
 COMPANIONS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*", "source.spm",
@@ -31,7 +31,7 @@ MAX_SHARD_SIZE = "50GB"
 """The largest weight file unless another size is asked for, as in transformers."""
 
 
-def _copy_companions(source: Path, target: Path) -> None:
+def _copy_tokenizer_files(source: Path, target: Path) -> None:
     for pattern in COMPANIONS:
         for path in sorted(source.glob(pattern)):
             if path.is_file() and not (target / path.name).exists():
@@ -95,14 +95,14 @@ def save(  # noqa: PLR0913 - two arguments, the rest by name
         raise UnsupportedModel(f"push_to_hub names the repository that receives the folder, such as 'me/model'; got {push_to_hub!r}")
     if isinstance(notes, str):
         raise ArtifactError(f"notes is a list of sentences; got a text, {notes!r:.40}. Write notes=[…]")
-    _check_recorded(model, HeadMap.of(model))
+    _check_not_part_of_cut_model(model, HeadMap.of(model))
     target = Path(folder)
     with (
         new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh,
         preserve(model),
     ):  # transformers writes into configurations
         state_keys = write_weights(model, fresh, max_shard_size)
-        write_description(model, fresh, tokenizer=tokenizer, notes=notes, command=command, cost=cost, state_keys=state_keys)
+        write_tokenizer_card_and_manifest(model, fresh, tokenizer=tokenizer, notes=notes, command=command, cost=cost, state_keys=state_keys)
     if push_to_hub is not None:
         _push_to_hub(target, push_to_hub)
     return target
@@ -118,10 +118,10 @@ def check_savable(model: nn.Module, tokenizer: Any) -> None:
         raise ArtifactError(f"tokenizer is a tokenizer, a processor or the folder of one; got {type(tokenizer).__name__}")
 
 
-def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
+def _check_not_part_of_cut_model(model: nn.Module, heads: HeadMap) -> None:
     """Refuses a part of a cut model: its configuration builds other head counts, and the record of the cut belongs to the whole."""
     recorded = record.read_cut_record(model)
-    dense = heads_as_configured(model)
+    dense = head_map_built_by_config(model)
     counts = {block.path: block.n_heads for block in dense.blocks} if dense else {}
     for block in heads.blocks:
         if record.relative_path(model, block.path) not in recorded and counts.get(block.path, block.n_heads) != block.n_heads:
@@ -144,7 +144,7 @@ def write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> 
     return write_unrestored_state(model, folder)
 
 
-def write_description(
+def write_tokenizer_card_and_manifest(
     model: nn.Module,
     folder: Path,
     *,
@@ -156,13 +156,13 @@ def write_description(
 ) -> None:
     """Writes tokenizer files, the model card and, last, heads.json with the hashes of all files."""
     if isinstance(tokenizer, str | Path):
-        _copy_companions(Path(tokenizer), folder)
+        _copy_tokenizer_files(Path(tokenizer), folder)
     elif tokenizer is not None:
         tokenizer.save_pretrained(folder)
     heads = HeadMap.of(model)
     listing = _build_manifest(model, heads, command, cost)
     listing.notes = list(notes)
-    card = write_card(listing, builds_same_model(model, model.config, heads), state_keys)
+    card = format_card(listing, config_builds_same_model(model, model.config, heads), state_keys)
     (folder / "README.md").write_text(card, encoding="utf-8")
     listing.files = manifest.hash_files(folder)
     manifest.write_manifest(folder, listing)
@@ -180,7 +180,7 @@ def _build_manifest(model: nn.Module, heads: HeadMap, command: str | None, cost:
         command=command,
         removed=manifest.removed_addresses(heads),
         blocks=manifest.block_entries(heads),
-        named_heads=original_fields(model, heads),
+        named_heads=original_head_lists(model, heads),
         cost={"before": cost[0].to_dict(), "after": cost[1].to_dict()} if cost else None,
         files={},
     )

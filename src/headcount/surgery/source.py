@@ -12,14 +12,14 @@ from headcount.core.errors import ArtifactError, HeadcountError, UnsupportedMode
 from headcount.core.files import is_file, read_json
 from headcount.core.folders import finish_replacement
 from headcount.core.tensor_files import read_tensor_shapes
-from headcount.surgery.sizes import WeightSizes, check_counts
+from headcount.surgery.sizes import WeightSizes, check_config_counts
 
 Built = TypeVar("Built")
 EMBEDDED = Path(__file__).parents[1] / "data" / "embedded" / "models"
 """The models that come with the package."""
 
 
-def _embedded_names() -> list[str]:
+def _embedded_model_names() -> list[str]:
     """Returns the names of the embedded models, such as `demo/encoder`."""
     return sorted(f"demo/{path.parent.name}" for path in EMBEDDED.glob("*/config.json"))
 
@@ -27,7 +27,7 @@ def _embedded_names() -> list[str]:
 def embedded_folder(name: str | Path) -> Path | None:
     """Returns the folder of an embedded model, which `demo/NAME` names; None for other names."""
     owner, _, model = str(name).partition("/")
-    known = _embedded_names()
+    known = _embedded_model_names()
     if owner != "demo" or not known:
         return None
     if str(name) not in known:
@@ -51,7 +51,7 @@ def local_folder(
     path = Path(name)
     finish_replacement(path)
     try:
-        if path.is_dir() and (str(name) not in _embedded_names() or is_file(path / "config.json")):
+        if path.is_dir() and (str(name) not in _embedded_model_names() or is_file(path / "config.json")):
             return path
         exists = path.exists()
     except (OSError, ValueError):  # longer than a file system takes, or no text
@@ -86,7 +86,7 @@ DISTRIBUTED = "shard-*-model-*-of-*.safetensors"
 MAX_BEAMS = 1024
 
 
-def check_weight_files(folder: Path, allow_pickle: bool, config: Mapping[str, object], options: Mapping[str, object]) -> WeightSizes:
+def check_and_measure_weights(folder: Path, allow_pickle: bool, config: Mapping[str, object], options: Mapping[str, object]) -> WeightSizes:
     """Returns the sizes of a folder's weights; raises ArtifactError for missing and damaged files, and for pickles that are not allowed.
 
     `options` are the arguments of from_pretrained that choose files (variant, use_safetensors, target_lang).
@@ -97,7 +97,7 @@ def check_weight_files(folder: Path, allow_pickle: bool, config: Mapping[str, ob
         raise ArtifactError(
             f"{folder} holds an adapter (adapter_config.json), not a model; merge it (model.merge_and_unload()) and save that"
         )
-    _check_generation(folder)
+    _check_generation_config(folder)
     pickles = sorted({path for pattern in PICKLES for path in folder.glob(pattern)})
     read, why = _choose_weight_file(folder, config, options)
     if read is None and not pickles:
@@ -157,7 +157,7 @@ def _list_index_shards(path: Path) -> list[str]:
     return files
 
 
-def _check_generation(folder: Path) -> None:
+def _check_generation_config(folder: Path) -> None:
     """Raises ArtifactError for a generation_config.json that is no object, or that asks for more than MAX_BEAMS beams."""
     path = folder / "generation_config.json"
     content = read_json(path) if path.exists() else {}
@@ -170,7 +170,7 @@ def _check_generation(folder: Path) -> None:
             )
 
 
-def _find_remote_code(config: Mapping[str, object], part: str = "") -> str | None:
+def _find_remote_code_field(config: Mapping[str, object], part: str = "") -> str | None:
     """Returns the field of a configuration that asks for code from outside transformers: classes of its own, or kernels of a hub repository."""
     for name, value in config.items():
         if name == "auto_map":
@@ -180,7 +180,7 @@ def _find_remote_code(config: Mapping[str, object], part: str = "") -> str | Non
             "/" in str(implementation) for implementation in implementations
         ):
             return f"{part}{name}: {value!r:.60}"
-        if isinstance(value, dict) and name.endswith("config") and (field := _find_remote_code(value, f"{part}{name}.")):
+        if isinstance(value, dict) and name.endswith("config") and (field := _find_remote_code_field(value, f"{part}{name}.")):
             return field
     return None
 
@@ -192,8 +192,8 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, obje
         raise ArtifactError(
             f"{folder / 'config.json'} must hold an object, got {type(config).__name__}; use the one that came with the weights"
         )
-    check_counts(folder / "config.json", config)
-    if (field := _find_remote_code(config)) is not None and not trust_remote_code:
+    check_config_counts(folder / "config.json", config)
+    if (field := _find_remote_code_field(config)) is not None and not trust_remote_code:
         raise ArtifactError(
             f"{folder / 'config.json'} asks for remote code ({field}). Allow it (trust_remote_code=True) only if you trust its author."
         )

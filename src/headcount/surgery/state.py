@@ -53,7 +53,7 @@ def _padding_rows(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield path, weight.detach()[row]
 
 
-def _confused_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def _parameters_confused_by_prefix(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """(path, parameter) of those whose names differ by the prefix of the base model only: transformers reads one for the other."""
     parameters, prefix = dict(model.named_parameters()), f"{getattr(model, 'base_model_prefix', '')}."
     for path, parameter in parameters.items():
@@ -81,7 +81,7 @@ def write_unrestored_state(model: nn.Module, folder: Path) -> list[str]:
         if is_wide or name in owner._non_persistent_buffers_set:
             values[BUFFER + relative_path(model, path)] = buffer
     values |= {ROW + relative_path(model, path): row for path, row in _padding_rows(model) if bool(row.count_nonzero())}
-    values |= {f"{PARAMETER}{type(model).__name__}.{path}": parameter for path, parameter in _confused_parameters(model)}
+    values |= {f"{PARAMETER}{type(model).__name__}.{path}": parameter for path, parameter in _parameters_confused_by_prefix(model)}
     for key, value in values.items():
         assert value is not None
         plain = value.detach().to("cpu", copy=True).contiguous()
@@ -137,7 +137,7 @@ def restore_unrestored_state(model: nn.Module, folder: Path, dtype: Any = "auto"
         for name, owner, leaf in _floating_buffers(model):
             value, buffer = state.tensors.get(BUFFER + relative_path(model, name)), owner._buffers[leaf]
             if value is not None and buffer is not None:
-                if not _has_grown(owner, value, buffer):
+                if not _is_grown_position_table(owner, value, buffer):
                     _check_shape(path, name, buffer, value)
                 owner._buffers[leaf] = value.to("cpu" if buffer.is_meta else buffer.device, copy=True)
     for name, row in _padding_rows(model):
@@ -145,7 +145,7 @@ def restore_unrestored_state(model: nn.Module, folder: Path, dtype: Any = "auto"
         if value is not None and not row.is_meta:
             _check_shape(path, name, row, value)
             row.copy_(value)
-    for name, parameter in _confused_parameters(model):
+    for name, parameter in _parameters_confused_by_prefix(model):
         value = state.tensors.get(f"{PARAMETER}{type(model).__name__}.{name}")
         if value is not None and not parameter.is_meta:
             _check_shape(path, name, parameter, value)
@@ -163,7 +163,7 @@ def _tensor_in_file_dtype(folder: Path, name: str, loaded: Tensor) -> Tensor:
     )
 
 
-def _has_grown(owner: nn.Module, table: Tensor, built: Tensor) -> bool:
+def _is_grown_position_table(owner: nn.Module, table: Tensor, built: Tensor) -> bool:
     """Whether a buffer is a table of positions to which a pass over a longer input added entries, along one axis."""
     if "Positional" not in type(owner).__name__ or table.ndim != built.ndim:
         return False

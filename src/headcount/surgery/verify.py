@@ -30,7 +30,7 @@ def lowest_float_dtype(model: nn.Module) -> torch.dtype:
     return min(dtypes, key=lambda dtype: (torch.finfo(dtype).bits, -torch.finfo(dtype).eps))
 
 
-def gates_of(heads: HeadMap, plan: Plan) -> Tensor:
+def gate_values_of_plan(heads: HeadMap, plan: Plan) -> Tensor:
     """Returns one gate per head: 0 for those that the plan removes."""
     removed = frozenset(plan.removed)
     return torch.tensor([0.0 if head in removed else 1.0 for head in heads], dtype=torch.float64)
@@ -45,7 +45,7 @@ def forward_outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
 def run_gated(model: nn.Module, plan: Plan, batch: Batch, heads: HeadMap | None = None) -> list[Tensor]:
     """Returns the outputs of the model with the plan's heads gated to zero; `heads` are those of the model, if known already."""
     gates = HeadGates(model, heads=heads)
-    gates.values = gates_of(gates.heads, plan)
+    gates.values = gate_values_of_plan(gates.heads, plan)
     with gates:
         return forward_outputs(model, batch)
 
@@ -89,7 +89,7 @@ def require_every_block_runs(model: nn.Module, blocks: Iterable[AttentionBlock])
 CUT_UNDONE = "The cut was not made. Evaluate the plan with gates, and report the model class."
 
 
-def check_equal(
+def checked_relative_difference(
     expected: Sequence[Tensor],
     outputs: Sequence[Tensor],
     dtype: torch.dtype,

@@ -50,7 +50,7 @@ class FittedForward:
             return self.forward(*args, **kwargs)
 
 
-def fit_width(module: nn.Module, block: AttentionBlock, n_heads: int) -> None:
+def install_fitted_forward(module: nn.Module, block: AttentionBlock, n_heads: int) -> None:
     """Makes a block that reads its width from its input run with `n_heads` heads; replaces an earlier fit."""
     installed = vars(module).get("forward")
     if isinstance(installed, FittedForward):

@@ -35,14 +35,16 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def _show_version(is_given: bool) -> None:
+def _print_version_and_exit(is_given: bool) -> None:
     if is_given:
         typer.echo(f"headcount {__version__}")
         raise typer.Exit
 
 
 def _root(
-    _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version_and_exit, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Find, gate, score, cut, save and reload the attention heads of any transformers model.
 
@@ -87,14 +89,14 @@ def run(arguments: Sequence[str]) -> int:
             write_error(f"error: memory ran out: {error}. Give a smaller batch, fewer or shorter examples, or a machine with more memory")
             return FAILED
         write_error(
-            f"error: unexpected {type(error).__name__}: {error}{_place_of(error)}. "
+            f"error: unexpected {type(error).__name__}: {error}{_format_error_location(error)}. "
             "Run it again with --verbose for the traceback; correct it where the file is yours, else report it."
         )
         return FAILED
     return code if isinstance(code, int) else 0
 
 
-def _place_of(error: BaseException) -> str:
+def _format_error_location(error: BaseException) -> str:
     """Returns the file and line of an error, ` (peak_norm.py, line 22)`: the last that belong to neither Python nor a large library."""
     locations = [
         f" ({Path(frame.f_code.co_filename).name}, line {line})"

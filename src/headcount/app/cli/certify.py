@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.pruning import MarginText
 from headcount.app.console.session import Session
 from headcount.core.margin import Margin
@@ -34,7 +34,7 @@ Out = Annotated[
 @command
 def run(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     against: Against = None,
     margin: MarginText = None,
     loss_margin: LossMargin = None,

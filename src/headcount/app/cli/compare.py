@@ -8,7 +8,7 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.comparison import DEFAULT_MEASURE, MeasureOptions
-from headcount.app.console.inputs import NewHead, RunOptions, TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions, NewHead, RunOptions
 from headcount.app.console.pruning import DEFAULT_PRUNING, MarginText, PlanFile, PruningOptions
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
@@ -34,7 +34,7 @@ DEFAULT_FOLDER = RunOptions()
 @command
 def run(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     methods: Methods = "surgeon,gradient,random",
     keep: Keep = "12.5%,25%,50%,75%",
     seeds: Seeds = 3,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import RunOptions, Split, TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions, RunOptions, Split
 from headcount.app.console.options import Heads
 from headcount.app.console.pruning import PlanFile
 from headcount.app.console.run_folder import open_run
@@ -15,7 +15,7 @@ DEFAULT_FOLDER = RunOptions()
 @command
 def run(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     plan: PlanFile = None,
     heads: Heads = None,
     split_name: Split = "report",

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from headcount.app.console.declared import build_declared_command, build_group
-from headcount.app.console.inputs import NewHead, TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions, NewHead
 from headcount.app.console.run_folder import lead_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_embedded
+from headcount.app.console.text import Embedded, File, Parser, check_at_most_one_text
 from headcount.core.registry import PAPERS
 
 Only = Annotated[
@@ -42,7 +42,7 @@ def build() -> typer.Typer:
 class PaperRequest:
     """The inputs that a command line names for the experiments of a paper."""
 
-    common: TaskOptions
+    common: ModelAndTaskOptions
     out: Path | None = None
     text: Path | None = None
     embedded: str | None = None
@@ -55,7 +55,7 @@ class PaperRequest:
 def build_command(name: str) -> Any:
     """Returns the command of a paper: its declared options, and those of its model, data and text."""
     inputs: list[tuple[str, Any, Any]] = [
-        ("common", TaskOptions, Parameter.empty),
+        ("common", ModelAndTaskOptions, Parameter.empty),
         ("new_head", NewHead, False),
         ("out", OutUnlessListed, None),
         ("only", Only, None),
@@ -69,7 +69,7 @@ def build_command(name: str) -> Any:
 
 def _run(session: Session, paper: Any, values: Mapping[str, Any]) -> None:
     request = PaperRequest(**values)
-    check_embedded(request.text, request.embedded)
+    check_at_most_one_text(request.text, request.embedded)
     from headcount.app.jobs.paper import run_paper_items, show_paper_items
 
     if request.list_items:

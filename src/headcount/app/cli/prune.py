@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import NewHead, RunOptions, TaskOptions, parse_named_values
+from headcount.app.console.inputs import ModelAndTaskOptions, NewHead, RunOptions, parse_named_values
 from headcount.app.console.pruning import (
     DEFAULT_PRUNING,
     DEFAULT_SIZE,
@@ -41,7 +41,7 @@ Bench = Annotated[bool, typer.Option("--bench/--no-bench", help="Measure how muc
 @command
 def run(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     out: Out,
     size: SizeOptions = DEFAULT_SIZE,
     margin: MarginText = None,

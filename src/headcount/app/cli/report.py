@@ -34,6 +34,6 @@ def run(
     """Write the report of a run: head map, curves, costs, roles, attention, all in one file without a network."""
     if run_b is not None and run.resolve() == run_b.resolve():
         raise typer.BadParameter(f"{run} would be compared with itself; name another run, or one alone")
-    from headcount.app.jobs.report import write_reports
+    from headcount.app.jobs.report import write_page_and_figures
 
-    write_reports(session, run, run_b, out, figures, max_mb)
+    write_page_and_figures(session, run, run_b, out, figures, max_mb)

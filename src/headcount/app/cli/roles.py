@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import RunOptions, Split, TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions, RunOptions, Split
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_text
+from headcount.app.console.text import Embedded, File, Parser, check_exactly_one_text
 from headcount.core.definition import DEFAULT_DEFINITION, N_SWAPS
 
 
@@ -50,7 +50,7 @@ DEFAULT_FOLDER = RunOptions()
 @command
 def run(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     text: File = None,
     embedded: Embedded = None,
     parser: Parser = None,
@@ -62,7 +62,7 @@ def run(
     everything: Everything = False,
 ) -> None:
     """Label every head with what it does, how strongly, and how sure that is: on a text, or on the texts or images of a task."""
-    check_text(data, text, embedded)
+    check_exactly_one_text(data, text, embedded)
     with open_run(session, folder) as run_folder:
         from headcount.app.jobs.roles import RoleRequest, label_heads
 

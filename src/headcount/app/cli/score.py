@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import RunOptions, Split, TaskOptions
-from headcount.app.console.options import option_of_declaration, split_at_commas
+from headcount.app.console.inputs import ModelAndTaskOptions, RunOptions, Split
+from headcount.app.console.options import build_typer_option, split_at_commas
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.core.tolerance import TOLERANCE, Tolerance
@@ -24,7 +24,7 @@ def _check_by(text: str) -> str:
 By = Annotated[
     str, typer.Option("--by", metavar="NAME,…", callback=_check_by, help="Methods of `headcount ls importance`, as name or name:variant.")
 ]
-Normalise = Annotated[str, option_of_declaration(ScoreSettings, "normalise", "HOW")]
+Normalise = Annotated[str, build_typer_option(ScoreSettings, "normalise", "HOW")]
 Lowest = Annotated[
     int | None, typer.Option("--lowest", min=1, metavar="K", help="How many units count as the lowest; a quarter by default.")
 ]
@@ -39,16 +39,16 @@ ToleranceText = Annotated[
 Level = Annotated[float, typer.Option("--level", metavar="X", min=0.5, max=0.999, help="The confidence of intervals and verdicts.")]
 Stability = Annotated[bool, typer.Option("--stability", help="Also show how stable the ranking is by the number of examples.")]
 AllHeads = Annotated[bool, typer.Option("--all", help="Show every head, however many there are.")]
-Checkpointing = Annotated[bool, option_of_declaration(ScoreSettings, "checkpointing")]
-Generate = Annotated[bool, option_of_declaration(ScoreSettings, "generate")]
-Adaptive = Annotated[int | None, option_of_declaration(ScoreSettings, "adaptive", "K")]
+Checkpointing = Annotated[bool, build_typer_option(ScoreSettings, "checkpointing")]
+Generate = Annotated[bool, build_typer_option(ScoreSettings, "generate")]
+Adaptive = Annotated[int | None, build_typer_option(ScoreSettings, "adaptive", "K")]
 DEFAULT_FOLDER = RunOptions()
 
 
 @command
 def run(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     by: By = "gradient",
     folder: RunOptions = DEFAULT_FOLDER,
     split_name: Split = "calibration",

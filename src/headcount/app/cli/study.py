@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headcount.app.console.declared import build_declared_command, build_group
-from headcount.app.console.inputs import Limit, NewHead, RunOptions, TaskName, TaskOptions
+from headcount.app.console.inputs import Limit, ModelAndTaskOptions, NewHead, RunOptions, TaskName
 from headcount.app.console.options import Device, Dtype, Out, Seed
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_embedded, check_text
+from headcount.app.console.text import Embedded, File, Parser, check_at_most_one_text, check_exactly_one_text
 from headcount.core.registry import STUDIES
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def build_command(name: str) -> Any:
 
 def _run(session: Session, study: Any, values: Mapping[str, Any]) -> None:
     request = Request(**values)
-    request.check_text(study.info)
+    request.check_text_for(study.info)
     with open_run(session, RunOptions(request.out or request.comparison)) as run:
         from headcount.app.jobs.study import run_study_command
 
@@ -51,7 +51,7 @@ def _list_input_parameters(info: StudyInfo) -> list[tuple[str, Any, Any]]:
     """Returns the parameters of the inputs of a study: model and data, text, run folder; each as its name, annotation and default."""
     annotations: list[tuple[str, Any, Any]] = [("seed", Seed, 0)]
     if "model" in info.needs:
-        annotations = [("common", TaskOptions, Parameter.empty)]
+        annotations = [("common", ModelAndTaskOptions, Parameter.empty)]
         annotations += [("new_head", NewHead, False)] if {"task", "run"} <= info.needs else []
     elif "comparison" in info.needs:
         annotations += [("comparison", ComparedRun, Parameter.empty), ("task", TaskName, None), ("limit", Limit, None)]
@@ -67,7 +67,7 @@ def _list_input_parameters(info: StudyInfo) -> list[tuple[str, Any, Any]]:
 class Request:
     """The inputs that a command line names for a study."""
 
-    common: TaskOptions | None = None
+    common: ModelAndTaskOptions | None = None
     comparison: Path | None = None
     task: str | None = None
     limit: int | None = None
@@ -86,8 +86,8 @@ class Request:
         task = self.task if self.common is None else self.common.task
         return self.text is not None or self.embedded is not None or task is not None
 
-    def check_text(self, info: StudyInfo) -> None:
+    def check_text_for(self, info: StudyInfo) -> None:
         """Raises BadParameter unless the text that a study needs is named, once and with only those options that apply to it."""
         if "text" in info.needs or ("comparison" in info.needs and self.has_text):
-            check_text(self.common or TaskOptions("", task=self.task), self.text, self.embedded)
-        check_embedded(self.text, self.embedded)
+            check_exactly_one_text(self.common or ModelAndTaskOptions("", task=self.task), self.text, self.embedded)
+        check_at_most_one_text(self.text, self.embedded)

@@ -38,7 +38,7 @@ def command(body: Callable[..., Any]) -> Callable[..., Any]:
         if parameter.name not in groups:
             first.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]))
             continue
-        options = _group_parameters(groups[parameter.name])
+        options = _list_group_fields_as_parameters(groups[parameter.name])
         required = [option for option in options if option.default is Parameter.empty]
         first += required or options
         last += [option for option in options if required and option not in required]
@@ -51,7 +51,7 @@ def command(body: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _group_parameters(group: Any) -> list[Parameter]:
+def _list_group_fields_as_parameters(group: Any) -> list[Parameter]:
     """Returns the fields of a group as options."""
     hints, defaults = get_type_hints(group, include_extras=True), group._field_defaults
     return [Parameter(n, Parameter.KEYWORD_ONLY, default=defaults.get(n, Parameter.empty), annotation=hints[n]) for n in group._fields]

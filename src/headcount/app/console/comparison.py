@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from headcount.app.console.format import format_cell, format_ends
+from headcount.app.console.format import format_interval_ends, format_p_value
 from headcount.app.console.options import parse_numbers
-from headcount.app.console.pruning import show_pruned_rows, show_survivors, show_tests
+from headcount.app.console.pruning import show_pruned_rows, show_size_tests, show_surviving_heads
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_embedded
+from headcount.app.console.text import Embedded, File, Parser, check_at_most_one_text
 from headcount.core.definition import DEFAULT_DEFINITION
 from headcount.core.stats.seed_scores import MIN_SEEDS
 from headcount.core.study_result import format_interval
@@ -62,7 +62,7 @@ class MeasureOptions(NamedTuple):
             stray = next((name for name in names if getattr(self, name) is not None), None)
             if stray is not None and not getattr(self, owner):
                 raise typer.BadParameter(f"--{stray} goes with --{owner.replace('_', '-')}; add that, or leave it out")
-        check_embedded(self.text, self.embedded)
+        check_at_most_one_text(self.text, self.embedded)
         self.bench_sizes()
 
     def bench_sizes(self) -> BenchSizes | None:
@@ -79,15 +79,17 @@ DEFAULT_MEASURE = MeasureOptions()
 def show_comparison(session: Session, comparison: Comparison) -> None:
     """Prints the tables of a comparison."""
     show_pruned_rows(session, comparison.dense, comparison.models)
-    show_survivors(session, comparison.models)
+    show_surviving_heads(session, comparison.models)
     metric = comparison.dense.metric or "loss"
     _show_methods(session, comparison.methods, metric)
-    _show_differences(session, [row for row in comparison.methods if row.against_random is not None], comparison.differences, metric)
+    _show_differences_from_random(
+        session, [row for row in comparison.methods if row.against_random is not None], comparison.differences, metric
+    )
     _show_latency(session, comparison.latency)
     _show_role_changes(session, comparison.role_changes)
 
 
-def show_chosen(session: Session, comparison: Comparison) -> None:
+def show_best_of_each_size(session: Session, comparison: Comparison) -> None:
     """Prints the model of each size that the selection split chose, with its bound; with a margin, the sizes tested in order."""
     from headcount.runs.report.certificates import describe_smallest_margin, format_bound
     from headcount.runs.results import choose_by_size
@@ -103,7 +105,7 @@ def show_chosen(session: Session, comparison: Comparison) -> None:
         session.write_table(columns, lines, right=("heads", "seed", "worse by at most", "smallest margin certified"))
         session.write_line("each bound and each margin holds for its row alone")
     if chosen is not None and comparison.margin is not None:
-        show_tests(session, chosen.tests, comparison.margin, comparison.dense.n_examples)
+        show_size_tests(session, chosen.tests, comparison.margin, comparison.dense.n_examples)
 
 
 def _show_methods(session: Session, rows: Sequence[MethodRow], metric: str) -> None:
@@ -124,16 +126,18 @@ def _show_methods(session: Session, rows: Sequence[MethodRow], metric: str) -> N
         session.write_line(f"no standard deviation and no interval over seeds is given for fewer than {MIN_SEEDS} seeds\n")
 
 
-def _show_differences(session: Session, tested: Sequence[MethodRow], differences: Sequence[MethodDifference], metric: str) -> None:
+def _show_differences_from_random(
+    session: Session, tested: Sequence[MethodRow], differences: Sequence[MethodDifference], metric: str
+) -> None:
     """Prints the differences from random heads; those between other methods are in the table of the run."""
     lines = [
         (
             row.method,
             row.n_kept,
             f"{change.difference:+.4g}",
-            format_ends(change.low, change.high),
-            format_cell(change.p),
-            format_cell(row.q),
+            format_interval_ends(change.low, change.high),
+            format_p_value(change.p),
+            format_p_value(row.q),
         )
         for row in tested
         if (change := row.against_random) is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.models import open_named_task
 from headcount.app.console.session import Session
 from headcount.app.console.text import TEXT_COLUMNS
@@ -26,7 +26,7 @@ from headcount.workflows.inputs import corpus_for
 
 def open_corpus(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     model: nn.Module,
     folder: Path,
     *,
@@ -71,9 +71,9 @@ def open_corpus(
     )
 
 
-def open_named_corpus(
+def open_optional_corpus(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     model: nn.Module,
     folder: Path,
     task: Task,

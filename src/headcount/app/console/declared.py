@@ -63,7 +63,7 @@ def build_declared_command(
     declared = options_of(cls)
     further = [Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=hint) for option, hint, default in inputs]
     required = [parameter for parameter in further if parameter.default is Parameter.empty]
-    parameters = [*required, *map(option_parameter, declared), *(parameter for parameter in further if parameter not in required)]
+    parameters = [*required, *map(build_option_parameter, declared), *(parameter for parameter in further if parameter not in required)]
 
     def body(session: Session, **values: Any) -> None:
         options = {option.name: parse_option(option, values.pop(option.name), name) for option in declared}
@@ -80,7 +80,7 @@ def build_declared_command(
     return typer.main.get_command(app)
 
 
-def option_parameter(option: Option) -> Parameter:
+def build_option_parameter(option: Option) -> Parameter:
     """Returns the command-line argument or option of a declared option; values are read as text and checked by the object that declares it."""
     is_required = option.default is MISSING
     plain: Any = bool if option.is_flag else list[str] if option.is_list else str

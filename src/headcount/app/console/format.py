@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from headcount.core.damage import HeadVerdict, HeadVerdicts
 
 
-def format_ends(low: float | None, high: float | None) -> str:
+def format_interval_ends(low: float | None, high: float | None) -> str:
     """Returns the ends of an interval of a difference; nothing where there is none."""
     return "" if low is None or high is None else f"{low:+.3g} … {high:+.3g}"
 
 
-def format_cell(number: float | None) -> str:
+def format_p_value(p: float | None) -> str:
     """Returns a p-value with two digits; nothing where there is none."""
-    return "" if number is None else f"{number:.2g}"
+    return "" if p is None else f"{p:.2g}"
 
 
 def format_duration(seconds: float) -> str:

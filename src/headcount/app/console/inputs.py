@@ -98,7 +98,7 @@ class ModelOptions(NamedTuple):
     allow_pickle: AllowPickle = False
     trust_remote_code: TrustRemoteCode = False
 
-    def fill_from_record(self, config: Mapping[str, Any]) -> ModelOptions:
+    def fill_from_run_config(self, config: Mapping[str, Any]) -> ModelOptions:
         """Returns the options with which the model of a run was loaded, where this command line does not name others."""
         recorded = config.get("opened") or {}
         dtype = recorded.get("dtype", "auto") if self.dtype == "auto" else self.dtype
@@ -108,7 +108,7 @@ class ModelOptions(NamedTuple):
 DEFAULT_LOADING = ModelOptions()
 
 
-class TaskOptions(NamedTuple):
+class ModelAndTaskOptions(NamedTuple):
     """MODEL, how it is loaded, and its task and data, under the names of their Python arguments."""
 
     model: Model
@@ -144,7 +144,7 @@ class TaskOptions(NamedTuple):
         """The batch size as a number; None where the largest that fits is chosen."""
         return None if self.batch_size == "auto" else int(self.batch_size)
 
-    def check_files(self) -> None:
+    def check_data_files_exist(self) -> None:
         """Raises DataError for a file of data that does not exist."""
         for path in (*(self.train or ()), *(self.eval or ())):
             check_exists(path)

@@ -13,7 +13,7 @@ import typer
 from torch import nn
 
 from headcount.app.console.format import format_duration
-from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions, TaskOptions, parse_named_values
+from headcount.app.console.inputs import DEFAULT_LOADING, ModelAndTaskOptions, ModelOptions, parse_named_values
 from headcount.app.console.session import Session
 from headcount.data.open_task import default_task, open_task, read_classes
 from headcount.data.readers.processor import tokenizer_or_image_processor
@@ -25,7 +25,7 @@ from headcount.models.provenance import machine_of, model_record
 from headcount.runs.describe import describe_run
 from headcount.runs.store import Run
 from headcount.studies._base import new_head_options
-from headcount.surgery.load import cut_class, load
+from headcount.surgery.load import load, make_cut_class
 from headcount.surgery.source import build_from_config, local_folder, model_class_of, read_config
 from headcount.surgery.verify import lowest_float_dtype
 
@@ -92,7 +92,7 @@ def open_model(
 
 
 def open_task_model(
-    session: Session, data: TaskOptions, *, new_head: bool = False, seed: int | None = None
+    session: Session, data: ModelAndTaskOptions, *, new_head: bool = False, seed: int | None = None
 ) -> tuple[nn.Module, HeadMap, Path]:
     """Returns the model of a command line, its heads and its folder; with `new_head`, with an untrained head for the classes in its data.
 
@@ -102,17 +102,17 @@ def open_task_model(
         DataError: a file of data does not exist.
         BadParameter: a new head is asked for beside a class to load, without a task, or for a model that has a head for classes already.
     """
-    data.check_files()
+    data.check_data_files_exist()
     if not new_head:
         return open_model(session, data.model, data.model_options)
-    check_new_head(data)
+    check_can_get_new_head(data)
     options = new_head_options(read_task_classes(data))
     loading = data.model_options._replace(auto=options["auto"])
     torch.manual_seed(data.seed if seed is None else seed)
     return open_model(session, data.model, loading, new_layers=True, model_kwargs=options["model_kwargs"])
 
 
-def check_new_head(data: TaskOptions) -> None:
+def check_can_get_new_head(data: ModelAndTaskOptions) -> None:
     """Raises BadParameter where the model of a command line cannot get a new head."""
     if data.auto is not None:
         raise typer.BadParameter(f"--new-head loads another class than --auto {data.auto}; leave one of them out")
@@ -124,14 +124,14 @@ def check_new_head(data: TaskOptions) -> None:
         raise typer.BadParameter(f"{data.model} has a head for classes already ({own_class}); leave --new-head out")
 
 
-def read_task_classes(data: TaskOptions) -> tuple[str, ...]:
+def read_task_classes(data: ModelAndTaskOptions) -> tuple[str, ...]:
     """Returns the classes in the data that a command line names."""
     builder = TaskBuilder.parse(data.task or "classification").with_texts(parse_named_values(data.task_option, "--task-option"))
     columns = {name: getattr(data, name) for name in ("text_column", "text_pair_column", "label_column")}
     return read_classes(builder, train=data.train, eval=data.eval, **columns)
 
 
-def open_named_task(session: Session, data: TaskOptions, model: nn.Module, folder: Path) -> Task:
+def open_named_task(session: Session, data: ModelAndTaskOptions, model: nn.Module, folder: Path) -> Task:
     """Returns the task that a command line names, for a model and the tokenizer in its folder."""
     session.begin_work("reading the data")
     builder = TaskBuilder.parse(data.task or default_task(model)).with_texts(parse_named_values(data.task_option, "--task-option"))
@@ -142,12 +142,12 @@ def open_named_task(session: Session, data: TaskOptions, model: nn.Module, folde
     return task
 
 
-def note_duration(session: Session, seconds: float, condition: str = "") -> None:
+def note_expected_duration(session: Session, seconds: float, condition: str = "") -> None:
     """Notes how long the work will take, before it begins."""
     session.write_note(f"this takes about {format_duration(seconds)} on this machine{condition}")
 
 
-def note_power(session: Session, task: Task, limit: int | None) -> None:
+def note_statistical_power(session: Session, task: Task, limit: int | None) -> None:
     """Notes what the report split of a task can show, before work begins."""
     from headcount.runs.report.certificates import describe_power
 
@@ -161,7 +161,7 @@ def has_weights(folder: Path) -> bool:
     return any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "pytorch_model*.bin"))
 
 
-def open_without_weights(session: Session, name: str, loading: ModelOptions) -> tuple[nn.Module, HeadMap]:
+def open_model_or_configuration(session: Session, name: str, loading: ModelOptions) -> tuple[nn.Module, HeadMap]:
     """Returns the model of a folder; if that holds only a configuration, a model without weights on the meta device."""
     set_library_verbosity(session)
     folder = local_folder(name)
@@ -170,7 +170,7 @@ def open_without_weights(session: Session, name: str, loading: ModelOptions) -> 
         return model, heads
     config = read_config(folder, loading.trust_remote_code)
     cls, blocks = model_class_of(folder, config, loading.auto), record.parse_cut_record(config.get(record.KEY))
-    shaped_class = cut_class(cls, blocks) if blocks else cls
+    shaped_class = make_cut_class(cls, blocks) if blocks else cls
     with torch.device("meta"):
         model = build_from_config(folder, cls.__name__, lambda: shaped_class(cls.config_class.from_pretrained(folder)))  # pyright: ignore[reportAttributeAccessIssue]
     heads = HeadMap.of(model)
@@ -180,7 +180,14 @@ def open_without_weights(session: Session, name: str, loading: ModelOptions) -> 
 
 
 def set_run_description(
-    run: Run, session: Session, data: TaskOptions, model: nn.Module, heads: HeadMap, config: Mapping[str, object], *, new_head: bool = False
+    run: Run,
+    session: Session,
+    data: ModelAndTaskOptions,
+    model: nn.Module,
+    heads: HeadMap,
+    config: Mapping[str, object],
+    *,
+    new_head: bool = False,
 ) -> None:
     """Describes the run in its run.json; raises ArtifactError for the folder of another model."""
     session.begin_work("hashing the weights")

@@ -39,21 +39,21 @@ def parse_numbers(text: str, flag: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def option_of_declaration(cls: type[Configurable], name: str, metavar: str | None = None) -> Any:
+def build_typer_option(cls: type[Configurable], name: str, metavar: str | None = None) -> Any:
     """Returns the command-line option of a declared option: its flag, help and smallest value. The class itself checks other values."""
     (declared,) = (option for option in options_of(cls) if option.name == name)
     return typer.Option(f"--{name.replace('_', '-')}", help=declared.help, min=declared.bounds.minimum, metavar=metavar)
 
 
-def make_choice_check(kind: str, choices: Sequence[str]) -> Callable[[str], str]:
+def make_choice_callback(kind: str, choices: Sequence[str]) -> Callable[[str], str]:
     """Returns the callback of an option whose value is one of some names; other names raise UnknownName with the nearest one."""
 
-    def check(name: str) -> str:
+    def check_choice(name: str) -> str:
         if name not in choices:
             raise unknown_name_error(kind, name, choices)
         return name
 
-    return check
+    return check_choice
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or demo/NAME.", show_default=False)]
@@ -73,7 +73,7 @@ Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME",
-        callback=make_choice_check("engine", ENGINES),
+        callback=make_choice_callback("engine", ENGINES),
         help="Where workers run: local, or ray (a cluster; RUN on storage that all share).",
     ),
 ]
@@ -82,7 +82,7 @@ Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu
 Dtype = Annotated[
     str,
     typer.Option(
-        "--dtype", metavar="NAME", callback=make_choice_check("dtype", DTYPES), help="auto, float64, float32, bfloat16 or float16."
+        "--dtype", metavar="NAME", callback=make_choice_callback("dtype", DTYPES), help="auto, float64, float32, bfloat16 or float16."
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of everything drawn at random.")]

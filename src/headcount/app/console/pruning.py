@@ -49,34 +49,34 @@ TYPES |= dict.fromkeys(("rate", "scratch_rate", "warmup", "decay", "distil"), fl
 MILLISECONDS = "milliseconds of a pass over 8 rows of 128 tokens, or as many as the model reads, measured here."
 
 
-def annotate_declared_option(owner: type, name: str) -> Any:
+def annotate_as_typer_option(owner: type, name: str) -> Any:
     """Returns the annotation of the command-line option that sets a declared field: its flag, help and range come from the declaration."""
     text, bounds = declarations(owner)[name]
     flag = f"--{name.replace('_', '-')}"
-    kind = TYPES.get(name, str | None if _default_on_command_line(owner, name) is None else str)
+    kind = TYPES.get(name, str | None if _command_line_default(owner, name) is None else str)
     limits: dict[str, Any] = {} if kind in (str, str | None, bool | None) else {"min": bounds.minimum, "max": bounds.maximum}
     if name in ("parameters", "kv_bytes", "latency"):
         text = f"Instead of --keep: {MILLISECONDS if name == 'latency' else text[0].lower() + text[1:]}"
         limits = {"min": 0.0 if name == "latency" else bounds.minimum}
     flags = f"{flag}/--no-{flag[2:]}" if kind == bool | None else flag
     metavar = METAVARS.get(name) or {int: "N", int | None: "N", float: "X", float | None: "X", str: "NAME"}.get(kind)
-    default = _default_on_command_line(owner, name)
+    default = _command_line_default(owner, name)
     show_default: Any = default.replace(",", ", ") if isinstance(default, str) and "," in default else True  # a line breaks at spaces only
     option = typer.Option(flags, help=text, metavar=metavar, show_default=show_default, **limits)
     return Annotated[kind, option]  # pyright: ignore[reportInvalidTypeForm]
 
 
-def _default_on_command_line(owner: type, name: str) -> Any:
+def _command_line_default(owner: type, name: str) -> Any:
     """Returns the default of a declared field as an option has it: a list is a text with commas, and an empty one is None."""
     default = next(field.default for field in fields(owner) if field.name == name)
     return ",".join(map(str, default)) or None if isinstance(default, tuple | frozenset) else default
 
 
-def group_options(name: str, option_names: dict[type, Sequence[str]]) -> Any:
+def build_options_class(name: str, option_names: dict[type, Sequence[str]]) -> Any:
     """Returns a NamedTuple whose fields are the options that set declared fields, by the class that declares them."""
     entries = {field: owner for owner, group in option_names.items() for field in group}
-    group = namedtuple(name, list(entries), defaults=[_default_on_command_line(owner, field) for field, owner in entries.items()])
-    group.__annotations__ = {field: annotate_declared_option(owner, field) for field, owner in entries.items()}
+    group = namedtuple(name, list(entries), defaults=[_command_line_default(owner, field) for field, owner in entries.items()])
+    group.__annotations__ = {field: annotate_as_typer_option(owner, field) for field, owner in entries.items()}
     return group
 
 
@@ -96,7 +96,7 @@ def build_recipe(options: tuple[Any, ...], names: Sequence[str]) -> Recipe:
     return Recipe(**values)
 
 
-class SizeOptions(group_options("SizeOptions", {Budget: ("keep", "parameters", "kv_bytes", "latency")})):
+class SizeOptions(build_options_class("SizeOptions", {Budget: ("keep", "parameters", "kv_bytes", "latency")})):
     """How much stays, by exactly one option; none of them where an option of the method decides."""
 
     @property
@@ -104,10 +104,10 @@ class SizeOptions(group_options("SizeOptions", {Budget: ("keep", "parameters", "
         """Whether an option says how much stays."""
         return any(value is not None for value in self)
 
-    def budget(self, method_sizing_option: str, *, has_margin: bool = False) -> Budget:
+    def provisional_budget(self, method_sizing_option: str, *, has_margin: bool = False) -> Budget:
         """Returns the size as a budget, without one where `method_sizing_option` names an option of the method that decides.
 
-        A budget of one head stands for --keep, which `parse_head_count` reads once the heads of the model are known, and for no size beside a margin,
+        A budget of one head stands for --keep, which `parse_kept_head_count` reads once the heads of the model are known, and for no size beside a margin,
         which decides then.
 
         Raises:
@@ -132,7 +132,7 @@ STAGES = ("kinds", "ablation", "repair", "recover", "scratch", "scratch_rate")
 RECIPE = (*TRAINING, "warmup", "decay", "distil")
 
 
-class PruningOptions(group_options("PruningOptions", {PruneSpec: STAGES, Recipe: RECIPE, Budget: ("protected", "floor", "unit")})):
+class PruningOptions(build_options_class("PruningOptions", {PruneSpec: STAGES, Recipe: RECIPE, Budget: ("protected", "floor", "unit")})):
     """What is done to the heads that a method chooses, and how it trains: the options of all commands that prune."""
 
     def spec(self, method: str | Pruner, size: Budget, *, seed: int) -> PruneSpec:
@@ -143,7 +143,7 @@ class PruningOptions(group_options("PruningOptions", {PruneSpec: STAGES, Recipe:
         stages: dict[str, Any] = {name: getattr(self, name) for name in STAGES} | {"kinds": self.attention_kinds}
         return PruneSpec.of(method, budget, **stages, recipe=build_recipe(self, RECIPE), seed=seed)
 
-    def check_new_head(self, methods: Sequence[str | Pruner]) -> None:
+    def check_new_head_gets_trained(self, methods: Sequence[str | Pruner]) -> None:
         """Raises BadParameter where a new head would stay untrained after pruning by one of some methods."""
         if self.recover is not None or self.scratch is not None:
             return
@@ -203,7 +203,7 @@ def add_method_options(method: str, options: dict[str, str]) -> str:
     return f"{method.removesuffix(')')};{text})" if method.endswith(")") else f"{method}({text})"
 
 
-def parse_head_count(text: str, heads: HeadMap, attention_kinds: Sequence[str] = ()) -> int:
+def parse_kept_head_count(text: str, heads: HeadMap, attention_kinds: Sequence[str] = ()) -> int:
     """Returns how many heads stay, from a number or a share, of those of some attention_kinds of attention (of all, if none are named)."""
     total = sum(block.n_heads for block in heads.blocks if not attention_kinds or block.kind in attention_kinds) or len(heads)
     try:
@@ -265,7 +265,7 @@ def show_pruned_rows(session: Session, dense: Evaluation, rows: Sequence[PrunedR
         session.write_note(format_rounding_warning(method, heads))
 
 
-def show_tests(session: Session, tests: Sequence[SizeTest], margin: Margin, n_examples: int) -> None:
+def show_size_tests(session: Session, tests: Sequence[SizeTest], margin: Margin, n_examples: int) -> None:
     """Prints the sizes that were tested in order, and the smallest certified one, or the bound of the first, which failed."""
     from headcount.runs.report.certificates import describe_tests, format_bound
 
@@ -281,7 +281,7 @@ def show_tests(session: Session, tests: Sequence[SizeTest], margin: Margin, n_ex
     session.write_line(f"{sentence[:1].upper()}{sentence[1:]}.")
 
 
-def show_survivors(session: Session, rows: Sequence[PrunedRow]) -> None:
+def show_surviving_heads(session: Session, rows: Sequence[PrunedRow]) -> None:
     """Prints how many heads stay in every pruned model, by kind of attention where there are several, and by layer."""
     kinds = list(dict.fromkeys(kind for row in rows for kind in row.survivors.by_kind))
     several_kinds = kinds if len(kinds) > 1 else []

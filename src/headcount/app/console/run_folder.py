@@ -49,7 +49,7 @@ def open_run(session: Session, options: RunOptions) -> Iterator[Run | None]:
             session.write_note(str(message))
     else:
         with ExitStack() as stack:
-            stack.enter_context(_note_how_to_resume(session, options.out))
+            stack.enter_context(_note_how_to_resume_if_stopped(session, options.out))
             try:
                 run = stack.enter_context(Run.lead(options.out, command=session.command))
             except Busy as error:
@@ -69,7 +69,7 @@ def lead_run(session: Session, out: Path, refusal: str) -> Iterator[Run]:
 
 
 @contextmanager
-def _note_how_to_resume(session: Session, out: Path) -> Iterator[None]:
+def _note_how_to_resume_if_stopped(session: Session, out: Path) -> Iterator[None]:
     """Notes, when the command is stopped, what was finished and how to resume."""
     try:
         yield
@@ -83,7 +83,7 @@ def _note_how_to_resume(session: Session, out: Path) -> Iterator[None]:
         raise
 
 
-def _worker_arguments(session: Session) -> list[str]:
+def _worker_command_arguments(session: Session) -> list[str]:
     """Returns the command line of a worker: the same one with --join."""
     arguments, words = [], iter(session.arguments)
     for word in words:
@@ -97,7 +97,7 @@ def _worker_arguments(session: Session) -> list[str]:
 @contextmanager
 def _run_local_workers(session: Session, out: Path, n_workers: int) -> Iterator[None]:
     """Runs workers as processes of this machine."""
-    command = [sys.executable, "-m", "headcount", *_worker_arguments(session)]
+    command = [sys.executable, "-m", "headcount", *_worker_command_arguments(session)]
     if not n_workers:
         yield
         return
@@ -107,12 +107,12 @@ def _run_local_workers(session: Session, out: Path, n_workers: int) -> Iterator[
     try:
         yield
     finally:
-        _wait_or_kill(session, processes)
+        _wait_for_workers_or_kill(session, processes)
         if not log_file.stat().st_size:
             log_file.unlink()
 
 
-def _wait_or_kill(session: Session, processes: list[subprocess.Popen[bytes]]) -> None:
+def _wait_for_workers_or_kill(session: Session, processes: list[subprocess.Popen[bytes]]) -> None:
     """Waits for the workers to end, and kills those that do not."""
     has_failed = sys.exc_info()[0] is not None
     for process in processes if has_failed else ():
@@ -136,7 +136,7 @@ def _run_ray_workers(session: Session, out: Path, n_workers: int) -> Iterator[No
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MissingExtra("--engine ray needs Ray: pip install 'headcount[ray]'") from error
-    arguments = [str(out.resolve()) if word == str(out) else word for word in _worker_arguments(session)]
+    arguments = [str(out.resolve()) if word == str(out) else word for word in _worker_command_arguments(session)]
     started = not ray.is_initialized()
     if started:
         ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=session.verbose, logging_level=40, include_dashboard=False)

@@ -144,7 +144,7 @@ def open_session(context: typer.Context, *, json: bool, quiet: bool, verbose: bo
         results = sys.stdout if leads else stack.enter_context(Path(os.devnull).open("w"))
         silent = quiet or not leads
         session = Session(results, tuple(context.obj or ()), json, silent, verbose, Pulse((lambda _text: None) if silent else write_error))
-        stack.enter_context(session.pulse.beating())
+        stack.enter_context(session.pulse.reporting_in_thread())
         stack.enter_context(hide_inner_progress())
         stack.enter_context(redirect_stdout(sys.stderr))
         stack.enter_context(warnings.catch_warnings())

@@ -23,7 +23,7 @@ def format_step(name: str, numbers: Numbers) -> str:
     return _SENTENCES[name](numbers)
 
 
-def _format_found_heads(numbers: Numbers) -> str:
+def _format_head_map(numbers: Numbers) -> str:
     sizes = ", ".join(map(str, numbers["keeps"]))
     text = (
         f"{numbers['class_name']}: {numbers['heads']}, {numbers['n_kv_heads']} KV heads, {'/'.join(numbers['layouts'])} projections; "
@@ -35,7 +35,7 @@ def _format_found_heads(numbers: Numbers) -> str:
     return f"{text}, the whole {units} nearest to {', '.join(f'{100 * share:g} %' for share in numbers['shares'])}"
 
 
-def _format_dense_and_headless(numbers: Numbers) -> str:
+def _format_dense_and_without_heads(numbers: Numbers) -> str:
     dense, none = numbers["whole"], numbers["none"]
     return f"{numbers['task']}, {dense['n_examples']} examples: {_format_evaluation(dense)}; without any head: {_format_evaluation(none)}"
 
@@ -51,7 +51,7 @@ def _format_scores(numbers: Numbers) -> str:
     return f"{text}; Spearman with ablation: {agreement}" if agreement else text
 
 
-def _format_single_heads(numbers: Numbers) -> str:
+def _format_safe_heads(numbers: Numbers) -> str:
     """Returns which heads are safe to remove, each alone; or how many examples are missing."""
     tolerance, safe = Tolerance(**numbers["tolerance"]), numbers["safe"]
     n = numbers["n_examples"] if numbers["n_documents"] is None else numbers["n_documents"]
@@ -127,10 +127,10 @@ def _format_bench(numbers: Numbers) -> str:
 
 
 _SENTENCES = {
-    "find": _format_found_heads,
-    "evaluate": _format_dense_and_headless,
+    "find": _format_head_map,
+    "evaluate": _format_dense_and_without_heads,
     "score": _format_scores,
-    "judge": _format_single_heads,
+    "judge": _format_safe_heads,
     "roles": _format_roles,
     "profiles": _format_profiles,
     "train": lambda numbers: format_training(**numbers),

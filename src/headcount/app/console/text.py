@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headcount.app.console.inputs import TaskOptions, check_exists
+from headcount.app.console.inputs import ModelAndTaskOptions, check_exists
 from headcount.core.errors import unknown_name_error
 
 EMBEDDED = ("english", "tavi", "translation", "rare-words")
@@ -25,20 +25,20 @@ Parser = Annotated[
 ]
 
 
-def check_text(data: TaskOptions, text: Path | None, embedded: str | None) -> None:
+def check_exactly_one_text(data: ModelAndTaskOptions, text: Path | None, embedded: str | None) -> None:
     """Raises BadParameter unless the command line names one text, with only those options that apply to it."""
     options = {"--text": text, "--embedded": embedded, "--task": data.task}
     named = [name for name, value in options.items() if value is not None]
     if len(named) != 1:
         raise typer.BadParameter(f"name one text: --text FILE, --embedded NAME or --task TASK; got {' and '.join(named) or 'none of them'}")
     if data.task is None:
-        _check_unset(data, TASK_OPTIONS, "--task")
+        _check_options_unset(data, TASK_OPTIONS, "--task")
     if embedded is not None:
-        _check_unset(data, TEXT_COLUMNS, "--text or --task")
-    check_embedded(text, embedded)
+        _check_options_unset(data, TEXT_COLUMNS, "--text or --task")
+    check_at_most_one_text(text, embedded)
 
 
-def check_embedded(text: Path | None, embedded: str | None) -> None:
+def check_at_most_one_text(text: Path | None, embedded: str | None) -> None:
     """Raises for two texts, and for a file or an embedded text that does not exist."""
     if text is not None and embedded is not None:
         raise typer.BadParameter("name one text: --text FILE or --embedded NAME, not both")
@@ -48,7 +48,7 @@ def check_embedded(text: Path | None, embedded: str | None) -> None:
         check_exists(text)
 
 
-def _check_unset(data: TaskOptions, names: Iterable[str], owner: str) -> None:
+def _check_options_unset(data: ModelAndTaskOptions, names: Iterable[str], owner: str) -> None:
     unsuitable = next((name for name in names if getattr(data, name)), None)
     if unsuitable is not None:
         raise typer.BadParameter(f"--{unsuitable.replace('_', '-')} goes with {owner}; leave it out")

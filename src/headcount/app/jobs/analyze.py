@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headcount.app.console.corpus import open_named_corpus
-from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import note_duration, note_power, open_named_task, open_task_model
+from headcount.app.console.corpus import open_optional_corpus
+from headcount.app.console.inputs import ModelAndTaskOptions
+from headcount.app.console.models import note_expected_duration, note_statistical_power, open_named_task, open_task_model
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
 from headcount.core.files import absolute_path
@@ -20,7 +20,7 @@ from headcount.workflows.estimate import estimate_analysis
 
 def analyze_model(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     spec: AnalysisSpec,
     run: Run,
     *,
@@ -32,11 +32,11 @@ def analyze_model(
     check_names(spec)
     model, heads, folder = open_task_model(session, data)
     task = open_named_task(session, data, model, folder)
-    note_power(session, task, spec.reported)
-    note_duration(
+    note_statistical_power(session, task, spec.reported)
+    note_expected_duration(
         session, estimate_analysis(model, task, heads, spec, plan_requests(spec, heads)), ", roles, profiles and latency left out"
     )
-    corpus, why_no_corpus = open_named_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
+    corpus, why_no_corpus = open_optional_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
     if corpus is None:
         session.write_note(f"roles are left out: {why_no_corpus}")
     texts = {"text": absolute_path(text) if text else None, "embedded": embedded}
@@ -53,12 +53,12 @@ def analyze_model(
         config={"opened": data.opening_record() | {name: value for name, value in texts.items() if value}},
         watch=session.begin_counted_work,
     )
-    records = run_steps(session, job, run)
+    records = run_and_print_steps(session, job, run)
     session.write_json({"out": str(run.folder), "steps": records})
     session.suggest_next("serve", run.folder)
 
 
-def run_steps(session: Session, job: AnalysisJob, run: Run, prefix: str = "") -> list[dict[str, Any]]:
+def run_and_print_steps(session: Session, job: AnalysisJob, run: Run, prefix: str = "") -> list[dict[str, Any]]:
     """Prints every step of an analysis as a sentence, when it is finished; returns the steps as plain data."""
     records = []
     for step in run_analysis(job, run):

@@ -26,7 +26,7 @@ def bench_models(
     sources: dict[str, tuple[str, ModelOptions]] = {}
     for target in targets:
         is_run = (Path(target) / "run.json").is_file()
-        sources |= _models_of_run(target, loading) if is_run else {target: (target, loading)}
+        sources |= _list_models_of_run(target, loading) if is_run else {target: (target, loading)}
     models = {name: open_model(session, folder, options)[0] for name, (folder, options) in sources.items()}
     with session.progress("measuring", "sizes") as advance:
         timings = bench(models, batches=batches, lengths=lengths, rounds=rounds, progress=advance)
@@ -42,7 +42,7 @@ def bench_models(
     session.write_json({"timings": [asdict(timing) for timing in timings], "costs": costs})
 
 
-def _models_of_run(target: str, loading: ModelOptions) -> dict[str, tuple[str, ModelOptions]]:
+def _list_models_of_run(target: str, loading: ModelOptions) -> dict[str, tuple[str, ModelOptions]]:
     """Returns the dense model of a run, loaded as the run records it, and the models that it keeps, by name.
 
     Raises:
@@ -57,7 +57,7 @@ def _models_of_run(target: str, loading: ModelOptions) -> dict[str, tuple[str, M
             f"{run.folder} holds the results of {len(pruned)} pruned models and the weights of none, so there is nothing to measure "
             f"beside the dense model; make and keep one of them first, such as: {command} --out {run.folder}"
         )
-    dense = {f"{target}: whole": (model_to_reopen(record.model.name, record.config), loading.fill_from_record(record.config))}
+    dense = {f"{target}: whole": (model_to_reopen(record.model.name, record.config), loading.fill_from_run_config(record.config))}
     return dense | {path.name: (str(path), loading) for path in run.models()}
 
 

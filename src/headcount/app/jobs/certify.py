@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from headcount.app.console.inputs import ModelOptions, TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions, ModelOptions
 from headcount.app.console.models import open_model, open_named_task
 from headcount.app.console.session import Session
 from headcount.core.certificate import Certificate, disagreements
@@ -32,7 +32,7 @@ Margins = tuple[Margin | None, Margin | None]
 
 def certify_model(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     against: str | None,
     margins: Margins,
     other_tasks: Sequence[str],
@@ -44,12 +44,12 @@ def certify_model(
     if recorded is not None:
         margins = tuple(Margin.parse(text) if text else None for text in (recorded.margin, recorded.loss_margin))  # pyright: ignore[reportAssignmentType]
         other_tasks = recorded.opening.get("other_tasks", ())
-        data = _fill(data, recorded.opening)
+        data = _fill_from_opening_record(data, recorded.opening)
         against = against or recorded.opening.get("against")
     run = Run.open(Path(data.model)) if (Path(data.model) / "run.json").is_file() else None
     folder = Path(data.model)
     if run is not None:
-        folder, data, dense_name, loading = _read_run(run, data)
+        folder, data, dense_name, loading = _read_kept_and_dense_model(run, data)
         against = against or dense_name
     else:
         loading = data.model_options
@@ -70,10 +70,10 @@ def certify_model(
         "other_tasks": list(other_tasks),
     }
     certificate = replace(certificate, opening={name: value for name, value in opening.items() if name not in ("model", "path")})
-    _show(session, certificate, tasks)
+    _show_certificate(session, certificate, tasks)
     if recorded is not None:
-        return _report_check(session, recorded, certificate)
-    path = _write(certificate, small_folder, out, run)
+        return _show_whether_confirmed(session, recorded, certificate)
+    path = _write_certificate(certificate, small_folder, out, run)
     session.write_json({**certificate.to_dict(), "file": None if path is None else str(path)})
     if path is None:
         session.write_note("the folder was not written by headcount, so the certificate was not kept; name a file with --out")
@@ -83,15 +83,15 @@ def certify_model(
     return 0
 
 
-def _fill(data: TaskOptions, opening: Mapping[str, Any]) -> TaskOptions:
+def _fill_from_opening_record(data: ModelAndTaskOptions, opening: Mapping[str, Any]) -> ModelAndTaskOptions:
     """Returns the options of a command line, those it leaves out as a certificate records them."""
-    defaults = TaskOptions._field_defaults
+    defaults = ModelAndTaskOptions._field_defaults
     recorded = {name: value for name, value in opening.items() if name in defaults and getattr(data, name) == defaults[name]}
     paths = {name: [Path(path) for path in recorded[name]] for name in ("train", "eval") if name in recorded}
     return data._replace(**{**recorded, **paths})
 
 
-def _read_run(run: Run, data: TaskOptions) -> tuple[Path, TaskOptions, str, ModelOptions]:
+def _read_kept_and_dense_model(run: Run, data: ModelAndTaskOptions) -> tuple[Path, ModelAndTaskOptions, str, ModelOptions]:
     """Returns the model that a run keeps, the options that open its task, and the dense model with how it is loaded."""
     models = run.models()
     if not models:
@@ -104,11 +104,11 @@ def _read_run(run: Run, data: TaskOptions) -> tuple[Path, TaskOptions, str, Mode
     opening = record.config.get("opened") or {}
     if opening.get("own_task") and data.task is None:
         raise DataError("the task of this run was made in Python; use hc.certify with the task, or name one with --task")
-    data = _fill(data, {"task": record.task or None, **opening})
-    return models[0], data, model_to_reopen(record.model.name, record.config), data.model_options.fill_from_record(record.config)
+    data = _fill_from_opening_record(data, {"task": record.task or None, **opening})
+    return models[0], data, model_to_reopen(record.model.name, record.config), data.model_options.fill_from_run_config(record.config)
 
 
-def _show(session: Session, certificate: Certificate, tasks: Sequence[Task]) -> None:
+def _show_certificate(session: Session, certificate: Certificate, tasks: Sequence[Task]) -> None:
     """Prints the sentences of a certificate, and the first examples whose answers changed."""
     for sentence in describe_certificate(certificate):
         session.write_line(sentence)
@@ -116,14 +116,14 @@ def _show(session: Session, certificate: Certificate, tasks: Sequence[Task]) -> 
         if certified.right_to_wrong or certified.wrong_to_right:
             session.write_line(f"Examples of {task.name} whose answers changed, by their number in its report split:")
         for label, positions in (("right → wrong", certified.right_to_wrong), ("wrong → right", certified.wrong_to_right)):
-            texts = _read_texts(task, (positions or ())[:FLIPS_SHOWN])
+            texts = _read_report_texts(task, (positions or ())[:FLIPS_SHOWN])
             for position, text in texts.items():
                 session.write_line(f"  {label}  {position}: {text}")
             if positions and len(positions) > FLIPS_SHOWN:
                 session.write_line(f"  {label}  … {len(positions) - FLIPS_SHOWN} more (--json lists all)")
 
 
-def _read_texts(task: Task, positions: Sequence[int]) -> dict[int, str]:
+def _read_report_texts(task: Task, positions: Sequence[int]) -> dict[int, str]:
     """Returns the texts of some examples of the report split by position; no text where the task has none."""
     if task.texts is None:
         return dict.fromkeys(positions, "")
@@ -135,7 +135,7 @@ def _read_texts(task: Task, positions: Sequence[int]) -> dict[int, str]:
     }
 
 
-def _report_check(session: Session, recorded: Certificate, now: Certificate) -> int:
+def _show_whether_confirmed(session: Session, recorded: Certificate, now: Certificate) -> int:
     problems = disagreements(recorded, now)
     for problem in problems:
         session.write_line(f"Not confirmed: {problem}.")
@@ -145,7 +145,7 @@ def _report_check(session: Session, recorded: Certificate, now: Certificate) -> 
     return 1 if problems else 0
 
 
-def _write(certificate: Certificate, folder: Path, out: Path | None, run: Run | None) -> Path | None:
+def _write_certificate(certificate: Certificate, folder: Path, out: Path | None, run: Run | None) -> Path | None:
     """Writes a certificate to a file, or beside a model that headcount saved; returns where, None if nowhere."""
     if out is not None:
         write_certificate(out, certificate)

@@ -16,7 +16,7 @@ from headcount.models.archs import cut_record as record
 from headcount.pruning.training.trainer import checkpoint_damage, list_finished_checkpoints
 from headcount.runs.check import RunCheck
 from headcount.surgery import state
-from headcount.surgery.manifest import NAME, problems_of_folder
+from headcount.surgery.manifest import NAME, manifest_and_file_problems
 from headcount.testing import laws
 
 
@@ -39,11 +39,11 @@ def check_run_or_model(session: Session, target: str, heads: str | None, loading
 
 def verify_run(folder: Path) -> tuple[list[Problem], int]:
     """Returns the problems of a run folder and the number of files that were read."""
-    check = RunCheck(folder, problems_of_folder)
-    return [*check.problems(), *_verify_training(folder)], check.checked
+    check = RunCheck(folder, manifest_and_file_problems)
+    return [*check.problems(), *_verify_unfinished_trainings(folder)], check.checked
 
 
-def _verify_training(folder: Path) -> Iterator[Problem]:
+def _verify_unfinished_trainings(folder: Path) -> Iterator[Problem]:
     """Yields the problems of the checkpoints of unfinished trainings."""
     trainings = sorted({path.parent for path in (folder / "work").rglob("checkpoint-*")})
     for path in (checkpoint for training in trainings for checkpoint in list_finished_checkpoints(training)):
@@ -58,7 +58,7 @@ def verify_model(folder: Path) -> tuple[list[Problem], int]:
         config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
         if not (isinstance(config, dict) and config.get(record.KEY)):
             return [], 0
-    return list(problems_of_folder(folder)), sum(path.is_file() for path in folder.iterdir())
+    return list(manifest_and_file_problems(folder)), sum(path.is_file() for path in folder.iterdir())
 
 
 def _show_problems(session: Session, name: str, problems: Sequence[Problem], n_files: int) -> ExitCode:

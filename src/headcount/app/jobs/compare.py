@@ -8,13 +8,19 @@ from pathlib import Path
 import typer
 from torch import nn
 
-from headcount.app.console.comparison import MeasureOptions, show_chosen, show_comparison
-from headcount.app.console.corpus import open_named_corpus
+from headcount.app.console.comparison import MeasureOptions, show_best_of_each_size, show_comparison
+from headcount.app.console.corpus import open_optional_corpus
 from headcount.app.console.format import format_training
-from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import note_duration, note_power, open_named_task, open_task_model, set_run_description
+from headcount.app.console.inputs import ModelAndTaskOptions
+from headcount.app.console.models import (
+    note_expected_duration,
+    note_statistical_power,
+    open_named_task,
+    open_task_model,
+    set_run_description,
+)
 from headcount.app.console.options import split_at_commas
-from headcount.app.console.pruning import PruningOptions, parse_head_count, read_removed_heads, split_methods
+from headcount.app.console.pruning import PruningOptions, parse_kept_head_count, read_removed_heads, split_methods
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
@@ -34,7 +40,7 @@ from headcount.workflows.remaining_roles import FamilyTest
 
 def compare_pruners(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     methods: str,
     keep: str,
     seeds: int,
@@ -51,11 +57,11 @@ def compare_pruners(
     pruners = Pruner.parse_grid(split_methods(methods))
     Definition.parse(measure.definition or DEFAULT_DEFINITION)
     if new_head:
-        options.check_new_head(pruners)
+        options.check_new_head_gets_trained(pruners)
     if plan is not None:
         Plan.read(plan)
     model, heads, model_folder = open_task_model(session, data, new_head=new_head)
-    keeps = [parse_head_count(text, heads, options.attention_kinds) for text in split_at_commas(keep)]
+    keeps = [parse_kept_head_count(text, heads, options.attention_kinds) for text in split_at_commas(keep)]
     removed = () if plan is None else read_removed_heads(session, plan, heads, weight_hash(model))
     specs = build_requests(pruners, keeps, seeds, template, heads, removed=removed, new_head=new_head)
     for spec in specs:
@@ -78,19 +84,19 @@ def compare_pruners(
         new_head=new_head,
     )
     task = open_named_task(session, data, model, model_folder)
-    note_power(session, task, data.limit)
+    note_statistical_power(session, task, data.limit)
     roles = _open_role_test(session, data, measure, model, model_folder, task) if measure.keep_models else None
     pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=model_folder, margin=margin)
     unfinished = [spec for spec in specs if not pruning.is_finished(spec)]
     if unfinished:
-        note_duration(session, estimate_pruning(model, task, heads, unfinished, limit=data.limit))
+        note_expected_duration(session, estimate_pruning(model, task, heads, unfinished, limit=data.limit))
     estimate = estimate_training(pruning, specs)
     if estimate is not None:
         session.write_note(format_training(**asdict(estimate)))
     sizes, kinds = measure.bench_sizes(), options.attention_kinds
     comparison = run_comparison(ComparisonJob(pruning, specs, kinds, sizes, measure.keep_models, roles, data.seed, session.progress))
     show_comparison(session, comparison)
-    show_chosen(session, comparison)
+    show_best_of_each_size(session, comparison)
     for name, error in comparison.failed.items():
         session.write_note(f"failed: {name}: {error}")
     session.write_json({"model": data.model, **comparison.to_dict()})
@@ -101,10 +107,10 @@ def compare_pruners(
 
 
 def _open_role_test(
-    session: Session, data: TaskOptions, measure: MeasureOptions, model: nn.Module, folder: Path, task: Task
+    session: Session, data: ModelAndTaskOptions, measure: MeasureOptions, model: nn.Module, folder: Path, task: Task
 ) -> FamilyTest | None:
     """Returns the test of roles on the text of the command line, or else of the task; None, with a note, where there is none."""
-    corpus, why_none = open_named_corpus(
+    corpus, why_none = open_optional_corpus(
         session, data, model, folder, task, text=measure.text, embedded=measure.embedded, parser=measure.parser
     )
     if corpus is None:

@@ -14,7 +14,7 @@ from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.models import open_model
 from headcount.app.console.run_folder import lead_run
 from headcount.app.console.session import Session
-from headcount.app.jobs.analyze import run_steps
+from headcount.app.jobs.analyze import run_and_print_steps
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.data.embedded.sentences import draw_sentences, draw_translations
@@ -44,7 +44,7 @@ PROFILED = 48
 def run_demo(session: Session, out: Path, limit: int | None, loading: ModelOptions, seed: int) -> None:
     """Analyses the embedded models of the demo, each into a run folder of its own under `out`."""
     steps: list[dict[str, Any]] = []
-    with _one_thread():
+    with _torch_on_one_thread():
         for name in TASKS:
             records = _analyze_embedded(session, name, out / name, limit, loading, seed)
             steps += [{"model": f"demo/{name}", **record} for record in records]
@@ -58,7 +58,7 @@ def run_demo(session: Session, out: Path, limit: int | None, loading: ModelOptio
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _torch_on_one_thread() -> Iterator[None]:
     """Models this small gain nothing from a second thread, and lose much by it where the machine is busy."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -98,7 +98,7 @@ def _analyze_embedded(session: Session, name: str, out: Path, limit: int | None,
             config={"opened": {"task": TASKS[name], "task_option": [f"size={size}"], "seed": seed}},
             watch=session.begin_counted_work,
         )
-        return run_steps(session, job, run, prefix=f"{name:<10} ")
+        return run_and_print_steps(session, job, run, prefix=f"{name:<10} ")
 
 
 def _draw_embedded_corpus(model_name: str, model: nn.Module, tokenizer: Any, n_sentences: int, seed: int) -> Corpus:

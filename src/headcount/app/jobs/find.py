@@ -24,7 +24,7 @@ N_FURTHER = 3
 
 
 @contextmanager
-def refused_as_wrong_usage() -> Iterator[None]:
+def errors_as_wrong_usage() -> Iterator[None]:
     """Turns errors about the request, the data or the kind of model, which are found before any work, into wrong usage."""
     try:
         yield
@@ -35,7 +35,7 @@ def refused_as_wrong_usage() -> Iterator[None]:
 def find_heads(session: Session, job: str, name: str, options: FindOptions, loading: ModelOptions) -> None:
     """Finds the heads of a model for a job, prints them with their scores, and writes the list."""
     batch_size = None if options.batch_size == "auto" else int(options.batch_size)
-    with refused_as_wrong_usage():
+    with errors_as_wrong_usage():
         request = FindRequest(job, options.data, options.out, options.overwrite, options.language, options.limit, batch_size, options.seed)
         if options.data is not None:
             read_recordings(options.data)
@@ -45,7 +45,7 @@ def find_heads(session: Session, job: str, name: str, options: FindOptions, load
         check_job_of_class(request, model_class_of(source, read_config(source, loading.trust_remote_code), loading.auto))
     model, _, folder = open_model(session, name, loading)
     session.begin_work("reading the data")
-    with refused_as_wrong_usage():
+    with errors_as_wrong_usage():
         search = open_search(model, request, folder, trust_remote_code=loading.trust_remote_code)
     halves = search.halves
     session.write_note(
@@ -60,7 +60,7 @@ def find_heads(session: Session, job: str, name: str, options: FindOptions, load
         written = write_alignment_heads(model, folder)
     elif options.out is not None:
         write_head_list(model, head_list, request, folder)
-    _show(session, head_list)
+    _show_head_list(session, head_list)
     if written is not None:
         session.write_note(f"wrote {written}")
     elif job == ALIGNMENT:
@@ -70,7 +70,7 @@ def find_heads(session: Session, job: str, name: str, options: FindOptions, load
     session.write_json({**head_list.to_dict(), "out": None if written is None else str(written)})
 
 
-def _show(session: Session, head_list: HeadList) -> None:
+def _show_head_list(session: Session, head_list: HeadList) -> None:
     """Prints the ranking as far as it matters, and the scores of sets on the half that tested."""
     ranked = head_list.ranking[: len(head_list.heads) + N_FURTHER]
     together = [f"{score:.3f}" for score in head_list.set_scores]
@@ -86,7 +86,10 @@ def _show(session: Session, head_list: HeadList) -> None:
     session.write_line("")
     session.write_table(
         ("tested on the others", "heads", "score", "95% interval"),
-        [("this list", *_format_set(head_list.tested)), *((name, *_format_set(score)) for name, score in head_list.compared.items())],
+        [
+            ("this list", *_format_set_score_cells(head_list.tested)),
+            *((name, *_format_set_score_cells(score)) for name, score in head_list.compared.items()),
+        ],
         right=("heads", "score"),
     )
     session.write_line(describe_head_list(head_list))
@@ -100,5 +103,5 @@ def _show(session: Session, head_list: HeadList) -> None:
         )
 
 
-def _format_set(score: SetScore) -> tuple[object, ...]:
+def _format_set_score_cells(score: SetScore) -> tuple[object, ...]:
     return score.n_heads, f"{score.score:.3f}", f"{score.low:.3f} … {score.high:.3f}"

@@ -14,7 +14,7 @@ from headcount.surgery.save import save
 from headcount.surgery.source import local_folder
 
 
-def import_checkpoint(session: Session, name: str, out: Path, *, auto: str | None, allow_pickle: bool, overwrite: bool) -> None:
+def import_legacy_checkpoint(session: Session, name: str, out: Path, *, auto: str | None, allow_pickle: bool, overwrite: bool) -> None:
     """Imports the checkpoint of a folder or hub id, saves it and prints the heads of each block."""
     check_output_folder(out, overwrite, NAME)
     set_library_verbosity(session)

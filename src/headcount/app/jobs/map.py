@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from headcount.app.console.inputs import ModelOptions
-from headcount.app.console.models import open_without_weights
+from headcount.app.console.models import open_model_or_configuration
 from headcount.app.console.session import Session
 from headcount.core.heads import AttentionBlock
 from headcount.models.head_map import HeadMap
@@ -21,7 +21,7 @@ EXAMPLES = (500, 2000)
 MODULES = ("block", "module", "q k v → o")
 
 
-def _module_paths(block: AttentionBlock) -> tuple[str, str]:
+def _locate_modules(block: AttentionBlock) -> tuple[str, str]:
     """Returns the path of the module that holds all four projections, and their paths within it."""
     paths = [projection.path for projection in (block.q, block.k, block.v, block.o)]
     levels = zip(*(path.split(".")[:-1] for path in paths), strict=False)
@@ -31,7 +31,7 @@ def _module_paths(block: AttentionBlock) -> tuple[str, str]:
 
 
 def _format_block_row(block: AttentionBlock) -> tuple[object, ...]:
-    module, projections = _module_paths(block)
+    module, projections = _locate_modules(block)
     counts = (block.n_heads, block.n_original, block.n_kv_heads, block.head_dim)
     gate, cut = ("yes" if possible else "no" for possible in (block.n_heads > 0, block.can_cut and block.n_heads > 0))
     return (block.name, block.kind, *counts, block.layout, module, projections, ", ".join(block.dependents()), gate, cut)
@@ -55,7 +55,7 @@ def _show_blocks(session: Session, rows: list[tuple[object, ...]]) -> None:
         session.write_table(columns, [[row[i] for i in chosen] for row in rows], right=NUMBERS)
 
 
-def _describe_block(block: AttentionBlock) -> dict[str, Any]:
+def _block_to_dict(block: AttentionBlock) -> dict[str, Any]:
     """Returns a block as plain data."""
     names = ("path", "kind", "layer", "n_heads", "n_original", "n_kv_heads", "head_dim", "value_dim", "layout", "can_cut", "gate_only")
     return {
@@ -80,7 +80,7 @@ def _describe_savings(savings: Savings) -> str:
 
 def show_map(session: Session, name: str, loading: ModelOptions) -> None:
     """Prints every attention block of a model, why some cannot be cut, and which modules were refused."""
-    model, heads = open_without_weights(session, name, loading)
+    model, heads = open_model_or_configuration(session, name, loading)
     _show_blocks(session, [_format_block_row(block) for block in heads.blocks])
     if any(block.gate_only for block in heads.blocks):
         session.write_table(("can be gated, not cut", "reason"), _gate_only_reasons(heads))
@@ -93,7 +93,7 @@ def show_map(session: Session, name: str, loading: ModelOptions) -> None:
         session.write_note(describe_power(n_examples, "accuracy"))
     refused = [{"path": r.path, "class": r.class_name, "reason": r.reason} for r in heads.refused]
     names = {"model": name, "class": type(model).__name__, "model_type": heads.model_type}
-    blocks = [_describe_block(block) for block in heads.blocks]
+    blocks = [_block_to_dict(block) for block in heads.blocks]
     saved = None if savings is None else asdict(savings)
     session.write_json({**names, "n_heads": len(heads), "blocks": blocks, "refused": refused, "savings": saved})
     if not next(model.parameters()).is_meta:

@@ -13,7 +13,9 @@ from headcount.runs.report.write import MEGABYTE, too_large_sentence, write_repo
 from headcount.runs.store import Run
 
 
-def write_reports(session: Session, run_a: Path, run_b: Path | None, out: Path | None, figures: Path | None, max_mb: float) -> None:
+def write_page_and_figures(
+    session: Session, run_a: Path, run_b: Path | None, out: Path | None, figures: Path | None, max_mb: float
+) -> None:
     """Writes the page of a run, or of the comparison of two, and the figures of the first if a folder for them is named."""
     session.begin_work("reading the run")
     first, second = Run.open(run_a), Run.open(run_b) if run_b is not None else None

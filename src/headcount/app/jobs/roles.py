@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headcount.app.console.corpus import open_corpus
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.models import open_task_model, set_run_description
 from headcount.app.console.session import Session
 from headcount.behaviour.base import Corpus
@@ -25,7 +25,7 @@ BEST = ("best", "accuracy", "95% interval", "baseline", "at", "chance", "n", "bi
 NUMBERS = ("heads", "bias", "of at most", "accuracy", "baseline", "at", "chance", "n")
 
 
-def _format_bias_cells(row: RoleScore) -> tuple[object, ...]:
+def _format_role_score_cells(row: RoleScore) -> tuple[object, ...]:
     return (
         f"{row.bias:.2f}",
         f"{row.low:.2f} … {row.high:.2f}",
@@ -57,7 +57,7 @@ def _format_best_head_cells(table: RoleTable, best: BestHead | None) -> tuple[ob
     )
 
 
-def _show_table(session: Session, table: RoleTable, show_all: bool) -> None:
+def _show_role_table(session: Session, table: RoleTable, show_all: bool) -> None:
     _show_heads(session, table, show_all)
     n_heads = {role: sum(row.has_role for row in table if row.role == role) for role in table.roles()}
     best = {row.role: row for row in table.best_heads}
@@ -72,13 +72,13 @@ def _show_table(session: Session, table: RoleTable, show_all: bool) -> None:
     )
     if without_best := [role for role in n_heads if role not in best]:
         session.write_line(f"no best head, for want of sentences in both halves: {', '.join(without_best)}")
-    _show_shares(session, table)
-    _show_pairs(session, table, show_all)
-    _show_content(session, table, show_all)
-    _show_definitions(session, table, show_all)
-    _show_swapped(session, table)
+    _show_heads_by_layer(session, table)
+    _show_role_pairs(session, table, show_all)
+    _show_content_roles(session, table, show_all)
+    _show_disagreements_of_definitions(session, table, show_all)
+    _show_false_label_estimate(session, table)
     if show_all:
-        rows = [(row.head, row.role, "yes" if row.has_role else "no", *_format_bias_cells(row)) for row in table]
+        rows = [(row.head, row.role, "yes" if row.has_role else "no", *_format_role_score_cells(row)) for row in table]
         session.write_table(("head", "role", "has it", *COLUMNS), rows, right=NUMBERS)
     reasons: dict[str, list[str]] = {}
     for role, reason in table.untested.items():
@@ -117,7 +117,7 @@ def _show_heads(session: Session, table: RoleTable, show_all: bool) -> None:
     session.write_line("")
 
 
-def _show_shares(session: Session, table: RoleTable) -> None:
+def _show_heads_by_layer(session: Session, table: RoleTable) -> None:
     """Prints how many heads of each layer have each role that some head has, one table for each kind of attention."""
     sizes: dict[str, dict[str, int]] = {}
     for head in table.heads:
@@ -137,7 +137,7 @@ def _show_shares(session: Session, table: RoleTable) -> None:
             session.write_table((f"heads by layer{size}", *columns), rows, right=columns)
 
 
-def _show_pairs(session: Session, table: RoleTable, show_all: bool) -> None:
+def _show_role_pairs(session: Session, table: RoleTable, show_all: bool) -> None:
     """Prints pairs of roles that the same heads have, most heads first, against chance."""
     pairs = sorted(table.colocation(), key=lambda pair: (pair.q > table.alpha, -pair.both, pair.a, pair.b))
     significant = [pair for pair in pairs if pair.q <= table.alpha]
@@ -152,20 +152,20 @@ def _show_pairs(session: Session, table: RoleTable, show_all: bool) -> None:
     session.write_line(f"{len(significant)} of {len(pairs)} pairs of roles share more heads than by chance (q ≤ {table.alpha:g})")
 
 
-def _show_content(session: Session, table: RoleTable, show_all: bool) -> None:
+def _show_content_roles(session: Session, table: RoleTable, show_all: bool) -> None:
     """Prints the heads with roles of content beside their distance twins, the largest excess first; with `show_all` every head and role."""
     rows = [row for row in table if row.is_content and row.excess is not None and (row.has_role or show_all)]
     if rows:
         columns = ("head", "role of content", "bias", "twin's bias", "by distance", "excess mass", "95% interval", "q", "has it")
         rows.sort(key=lambda row: -(row.excess or 0.0))
-        session.write_table(columns, [_format_content_row(row) for row in rows], right=columns[2:6])
+        session.write_table(columns, [_format_content_role_cells(row) for row in rows], right=columns[2:6])
         session.write_line(
             "the twin attends by distance alone, as the head does outside the role; by distance is the share of the bias that it has too. "
             "A head that likes verbs goes beyond distance, too: the label does not say that it knows the relation"
         )
 
 
-def _format_content_row(row: RoleScore) -> tuple[object, ...]:
+def _format_content_role_cells(row: RoleScore) -> tuple[object, ...]:
     share = row.explained_by_distance
     return (
         row.head,
@@ -180,7 +180,7 @@ def _format_content_row(row: RoleScore) -> tuple[object, ...]:
     )
 
 
-def _show_definitions(session: Session, table: RoleTable, show_all: bool) -> None:
+def _show_disagreements_of_definitions(session: Session, table: RoleTable, show_all: bool) -> None:
     """Prints how many heads have each role by each definition, where they disagree, and with `show_all` which heads."""
     labels = table.labels_by_definition()
     counts = [(role, *(sum(name == role for _, name in own) for own in labels.values())) for role in table.roles()]
@@ -195,7 +195,7 @@ def _show_definitions(session: Session, table: RoleTable, show_all: bool) -> Non
         session.write_table(("head", "role", *labels), rows)
 
 
-def _show_swapped(session: Session, table: RoleTable) -> None:
+def _show_false_label_estimate(session: Session, table: RoleTable) -> None:
     """Prints the estimate of false discoveries."""
     swapped = table.swapped
     if swapped is None:
@@ -231,7 +231,7 @@ class RoleRequest:
     split: str = "calibration"
 
 
-def label_heads(session: Session, data: TaskOptions, request: RoleRequest, run: Run | None, *, show_all: bool) -> None:
+def label_heads(session: Session, data: ModelAndTaskOptions, request: RoleRequest, run: Run | None, *, show_all: bool) -> None:
     """Tests roles on a text, in a run if there is one, and prints the labels of all heads."""
     roles = parse_roles(request.only)
     spec = RoleSpec(roles, Definition.parse(request.definition), batch_size=data.examples_per_batch, seed=data.seed, swaps=request.swaps)
@@ -246,7 +246,7 @@ def label_heads(session: Session, data: TaskOptions, request: RoleRequest, run: 
         table = roles_into(run, model, corpus, spec, progress=advance)
     if run is not None:
         session.write_note(f"stored in {run.folder}")
-    _show_table(session, table, show_all)
+    _show_role_table(session, table, show_all)
     session.write_json(_role_table_to_dict(data.model, table))
     named_text = ["--text", text] if text else ["--embedded", embedded or ""]
     words = task_words(data._asdict()) if data.task is not None else [*named_text, "--task", "TASK"]

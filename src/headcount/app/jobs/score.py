@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headcount.app.console.format import format_head_bound, format_rounding_warning, format_verdicts
 from headcount.app.console.heat_map import heat_map
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.models import open_named_task, open_task_model, set_run_description
 from headcount.app.console.session import Session
 from headcount.core.damage import HeadVerdicts
@@ -62,7 +62,7 @@ class ScoreReport(NamedTuple):
         return {"scores": scores, "agreement": {label: asdict(agreement) for label, agreement in self.agreements.items()}}
 
 
-def _show_race(session: Session, scores: Scores) -> None:
+def _show_adaptive_decisions(session: Session, scores: Scores) -> None:
     """Prints what an adaptive run decided, at which confidence, and what share of the ablations it saved."""
     conditions, n_read = scores.conditions, scores.columns["examples"]
     saved = 1 - sum(n_read) / (len(n_read) * max(n_read))
@@ -141,7 +141,7 @@ def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stabi
 
 def score_model(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     by: Sequence[str],
     settings: ScoreSettings,
     run: Run | None,
@@ -183,7 +183,7 @@ def _show_report(session: Session, report: ScoreReport, level: float, all_heads:
         if unresolved := scores.heads_within_rounding():
             session.write_note(format_rounding_warning(label, list(map(str, unresolved))))
         if "adaptive" in scores.conditions:
-            _show_race(session, scores)
+            _show_adaptive_decisions(session, scores)
         if report.stabilities.get(label):
             _show_stability(session, scores, report.stabilities[label])
     _show_agreements(session, report.agreements)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from headcount.app.serve.fields import read_choice, read_fields, read_flag, read_heads, read_number, read_text_field
+from headcount.app.serve.fields import read_boolean, read_choice, read_fields, read_heads, read_number, read_text_field
 from headcount.app.serve.served_run import ServedRun
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
@@ -59,7 +59,7 @@ def attend(served: ServedRun, body: Any) -> dict[str, Any]:
 def _build_sentence_corpus(served: ServedRun, first: str, second: str | None) -> tuple[Corpus, str | None]:
     """Returns the corpus of the sentence, and a note if it has unknown tokens."""
     model, tokenizer = served.model(), served.tokenizer()
-    alignment = _find_alignment_options(served)
+    alignment = _read_tokenization_options(served)
     most = min(TOKENS, n_positions(model) or TOKENS)
     most = min(alignment.get("max_length") or most, most)
     sentence = split_words(first, "the sentence")
@@ -74,7 +74,7 @@ def _build_sentence_corpus(served: ServedRun, first: str, second: str | None) ->
     _check_token_count(tokenizer, texts, alignment, most)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownTokens)  # the note says so
-        return read_corpus(model, [sentence], tokenizer, **{**alignment, "max_length": most}), _unknown_note(tokenizer, texts)
+        return read_corpus(model, [sentence], tokenizer, **{**alignment, "max_length": most}), _describe_unknown_tokens(tokenizer, texts)
 
 
 def _check_token_count(tokenizer: Any, texts: Sequence[Sequence[str]], alignment: Mapping[str, Any], max_tokens: int) -> None:
@@ -85,7 +85,7 @@ def _check_token_count(tokenizer: Any, texts: Sequence[Sequence[str]], alignment
             raise DataError(f"the sentence has {length} tokens; at most {max_tokens} are shown here. Give a shorter one")
 
 
-def _unknown_note(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
+def _describe_unknown_tokens(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
     """Returns a note about unknown tokens, None if there are none."""
     unknown = unknown_id(tokenizer)
     ids = [token for parts in texts for token in tokenizer(*parts, add_special_tokens=False, verbose=False)["input_ids"]]
@@ -93,7 +93,7 @@ def _unknown_note(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
     return f"{n_unknown} of {len(ids)} tokens are unknown to the tokenizer: the model reads them all as the same" if n_unknown else None
 
 
-def _find_alignment_options(served: ServedRun) -> dict[str, Any]:
+def _read_tokenization_options(served: ServedRun) -> dict[str, Any]:
     """Returns how the task of the run tokenizes text; empty, the defaults of the tokenizer, if the task cannot be opened."""
     try:
         texts = served.task().texts
@@ -155,8 +155,8 @@ def prune_run(served: ServedRun, body: Any) -> dict[str, Any]:
         protected=frozenset(Head.parse(served.heads[index]) for index in read_heads(fields["protect"], "protect", len(served.heads))),
     )
     seed = read_number(fields["seed"], "seed", 0, MAX_SEED)
-    repair = None if fields["repair"] is None else read_flag(fields["repair"], "repair")
-    spec = _build_spec(served, method, keep, limits, seed=seed, repair=repair)
+    repair = None if fields["repair"] is None else read_boolean(fields["repair"], "repair")
+    spec = _build_prune_spec(served, method, keep, limits, seed=seed, repair=repair)
     check_request(spec, served.model(), HeadMap.of(served.model()))
     task, dense = served.task(), dense_evaluation_of(served.run)
     limit = dense.n_examples if dense is not None else None
@@ -171,7 +171,7 @@ def prune_run(served: ServedRun, body: Any) -> dict[str, Any]:
     return {"folder": str(folder), "point": point_of(served.run, artifact)}
 
 
-def _build_spec(served: ServedRun, method: str, keep: int, limits: Budget, *, seed: int, repair: bool | None) -> PruneSpec:
+def _build_prune_spec(served: ServedRun, method: str, keep: int, limits: Budget, *, seed: int, repair: bool | None) -> PruneSpec:
     """Returns the request for `keep` heads: by the method of a model of the run that has this label, or by a registered method."""
     for artifact in served.run.results(PRUNED).values():
         if method_label(artifact) == method:

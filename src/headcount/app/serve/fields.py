@@ -38,7 +38,7 @@ def read_number(value: Any, name: str, low: int, high: int) -> int:
     return value
 
 
-def read_flag(value: Any, name: str) -> bool:
+def read_boolean(value: Any, name: str) -> bool:
     """Returns true or false."""
     if not isinstance(value, bool):
         raise InvalidRequest(f"{name} must be true or false, got {value!r:.40}")

@@ -22,7 +22,7 @@ from headcount.models.gates import output_tensors
 from headcount.models.observe import evaluating
 from headcount.models.ownership import holds
 from headcount.surgery.export_base import ComparisonInputs, Exported, ExportInfo, ExportTarget
-from headcount.surgery.samples import TEXT, sample_batches, varying_inputs
+from headcount.surgery.samples import TEXT, comparison_batches, names_of_varying_inputs
 from headcount.surgery.verify import HALF, largest_relative_difference, lowest_float_dtype
 
 
@@ -111,24 +111,24 @@ class Onnx(ExportTarget):
             raise UnsupportedModel(
                 f"export to ONNX needs float32 weights, the model has {lowest_float_dtype(model)}; load it with dtype=float32"
             )
-        samples = sample_batches(model, tokenizer=tokenizer, data=data, inputs=inputs)
+        samples = comparison_batches(model, tokenizer=tokenizer, data=data, inputs=inputs)
         first, names = samples[0], list(samples[0])
         wrapper = _FirstOutput(model, names)
         with evaluating(wrapper), tempfile.TemporaryDirectory() as scratch:
             file, reason = Path(scratch) / target.name, ""
             try:
-                _to_onnx(wrapper, tuple(first.values()), names, file, dynamic=True)
+                _write_onnx(wrapper, tuple(first.values()), names, file, dynamic=True)
             except Exception as error:  # the exporter has its own kinds of failure; the static export below decides
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-                _to_onnx(wrapper, tuple(first.values()), names, file, dynamic=False)
+                _write_onnx(wrapper, tuple(first.values()), names, file, dynamic=False)
                 samples = [batch for batch in samples if all(batch[name].shape == first[name].shape for name in names)]
             exported = _OnnxModel(file)
             gap = max(largest_relative_difference([exported(batch)], [wrapper(*batch.values()).cpu()]) for batch in samples)
             if not gap <= 1e-4:
                 raise VerificationError(f"the ONNX file differs from the model by {gap:.3g} (relative), more than 1e-4; it was not kept")
-            _mark_as_ours(file)
+            _mark_as_written_by_headcount(file)
             files = _copy_files(Path(scratch), target.parent)
-        varied = varying_inputs(samples)
+        varied = names_of_varying_inputs(samples)
         return OnnxExport(
             path=target,
             files=tuple(files),
@@ -156,7 +156,7 @@ class _FirstOutput(nn.Module):
         return output_tensors(self.model(**dict(zip(self.names, values, strict=True)), **self.fixed))[0]
 
 
-def _to_onnx(wrapper: nn.Module, values: tuple[Tensor, ...], names: list[str], path: Path, dynamic: bool) -> None:
+def _write_onnx(wrapper: nn.Module, values: tuple[Tensor, ...], names: list[str], path: Path, dynamic: bool) -> None:
     batch = torch.export.Dim("batch", min=1, max=4096)
     source, target = torch.export.Dim("length", min=2, max=8192), torch.export.Dim("target_length", min=2, max=8192)
     lengths = {name: target if name.startswith("decoder") else source for name in names if name in TEXT}
@@ -195,7 +195,7 @@ def _require_onnx() -> None:
         raise MissingExtra(f"export to ONNX needs {error.name}; install it with: pip install 'headcount[onnx]'") from error
 
 
-def _mark_as_ours(path: Path) -> None:
+def _mark_as_written_by_headcount(path: Path) -> None:
     """Marks an ONNX file as ours, so that it may be overwritten by a later export."""
     import onnx
 
