@@ -87,7 +87,7 @@ def test_a_model_card_holds_no_markup_from_names(text: str) -> None:
         notes=[text, text],
         files={},
     )
-    card = format_card(manifest, plain=False)
+    card = format_card(manifest, loads_without_headcount=False)
     assert not STEERING & set(card)
     front, rest = card.removeprefix("---\n").split("---\n", 1)
     assert [line.partition(":")[0] for line in front.splitlines()] == ["library_name", "tags"]

@@ -19,12 +19,12 @@ GRACE = 2.5
 
 
 @contextmanager
-def _exit_if_stopping_hangs(is_process: bool) -> Iterator[None]:
+def _exit_if_stopping_hangs(owns_process: bool) -> Iterator[None]:
     """Ends the process some time after a signal that it has not handled: a single call into a library can take minutes, and no exception reaches it.
 
     Finished work is on disk then, as after a SIGKILL: files are written completely or not at all.
     """
-    if not is_process or threading.current_thread() is not threading.main_thread():
+    if not owns_process or threading.current_thread() is not threading.main_thread():
         yield
         return
     reader, writer = os.pipe()
@@ -109,17 +109,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = StopSignal.code or code
     StopSignal.code = 0
     if code in (INTERRUPTED, TERMINATED):
-        _print_stop_and_exit(code, is_process=argv is None)
+        _print_stop_and_exit(code, owns_process=argv is None)
     return code
 
 
-def _print_stop_and_exit(exit_code: int, *, is_process: bool) -> None:
+def _print_stop_and_exit(exit_code: int, *, owns_process: bool) -> None:
     """Prints that the command was stopped and ends its process at once, without the exit handlers of libraries."""
-    if is_process:
+    if owns_process:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
     print("interrupted" if exit_code == INTERRUPTED else "terminated", file=sys.stderr, flush=True)
-    if is_process:
+    if owns_process:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
         os._exit(exit_code)

@@ -54,7 +54,7 @@ def set_alignment_heads(model: nn.Module, heads: Iterable[Head | str]) -> Pairs:
     return pairs
 
 
-def write_alignment_heads(model: nn.Module, folder: str | Path) -> Path:
+def write_alignment_heads(model: nn.Module, model_folder: str | Path) -> Path:
     """Writes the list of a live model into the folder that it was loaded from, and returns the file.
 
     Nothing else is changed. A folder that headcount saved gets a new heads.json too, and is replaced as a whole.
@@ -62,7 +62,7 @@ def write_alignment_heads(model: nn.Module, folder: str | Path) -> Path:
     Raises:
         ArtifactError: the folder cannot be written.
     """
-    target, inner = Path(folder), unwrap(model)
+    target, inner = Path(model_folder), unwrap(model)
     listing = manifest.read_manifest(target)
     if listing is None:
         write_atomic(target / FILE, _encode_generation_config_with_list(inner, target))
@@ -77,9 +77,9 @@ def write_alignment_heads(model: nn.Module, folder: str | Path) -> Path:
     return target / FILE
 
 
-def _encode_generation_config_with_list(model: Any, folder: Path) -> bytes:
+def _encode_generation_config_with_list(model: Any, model_folder: Path) -> bytes:
     """Returns the generation configuration of a folder, or else that of the model, with the model's list of heads."""
-    path = folder / FILE
+    path = model_folder / FILE
     content = read_json(path) if path.exists() else json.loads(model.generation_config.to_json_string())
     if not isinstance(content, dict):
         raise ArtifactError(f"{path} holds no generation configuration; restore it, or remove it")

@@ -53,11 +53,11 @@ def install_cache_separation(model: nn.Module, heads: HeadMap) -> None:
 def requiring_separate_caches(model: nn.Module, heads: HeadMap) -> Iterator[None]:
     """Raises VerificationError if a pass inside gives cross-attention the cache of self-attention, as BigBird does without being asked."""
 
-    def raise_for_shared_cache(path: str, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
+    def raise_for_shared_cache(block_path: str, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         if any(_is_plain_cache(value) for value in (*args, *kwargs.values())):
             raise VerificationError(
-                f"{type(model).__name__} gives cross-attention block '{path}' the cache of self-attention, so it attends to the keys of its own "
-                "tokens, and no cut can equal that. Set model.config.use_cache = False and cut again, or pass inputs= with use_cache=False."
+                f"{type(model).__name__} gives cross-attention block '{block_path}' the cache of self-attention, so it attends to the keys of its "
+                "own tokens, and no cut can equal that. Set model.config.use_cache = False and cut again, or pass inputs= with use_cache=False."
             )
 
     with ExitStack() as stack:

@@ -36,9 +36,9 @@ class ConfigView:
         setattr(self.headcount_base, name, value)
 
 
-def config_behind_view(config: Any) -> Any:
+def config_behind_view(config_or_view: Any) -> Any:
     """Returns the model's configuration behind a view, or the configuration itself."""
-    return getattr(config, "headcount_base", config)
+    return getattr(config_or_view, "headcount_base", config_or_view)
 
 
 def head_count_fields(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[str], list[str]]:
@@ -62,12 +62,12 @@ def give_block_config_view(module: nn.Module, old_counts: tuple[int, int], new_c
         setattr(module, "config", ConfigView(base, overrides))  # noqa: B010 - nn.Module types its attributes as modules
 
 
-def give_parent_config_view(owner: nn.Module, block: AttentionBlock, n_heads: int) -> None:
+def give_parent_config_view(parent: nn.Module, block: AttentionBlock, n_heads: int) -> None:
     """Gives the owner of a block a view with its head count, if it rebuilds the block from its configuration, as BigBird's does on a short input."""
-    if not hasattr(owner, "set_attention_type"):
+    if not hasattr(parent, "set_attention_type"):
         return
     sizes = {"num_attention_heads": n_heads, "hidden_size": n_heads * block.head_dim}  # the head dimension is their ratio
-    setattr(owner, "config", ConfigView(config_behind_view(owner.config), sizes))  # noqa: B010
+    setattr(parent, "config", ConfigView(config_behind_view(parent.config), sizes))  # noqa: B010
 
 
 def _scalar_attributes(module: nn.Module) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def head_map_built_by_config(model: nn.Module) -> HeadMap | None:
         return None
 
 
-def config_builds_same_model(model: nn.Module, config: Any, heads: HeadMap) -> bool:
+def config_builds_same_model(model: nn.Module, config: Any, heads_of_model: HeadMap) -> bool:
     """Returns whether building the model from the saved `config` gives every tensor shape and every scalar of its attention that the model has."""
     try:
         config = type(config).from_dict(json.loads(config.to_json_string()))  # a class may compute attributes anew on reading, as head_dim
@@ -103,7 +103,8 @@ def config_builds_same_model(model: nn.Module, config: Any, heads: HeadMap) -> b
     if _parameter_and_buffer_shapes(model) != _parameter_and_buffer_shapes(built):
         return False
     return all(
-        _scalar_attributes(model.get_submodule(block.path)) == _scalar_attributes(built.get_submodule(block.path)) for block in heads.blocks
+        _scalar_attributes(model.get_submodule(block.path)) == _scalar_attributes(built.get_submodule(block.path))
+        for block in heads_of_model.blocks
     )
 
 
@@ -115,9 +116,9 @@ def _group_by_config(model: nn.Module, heads: HeadMap) -> list[tuple[Any, list[A
     return list(blocks_by_config.values())
 
 
-def _config_values_of_uniform_cut(config: Any, before: tuple[int, int], block: AttentionBlock) -> dict[str, int]:
+def _config_values_of_uniform_cut(config: Any, counts_before: tuple[int, int], block: AttentionBlock) -> dict[str, int]:
     """Returns the attributes that describe a uniform cut; empty if the configuration has no name for the number of heads."""
-    heads = {*head_count_fields(config, *before)[0], *head_count_fields(config, block.n_original, 0)[0]}
+    heads = {*head_count_fields(config, *counts_before)[0], *head_count_fields(config, block.n_original, 0)[0]}
     kv_heads = [name for name in names.KV_COUNTS if whole_number(config, name) is not None]
     if not heads:
         return {}
@@ -128,37 +129,37 @@ def _config_values_of_uniform_cut(config: Any, before: tuple[int, int], block: A
     return change | {"head_dim": block.head_dim} if settable and one_size else change
 
 
-def _name_of_sub_config(config: Any, model_config: Any) -> str:
-    """Returns the attribute of `model_config` that is `config`; empty for itself, and for models (T5) whose stacks have copies of it."""
-    return next((name for name, value in vars(model_config).items() if value is config), "")
+def _name_of_sub_config(sub_config: Any, model_config: Any) -> str:
+    """Returns the attribute of `model_config` that is `sub_config`; empty for itself, and for models (T5) whose stacks have copies of it."""
+    return next((name for name, value in vars(model_config).items() if value is sub_config), "")
 
 
-def _sub_config_named(model_config: Any, name: str) -> Any:
-    return getattr(model_config, name) if name else model_config
+def _sub_config_named(model_config: Any, attribute_name: str) -> Any:
+    return getattr(model_config, attribute_name) if attribute_name else model_config
 
 
 def _list_uniform_config_changes(
-    model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]
+    model: nn.Module, heads: HeadMap, counts_before: dict[str, tuple[int, int]]
 ) -> list[tuple[Any, dict[str, int]]] | None:
     """Returns, for every configuration that cut blocks read, the values that describe the cut; None if it is not uniform or has no name."""
     changes = []
     for config, blocks in _group_by_config(model, heads):
-        if all(before[block.path] == (block.n_heads, block.n_kv_heads) and block.n_heads == block.n_original for block in blocks):
+        if all(counts_before[block.path] == (block.n_heads, block.n_kv_heads) and block.n_heads == block.n_original for block in blocks):
             continue  # another tower, which the cut does not touch
         same = len({(block.n_heads, block.n_kv_heads) for block in blocks}) == 1 and blocks[0].n_heads
-        change = _config_values_of_uniform_cut(config, before[blocks[0].path], blocks[0]) if same else {}
+        change = _config_values_of_uniform_cut(config, counts_before[blocks[0].path], blocks[0]) if same else {}
         if not change:
             return None
         changes.append((config, change))
     return changes
 
 
-def write_cut_into_config_if_uniform(model: nn.Module, heads: HeadMap, before: dict[str, tuple[int, int]]) -> bool:
+def write_cut_into_config_if_uniform(model: nn.Module, heads: HeadMap, counts_before: dict[str, tuple[int, int]]) -> bool:
     """Writes a uniform cut into the ordinary configuration, if that builds exactly this model; returns whether it did.
 
-    `before` holds the head and KV head counts of each block before the cut, by path. The values replaced go into the record.
+    `counts_before` holds the head and KV head counts of each block before the cut, by path. The values replaced go into the record.
     """
-    changes = _list_uniform_config_changes(model, heads, before)
+    changes = _list_uniform_config_changes(model, heads, counts_before)
     if not changes:
         return False
     trial = copy.deepcopy(model.config)
@@ -203,9 +204,9 @@ def restore_config_before_uniform_cut(model: nn.Module, heads: HeadMap) -> None:
     record.write_cut_record(model, record.read_cut_record(model), {})
 
 
-def assign_config_values(config: Any, change: Mapping[str, int | None]) -> None:
+def assign_config_values(config: Any, values_by_dotted_name: Mapping[str, int | None]) -> None:
     """Sets attributes of a configuration, by dotted name; None removes one."""
-    for dotted, value in change.items():
+    for dotted, value in values_by_dotted_name.items():
         part, _, name = dotted.rpartition(".")
         owner = _sub_config_named(config, part)
         if value is None:

@@ -38,9 +38,9 @@ class ZeroProjection(_EmptyProjection):
         bias = layer._parameters.get("bias")
         self.bias = None if bias is None else nn.Parameter(bias.data.new_empty(0), requires_grad=False)
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         """Zeros of the idle head's width."""
-        return states.new_zeros((*states.shape[:-1], self.width))
+        return hidden_states.new_zeros((*hidden_states.shape[:-1], self.width))
 
     def extra_repr(self) -> str:
         """The shape, for print(model)."""
@@ -57,11 +57,13 @@ class BiasOnlyProjection(_EmptyProjection):
         bias = layer._parameters.get("bias")
         self.bias = None if bias is None else nn.Parameter(bias.data, requires_grad=bias.requires_grad)
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         """The bias, or zeros, for every token."""
-        shape = (*states.shape[:-1], self.out_features)
+        shape = (*hidden_states.shape[:-1], self.out_features)
         return (
-            states.new_zeros(shape) if self.bias is None else self.bias.to(states.dtype).expand(shape) + torch.zeros_like(states[..., :1])
+            hidden_states.new_zeros(shape)
+            if self.bias is None
+            else self.bias.to(hidden_states.dtype).expand(shape) + torch.zeros_like(hidden_states[..., :1])
         )
 
     def extra_repr(self) -> str:

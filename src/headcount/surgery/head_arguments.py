@@ -19,17 +19,17 @@ def _thread_key() -> int:
     return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
-def take_heads(value: Tensor, positions: list[int], n_heads: int) -> Tensor:
+def take_heads(argument: Tensor, positions: list[int], n_heads: int) -> Tensor:
     """Returns some heads of [batch or 1, heads, …] or [batch * heads, …]; a tensor without a head axis, or with one of size 1, stays."""
-    if value.ndim < 3:
-        return value
-    if value.ndim == 4 and value.shape[1] == n_heads:
-        return value[:, positions]
-    if value.ndim == 4 and value.shape[1] == 1:
-        return value
-    if value.ndim == 3 and value.shape[0] % n_heads == 0:
-        return value.unflatten(0, (-1, n_heads))[:, positions].flatten(0, 1)
-    raise UnsupportedModel(f"an argument of shape {tuple(value.shape)} has no axis for {n_heads} heads")
+    if argument.ndim < 3:
+        return argument
+    if argument.ndim == 4 and argument.shape[1] == n_heads:
+        return argument[:, positions]
+    if argument.ndim == 4 and argument.shape[1] == 1:
+        return argument
+    if argument.ndim == 3 and argument.shape[0] % n_heads == 0:
+        return argument.unflatten(0, (-1, n_heads))[:, positions].flatten(0, 1)
+    raise UnsupportedModel(f"an argument of shape {tuple(argument.shape)} has no axis for {n_heads} heads")
 
 
 class ArgumentSlicer:

@@ -22,12 +22,12 @@ from headcount.surgery.source import build_from_config, check_and_measure_weight
 FIELD = "pruned_heads"
 
 
-def _read_pruned_heads(path: Path, config: Mapping[str, object]) -> dict[int, list[int]]:
+def _read_pruned_heads(folder: Path, config: Mapping[str, object]) -> dict[int, list[int]]:
     """Returns the heads that transformers 4 pruned, by layer; raises ArtifactError unless the configuration lists them."""
     raw = config.get(FIELD)
     if not isinstance(raw, dict) or not raw:
         raise ArtifactError(
-            f"{path / 'config.json'} has no {FIELD}, so it is no pruned checkpoint of transformers 4; load it as any other model"
+            f"{folder / 'config.json'} has no {FIELD}, so it is no pruned checkpoint of transformers 4; load it as any other model"
         )
     pruned: dict[int, list[int]] = {}
     for layer, heads in raw.items():
@@ -35,7 +35,7 @@ def _read_pruned_heads(path: Path, config: Mapping[str, object]) -> dict[int, li
         number = int(layer) if re.fullmatch("[0-9]{1,6}", str(layer)) else None
         if number is None or number in pruned or not are_numbers or len(set(heads)) != len(heads):
             raise ArtifactError(
-                f"{path / 'config.json'}: {FIELD} must map each layer once to a list of distinct heads, got {layer!r:.20}: {heads!r:.60}"
+                f"{folder / 'config.json'}: {FIELD} must map each layer once to a list of distinct heads, got {layer!r:.20}: {heads!r:.60}"
             )
         pruned[number] = heads
     return pruned
@@ -50,11 +50,11 @@ def _self_attention_block_of_layer(heads: HeadMap, layer: int) -> AttentionBlock
     raise ArtifactError(f"{FIELD} names layer {layer}; the model has {heads.describe()}. Use the config.json that came with the weights")
 
 
-def _build_cut_record(model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str, record.BlockRecord]:
+def _build_cut_record(dense_model: nn.Module, pruned_heads_by_layer: Mapping[int, list[int]]) -> dict[str, record.BlockRecord]:
     """Returns the record of a cut that removed the pruned heads from the dense model."""
-    heads = HeadMap.of(model)
+    heads = HeadMap.of(dense_model)
     blocks = {}
-    for layer, indices in pruned.items():
+    for layer, indices in pruned_heads_by_layer.items():
         block = _self_attention_block_of_layer(heads, layer)
         wrong = [index for index in indices if index >= block.n_heads or index < 0]
         if wrong:
@@ -63,7 +63,7 @@ def _build_cut_record(model: nn.Module, pruned: Mapping[int, list[int]]) -> dict
             )
         remaining = tuple(index for index in range(block.n_heads) if index not in indices)
         columns = tuple(range(block.n_heads)) if any(argument.returned for argument in block.arguments) else None
-        blocks[record.relative_path(model, block.path)] = record.BlockRecord(remaining, block.n_heads, columns)
+        blocks[record.relative_path(dense_model, block.path)] = record.BlockRecord(remaining, block.n_heads, columns)
     return blocks
 
 

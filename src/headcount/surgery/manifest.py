@@ -86,16 +86,18 @@ def _manifest_bytes(manifest: Manifest) -> bytes:
     return json_bytes(add_seal(manifest.model_dump()))
 
 
-def _check_seal_and_version(path: Path, content: Any) -> None:
+def _check_seal_and_version(manifest_file: Path, content: Any) -> None:
     """Raises ArtifactError for a file that is damaged or was edited, and for another schema than this release's."""
     version = content.get("schema_version") if isinstance(content, dict) else None
     is_older = isinstance(content, dict) and "seal" not in content and type(version) is int and version in OLDER
     if not is_older and (not isinstance(content, dict) or content.get("seal") != seal(content)):
-        raise ArtifactError(f"{path} is damaged or was edited: its content does not match its seal; restore it, or save the model again")
+        raise ArtifactError(
+            f"{manifest_file} is damaged or was edited: its content does not match its seal; restore it, or save the model again"
+        )
     if version != SCHEMA:
         release = OLDER.get(version) if type(version) is int else None
         remedy = f"open the folder with headcount {release}" if release else "install a newer headcount to open the folder"
-        raise ArtifactError(f"{path} has schema version {version!r:.20} and this headcount reads {SCHEMA}; {remedy}.")
+        raise ArtifactError(f"{manifest_file} has schema version {version!r:.20} and this headcount reads {SCHEMA}; {remedy}.")
 
 
 def read_manifest(folder: Path) -> Manifest | None:

@@ -80,14 +80,14 @@ def n_removed_table_elements(cuts: Iterable[Cut]) -> int:
     return removed
 
 
-def _table_heads_kept_by_all(members: list[Cut]) -> tuple[int, ...]:
+def _table_heads_kept_by_all(cuts_of_stack: list[Cut]) -> tuple[int, ...]:
     """Returns the heads that every block of a stack keeps, if they are the same in each and come from a table that the blocks share."""
-    shared = all(argument.returned for cut in members for argument in cut.block.arguments)
-    return _kept_original_indices(members[0]) if shared and len({_kept_original_indices(cut) for cut in members}) == 1 else ()
+    shared = all(argument.returned for cut in cuts_of_stack for argument in cut.block.arguments)
+    return _kept_original_indices(cuts_of_stack[0]) if shared and len({_kept_original_indices(cut) for cut in cuts_of_stack}) == 1 else ()
 
 
-def _replace_parameter(model: nn.Module, name: str, tensor: Tensor) -> None:
-    path, _, leaf = name.rpartition(".")
+def _replace_parameter(model: nn.Module, parameter_name: str, tensor: Tensor) -> None:
+    path, _, leaf = parameter_name.rpartition(".")
     owner = model.get_submodule(path)
     old = owner._parameters[leaf]
     assert old is not None
@@ -137,21 +137,21 @@ def _install_empty_projections(model: nn.Module, cut: Cut) -> None:
             model.set_submodule(output.path, BiasOnlyProjection(layer, output.rows.size))
 
 
-def _new_values_by_attribute(block: AttentionBlock, heads: int, kv_heads: int) -> dict[str, dict[int, int]]:
+def _new_values_by_attribute(block: AttentionBlock, n_heads: int, n_kv_heads: int) -> dict[str, dict[int, int]]:
     """Returns, for every attribute name, the new value of each old one."""
-    table: dict[str, dict[int, int]] = {name: {block.n_heads: heads} for name in names.HEAD_COUNTS}
-    table |= {name: {block.n_kv_heads: kv_heads} for name in names.KV_COUNTS}
-    table |= {name: {block.group_size: heads // kv_heads} for name in names.GROUP_SIZES}
-    widths = {block.n_kv_heads * dim: kv_heads * dim for dim in (block.head_dim, block.value_dim)}
-    widths |= {block.n_heads * dim: heads * dim for dim in (block.head_dim, block.value_dim)}
+    table: dict[str, dict[int, int]] = {name: {block.n_heads: n_heads} for name in names.HEAD_COUNTS}
+    table |= {name: {block.n_kv_heads: n_kv_heads} for name in names.KV_COUNTS}
+    table |= {name: {block.group_size: n_heads // n_kv_heads} for name in names.GROUP_SIZES}
+    widths = {block.n_kv_heads * dim: n_kv_heads * dim for dim in (block.head_dim, block.value_dim)}
+    widths |= {block.n_heads * dim: n_heads * dim for dim in (block.head_dim, block.value_dim)}
     return table | dict.fromkeys((*names.WIDTHS, *names.RUNTIME_WIDTHS), widths)
 
 
-def _fit_block_attributes(module: nn.Module, block: AttentionBlock, heads: int, kv_heads: int) -> None:
-    table = _new_values_by_attribute(block, heads, kv_heads)
+def _fit_block_attributes(module: nn.Module, block: AttentionBlock, n_heads: int, n_kv_heads: int) -> None:
+    table = _new_values_by_attribute(block, n_heads, n_kv_heads)
     if family_of(module).input_width:
         table = {name: change for name, change in table.items() if name not in names.RUNTIME_WIDTHS}
-        install_fitted_forward(module, block, heads)
+        install_fitted_forward(module, block, n_heads)
     for path, part in module.named_modules():
         if is_shared_by_heads(path):
             continue
@@ -163,10 +163,10 @@ def _fit_block_attributes(module: nn.Module, block: AttentionBlock, heads: int, 
             setattr(part, name, change[value])
 
 
-def apply_cuts(model: nn.Module, cuts: Iterable[Cut], columns: Columns | None = None) -> None:
+def apply_cuts(model: nn.Module, cuts: Iterable[Cut], table_heads: Columns | None = None) -> None:
     """Removes heads from the blocks of a model and writes the record; works on the meta device too.
 
-    `columns` fixes the heads that shared bias tables keep, by block path; without it they follow from the cuts.
+    `table_heads` fixes the heads that shared bias tables keep, by block path; without it they follow from the cuts.
     """
     cuts = list(cuts)
     for cut in cuts:
@@ -182,7 +182,7 @@ def apply_cuts(model: nn.Module, cuts: Iterable[Cut], columns: Columns | None = 
         give_parent_config_view(model.get_submodule(block.path.rpartition(".")[0]), block, heads)
     tables = {}
     for members in _group_by_stack_with_arguments(cuts):
-        indices = _slice_arguments(model, members, columns or {})
+        indices = _slice_arguments(model, members, table_heads or {})
         tables |= {cut.block.path: indices for cut in members}
     _write_record(model, cuts, tables)
 
@@ -200,19 +200,19 @@ def _kept_original_indices(cut: Cut) -> tuple[int, ...]:
     return tuple(cut.block.heads[position].index for position in cut.heads)
 
 
-def _slice_arguments(model: nn.Module, members: list[Cut], columns: Columns) -> tuple[int, ...]:
+def _slice_arguments(model: nn.Module, cuts_of_stack: list[Cut], table_heads: Columns) -> tuple[int, ...]:
     """Makes every block of a stack take its heads of the arguments; returns the heads that the arguments carry.
 
     Where all blocks keep the same heads of a table that they share, the table itself is cut and nothing needs slicing.
     """
     blocks = record.read_cut_record(model)
-    recorded = (blocks.get(record.relative_path(model, cut.block.path)) for cut in members)
-    now = next((entry.columns for entry in recorded if entry and entry.columns), tuple(range(members[0].block.n_original)))
-    fixed = next((columns[cut.block.path] for cut in members if cut.block.path in columns), ())
-    target = fixed or _table_heads_kept_by_all(members) or now
+    recorded = (blocks.get(record.relative_path(model, cut.block.path)) for cut in cuts_of_stack)
+    now = next((entry.columns for entry in recorded if entry and entry.columns), tuple(range(cuts_of_stack[0].block.n_original)))
+    fixed = next((table_heads[cut.block.path] for cut in cuts_of_stack if cut.block.path in table_heads), ())
+    target = fixed or _table_heads_kept_by_all(cuts_of_stack) or now
     if target != now:
-        _slice_tables(model, members, [now.index(head) for head in target])
-    for cut in members:
+        _slice_tables(model, cuts_of_stack, [now.index(head) for head in target])
+    for cut in cuts_of_stack:
         module = model.get_submodule(cut.block.path)
         remove_argument_slicers(module)
         positions = [target.index(head) for head in _kept_original_indices(cut)] or [0]
@@ -221,20 +221,20 @@ def _slice_arguments(model: nn.Module, members: list[Cut], columns: Columns) -> 
     return target
 
 
-def _slice_tables(model: nn.Module, members: list[Cut], positions: list[int]) -> None:
-    for cut in members:
+def _slice_tables(model: nn.Module, cuts_of_stack: list[Cut], positions: list[int]) -> None:
+    for cut in cuts_of_stack:
         table = getattr(model.get_submodule(cut.block.path), "relative_attention_bias", None)
         if isinstance(table, nn.Embedding):
             table.weight = nn.Parameter(table.weight.data[:, positions].clone(), requires_grad=table.weight.requires_grad)
             table.embedding_dim = len(positions)
 
 
-def _write_record(model: nn.Module, cuts: list[Cut], tables: dict[str, tuple[int, ...]]) -> None:
+def _write_record(model: nn.Module, cuts: list[Cut], argument_heads_by_block: dict[str, tuple[int, ...]]) -> None:
     blocks = record.read_cut_record(model)
     for cut in cuts:
         total, path = cut.block.n_original, record.relative_path(model, cut.block.path)
         shared = any(argument.returned for argument in cut.block.arguments)
-        columns = tables[cut.block.path] if shared else None
+        columns = argument_heads_by_block[cut.block.path] if shared else None
         if len(cut.heads) < total or (columns and len(columns) < total):
             blocks[path] = record.BlockRecord(_kept_original_indices(cut), total, columns)
     record.write_cut_record(model, blocks)

@@ -42,9 +42,9 @@ def comparison_batches(
         first_row = {name: value[:1] for name, value in samples[0].items()}
         return [*samples, first_row] if len(next(iter(samples[0].values()))) > 1 else samples
     probes = [
-        _build_probe_batch(model, batch=2, length=9, seed=0),
-        _build_probe_batch(model, batch=3, length=6, seed=1),
-        _build_probe_batch(model, batch=2, length=9, seed=2),
+        _build_probe_batch(model, n_rows=2, n_tokens=9, seed=0),
+        _build_probe_batch(model, n_rows=3, n_tokens=6, seed=1),
+        _build_probe_batch(model, n_rows=2, n_tokens=9, seed=2),
     ]
     real = [_keep_forward_inputs(model, batch) for batch in _text_batches(model, tokenizer, probes[0])]
     real += [_keep_forward_inputs(model, batch) for batch in _data_batches(model, data)]
@@ -59,9 +59,9 @@ def names_of_varying_inputs(samples: Sequence[TensorBatch]) -> list[str]:
     return [name for name in samples[0] if len(torch.cat([batch[name].flatten() for batch in samples]).unique()) > 1]
 
 
-def _build_probe_batch(model: nn.Module, *, batch: int, length: int, seed: int) -> TensorBatch:
+def _build_probe_batch(model: nn.Module, *, n_rows: int, n_tokens: int, seed: int) -> TensorBatch:
     """A probe batch, with two segments in every row where the model tells segments apart."""
-    probe = _keep_forward_inputs(model, probe_inputs(model, batch=batch, length=length, seed=seed))
+    probe = _keep_forward_inputs(model, probe_inputs(model, batch=n_rows, length=n_tokens, seed=seed))
     segments = getattr(text_config(model), "type_vocab_size", 0) or 0
     if "token_type_ids" in inspect.signature(model.forward).parameters and segments > 1 and "input_ids" in probe:
         half = probe["input_ids"].shape[1] // 2
@@ -111,13 +111,13 @@ def _data_batches(model: nn.Module, data: Data) -> Iterator[RawBatch]:
         yield some
 
 
-def _add_missing_inputs(model: nn.Module, batch: TensorBatch, names: Mapping[str, None]) -> TensorBatch:
-    """The batch with all of `names`: masks of ones, one segment, and what else is missing from a probe of its shape."""
+def _add_missing_inputs(model: nn.Module, batch: TensorBatch, input_names: Mapping[str, None]) -> TensorBatch:
+    """The batch with all of `input_names`: masks of ones, one segment, and what else is missing from a probe of its shape."""
     tokens = batch.get("input_ids")
     complete = dict(batch)
     if tokens is not None:
         complete = {"attention_mask": torch.ones_like(tokens), "token_type_ids": torch.zeros_like(tokens), **batch}
-    if not names.keys() <= complete.keys():
+    if not input_names.keys() <= complete.keys():
         rows, length = tokens.shape if tokens is not None else (len(next(iter(batch.values()))), 9)
-        complete = {**_build_probe_batch(model, batch=rows, length=length, seed=0), **complete}
-    return {name: complete[name] for name in names}
+        complete = {**_build_probe_batch(model, n_rows=rows, n_tokens=length, seed=0), **complete}
+    return {name: complete[name] for name in input_names}

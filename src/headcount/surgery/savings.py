@@ -75,14 +75,14 @@ def largest_savings(model: nn.Module, heads: HeadMap, share: float = 0.5) -> Sav
     )
 
 
-def _flops_of_units(model: nn.Module, heads: HeadMap, saved: Mapping[tuple[Head, ...], int]) -> float:
+def _flops_of_units(model: nn.Module, heads: HeadMap, parameters_by_unit: Mapping[tuple[Head, ...], int]) -> float:
     """Returns the FLOPs that some heads take of a pass over the probe batch: those of their weights, by unit, and of attention itself."""
     inner = unwrap(model)
     batch, positions = probe_inputs(inner), dict[str, int]()
     n_rows = next(len(value) for value in batch.values() if isinstance(value, Tensor) and value.ndim > 1)
 
-    def make_position_hook(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _, args: positions.update([(path, args[0].shape[:-1].numel())])
+    def make_position_hook(projection_path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda _, args: positions.update([(projection_path, args[0].shape[:-1].numel())])
 
     with ExitStack() as hooks:
         for path in {projection.path for block in heads.blocks for projection in (block.q, block.k, block.v, block.o)}:
@@ -90,7 +90,7 @@ def _flops_of_units(model: nn.Module, heads: HeadMap, saved: Mapping[tuple[Head,
         with reporting_inputs(inner, batch, dummy=True), evaluating(inner), frozen(inner):
             forward(inner, batch)
     total = 0.0
-    for unit, parameters in saved.items():
+    for unit, parameters in parameters_by_unit.items():
         block = heads.block_of(unit[0])
         at = [positions.get(projection.path, 0) for projection in (block.q, block.k, block.v, block.o)]
         total += 2 * parameters * sum(at) / len(at)

@@ -163,17 +163,17 @@ def _tensor_in_file_dtype(folder: Path, name: str, loaded: Tensor) -> Tensor:
     )
 
 
-def _is_grown_position_table(owner: nn.Module, table: Tensor, built: Tensor) -> bool:
+def _is_grown_position_table(owner: nn.Module, saved_buffer: Tensor, built_buffer: Tensor) -> bool:
     """Whether a buffer is a table of positions to which a pass over a longer input added entries, along one axis."""
-    if "Positional" not in type(owner).__name__ or table.ndim != built.ndim:
+    if "Positional" not in type(owner).__name__ or saved_buffer.ndim != built_buffer.ndim:
         return False
-    differing = [(size, built_size) for size, built_size in zip(table.shape, built.shape, strict=True) if size != built_size]
+    differing = [(size, built_size) for size, built_size in zip(saved_buffer.shape, built_buffer.shape, strict=True) if size != built_size]
     return len(differing) == 1 and differing[0][0] > differing[0][1]
 
 
-def _check_shape(path: Path, name: str, own: Tensor, value: Tensor) -> None:
-    if own.shape != value.shape:
+def _check_shape(state_file: Path, tensor_name: str, built_tensor: Tensor, saved_tensor: Tensor) -> None:
+    if built_tensor.shape != saved_tensor.shape:
         raise ArtifactError(
-            f"{path}: '{name}' has shape {tuple(value.shape)}, the model that config.json builds {tuple(own.shape)}; use files that were "
-            "saved together"
+            f"{state_file}: '{tensor_name}' has shape {tuple(saved_tensor.shape)}, the model that config.json builds "
+            f"{tuple(built_tensor.shape)}; use files that were saved together"
         )

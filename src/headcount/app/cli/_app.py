@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from headcount import __version__
-from headcount.app.console.session import write_error
+from headcount.app.console.session import ExitCode, write_error
 from headcount.app.console.stop import INTERRUPTED, StopSignal
 from headcount.core.errors import HeadcountError, OptionError, UnknownName, is_out_of_memory, unknown_name_error
 
@@ -65,7 +65,7 @@ def build() -> typer.Typer:
     return app
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str]) -> ExitCode:
     """Runs one command line and returns its exit code; a foreseen error is one line on stderr."""
     if not arguments:
         with redirect_stdout(sys.stderr):

@@ -13,7 +13,7 @@ from headcount.app.console.options import split_at_commas
 from headcount.app.console.pruning import TRAINING, build_options_class, build_recipe, parse_keep, split_methods
 from headcount.app.console.run_folder import lead_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_at_most_one_text
+from headcount.app.console.text import EmbeddedTextName, ParserName, TextFile, check_at_most_one_text
 from headcount.core.budget import Budget
 from headcount.pruning.recipe import Recipe
 from headcount.workflows.analysis_spec import AnalysisSpec
@@ -21,10 +21,10 @@ from headcount.workflows.analysis_spec import AnalysisSpec
 Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: the same command goes on from it; report.html is there.")]
 
 
-def parse_head_counts_or_shares(text: str) -> list[int | float]:
+def parse_head_counts_or_shares(keep_text: str) -> list[int | float]:
     """Returns numbers of heads, and shares of them as floats below 1."""
     numbers: list[int | float] = []
-    for part in split_at_commas(text):
+    for part in split_at_commas(keep_text):
         try:
             budget = Budget(keep=parse_keep(part))
         except ValueError:
@@ -69,9 +69,9 @@ def run(
     session: Session,
     data: ModelAndTaskOptions,
     out: Out,
-    text: File = None,
-    embedded: Embedded = None,
-    parser: Parser = None,
+    text: TextFile = None,
+    embedded: EmbeddedTextName = None,
+    parser: ParserName = None,
     amount: AnalysisOptions = DEFAULT_ANALYSIS,
 ) -> None:
     """Map, score, label, profile and prune the heads of a model, keep and measure one smaller model, and write the report."""
@@ -80,4 +80,4 @@ def run(
     with lead_run(session, out, "analyze is led by one process; start it without torchrun") as run_folder:
         from headcount.app.jobs.analyze import analyze_model
 
-        analyze_model(session, data, spec, run_folder, text=text, embedded=embedded, parser=parser)
+        analyze_model(session, data, spec, run_folder, text_file=text, embedded_name=embedded, parser_name=parser)

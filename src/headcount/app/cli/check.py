@@ -8,7 +8,7 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions
-from headcount.app.console.options import SomeHeads
+from headcount.app.console.options import HeadsToProve
 from headcount.app.console.session import ExitCode, Session
 
 Target = Annotated[
@@ -20,7 +20,7 @@ Target = Annotated[
 def run(
     session: Session,
     target: Target,
-    heads: SomeHeads = None,
+    heads: HeadsToProve = None,
     loading: ModelOptions = DEFAULT_LOADING,
 ) -> ExitCode:
     """Verify every file of a run or a saved model, and prove the laws on a model.

@@ -53,4 +53,4 @@ def run(
     with open_run(session, folder) as run_folder:
         from headcount.app.jobs.compare import compare_pruners
 
-        compare_pruners(session, data, methods, keep, seeds, pruning, measure, run_folder, margin=parsed, new_head=new_head, plan=plan)
+        compare_pruners(session, data, methods, keep, seeds, pruning, measure, run_folder, margin=parsed, new_head=new_head, plan_file=plan)

@@ -14,10 +14,10 @@ from headcount.app.console.options import Heads, Model, OutFolder, Overwrite
 from headcount.app.console.session import Session
 
 
-def _check_keep(text: str | None) -> str | None:
-    if text is not None and not re.fullmatch(r"[0-9]{1,9}|0?\.[0-9]{1,6}|[0-9]{1,3}(\.[0-9]{1,6})?%", text):
-        raise typer.BadParameter(f"--keep takes a number of query heads such as 24, or a share such as 50% or 0.5; got {text!r:.40}")
-    return text
+def _check_keep(keep_text: str | None) -> str | None:
+    if keep_text is not None and not re.fullmatch(r"[0-9]{1,9}|0?\.[0-9]{1,6}|[0-9]{1,3}(\.[0-9]{1,6})?%", keep_text):
+        raise typer.BadParameter(f"--keep takes a number of query heads such as 24, or a share such as 50% or 0.5; got {keep_text!r:.40}")
+    return keep_text
 
 
 PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="A plan file, instead of --heads.")]

@@ -20,7 +20,7 @@ Name = Annotated[
 ]
 
 
-def _describe_family(name: str, family: Family) -> dict[str, Any]:
+def _describe_family(family_name: str, family: Family) -> dict[str, Any]:
     facts = {
         "projections": "by configuration" if callable(family.fusion) else family.fusion,
         "gate only": family.gate_only,
@@ -28,7 +28,7 @@ def _describe_family(name: str, family: Family) -> dict[str, Any]:
         "masked below": family.masked_below,
         "time first": family.time_first,
     }
-    return {"name": name, "facts": {fact: value for fact, value in facts.items() if value}}
+    return {"name": family_name, "facts": {fact: value for fact, value in facts.items() if value}}
 
 
 def _format_cell(value: object) -> str:

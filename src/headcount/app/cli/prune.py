@@ -20,7 +20,7 @@ from headcount.app.console.pruning import (
     add_method_options,
 )
 from headcount.app.console.run_folder import open_run
-from headcount.app.console.session import Session
+from headcount.app.console.session import ExitCode, Session
 from headcount.core.margin import Margin
 
 Method = Annotated[
@@ -52,7 +52,7 @@ def run(
     bench: Bench = True,
     plan: PlanFile = None,
     new_head: NewHead = False,
-) -> int:
+) -> ExitCode:
     """Prune to K heads, repair, cut, verify, evaluate against the dense model in pairs, and save the smaller model.
 
     With --margin and without --keep: the smallest certified model. 90 %, 80 %, … 10 % of the heads are tested in this order, up to the first that
@@ -66,5 +66,5 @@ def run(
     with open_run(session, RunOptions(out)) as run_folder:
         from headcount.app.jobs.prune import prune_model
 
-        options = {"seed": seed, "margin": parsed, "measures_speed": bench, "new_head": new_head, "plan": plan}
+        options = {"seed": seed, "margin": parsed, "measures_speed": bench, "new_head": new_head, "plan_file": plan}
         return prune_model(session, data, method_text, size, pruning, run_folder, **options)

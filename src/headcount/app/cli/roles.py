@@ -11,14 +11,14 @@ from headcount.app.console.inputs import ModelAndTaskOptions, RunOptions, Split
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_exactly_one_text
+from headcount.app.console.text import EmbeddedTextName, ParserName, TextFile, check_exactly_one_text
 from headcount.core.definition import DEFAULT_DEFINITION, N_SWAPS
 
 
-def _check_only(text: str | None) -> str | None:
-    if text is not None and not split_at_commas(text):
+def _check_only(role_names: str | None) -> str | None:
+    if role_names is not None and not split_at_commas(role_names):
         raise typer.BadParameter("--only needs the name of a role, such as offset or syntax:nsubj")
-    return text
+    return role_names
 
 
 Only = Annotated[
@@ -51,9 +51,9 @@ DEFAULT_FOLDER = RunOptions()
 def run(
     session: Session,
     data: ModelAndTaskOptions,
-    text: File = None,
-    embedded: Embedded = None,
-    parser: Parser = None,
+    text: TextFile = None,
+    embedded: EmbeddedTextName = None,
+    parser: ParserName = None,
     only: Only = None,
     folder: RunOptions = DEFAULT_FOLDER,
     split_name: Split = "calibration",

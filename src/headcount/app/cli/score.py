@@ -15,10 +15,10 @@ from headcount.core.tolerance import TOLERANCE, Tolerance
 from headcount.importance.settings import ScoreSettings
 
 
-def _check_by(text: str) -> str:
-    if not split_at_commas(text):
+def _check_by(method_names: str) -> str:
+    if not split_at_commas(method_names):
         raise typer.BadParameter("--by needs the name of a method, such as gradient")
-    return text
+    return method_names
 
 
 By = Annotated[

@@ -51,7 +51,9 @@ def command(body: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _list_group_fields_as_parameters(group: Any) -> list[Parameter]:
+def _list_group_fields_as_parameters(options_class: Any) -> list[Parameter]:
     """Returns the fields of a group as options."""
-    hints, defaults = get_type_hints(group, include_extras=True), group._field_defaults
-    return [Parameter(n, Parameter.KEYWORD_ONLY, default=defaults.get(n, Parameter.empty), annotation=hints[n]) for n in group._fields]
+    hints, defaults = get_type_hints(options_class, include_extras=True), options_class._field_defaults
+    return [
+        Parameter(n, Parameter.KEYWORD_ONLY, default=defaults.get(n, Parameter.empty), annotation=hints[n]) for n in options_class._fields
+    ]

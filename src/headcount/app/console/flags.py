@@ -19,10 +19,10 @@ class Flag:
     opposite: str | None = None
 
 
-def flags_by_argument(parameters: Sequence[Any]) -> dict[str, Flag]:
+def flags_by_argument(click_parameters: Sequence[Any]) -> dict[str, Flag]:
     """Returns the flags of a click command by the Python argument that each sets."""
     flags = {}
-    for parameter in parameters:
+    for parameter in click_parameters:
         names = [name for name in parameter.opts if name.startswith("--")]
         if names:
             opposite = next(iter(parameter.secondary_opts), None)

@@ -98,9 +98,9 @@ class ModelOptions(NamedTuple):
     allow_pickle: AllowPickle = False
     trust_remote_code: TrustRemoteCode = False
 
-    def fill_from_run_config(self, config: Mapping[str, Any]) -> ModelOptions:
+    def fill_from_run_config(self, run_config: Mapping[str, Any]) -> ModelOptions:
         """Returns the options with which the model of a run was loaded, where this command line does not name others."""
-        recorded = config.get("opened") or {}
+        recorded = run_config.get("opened") or {}
         dtype = recorded.get("dtype", "auto") if self.dtype == "auto" else self.dtype
         return self._replace(auto=self.auto or recorded.get("auto"), dtype=dtype)
 

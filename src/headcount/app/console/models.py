@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import transformers
@@ -28,6 +29,14 @@ from headcount.studies._base import new_head_options
 from headcount.surgery.load import load, make_cut_class
 from headcount.surgery.source import build_from_config, local_folder, model_class_of, read_config
 from headcount.surgery.verify import lowest_float_dtype
+
+
+class OpenedModel(NamedTuple):
+    """A model that was loaded, its heads, and the folder that it was loaded from."""
+
+    model: nn.Module
+    heads: HeadMap
+    folder: Path
 
 
 def set_library_verbosity(session: Session) -> None:
@@ -65,17 +74,17 @@ def note_model(session: Session, model: nn.Module, heads: HeadMap) -> None:
 
 def open_model(
     session: Session,
-    name: str,
+    name_or_folder: str,
     loading: ModelOptions = DEFAULT_LOADING,
     *,
     new_layers: bool = False,
     model_kwargs: Mapping[str, object] | None = None,
-) -> tuple[nn.Module, HeadMap, Path]:
+) -> OpenedModel:
     """Returns the model of a folder or hub id, its heads and its folder."""
     set_library_verbosity(session)
     device = choose_device(loading.device)
-    session.begin_work(f"loading {name}")
-    folder = local_folder(name)
+    session.begin_work(f"loading {name_or_folder}")
+    folder = local_folder(name_or_folder)
     model = load(
         folder,
         auto=loading.auto,
@@ -88,15 +97,15 @@ def open_model(
     model = model.to(device).eval()
     heads = HeadMap.of(model)
     note_model(session, model, heads)
-    return model, heads, folder
+    return OpenedModel(model, heads, folder)
 
 
 def open_task_model(
-    session: Session, data: ModelAndTaskOptions, *, new_head: bool = False, seed: int | None = None
-) -> tuple[nn.Module, HeadMap, Path]:
+    session: Session, data: ModelAndTaskOptions, *, new_head: bool = False, new_head_seed: int | None = None
+) -> OpenedModel:
     """Returns the model of a command line, its heads and its folder; with `new_head`, with an untrained head for the classes in its data.
 
-    The new head is drawn by `seed`, by default that of the data.
+    The new head is drawn by `new_head_seed`, by default that of the data.
 
     Raises:
         DataError: a file of data does not exist.
@@ -108,7 +117,7 @@ def open_task_model(
     check_can_get_new_head(data)
     options = new_head_options(read_task_classes(data))
     loading = data.model_options._replace(auto=options["auto"])
-    torch.manual_seed(data.seed if seed is None else seed)
+    torch.manual_seed(data.seed if new_head_seed is None else new_head_seed)
     return open_model(session, data.model, loading, new_layers=True, model_kwargs=options["model_kwargs"])
 
 
@@ -131,27 +140,27 @@ def read_task_classes(data: ModelAndTaskOptions) -> tuple[str, ...]:
     return read_classes(builder, train=data.train, eval=data.eval, **columns)
 
 
-def open_named_task(session: Session, data: ModelAndTaskOptions, model: nn.Module, folder: Path) -> Task:
+def open_named_task(session: Session, data: ModelAndTaskOptions, model: nn.Module, model_folder: Path) -> Task:
     """Returns the task that a command line names, for a model and the tokenizer in its folder."""
     session.begin_work("reading the data")
     builder = TaskBuilder.parse(data.task or default_task(model)).with_texts(parse_named_values(data.task_option, "--task-option"))
-    task = open_task(builder, model, tokenizer_or_image_processor(model, folder, data.trust_remote_code), **data.task_arguments())
+    task = open_task(builder, model, tokenizer_or_image_processor(model, model_folder, data.trust_remote_code), **data.task_arguments())
     task = replace(task, batch_size=data.examples_per_batch)
     sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
     session.write_note_once(f"task {task.name}: {sizes}; seed {data.seed}")
     return task
 
 
-def note_expected_duration(session: Session, seconds: float, condition: str = "") -> None:
+def note_expected_duration(session: Session, seconds: float, qualification: str = "") -> None:
     """Notes how long the work will take, before it begins."""
-    session.write_note(f"this takes about {format_duration(seconds)} on this machine{condition}")
+    session.write_note(f"this takes about {format_duration(seconds)} on this machine{qualification}")
 
 
-def note_statistical_power(session: Session, task: Task, limit: int | None) -> None:
+def note_statistical_power(session: Session, task: Task, max_examples: int | None) -> None:
     """Notes what the report split of a task can show, before work begins."""
     from headcount.runs.report.certificates import describe_power
 
-    n_examples = min(len(task.report), limit or len(task.report))
+    n_examples = min(len(task.report), max_examples or len(task.report))
     if n_examples > 1:
         session.write_note(describe_power(n_examples, task.metric.name if task.metric else ""))
 
@@ -161,10 +170,10 @@ def has_weights(folder: Path) -> bool:
     return any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "pytorch_model*.bin"))
 
 
-def open_model_or_configuration(session: Session, name: str, loading: ModelOptions) -> tuple[nn.Module, HeadMap]:
+def open_model_or_configuration(session: Session, name_or_folder: str, loading: ModelOptions) -> tuple[nn.Module, HeadMap]:
     """Returns the model of a folder; if that holds only a configuration, a model without weights on the meta device."""
     set_library_verbosity(session)
-    folder = local_folder(name)
+    folder = local_folder(name_or_folder)
     if has_weights(folder):
         model, heads, _ = open_model(session, str(folder), loading._replace(device="cpu"))
         return model, heads
@@ -185,7 +194,7 @@ def set_run_description(
     data: ModelAndTaskOptions,
     model: nn.Module,
     heads: HeadMap,
-    config: Mapping[str, object],
+    run_config: Mapping[str, object],
     *,
     new_head: bool = False,
 ) -> None:
@@ -196,7 +205,7 @@ def set_run_description(
         command=session.command,
         seed=data.seed,
         task=data.task or "",
-        config={**config, "opened": data.opening_record() | ({"new_head": True} if new_head else {})},
+        config={**run_config, "opened": data.opening_record() | ({"new_head": True} if new_head else {})},
         machine=machine_of(model),
     )
     run.describe(record, heads)

@@ -39,18 +39,18 @@ def parse_numbers(text: str, flag: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def build_typer_option(cls: type[Configurable], name: str, metavar: str | None = None) -> Any:
+def build_typer_option(declaring_class: type[Configurable], option_name: str, metavar: str | None = None) -> Any:
     """Returns the command-line option of a declared option: its flag, help and smallest value. The class itself checks other values."""
-    (declared,) = (option for option in options_of(cls) if option.name == name)
-    return typer.Option(f"--{name.replace('_', '-')}", help=declared.help, min=declared.bounds.minimum, metavar=metavar)
+    (declared,) = (option for option in options_of(declaring_class) if option.name == option_name)
+    return typer.Option(f"--{option_name.replace('_', '-')}", help=declared.help, min=declared.bounds.minimum, metavar=metavar)
 
 
-def make_choice_callback(kind: str, choices: Sequence[str]) -> Callable[[str], str]:
+def make_choice_callback(kind_of_choice: str, choices: Sequence[str]) -> Callable[[str], str]:
     """Returns the callback of an option whose value is one of some names; other names raise UnknownName with the nearest one."""
 
     def check_choice(name: str) -> str:
         if name not in choices:
-            raise unknown_name_error(kind, name, choices)
+            raise unknown_name_error(kind_of_choice, name, choices)
         return name
 
     return check_choice
@@ -58,7 +58,7 @@ def make_choice_callback(kind: str, choices: Sequence[str]) -> Callable[[str], s
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or demo/NAME.", show_default=False)]
 Heads = Annotated[str | None, typer.Option("--heads", metavar="L0H3,…", callback=_check_heads, help="Head addresses, separated by commas.")]
-SomeHeads = Annotated[
+HeadsToProve = Annotated[
     str | None, typer.Option("--heads", metavar="L0H3,…", callback=_check_heads, help="Also prove that these heads can be cut.")
 ]
 OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write; it appears once it is complete.")]

@@ -47,9 +47,9 @@ class Pulse:
                 self._next = now + LATER
                 self._report(f"{self._work}: {self._format_status(now - self._start)}")
 
-    def _format_status(self, seconds: float) -> str:
+    def _format_status(self, seconds_so_far: float) -> str:
         if self._counts is None:
-            return f"{seconds:.0f} s so far"
+            return f"{seconds_so_far:.0f} s so far"
         n_finished, total = self._counts
-        remaining = f", about {seconds / n_finished * (total - n_finished):.0f} s left" if total and n_finished else ""
+        remaining = f", about {seconds_so_far / n_finished * (total - n_finished):.0f} s left" if total and n_finished else ""
         return f"{n_finished} of {total or '?'} {self._unit}{remaining}"

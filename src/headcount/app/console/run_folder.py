@@ -15,7 +15,7 @@ import typer
 
 from headcount.app.console.inputs import RunOptions
 from headcount.app.console.options import LOCAL, RAY
-from headcount.app.console.session import Session
+from headcount.app.console.session import ExitCode, Session
 from headcount.app.console.stop import Terminated
 from headcount.core.errors import ArtifactError, MissingExtra, NothingLeft
 from headcount.runs.lock import Busy
@@ -60,11 +60,11 @@ def open_run(session: Session, options: RunOptions) -> Iterator[Run | None]:
 
 
 @contextmanager
-def lead_run(session: Session, out: Path, refusal: str) -> Iterator[Run]:
-    """Yields the run of a command that one process leads; raises BadParameter with `refusal` in the other processes of a launcher."""
+def lead_run(session: Session, out: Path, refusal_text: str) -> Iterator[Run]:
+    """Yields the run of a command that one process leads; raises BadParameter with `refusal_text` in the other processes of a launcher."""
     with open_run(session, RunOptions(out)) as run:
         if run is None:
-            raise typer.BadParameter(refusal)
+            raise typer.BadParameter(refusal_text)
         yield run
 
 
@@ -155,9 +155,9 @@ def _run_ray_workers(session: Session, out: Path, n_workers: int) -> Iterator[No
             ray.shutdown()
 
 
-def _run_ray_worker(arguments: list[str], folder: str) -> int:
+def _run_ray_worker(arguments: list[str], working_directory: str) -> ExitCode:
     """Runs a worker within Ray and returns its exit code; raises RuntimeError if it was killed, so that Ray starts it again."""
-    process = subprocess.run([sys.executable, "-m", "headcount", *arguments], cwd=folder, stdout=subprocess.DEVNULL, check=False)
+    process = subprocess.run([sys.executable, "-m", "headcount", *arguments], cwd=working_directory, stdout=subprocess.DEVNULL, check=False)
     if process.returncode < 0:
         raise RuntimeError(f"the worker was killed by signal {-process.returncode}")
     return process.returncode

@@ -26,7 +26,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 WIDE = 400
 
 ExitCode = int
-"""The exit code of a command: 0 done, 1 failed."""
+"""The exit code of a command: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
 
 
 def without_control_characters(value: object) -> str:
@@ -100,17 +100,17 @@ class Session:
             self.pulse.paused = False
         self.pulse.begin(f"after {work}")
 
-    def suggest_next(self, *words: str | Path) -> None:
+    def suggest_next(self, *command_words: str | Path) -> None:
         """Writes the next command to type to stderr."""
-        self.write_note(f"next: {shlex.join(['headcount', *map(str, words)])}")
+        self.write_note(f"next: {shlex.join(['headcount', *map(str, command_words)])}")
 
     def write_line(self, text: str) -> None:
         """Writes a line of the result at once, unless the result is JSON."""
         if not self.json:
             print(without_control_characters(text), file=self.results, flush=True)
 
-    def write_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-        """Writes a table, unless the result is JSON; `right` names the columns of numbers. Columns without content are left out."""
+    def write_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right_aligned: Sequence[str] = ()) -> None:
+        """Writes a table, unless the result is JSON; `right_aligned` names the columns of numbers. Columns without content are left out."""
         if self.json:
             return
         used = [i for i in range(len(columns)) if not rows or any(str(row[i]) for row in rows)]
@@ -122,7 +122,7 @@ class Session:
 
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
         for column in columns:
-            table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+            table.add_column(column, justify="right" if column in right_aligned else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(without_control_characters(cell)) for cell in row))
         Console(file=self.results, width=self.width, highlight=False, markup=False).print(table)

@@ -24,9 +24,9 @@ def analyze_model(
     spec: AnalysisSpec,
     run: Run,
     *,
-    text: Path | None,
-    embedded: str | None,
-    parser: str | None,
+    text_file: Path | None,
+    embedded_name: str | None,
+    parser_name: str | None,
 ) -> None:
     """Runs all steps of an analysis in a run folder, or those that it does not hold yet."""
     check_names(spec)
@@ -36,10 +36,12 @@ def analyze_model(
     note_expected_duration(
         session, estimate_analysis(model, task, heads, spec, plan_requests(spec, heads)), ", roles, profiles and latency left out"
     )
-    corpus, why_no_corpus = open_optional_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
+    corpus, why_no_corpus = open_optional_corpus(
+        session, data, model, folder, task, text_file=text_file, embedded_name=embedded_name, parser_name=parser_name
+    )
     if corpus is None:
         session.write_note(f"roles are left out: {why_no_corpus}")
-    texts = {"text": absolute_path(text) if text else None, "embedded": embedded}
+    texts = {"text": absolute_path(text_file) if text_file else None, "embedded": embedded_name}
     job = AnalysisJob(
         data.model,
         model,
@@ -58,12 +60,12 @@ def analyze_model(
     session.suggest_next("serve", run.folder)
 
 
-def run_and_print_steps(session: Session, job: AnalysisJob, run: Run, prefix: str = "") -> list[dict[str, Any]]:
+def run_and_print_steps(session: Session, job: AnalysisJob, run: Run, line_prefix: str = "") -> list[dict[str, Any]]:
     """Prints every step of an analysis as a sentence, when it is finished; returns the steps as plain data."""
     records = []
     for step in run_analysis(job, run):
         sentence = format_step(step.name, step.numbers)
         records.append({"step": step.name, "text": sentence, **step.numbers})
-        session.write_line(f"{prefix}{step.name:<9} {sentence}")
+        session.write_line(f"{line_prefix}{step.name:<9} {sentence}")
         session.begin_work(f"after step {step.name}")
     return records

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
 from headcount.app.console.inputs import ModelAndTaskOptions, ModelOptions
 from headcount.app.console.models import open_model, open_named_task
-from headcount.app.console.session import Session
+from headcount.app.console.session import ExitCode, Session
 from headcount.core.certificate import Certificate, disagreements
 from headcount.core.certificate_file import read_certificate, write_certificate
 from headcount.core.errors import ArtifactError, DataError
@@ -27,53 +27,68 @@ from headcount.workflows.certify import CertificateRequest, certify_models
 
 FLIPS_SHOWN, SHOWN = 10, 160
 """The most examples that are printed, and the most letters of one."""
-Margins = tuple[Margin | None, Margin | None]
+
+
+class Margins(NamedTuple):
+    """How much worse a model may be by its metric and by its loss; None where only the bound is shown."""
+
+    quality: Margin | None
+    loss: Margin | None
+
+
+class RunModels(NamedTuple):
+    """The model that a run keeps, the options that open its task, and its dense model with how that is loaded."""
+
+    kept_model: Path
+    data: ModelAndTaskOptions
+    dense_name: str
+    dense_loading: ModelOptions
 
 
 def certify_model(
     session: Session,
     data: ModelAndTaskOptions,
-    against: str | None,
+    dense_name: str | None,
     margins: Margins,
     other_tasks: Sequence[str],
-    check: Path | None,
-    out: Path | None,
-) -> int:
+    file_to_check: Path | None,
+    out_file: Path | None,
+) -> ExitCode:
     """Makes a certificate, or makes one again and compares; returns the exit code."""
-    recorded = None if check is None else read_certificate(check)
+    recorded = None if file_to_check is None else read_certificate(file_to_check)
     if recorded is not None:
-        margins = tuple(Margin.parse(text) if text else None for text in (recorded.margin, recorded.loss_margin))  # pyright: ignore[reportAssignmentType]
+        margins = Margins(*(Margin.parse(text) if text else None for text in (recorded.margin, recorded.loss_margin)))
         other_tasks = recorded.opening.get("other_tasks", ())
         data = _fill_from_opening_record(data, recorded.opening)
-        against = against or recorded.opening.get("against")
+        dense_name = dense_name or recorded.opening.get("against")
     run = Run.open(Path(data.model)) if (Path(data.model) / "run.json").is_file() else None
     folder = Path(data.model)
     if run is not None:
-        folder, data, dense_name, loading = _read_kept_and_dense_model(run, data)
-        against = against or dense_name
+        folder, data, recorded_dense, loading = _read_kept_and_dense_model(run, data)
+        dense_name = dense_name or recorded_dense
     else:
         loading = data.model_options
-    if against is None:
+    if dense_name is None:
         absent = "" if folder.exists() else f"; {folder} is no folder here: if you mean a run, which names its dense model, check the name"
         raise typer.BadParameter(f"certify needs --against, the dense model that MODEL was made from{absent}")
     request = CertificateRequest(*margins, limit=data.limit, seed=data.seed)
-    dense, _, dense_folder = open_model(session, against, loading)
+    dense, _, dense_folder = open_model(session, dense_name, loading)
     small, _, small_folder = open_model(session, str(folder), data.model_options)
     tasks = [open_named_task(session, task, dense, dense_folder) for task in (data, *(data._replace(task=name) for name in other_tasks))]
     for task in tasks:
         session.write_note(f"{task.name}: both models on {len(task.report):,} examples of the report split")
     with session.progress("evaluating both models") as advance:
-        certificate = certify_models(small, dense, tasks, request, names=(data.model, against), watch=lambda work: advance)
+        certificate = certify_models(small, dense, tasks, request, names=(data.model, dense_name), watch=lambda work: advance)
     opening = {
         **data.opening_record(),
-        "against": absolute_path(against) if Path(against).exists() else against,
+        "against": absolute_path(dense_name) if Path(dense_name).exists() else dense_name,
         "other_tasks": list(other_tasks),
     }
     certificate = replace(certificate, opening={name: value for name, value in opening.items() if name not in ("model", "path")})
     _show_certificate(session, certificate, tasks)
     if recorded is not None:
         return _show_whether_confirmed(session, recorded, certificate)
-    path = _write_certificate(certificate, small_folder, out, run)
+    path = _write_certificate(certificate, small_folder, out_file, run)
     session.write_json({**certificate.to_dict(), "file": None if path is None else str(path)})
     if path is None:
         session.write_note("the folder was not written by headcount, so the certificate was not kept; name a file with --out")
@@ -83,16 +98,15 @@ def certify_model(
     return 0
 
 
-def _fill_from_opening_record(data: ModelAndTaskOptions, opening: Mapping[str, Any]) -> ModelAndTaskOptions:
+def _fill_from_opening_record(data: ModelAndTaskOptions, opening_record: Mapping[str, Any]) -> ModelAndTaskOptions:
     """Returns the options of a command line, those it leaves out as a certificate records them."""
     defaults = ModelAndTaskOptions._field_defaults
-    recorded = {name: value for name, value in opening.items() if name in defaults and getattr(data, name) == defaults[name]}
+    recorded = {name: value for name, value in opening_record.items() if name in defaults and getattr(data, name) == defaults[name]}
     paths = {name: [Path(path) for path in recorded[name]] for name in ("train", "eval") if name in recorded}
     return data._replace(**{**recorded, **paths})
 
 
-def _read_kept_and_dense_model(run: Run, data: ModelAndTaskOptions) -> tuple[Path, ModelAndTaskOptions, str, ModelOptions]:
-    """Returns the model that a run keeps, the options that open its task, and the dense model with how it is loaded."""
+def _read_kept_and_dense_model(run: Run, data: ModelAndTaskOptions) -> RunModels:
     models = run.models()
     if not models:
         raise ArtifactError(f"{run.folder} keeps no model; make one with headcount prune, or with headcount compare --keep-models")
@@ -105,7 +119,8 @@ def _read_kept_and_dense_model(run: Run, data: ModelAndTaskOptions) -> tuple[Pat
     if opening.get("own_task") and data.task is None:
         raise DataError("the task of this run was made in Python; use hc.certify with the task, or name one with --task")
     data = _fill_from_opening_record(data, {"task": record.task or None, **opening})
-    return models[0], data, model_to_reopen(record.model.name, record.config), data.model_options.fill_from_run_config(record.config)
+    dense_loading = data.model_options.fill_from_run_config(record.config)
+    return RunModels(models[0], data, model_to_reopen(record.model.name, record.config), dense_loading)
 
 
 def _show_certificate(session: Session, certificate: Certificate, tasks: Sequence[Task]) -> None:
@@ -135,25 +150,25 @@ def _read_report_texts(task: Task, positions: Sequence[int]) -> dict[int, str]:
     }
 
 
-def _show_whether_confirmed(session: Session, recorded: Certificate, now: Certificate) -> int:
-    problems = disagreements(recorded, now)
+def _show_whether_confirmed(session: Session, recorded: Certificate, repeated: Certificate) -> ExitCode:
+    problems = disagreements(recorded, repeated)
     for problem in problems:
         session.write_line(f"Not confirmed: {problem}.")
     if not problems:
         session.write_line("The certificate still holds.")
-    session.write_json({"holds": not problems, "problems": problems, "before": recorded.to_dict(), "now": now.to_dict()})
+    session.write_json({"holds": not problems, "problems": problems, "before": recorded.to_dict(), "now": repeated.to_dict()})
     return 1 if problems else 0
 
 
-def _write_certificate(certificate: Certificate, folder: Path, out: Path | None, run: Run | None) -> Path | None:
+def _write_certificate(certificate: Certificate, model_folder: Path, out_file: Path | None, run: Run | None) -> Path | None:
     """Writes a certificate to a file, or beside a model that headcount saved; returns where, None if nowhere."""
-    if out is not None:
-        write_certificate(out, certificate)
-        return out
-    if not (folder / manifest.NAME).is_file():
+    if out_file is not None:
+        write_certificate(out_file, certificate)
+        return out_file
+    if not (model_folder / manifest.NAME).is_file():
         return None
-    path = attach_certificate(folder, certificate)
+    path = attach_certificate(model_folder, certificate)
     if run is not None:
         with Run.lead(run.folder, command=run.record().command) as leading:
-            leading.list_model(folder)
+            leading.list_model(model_folder)
     return path

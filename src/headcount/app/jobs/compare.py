@@ -42,15 +42,15 @@ def compare_pruners(
     session: Session,
     data: ModelAndTaskOptions,
     methods: str,
-    keep: str,
-    seeds: int,
+    kept_sizes: str,
+    n_seeds: int,
     options: PruningOptions,
     measure: MeasureOptions,
     run: Run | None,
     *,
     margin: Margin | None = None,
     new_head: bool = False,
-    plan: Path | None = None,
+    plan_file: Path | None = None,
 ) -> None:
     """Prunes by every method to every number of heads in a run folder, and prints each against the dense model and against each other."""
     template = options.spec("random", Budget(keep=1), seed=data.seed)
@@ -58,12 +58,12 @@ def compare_pruners(
     Definition.parse(measure.definition or DEFAULT_DEFINITION)
     if new_head:
         options.check_new_head_gets_trained(pruners)
-    if plan is not None:
-        Plan.read(plan)
+    if plan_file is not None:
+        Plan.read(plan_file)
     model, heads, model_folder = open_task_model(session, data, new_head=new_head)
-    keeps = [parse_kept_head_count(text, heads, options.attention_kinds) for text in split_at_commas(keep)]
-    removed = () if plan is None else read_removed_heads(session, plan, heads, weight_hash(model))
-    specs = build_requests(pruners, keeps, seeds, template, heads, removed=removed, new_head=new_head)
+    keeps = [parse_kept_head_count(text, heads, options.attention_kinds) for text in split_at_commas(kept_sizes)]
+    removed = () if plan_file is None else read_removed_heads(session, plan_file, heads, weight_hash(model))
+    specs = build_requests(pruners, keeps, n_seeds, template, heads, removed=removed, new_head=new_head)
     for spec in specs:
         check_request(spec, model, heads)
     if run is None:
@@ -77,7 +77,7 @@ def compare_pruners(
         {
             "methods": methods,
             "keep": keeps,
-            "seeds": seeds,
+            "seeds": n_seeds,
             "template": template.to_dict(),
             "margin": None if margin is None else str(margin),
         },
@@ -107,11 +107,11 @@ def compare_pruners(
 
 
 def _open_role_test(
-    session: Session, data: ModelAndTaskOptions, measure: MeasureOptions, model: nn.Module, folder: Path, task: Task
+    session: Session, data: ModelAndTaskOptions, measure: MeasureOptions, model: nn.Module, model_folder: Path, task: Task
 ) -> FamilyTest | None:
     """Returns the test of roles on the text of the command line, or else of the task; None, with a note, where there is none."""
     corpus, why_none = open_optional_corpus(
-        session, data, model, folder, task, text=measure.text, embedded=measure.embedded, parser=measure.parser
+        session, data, model, model_folder, task, text_file=measure.text, embedded_name=measure.embedded, parser_name=measure.parser
     )
     if corpus is None:
         session.write_note(f"the roles of the kept models are not measured: {why_none}; name a text with --text FILE or --embedded NAME")

@@ -32,7 +32,7 @@ def errors_as_wrong_usage() -> Iterator[None]:
         raise OptionError(str(error)) from error
 
 
-def find_heads(session: Session, job: str, name: str, options: FindOptions, loading: ModelOptions) -> None:
+def find_heads(session: Session, job: str, model_name: str, options: FindOptions, loading: ModelOptions) -> None:
     """Finds the heads of a model for a job, prints them with their scores, and writes the list."""
     batch_size = None if options.batch_size == "auto" else int(options.batch_size)
     with errors_as_wrong_usage():
@@ -40,10 +40,10 @@ def find_heads(session: Session, job: str, name: str, options: FindOptions, load
         if options.data is not None:
             read_recordings(options.data)
         if options.in_place:
-            check_writable(Path(name) / FILE)
-        source = local_folder(name)
+            check_writable(Path(model_name) / FILE)
+        source = local_folder(model_name)
         check_job_of_class(request, model_class_of(source, read_config(source, loading.trust_remote_code), loading.auto))
-    model, _, folder = open_model(session, name, loading)
+    model, _, folder = open_model(session, model_name, loading)
     session.begin_work("reading the data")
     with errors_as_wrong_usage():
         search = open_search(model, request, folder, trust_remote_code=loading.trust_remote_code)
@@ -80,7 +80,7 @@ def _show_head_list(session: Session, head_list: HeadList) -> None:
             (head, "yes" if head in head_list.heads else "", f"{score:.3f}", (together[i : i + 1] or [""])[0])
             for i, (head, score) in enumerate(ranked)
         ],
-        right=("score alone", "with those above"),
+        right_aligned=("score alone", "with those above"),
     )
     session.write_line(f"by the {head_list.n_choosing} examples that choose: {head_list.metric}")
     session.write_line("")
@@ -90,7 +90,7 @@ def _show_head_list(session: Session, head_list: HeadList) -> None:
             ("this list", *_format_set_score_cells(head_list.tested)),
             *((name, *_format_set_score_cells(score)) for name, score in head_list.compared.items()),
         ],
-        right=("heads", "score"),
+        right_aligned=("heads", "score"),
     )
     session.write_line(describe_head_list(head_list))
     session.write_line(f"attention that knows nothing would score {head_list.baseline:.3f}")
@@ -103,5 +103,5 @@ def _show_head_list(session: Session, head_list: HeadList) -> None:
         )
 
 
-def _format_set_score_cells(score: SetScore) -> tuple[object, ...]:
-    return score.n_heads, f"{score.score:.3f}", f"{score.low:.3f} … {score.high:.3f}"
+def _format_set_score_cells(set_score: SetScore) -> tuple[object, ...]:
+    return set_score.n_heads, f"{set_score.score:.3f}", f"{set_score.low:.3f} … {set_score.high:.3f}"

@@ -28,13 +28,13 @@ INPUTS |= {name: f"--{name} MODEL" for name in ("against", "tuned", "pretrained"
 
 def show_paper_items(session: Session, paper: Paper, request: PaperRequest) -> None:
     """Lists the experiments of a paper with what each needs, and runs none."""
-    items = choose_items(list_items(paper, _make_context(session, request, None)), split_at_commas(request.only or ""))
+    items = choose_items(list_items(paper, _make_study_context(session, request, None)), split_at_commas(request.only or ""))
     _print_items(session, items)
     rows = [{"id": item.id, "part": item.part, "title": item.title, "state": describe_item_state(item)} for item in items]
     session.write_json({"paper": paper.name, "items": rows})
 
 
-def _make_context(session: Session, request: PaperRequest, run: Run | None) -> StudyContext:
+def _make_study_context(session: Session, request: PaperRequest, run: Run | None) -> StudyContext:
     data = request.common
     if request.new_head:
         check_can_get_new_head(data)
@@ -62,7 +62,7 @@ def _print_items(session: Session, items: Sequence[Item]) -> None:
 
 def run_paper_items(session: Session, paper: Paper, request: PaperRequest, run: Run) -> None:
     """Lists the experiments of a paper and runs those that can run; one that fails does not stop the others."""
-    context = _make_context(session, request, run)
+    context = _make_study_context(session, request, run)
     all_items = list_items(paper, context)
     items = choose_items(all_items, split_at_commas(request.only or ""))
     check_items(items, context, describe_item_state)
@@ -107,23 +107,27 @@ def _list_lacking_options(item: Item) -> list[str]:
     return [INPUTS.get(name, f"--{name.replace('_', '-')} {name.rpartition('_')[2].upper()}") for name in item.lacks]
 
 
-def _run_items(session: Session, paper: Paper, items: Sequence[Item], context: StudyContext, all_items: Sequence[Item]) -> PaperResult:
+def _run_items(
+    session: Session, paper: Paper, items: Sequence[Item], context: StudyContext, all_items_of_paper: Sequence[Item]
+) -> PaperResult:
     """Measures items and lists the whole paper in the run, also when the work is stopped after some of them."""
     start, failures, is_any_finished = time.monotonic(), dict[str, str](), False
 
-    def show_finished_item(item: Item, result: StudyResult | None, reason: str) -> None:
+    def show_finished_item(item: Item, result: StudyResult | None, failure: str) -> None:
         nonlocal is_any_finished
         is_any_finished = True
-        if reason:
-            failures[item.id] = reason
+        if failure:
+            failures[item.id] = failure
         duration = format_duration(time.monotonic() - start)
-        session.write_line(f"{item.id:<4} {result.sentence if result is not None else f'failed: {reason}'} ({duration} so far)")
+        session.write_line(f"{item.id:<4} {result.sentence if result is not None else f'failed: {failure}'} ({duration} so far)")
 
     try:
         return run_paper(paper, items, context, finished=show_finished_item)
     finally:
         if is_any_finished:  # else the run may be one of another model
-            commit_page(paper, all_items, context, failures, describe_item_state, lambda item: command_of_item(session.arguments, item))
+            commit_page(
+                paper, all_items_of_paper, context, failures, describe_item_state, lambda item: command_of_item(session.arguments, item)
+            )
 
 
 def command_of_item(arguments: Sequence[str], item: Item) -> str:

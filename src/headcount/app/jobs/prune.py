@@ -27,7 +27,7 @@ from headcount.app.console.pruning import (
     show_size_tests,
     show_surviving_heads,
 )
-from headcount.app.console.session import Session
+from headcount.app.console.session import ExitCode, Session
 from headcount.core.budget import Budget
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
@@ -62,21 +62,21 @@ def prune_model(
     margin: Margin | None,
     measures_speed: bool,
     new_head: bool = False,
-    plan: Path | None = None,
-) -> int:
+    plan_file: Path | None = None,
+) -> ExitCode:
     """Prunes a model in a run folder, and prints the smaller one against the dense one; 1 where no size is certified, else 0."""
-    pruner, spec = Pruner.parse(method) if plan is None else PlanPruner(), None
-    margin_decides = margin is not None and plan is None and not size.is_given and not pruner.sizing_option
-    if plan is None:
+    pruner, spec = Pruner.parse(method) if plan_file is None else PlanPruner(), None
+    margin_decides = margin is not None and plan_file is None and not size.is_given and not pruner.sizing_option
+    if plan_file is None:
         spec = options.spec(pruner, size.provisional_budget(pruner.sizing_option, has_margin=margin is not None), seed=seed)
     else:
-        Plan.read(plan)
+        Plan.read(plan_file)
     if new_head:
         options.check_new_head_gets_trained([pruner])
     model, heads, folder = open_task_model(session, data, new_head=new_head)
     if spec is None:
-        assert plan is not None
-        spec = options.spec(PlanPruner(removed=read_removed_heads(session, plan, heads, weight_hash(model))), Budget(), seed=seed)
+        assert plan_file is not None
+        spec = options.spec(PlanPruner(removed=read_removed_heads(session, plan_file, heads, weight_hash(model))), Budget(), seed=seed)
     if size.keep is not None:
         spec = spec.resized(parse_kept_head_count(size.keep, heads, options.attention_kinds))
     sizes = list_sizes(spec, model, heads) if margin_decides else []
@@ -133,7 +133,7 @@ def _size_tests_to_dicts(tests: Sequence[SizeTest]) -> list[dict[str, Any]]:
 
 
 def _show_and_certify_model(
-    session: Session, model: str, pruning: Pruning, dense: Evaluation, artifact: Artifact, tests: Sequence[SizeTest]
+    session: Session, model_name: str, pruning: Pruning, dense: Evaluation, artifact: Artifact, tests: Sequence[SizeTest]
 ) -> None:
     """Prints the smaller model with its bound, survivors and latency, and writes its certificate beside it where there is a margin."""
     rows = pruning.compare_all_with_dense(dense, [artifact])
@@ -152,7 +152,7 @@ def _show_and_certify_model(
     session.write_note(f"the model: {model_folder}")
     session.write_json(
         {
-            "model": model,
+            "model": model_name,
             "out": str(pruning.run.folder),
             "folder": str(model_folder),
             "plan": artifact.content["removed"],
@@ -193,4 +193,4 @@ def _show_timings(session: Session, timings: Sequence[Time]) -> None:
             )
             for row in timings
         ]
-        session.write_table(("batch", "length", "model", "ms", "against the dense model"), table, right=("batch", "length", "ms"))
+        session.write_table(("batch", "length", "model", "ms", "against the dense model"), table, right_aligned=("batch", "length", "ms"))

@@ -64,7 +64,7 @@ def _show_role_table(session: Session, table: RoleTable, show_all: bool) -> None
     session.write_table(
         ("role", "heads", *BEST),
         [(role, number, *_format_best_head_cells(table, best.get(role))) for role, number in n_heads.items()],
-        right=NUMBERS,
+        right_aligned=NUMBERS,
     )
     session.write_line(
         "the best head is the most accurate one on one half of the sentences (by a hash of their tokens); accuracy, baseline, chance and n are those "
@@ -79,7 +79,7 @@ def _show_role_table(session: Session, table: RoleTable, show_all: bool) -> None
     _show_false_label_estimate(session, table)
     if show_all:
         rows = [(row.head, row.role, "yes" if row.has_role else "no", *_format_role_score_cells(row)) for row in table]
-        session.write_table(("head", "role", "has it", *COLUMNS), rows, right=NUMBERS)
+        session.write_table(("head", "role", "has it", *COLUMNS), rows, right_aligned=NUMBERS)
     reasons: dict[str, list[str]] = {}
     for role, reason in table.untested.items():
         reasons.setdefault(reason, []).append(role)
@@ -134,7 +134,7 @@ def _show_heads_by_layer(session: Session, table: RoleTable) -> None:
         ]
         if rows:
             size = f" (of {next(iter(layers.values()))})" if equal_sizes else ""
-            session.write_table((f"heads by layer{size}", *columns), rows, right=columns)
+            session.write_table((f"heads by layer{size}", *columns), rows, right_aligned=columns)
 
 
 def _show_role_pairs(session: Session, table: RoleTable, show_all: bool) -> None:
@@ -147,7 +147,7 @@ def _show_role_pairs(session: Session, table: RoleTable, show_all: bool) -> None
         session.write_table(
             columns,
             [(pair.a, pair.b, pair.both, pair.only_a, pair.only_b, f"{pair.expected:.1f}", f"{pair.q:.2g}") for pair in listed],
-            right=columns[2:6],
+            right_aligned=columns[2:6],
         )
     session.write_line(f"{len(significant)} of {len(pairs)} pairs of roles share more heads than by chance (q ≤ {table.alpha:g})")
 
@@ -158,7 +158,7 @@ def _show_content_roles(session: Session, table: RoleTable, show_all: bool) -> N
     if rows:
         columns = ("head", "role of content", "bias", "twin's bias", "by distance", "excess mass", "95% interval", "q", "has it")
         rows.sort(key=lambda row: -(row.excess or 0.0))
-        session.write_table(columns, [_format_content_role_cells(row) for row in rows], right=columns[2:6])
+        session.write_table(columns, [_format_content_role_cells(row) for row in rows], right_aligned=columns[2:6])
         session.write_line(
             "the twin attends by distance alone, as the head does outside the role; by distance is the share of the bias that it has too. "
             "A head that likes verbs goes beyond distance, too: the label does not say that it knows the relation"
@@ -188,7 +188,7 @@ def _show_disagreements_of_definitions(session: Session, table: RoleTable, show_
     roles = {role for _, role in differ}
     columns = ("heads by definition", *labels)
     if differ:
-        session.write_table(columns, [row for row in counts if row[0] in roles], right=columns[1:])
+        session.write_table(columns, [row for row in counts if row[0] in roles], right_aligned=columns[1:])
     session.write_line(f"the definitions disagree on {len(differ)} of {len(table)} heads × roles")
     if show_all and differ:
         rows = [(head, role, *("yes" if (head, role) in own else "no" for own in labels.values())) for head, role in differ]
@@ -240,7 +240,9 @@ def label_heads(session: Session, data: ModelAndTaskOptions, request: RoleReques
     if run is not None:
         options = {"only": request.only, "definition": request.definition, "seed": data.seed, "swaps": request.swaps}
         set_run_description(run, session, data, model, heads, {"text": str(text or embedded or data.task), **options})
-    corpus = open_corpus(session, data, model, folder, text=text, embedded=embedded, parser=request.parser, split=request.split)
+    corpus = open_corpus(
+        session, data, model, folder, text_file=text, embedded_name=embedded, parser_name=request.parser, split=request.split
+    )
     session.write_note(f"read: {_describe_corpus(corpus)}")
     with session.progress("roles") as advance:
         table = roles_into(run, model, corpus, spec, progress=advance)
@@ -253,11 +255,11 @@ def label_heads(session: Session, data: ModelAndTaskOptions, request: RoleReques
     session.suggest_next("study", "roles-importance", data.model, *words)
 
 
-def _role_table_to_dict(model: str, table: RoleTable) -> dict[str, Any]:
+def _role_table_to_dict(model_name: str, table: RoleTable) -> dict[str, Any]:
     """Returns what --json prints."""
     plain = table.to_dict()
     return {
-        "model": model,
+        "model": model_name,
         "definition": table.definition,
         "tau": table.tau,
         "alpha": table.alpha,

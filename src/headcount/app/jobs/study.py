@@ -140,7 +140,9 @@ class ConsoleSources:
         """Returns the text of the command line, or else of the task, aligned with the tokens of a model."""
         assert loaded.folder is not None
         text, embedded, parser = self.request.text, self.request.embedded, self.request.parser
-        return open_corpus(self.session, self.data, loaded.model, loaded.folder, task=task, text=text, embedded=embedded, parser=parser)
+        return open_corpus(
+            self.session, self.data, loaded.model, loaded.folder, task=task, text_file=text, embedded_name=embedded, parser_name=parser
+        )
 
     @property
     def text_fingerprint(self) -> str:
@@ -159,4 +161,4 @@ def show_study_table(session: Session, table: Table) -> None:
     right = [heading for heading, is_number, has_interval in columns if is_number and not has_interval]
     if table.title:
         session.write_line(table.title)
-    session.write_table(formatted.headings, formatted.rows, right=right)
+    session.write_table(formatted.headings, formatted.rows, right_aligned=right)

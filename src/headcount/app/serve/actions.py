@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -42,6 +42,13 @@ PRUNE_DEFAULTS = {"seed": 0, "floor": 0, "unit": "kv_group"}
 MAX_SEED = 2**31 - 1
 
 
+class SentenceCorpus(NamedTuple):
+    """The corpus of one sentence, and a note if it has unknown tokens."""
+
+    corpus: Corpus
+    unknown_tokens_note: str | None
+
+
 def attend(served: ServedRun, body: Any) -> dict[str, Any]:
     """Returns the attention of all heads on a new sentence; an encoder–decoder also reads a translation, its own if none is given."""
     fields = read_fields(body, ("text", "pair"))
@@ -56,31 +63,34 @@ def attend(served: ServedRun, body: Any) -> dict[str, Any]:
     return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": note}
 
 
-def _build_sentence_corpus(served: ServedRun, first: str, second: str | None) -> tuple[Corpus, str | None]:
-    """Returns the corpus of the sentence, and a note if it has unknown tokens."""
+def _build_sentence_corpus(served: ServedRun, sentence_text: str, second_text: str | None) -> SentenceCorpus:
     model, tokenizer = served.model(), served.tokenizer()
-    alignment = _read_tokenization_options(served)
+    tokenization = _read_tokenization_options(served)
     most = min(TOKENS, n_positions(model) or TOKENS)
-    most = min(alignment.get("max_length") or most, most)
-    sentence = split_words(first, "the sentence")
-    _check_token_count(tokenizer, [[part for _, part in sentence.texts_with_start]], alignment, most)
+    most = min(tokenization.get("max_length") or most, most)
+    sentence = split_words(sentence_text, "the sentence")
+    _check_token_count(tokenizer, [[part for _, part in sentence.texts_with_start]], tokenization, most)
     if getattr(model.config, "is_encoder_decoder", False):
         sentence = replace(
-            sentence, target=split_words(second if second is not None else _translate(served, first, alignment), "its translation")
+            sentence,
+            target=split_words(
+                second_text if second_text is not None else _translate(served, sentence_text, tokenization), "its translation"
+            ),
         )
-    elif second is not None:
-        sentence = join_pair(sentence, split_words(second, "its second text"))
+    elif second_text is not None:
+        sentence = join_pair(sentence, split_words(second_text, "its second text"))
     texts = [[part for _, part in side.texts_with_start] for side in (sentence, sentence.target) if side is not None]
-    _check_token_count(tokenizer, texts, alignment, most)
+    _check_token_count(tokenizer, texts, tokenization, most)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownTokens)  # the note says so
-        return read_corpus(model, [sentence], tokenizer, **{**alignment, "max_length": most}), _describe_unknown_tokens(tokenizer, texts)
+        corpus = read_corpus(model, [sentence], tokenizer, **{**tokenization, "max_length": most})
+        return SentenceCorpus(corpus, _describe_unknown_tokens(tokenizer, texts))
 
 
-def _check_token_count(tokenizer: Any, texts: Sequence[Sequence[str]], alignment: Mapping[str, Any], max_tokens: int) -> None:
+def _check_token_count(tokenizer: Any, texts: Sequence[Sequence[str]], tokenization: Mapping[str, Any], max_tokens: int) -> None:
     for parts in texts:
-        ids = tokenizer(*parts, add_special_tokens=alignment.get("add_special_tokens", True), verbose=False)["input_ids"]
-        length = len(ids) + len(alignment.get("end", ()))
+        ids = tokenizer(*parts, add_special_tokens=tokenization.get("add_special_tokens", True), verbose=False)["input_ids"]
+        length = len(ids) + len(tokenization.get("end", ()))
         if length > max_tokens:
             raise DataError(f"the sentence has {length} tokens; at most {max_tokens} are shown here. Give a shorter one")
 
@@ -102,10 +112,12 @@ def _read_tokenization_options(served: ServedRun) -> dict[str, Any]:
     return {} if texts is None else {name: value for name, value in texts.alignment.items() if name != "truncate"}
 
 
-def _translate(served: ServedRun, first: str, alignment: Mapping[str, Any]) -> str:
+def _translate(served: ServedRun, sentence_text: str, tokenization: Mapping[str, Any]) -> str:
     """Returns the greedy output of the model."""
     model, tokenizer = served.model(), served.tokenizer()
-    ids = tokenizer(first, add_special_tokens=alignment.get("add_special_tokens", True))["input_ids"] + list(alignment.get("end", ()))
+    ids = tokenizer(sentence_text, add_special_tokens=tokenization.get("add_special_tokens", True))["input_ids"] + list(
+        tokenization.get("end", ())
+    )
     with torch.no_grad(), preserve(model):
         generated = model.generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1)
     translation = tokenizer.decode(generated[0], skip_special_tokens=True).strip()
@@ -124,7 +136,7 @@ def _evaluate_dense(served: ServedRun, limit: int) -> Evaluation:
 def ablate(served: ServedRun, body: Any) -> dict[str, Any]:
     """Returns the metric with heads gated off, compared with the dense model on the same first examples."""
     fields = read_fields(body, ("heads", "limit"))
-    ablated = read_heads(fields["heads"], "heads", len(served.heads), minimum=1)
+    ablated = read_heads(fields["heads"], "heads", len(served.heads), fewest=1)
     limit = read_number(fields["limit"], "limit", 2, EXAMPLES)
     task, dense = served.task(), _evaluate_dense(served, limit)
     with mask(served.model(), [served.heads[index] for index in ablated]):
@@ -171,13 +183,13 @@ def prune_run(served: ServedRun, body: Any) -> dict[str, Any]:
     return {"folder": str(folder), "point": point_of(served.run, artifact)}
 
 
-def _build_prune_spec(served: ServedRun, method: str, keep: int, limits: Budget, *, seed: int, repair: bool | None) -> PruneSpec:
-    """Returns the request for `keep` heads: by the method of a model of the run that has this label, or by a registered method."""
+def _build_prune_spec(served: ServedRun, method_or_label: str, n_kept: int, limits: Budget, *, seed: int, repair: bool | None) -> PruneSpec:
+    """Returns the request for `n_kept` heads: by the method of a model of the run that has this label, or by a registered method."""
     for artifact in served.run.results(PRUNED).values():
-        if method_label(artifact) == method:
+        if method_label(artifact) == method_or_label:
             spec = PruneSpec.from_dict(artifact.content["spec"])
             # A request for some kinds of attention counts their heads alone; the heads of the other kinds all stay.
             others = (block for block in served.run.heads().blocks if spec.kinds and block.kind not in spec.kinds)
-            budget = limits.resized(keep - sum(len(block.heads) for block in others))
+            budget = limits.resized(n_kept - sum(len(block.heads) for block in others))
             return replace(spec, budget=budget, seed=seed, repair=spec.repair if repair is None else repair)
-    return PruneSpec.of(method, limits.resized(keep), seed=seed, repair=repair)
+    return PruneSpec.of(method_or_label, limits.resized(n_kept), seed=seed, repair=repair)

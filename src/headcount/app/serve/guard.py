@@ -35,18 +35,18 @@ class RequestRefused(Exception):
         self.status, self.reason = status, reason
 
 
-def host_name(header: str) -> str:
+def host_name(host_header: str) -> str:
     """Returns the name in a Host header, without its port."""
-    name = header.strip().lower()
+    name = host_header.strip().lower()
     if name.startswith("["):
         return name[1:].partition("]")[0]
     return name.rpartition(":")[0] if name.count(":") == 1 else name
 
 
-def is_ip_address(name: str) -> bool:
+def is_ip_address(host_name_or_address: str) -> bool:
     """Whether a host name is an IP address, which cannot be redirected to this machine."""
     try:
-        ipaddress.ip_address(name)
+        ipaddress.ip_address(host_name_or_address)
     except ValueError:
         return False
     return True

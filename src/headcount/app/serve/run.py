@@ -43,7 +43,7 @@ def serve(
     names = () if host in LOCAL else (host.lower(), socket.gethostname().lower())
     site = Site([ServedRun(Run.open(folder)) for folder in runs], token)
     config = uvicorn.Config(
-        application(site, names=names),
+        application(site, further_host_names=names),
         host=host,
         port=port,
         log_level="warning",

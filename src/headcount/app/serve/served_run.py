@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headcount.core.errors import ArtifactError, DataError, HeadcountError
 from headcount.core.evaluation import Evaluation
@@ -16,6 +16,13 @@ from headcount.data.task_builder import TaskBuilder
 from headcount.models.provenance import weight_hash
 from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
+
+
+class LocalModel(NamedTuple):
+    """The folder of a model on this machine, or None and the reason why there is none."""
+
+    folder: Path | None
+    why_not: str
 
 
 class ServedRun:
@@ -83,9 +90,9 @@ class ServedRun:
         return open_task(builder, self.model(), self.tokenizer(), **arguments)
 
 
-def _find_local_model(name: str) -> tuple[Path | None, str]:
-    """Returns the folder of a model on this machine, or None and the reason; nothing is downloaded."""
+def _find_local_model(name: str) -> LocalModel:
+    """Looks for a model on this machine; nothing is downloaded."""
     try:
-        return local_folder(name, local_files_only=True), ""
+        return LocalModel(local_folder(name, local_files_only=True), "")
     except HeadcountError:
-        return None, f"the model {name} is not on this machine, and nothing is fetched here"
+        return LocalModel(None, f"the model {name} is not on this machine, and nothing is fetched here")

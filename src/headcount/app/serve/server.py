@@ -101,17 +101,17 @@ class Site:
         """Whether an action is running."""
         return self._busy.locked()
 
-    def _collect_report(self, names: Sequence[str]) -> contract.Report:
-        runs = [self.runs[name] for name in names]
+    def _collect_report(self, run_names: Sequence[str]) -> contract.Report:
+        runs = [self.runs[name] for name in run_names]
         report = fit_report(collect_report(*(run.run for run in runs)), round(HARD_MB * MEGABYTE), self.bundle)
         live: list[contract.LiveRunStatus] = [
-            {"id": name, "can_run": not run.why_not, "why_not": run.why_not} for name, run in zip(names, runs, strict=True)
+            {"id": name, "can_run": not run.why_not, "why_not": run.why_not} for name, run in zip(run_names, runs, strict=True)
         ]
         return {**report, "live": {"token": self.token, "runs": live}}
 
-    async def _report_page(self, names: Sequence[str]) -> Response:
+    async def _report_page(self, run_names: Sequence[str]) -> Response:
         try:
-            report = await run_in_threadpool(self._collect_report, names)
+            report = await run_in_threadpool(self._collect_report, run_names)
         except HeadcountError as error:
             return _error_response(500, str(error))
         return HTMLResponse(
@@ -132,8 +132,8 @@ def _error_response(status: int, message: str) -> Response:
     return JSONResponse({"error": message}, status_code=status)
 
 
-def application(site: Site, *, names: Sequence[str] = ()) -> Any:
-    """Returns the ASGI application of a site behind its guard; `names` are further host names that it answers under."""
+def application(site: Site, *, further_host_names: Sequence[str] = ()) -> Any:
+    """Returns the ASGI application of a site behind its guard; `further_host_names` are further host names that it answers under."""
 
     async def answer_not_found(_request: Request, _reason: Exception) -> Response:
         return _error_response(404, "there is nothing here")
@@ -148,4 +148,6 @@ def application(site: Site, *, names: Sequence[str] = ()) -> Any:
         Route("/api/{run}/report", site.send_report_data, methods=["GET"]),
         Route("/api/{run}/{action}", site.run_live_action, methods=["POST"]),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={404: answer_not_found, 500: answer_server_error}), site.token, names)
+    return Guard(
+        Starlette(routes=routes, exception_handlers={404: answer_not_found, 500: answer_server_error}), site.token, further_host_names
+    )

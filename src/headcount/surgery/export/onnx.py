@@ -117,10 +117,10 @@ class Onnx(ExportTarget):
         with evaluating(wrapper), tempfile.TemporaryDirectory() as scratch:
             file, reason = Path(scratch) / target.name, ""
             try:
-                _write_onnx(wrapper, tuple(first.values()), names, file, dynamic=True)
+                _write_onnx(wrapper, tuple(first.values()), names, file, leaves_sizes_free=True)
             except Exception as error:  # the exporter has its own kinds of failure; the static export below decides
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-                _write_onnx(wrapper, tuple(first.values()), names, file, dynamic=False)
+                _write_onnx(wrapper, tuple(first.values()), names, file, leaves_sizes_free=False)
                 samples = [batch for batch in samples if all(batch[name].shape == first[name].shape for name in names)]
             exported = _OnnxModel(file)
             gap = max(largest_relative_difference([exported(batch)], [wrapper(*batch.values()).cpu()]) for batch in samples)
@@ -156,19 +156,25 @@ class _FirstOutput(nn.Module):
         return output_tensors(self.model(**dict(zip(self.names, values, strict=True)), **self.fixed))[0]
 
 
-def _write_onnx(wrapper: nn.Module, values: tuple[Tensor, ...], names: list[str], path: Path, dynamic: bool) -> None:
+def _write_onnx(
+    wrapper: nn.Module, example_inputs: tuple[Tensor, ...], input_names: list[str], path: Path, leaves_sizes_free: bool
+) -> None:
     batch = torch.export.Dim("batch", min=1, max=4096)
     source, target = torch.export.Dim("length", min=2, max=8192), torch.export.Dim("target_length", min=2, max=8192)
-    lengths = {name: target if name.startswith("decoder") else source for name in names if name in TEXT}
-    axes = tuple({0: batch} | ({1: lengths[name]} if name in lengths else {}) for name in names)
-    options = {"input_names": names, "output_names": ["output"], "dynamic_shapes": (axes,) if dynamic else None}  # one tuple for *values
+    lengths = {name: target if name.startswith("decoder") else source for name in input_names if name in TEXT}
+    axes = tuple({0: batch} | ({1: lengths[name]} if name in lengths else {}) for name in input_names)
+    options = {
+        "input_names": input_names,
+        "output_names": ["output"],
+        "dynamic_shapes": (axes,) if leaves_sizes_free else None,
+    }  # one tuple for *values
     log = logging.getLogger("torch.onnx")
     level = log.level
     with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore")  # the exporter warns of its own renamings; the result is compared below
         stack.callback(log.setLevel, level)
         log.setLevel(logging.ERROR)
-        torch.onnx.export(wrapper, values, path, dynamo=True, verbose=False, external_data=True, **options)
+        torch.onnx.export(wrapper, example_inputs, path, dynamo=True, verbose=False, external_data=True, **options)
 
 
 class _OnnxModel:
@@ -204,11 +210,11 @@ def _mark_as_written_by_headcount(path: Path) -> None:
     onnx.save(content, path)
 
 
-def _copy_files(source: Path, folder: Path) -> list[str]:
+def _copy_files(source_folder: Path, target_folder: Path) -> list[str]:
     """Copies the files of one folder into another, each whole or not at all, and returns their new paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in source.iterdir():
-        partial = folder / f".{file.name}.partial"
+    target_folder.mkdir(parents=True, exist_ok=True)
+    for file in source_folder.iterdir():
+        partial = target_folder / f".{file.name}.partial"
         shutil.copyfile(file, partial)
-        partial.replace(folder / file.name)
-    return sorted(str(folder / file.name) for file in source.iterdir())
+        partial.replace(target_folder / file.name)
+    return sorted(str(target_folder / file.name) for file in source_folder.iterdir())

@@ -152,8 +152,8 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
-def _checked_output_difference(expected: Sequence[Tensor], outputs: Sequence[Tensor], dtype: torch.dtype, name: str) -> float:
-    return checked_relative_difference(expected, outputs, dtype, name, reference="the smaller one", remedy=NOT_WRITTEN)
+def _checked_output_difference(expected: Sequence[Tensor], outputs: Sequence[Tensor], dtype: torch.dtype, model_name: str) -> float:
+    return checked_relative_difference(expected, outputs, dtype, model_name, reference_name="the smaller one", remedy=NOT_WRITTEN)
 
 
 def restore_dense_shapes(model: nn.Module) -> nn.Module:
