@@ -17,7 +17,7 @@ from headcount.core.heads import Head
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.surgery import manifest
-from headcount.surgery.named_heads import Pairs, assign_head_lists, heads_of_pairs, original_head_lists, pairs_of_heads
+from headcount.surgery.named_heads import LayerHeadPairs, assign_head_lists, heads_of_pairs, original_head_lists, pairs_of_heads
 
 FIELD = "generation_config.alignment_heads"
 FILE = "generation_config.json"
@@ -39,7 +39,7 @@ def read_alignment_heads(model: nn.Module) -> tuple[Head, ...]:
     return heads_of_pairs(HeadMap.of(inner), FIELD, [list(pair) for pair in pairs]) if pairs else ()
 
 
-def set_alignment_heads(model: nn.Module, heads: Iterable[Head | str]) -> Pairs:
+def set_alignment_heads(model: nn.Module, heads: Iterable[Head | str]) -> LayerHeadPairs:
     """Lists heads in a model's generation configuration, and returns the [layer, head] pairs, which count the heads that it has now.
 
     Raises:

@@ -59,7 +59,7 @@ class _Candidate:
         gates.values = gate_values_of_plan(gates.heads, model_or_masked[1])
         return cls(gates.model, gates)
 
-    def time_pass(self, batch_size: int, n_tokens: int) -> float:
+    def measure_pass_seconds(self, batch_size: int, n_tokens: int) -> float:
         """Returns the seconds of one forward pass."""
         inputs = make_batch(self.model, batch_size, n_tokens)
         with evaluating(self.model), self.gates or nullcontext():
@@ -126,7 +126,7 @@ def _time_candidates(candidates: Mapping[str, _Candidate], batch_size: int, n_to
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(n_rounds + 1):
         for name, candidate in candidates.items():
-            seconds = candidate.time_pass(batch_size, n_tokens)
+            seconds = candidate.measure_pass_seconds(batch_size, n_tokens)
             if turn:  # the first round warms up
                 times[name].append(seconds)
     return times

@@ -38,7 +38,7 @@ def attach_certificate(model_folder: Path, certificate: Certificate) -> Path:
     with new_folder(model_folder, overwrite=True, marker=manifest.NAME) as fresh:
         for path in sorted(model_folder.iterdir()):
             if path.name not in (NAME, "README.md", manifest.NAME):
-                _link(path, fresh / path.name)
+                _link_or_copy(path, fresh / path.name)
         (fresh / "README.md").write_text(text, encoding="utf-8")
         write_certificate(fresh / NAME, certificate)
         changed = manifest.hash_files(fresh)
@@ -66,7 +66,7 @@ def format_certificate_table(certificate: Certificate) -> list[str]:
     return [HEADING, "", *rows, "", *notes, ""]
 
 
-def _link(file: Path, second_name: Path) -> None:
+def _link_or_copy(file: Path, second_name: Path) -> None:
     """Puts a file under a second name, or copies it where the file system has no hard links."""
     try:
         os.link(file, second_name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,6 +17,34 @@ from headcount.models.archs.cut_record import KEY
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import whole_number
 from headcount.surgery.sizes import BUILD_LOCK
+
+
+class HeadCounts(NamedTuple):
+    """The numbers of heads and of KV heads of a block."""
+
+    heads: int
+    kv_heads: int
+
+
+class HeadCountFields(NamedTuple):
+    """The names under which a configuration holds the number of heads, and of KV heads."""
+
+    heads: list[str]
+    kv_heads: list[str]
+
+
+class ConfigChange(NamedTuple):
+    """A configuration, and new values of its attributes."""
+
+    config: Any
+    values: dict[str, int]
+
+
+class ConfigReaders(NamedTuple):
+    """A configuration, and the blocks that read it."""
+
+    config: Any
+    blocks: list[AttentionBlock]
 
 
 class ConfigView:
@@ -41,15 +69,14 @@ def config_behind_view(config_or_view: Any) -> Any:
     return getattr(config_or_view, "headcount_base", config_or_view)
 
 
-def head_count_fields(config: Any, n_heads: int, n_kv_heads: int) -> tuple[list[str], list[str]]:
-    """Returns the names under which a configuration holds the number of heads, and of KV heads."""
-
+def head_count_fields(config: Any, n_heads: int, n_kv_heads: int) -> HeadCountFields:
+    """Returns the names under which a configuration holds these numbers."""
     counts = ((names.HEAD_COUNTS, n_heads), (names.KV_COUNTS, n_kv_heads))
     heads, kv_heads = ([name for name in candidates if whole_number(config, name) == number] for candidates, number in counts)
-    return heads, kv_heads
+    return HeadCountFields(heads, kv_heads)
 
 
-def give_block_config_view(module: nn.Module, old_counts: tuple[int, int], new_counts: tuple[int, int]) -> None:
+def give_block_config_view(module: nn.Module, old_counts: HeadCounts, new_counts: HeadCounts) -> None:
     """Gives a block a view of its configuration with its new numbers of heads and KV heads instead of the old ones."""
     config = getattr(module, "config", None)
     if config is None:
@@ -57,7 +84,7 @@ def give_block_config_view(module: nn.Module, old_counts: tuple[int, int], new_c
     heads, kv_heads = head_count_fields(config, *old_counts)
     base = config_behind_view(config)
     own = {name: value for name, value in getattr(config, "__dict__", {}).items() if name != "headcount_base"} if base is not config else {}
-    overrides = {**own, **dict.fromkeys(heads, new_counts[0]), **dict.fromkeys(kv_heads, new_counts[1])}
+    overrides = {**own, **dict.fromkeys(heads, new_counts.heads), **dict.fromkeys(kv_heads, new_counts.kv_heads)}
     if overrides:
         setattr(module, "config", ConfigView(base, overrides))  # noqa: B010 - nn.Module types its attributes as modules
 
@@ -108,17 +135,17 @@ def config_builds_same_model(model: nn.Module, config: Any, heads_of_model: Head
     )
 
 
-def _group_by_config(model: nn.Module, heads: HeadMap) -> list[tuple[Any, list[AttentionBlock]]]:
-    blocks_by_config: dict[int, tuple[Any, list[AttentionBlock]]] = {}
+def _group_by_config(model: nn.Module, heads: HeadMap) -> list[ConfigReaders]:
+    blocks_by_config: dict[int, ConfigReaders] = {}
     for block in heads.blocks:
         config = config_behind_view(getattr(model.get_submodule(block.path), "config", model.config))
-        blocks_by_config.setdefault(id(config), (config, []))[1].append(block)
+        blocks_by_config.setdefault(id(config), ConfigReaders(config, [])).blocks.append(block)
     return list(blocks_by_config.values())
 
 
-def _config_values_of_uniform_cut(config: Any, counts_before: tuple[int, int], block: AttentionBlock) -> dict[str, int]:
+def _config_values_of_uniform_cut(config: Any, counts_before: HeadCounts, block: AttentionBlock) -> dict[str, int]:
     """Returns the attributes that describe a uniform cut; empty if the configuration has no name for the number of heads."""
-    heads = {*head_count_fields(config, *counts_before)[0], *head_count_fields(config, block.n_original, 0)[0]}
+    heads = {*head_count_fields(config, *counts_before).heads, *head_count_fields(config, block.n_original, 0).heads}
     kv_heads = [name for name in names.KV_COUNTS if whole_number(config, name) is not None]
     if not heads:
         return {}
@@ -138,9 +165,9 @@ def _sub_config_named(model_config: Any, attribute_name: str) -> Any:
     return getattr(model_config, attribute_name) if attribute_name else model_config
 
 
-def _list_uniform_config_changes(
-    model: nn.Module, heads: HeadMap, counts_before: dict[str, tuple[int, int]]
-) -> list[tuple[Any, dict[str, int]]] | None:
+def _list_config_changes_of_uniform_cut(
+    model: nn.Module, heads: HeadMap, counts_before: Mapping[str, HeadCounts]
+) -> list[ConfigChange] | None:
     """Returns, for every configuration that cut blocks read, the values that describe the cut; None if it is not uniform or has no name."""
     changes = []
     for config, blocks in _group_by_config(model, heads):
@@ -150,16 +177,16 @@ def _list_uniform_config_changes(
         change = _config_values_of_uniform_cut(config, counts_before[blocks[0].path], blocks[0]) if same else {}
         if not change:
             return None
-        changes.append((config, change))
+        changes.append(ConfigChange(config, change))
     return changes
 
 
-def write_cut_into_config_if_uniform(model: nn.Module, heads: HeadMap, counts_before: dict[str, tuple[int, int]]) -> bool:
+def write_cut_into_config_if_uniform(model: nn.Module, heads: HeadMap, counts_before: Mapping[str, HeadCounts]) -> bool:
     """Writes a uniform cut into the ordinary configuration, if that builds exactly this model; returns whether it did.
 
     `counts_before` holds the head and KV head counts of each block before the cut, by path. The values replaced go into the record.
     """
-    changes = _list_uniform_config_changes(model, heads, counts_before)
+    changes = _list_config_changes_of_uniform_cut(model, heads, counts_before)
     if not changes:
         return False
     trial = copy.deepcopy(model.config)

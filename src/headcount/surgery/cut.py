@@ -20,7 +20,7 @@ from headcount.models.modules import Batch, unwrap
 from headcount.models.ownership import holds
 from headcount.models.state import copy_model
 from headcount.surgery.caches import install_cache_separation, requiring_separate_caches
-from headcount.surgery.config import restore_config_before_uniform_cut, write_cut_into_config_if_uniform
+from headcount.surgery.config import HeadCounts, restore_config_before_uniform_cut, write_cut_into_config_if_uniform
 from headcount.surgery.named_heads import original_head_lists, renumber_head_lists
 from headcount.surgery.reshape import Cut, apply_cuts, cuts_keeping_positions, n_head_elements, n_kept_elements, n_removed_table_elements
 from headcount.surgery.verify import (
@@ -152,7 +152,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
 def _cut_in_place(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
     lists = original_head_lists(model, heads)
     restore_config_before_uniform_cut(model, heads)
-    before = {block.path: (block.n_heads, block.n_kv_heads) for block in heads.blocks}
+    before = {block.path: HeadCounts(block.n_heads, block.n_kv_heads) for block in heads.blocks}
     apply_cuts(model, _cuts_of_plan(heads, plan))
     cut_heads = HeadMap.of(model)
     write_cut_into_config_if_uniform(model, cut_heads, before)

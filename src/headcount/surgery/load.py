@@ -25,13 +25,13 @@ from headcount.surgery.sizes import BUILD_LOCK, check_config_counts, limit_built
 from headcount.surgery.source import check_and_measure_weights, local_folder, model_class_of, read_config
 from headcount.surgery.state import restore_unrestored_state
 
-Blocks = Mapping[str, record.BlockRecord]
+BlockRecords = Mapping[str, record.BlockRecord]
 """What is left of each attention block, by its path relative to the base model."""
 LOCATION_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "proxies", "subfolder")
 """Arguments of from_pretrained that say where the files of a model are."""
 
 
-def cut_to_record(model: nn.Module, block_records: Blocks) -> None:
+def cut_to_record(model: nn.Module, block_records: BlockRecords) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
     values, lists = record.values_before_uniform_cut(model), record.read_head_lists_before_cuts(model)
     setattr(model.config, record.KEY, None)
@@ -67,7 +67,7 @@ def cut_to_record(model: nn.Module, block_records: Blocks) -> None:
         record.write_head_lists_before_cuts(model, lists)
 
 
-def make_cut_class(model_class: type, block_records: Blocks) -> type:
+def make_cut_class(model_class: type, block_records: BlockRecords) -> type:
     """Returns a subclass whose instances are cut as soon as they are built, before any weights arrive."""
 
     def post_init(self: Any) -> None:
@@ -80,7 +80,7 @@ def make_cut_class(model_class: type, block_records: Blocks) -> type:
     )
 
 
-def load_into_cut_class(model_class: type, block_records: Blocks, load_into: Callable[[type], Any]) -> Any:
+def load_into_cut_class(model_class: type, block_records: BlockRecords, load_into: Callable[[type], Any]) -> Any:
     """Returns what `load_into` loads into a class that is cut to `block_records`; the model becomes an instance of `model_class` itself."""
     result = load_into(make_cut_class(model_class, block_records))
     model = result[0] if isinstance(result, tuple) else result
@@ -254,7 +254,12 @@ def from_pretrained_options(
 
 
 def load_with_record(
-    folder: Path, model_class: type, block_records: Blocks, from_pretrained_arguments: Mapping[str, object], *, new_layers: bool = False
+    folder: Path,
+    model_class: type,
+    block_records: BlockRecords,
+    from_pretrained_arguments: Mapping[str, object],
+    *,
+    new_layers: bool = False,
 ) -> nn.Module:
     """Returns a model of a class with the blocks of a record, bit for bit as saved; `from_pretrained_arguments` are arguments of from_pretrained."""
     model = _load_and_check_weights(folder, model_class, block_records, from_pretrained_arguments, new_layers=new_layers)
@@ -273,7 +278,12 @@ def load_by_plain_transformers(saved_model: nn.Module, folder: Path) -> nn.Modul
 
 
 def _load_and_check_weights(
-    folder: Path, model_class: type, block_records: Blocks, from_pretrained_arguments: Mapping[str, object], *, new_layers: bool = False
+    folder: Path,
+    model_class: type,
+    block_records: BlockRecords,
+    from_pretrained_arguments: Mapping[str, object],
+    *,
+    new_layers: bool = False,
 ) -> nn.Module:
     """Returns what transformers loads into a class with the blocks of a record; raises ArtifactError unless all weights are right."""
     original = _original_from_pretrained()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +17,12 @@ from headcount.models.archs.dependents import is_shared_by_heads
 from headcount.models.archs.geometry import family_of
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import is_transposed, names_read_by_methods
-from headcount.surgery.config import give_block_config_view, give_parent_config_view
+from headcount.surgery.config import HeadCounts, give_block_config_view, give_parent_config_view
 from headcount.surgery.empty_block import BiasOnlyProjection, ZeroProjection
 from headcount.surgery.head_arguments import ArgumentSlicer, remove_argument_slicers
 from headcount.surgery.width import install_fitted_forward
 
-Columns = dict[str, tuple[int, ...]]
+TableHeads = dict[str, tuple[int, ...]]
 """The original heads that a shared bias table has columns for, by block path."""
 
 
@@ -44,10 +45,10 @@ class Cut:
         return len(self.heads) == self.block.n_heads and len(self.kv_heads) == self.block.n_kv_heads
 
     @property
-    def counts_in_forward(self) -> tuple[int, int]:
+    def counts_in_forward(self) -> HeadCounts:
         """Heads and KV heads that the block's code runs with; an empty block has one idle head for every KV head that others read."""
         idle = max(1, len(self.kv_heads))
-        return (idle, idle) if self.removes_all_heads else (len(self.heads), len(self.kv_heads))
+        return HeadCounts(idle, idle) if self.removes_all_heads else HeadCounts(len(self.heads), len(self.kv_heads))
 
     @property
     def partly_kept_slices(self) -> list[Slice]:
@@ -73,15 +74,15 @@ def n_head_elements(block: AttentionBlock) -> int:
 def n_removed_table_elements(cuts: Iterable[Cut]) -> int:
     """Returns how many elements leave bias tables that layers share: all blocks of a stack must keep the same heads for that."""
     removed = 0
-    for members in _group_by_stack_with_arguments(list(cuts)):
-        indices = _table_heads_kept_by_all(members)
-        for cut in members if indices else ():
+    for cuts_of_stack in _group_by_stack_with_arguments(list(cuts)):
+        indices = _table_heads_kept_by_all(cuts_of_stack)
+        for cut in cuts_of_stack if indices else ():
             removed += sum(a.table[0] * (a.table[1] - len(indices)) for a in cut.block.arguments if a.table and len(indices) < a.table[1])
     return removed
 
 
 def _table_heads_kept_by_all(cuts_of_stack: list[Cut]) -> tuple[int, ...]:
-    """Returns the heads that every block of a stack keeps, if they are the same in each and come from a table that the blocks share."""
+    """Returns the original heads that every block of a stack keeps, if they are the same in each and come from a table that the blocks share."""
     shared = all(argument.returned for cut in cuts_of_stack for argument in cut.block.arguments)
     return _kept_original_indices(cuts_of_stack[0]) if shared and len({_kept_original_indices(cut) for cut in cuts_of_stack}) == 1 else ()
 
@@ -163,7 +164,7 @@ def _fit_block_attributes(module: nn.Module, block: AttentionBlock, n_heads: int
             setattr(part, name, change[value])
 
 
-def apply_cuts(model: nn.Module, cuts: Iterable[Cut], table_heads: Columns | None = None) -> None:
+def apply_cuts(model: nn.Module, cuts: Iterable[Cut], table_heads: TableHeads | None = None) -> None:
     """Removes heads from the blocks of a model and writes the record; works on the meta device too.
 
     `table_heads` fixes the heads that shared bias tables keep, by block path; without it they follow from the cuts.
@@ -173,18 +174,19 @@ def apply_cuts(model: nn.Module, cuts: Iterable[Cut], table_heads: Columns | Non
         block, module = cut.block, model.get_submodule(cut.block.path)
         if cut.removes_nothing:
             continue
-        heads, kv_heads = cut.counts_in_forward
+        counts = cut.counts_in_forward
         _slice_tensors(model, cut, cut.partly_kept_slices)
         if cut.removes_all_heads:
             _install_empty_projections(model, cut)
-        _fit_block_attributes(module, block, heads, kv_heads)
-        give_block_config_view(module, (block.n_heads, block.n_kv_heads), (heads, kv_heads))
-        give_parent_config_view(model.get_submodule(block.path.rpartition(".")[0]), block, heads)
-    tables = {}
-    for members in _group_by_stack_with_arguments(cuts):
-        indices = _slice_arguments(model, members, table_heads or {})
-        tables |= {cut.block.path: indices for cut in members}
-    _write_record(model, cuts, tables)
+        _fit_block_attributes(module, block, *counts)
+        give_block_config_view(module, HeadCounts(block.n_heads, block.n_kv_heads), counts)
+        give_parent_config_view(model.get_submodule(block.path.rpartition(".")[0]), block, counts.heads)
+    argument_heads: dict[str, tuple[int, ...]] = {}
+    for cuts_of_stack in _group_by_stack_with_arguments(cuts):
+        heads = _choose_argument_heads(model, cuts_of_stack, table_heads or {})
+        _slice_arguments(model, cuts_of_stack, heads)
+        argument_heads |= {cut.block.path: heads.after for cut in cuts_of_stack}
+    _write_cut_record(model, cuts, argument_heads)
 
 
 def _group_by_stack_with_arguments(cuts: list[Cut]) -> list[list[Cut]]:
@@ -200,16 +202,28 @@ def _kept_original_indices(cut: Cut) -> tuple[int, ...]:
     return tuple(cut.block.heads[position].index for position in cut.heads)
 
 
-def _slice_arguments(model: nn.Module, cuts_of_stack: list[Cut], table_heads: Columns) -> tuple[int, ...]:
-    """Makes every block of a stack take its heads of the arguments; returns the heads that the arguments carry.
+class ArgumentHeads(NamedTuple):
+    """The original heads that the arguments of a stack carry, before and after a cut."""
 
-    Where all blocks keep the same heads of a table that they share, the table itself is cut and nothing needs slicing.
-    """
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def _choose_argument_heads(model: nn.Module, cuts_of_stack: list[Cut], table_heads: TableHeads) -> ArgumentHeads:
+    """Returns the heads that arguments carry: fixed ones, or those that all blocks keep of a table that they share, or the same as before."""
     blocks = record.read_cut_record(model)
     recorded = (blocks.get(record.relative_path(model, cut.block.path)) for cut in cuts_of_stack)
     now = next((entry.columns for entry in recorded if entry and entry.columns), tuple(range(cuts_of_stack[0].block.n_original)))
     fixed = next((table_heads[cut.block.path] for cut in cuts_of_stack if cut.block.path in table_heads), ())
-    target = fixed or _table_heads_kept_by_all(cuts_of_stack) or now
+    return ArgumentHeads(now, fixed or _table_heads_kept_by_all(cuts_of_stack) or now)
+
+
+def _slice_arguments(model: nn.Module, cuts_of_stack: list[Cut], heads: ArgumentHeads) -> None:
+    """Makes every block of a stack take its heads of the arguments.
+
+    Where all blocks keep the same heads of a table that they share, the table itself is cut and nothing needs slicing.
+    """
+    now, target = heads
     if target != now:
         _slice_tables(model, cuts_of_stack, [now.index(head) for head in target])
     for cut in cuts_of_stack:
@@ -218,7 +232,6 @@ def _slice_arguments(model: nn.Module, cuts_of_stack: list[Cut], table_heads: Co
         positions = [target.index(head) for head in _kept_original_indices(cut)] or [0]
         if len(positions) < len(target):
             ArgumentSlicer(cut.block.arguments, positions, len(target)).install(module)
-    return target
 
 
 def _slice_tables(model: nn.Module, cuts_of_stack: list[Cut], positions: list[int]) -> None:
@@ -229,7 +242,7 @@ def _slice_tables(model: nn.Module, cuts_of_stack: list[Cut], positions: list[in
             table.embedding_dim = len(positions)
 
 
-def _write_record(model: nn.Module, cuts: list[Cut], argument_heads_by_block: dict[str, tuple[int, ...]]) -> None:
+def _write_cut_record(model: nn.Module, cuts: list[Cut], argument_heads_by_block: dict[str, tuple[int, ...]]) -> None:
     blocks = record.read_cut_record(model)
     for cut in cuts:
         total, path = cut.block.n_original, record.relative_path(model, cut.block.path)

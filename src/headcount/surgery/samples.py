@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -111,13 +111,13 @@ def _data_batches(model: nn.Module, data: Data) -> Iterator[RawBatch]:
         yield some
 
 
-def _add_missing_inputs(model: nn.Module, batch: TensorBatch, input_names: Mapping[str, None]) -> TensorBatch:
+def _add_missing_inputs(model: nn.Module, batch: TensorBatch, input_names: Collection[str]) -> TensorBatch:
     """The batch with all of `input_names`: masks of ones, one segment, and what else is missing from a probe of its shape."""
     tokens = batch.get("input_ids")
     complete = dict(batch)
     if tokens is not None:
         complete = {"attention_mask": torch.ones_like(tokens), "token_type_ids": torch.zeros_like(tokens), **batch}
-    if not input_names.keys() <= complete.keys():
+    if not set(input_names) <= complete.keys():
         rows, length = tokens.shape if tokens is not None else (len(next(iter(batch.values()))), 9)
         complete = {**_build_probe_batch(model, n_rows=rows, n_tokens=length, seed=0), **complete}
     return {name: complete[name] for name in input_names}

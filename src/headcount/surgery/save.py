@@ -101,8 +101,11 @@ def save(  # noqa: PLR0913 - two arguments, the rest by name
         new_folder(target, overwrite=overwrite, marker=manifest.NAME) as fresh,
         preserve(model),
     ):  # transformers writes into configurations
-        state_keys = write_weights(model, fresh, max_shard_size)
-        write_tokenizer_card_and_manifest(model, fresh, tokenizer=tokenizer, notes=notes, command=command, cost=cost, state_keys=state_keys)
+        write_weights(model, fresh, max_shard_size)
+        unrestored_names = write_unrestored_state(model, fresh)
+        write_tokenizer_card_and_manifest(
+            model, fresh, tokenizer=tokenizer, notes=notes, command=command, cost=cost, unrestored_names=unrestored_names
+        )
     if push_to_hub is not None:
         _push_to_hub(target, push_to_hub)
     return target
@@ -131,8 +134,8 @@ def _check_not_part_of_cut_model(model: nn.Module, heads: HeadMap) -> None:
             )
 
 
-def write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> list[str]:
-    """Writes weights and configuration, and what transformers may not restore of them; returns the names of the latter."""
+def write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> None:
+    """Writes weights and configuration."""
     try:
         model.save_pretrained(folder, max_shard_size=max_shard_size)  # pyright: ignore[reportCallIssue]
     except RuntimeError as error:  # conversions to the layout of the first release count on the dense number of heads
@@ -141,7 +144,6 @@ def write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> 
             f"transformers cannot write this {type(model).__name__}: {' '.join(str(error).split())[:300]}. It converts the weights to the layout "
             "of their first release on saving, which a cut of uneven head counts does not have; keep the dense model and the plan"
         ) from error
-    return write_unrestored_state(model, folder)
 
 
 def write_tokenizer_card_and_manifest(
@@ -151,7 +153,7 @@ def write_tokenizer_card_and_manifest(
     tokenizer: Any,
     notes: Sequence[str],
     command: str | None,
-    state_keys: Sequence[str],
+    unrestored_names: Sequence[str],
     cost: tuple[Cost, Cost] | None = None,
 ) -> None:
     """Writes tokenizer files, the model card and, last, heads.json with the hashes of all files."""
@@ -162,7 +164,7 @@ def write_tokenizer_card_and_manifest(
     heads = HeadMap.of(model)
     listing = _build_manifest(model, heads, command, cost)
     listing.notes = list(notes)
-    card = format_card(listing, config_builds_same_model(model, model.config, heads), state_keys)
+    card = format_card(listing, config_builds_same_model(model, model.config, heads), unrestored_names)
     (folder / "README.md").write_text(card, encoding="utf-8")
     listing.files = manifest.hash_files(folder)
     manifest.write_manifest(folder, listing)

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from headcount.core.errors import ArtifactError, HeadcountError, UnsupportedModel, unknown_name_error
 from headcount.core.files import is_file, read_json
@@ -122,10 +122,15 @@ def check_and_measure_weights(
     return WeightSizes.of(shapes, sum(path.stat().st_size for path in pickles) if unsafe is not None else 0)
 
 
-def _choose_weight_file(
-    folder: Path, config: Mapping[str, object], from_pretrained_arguments: Mapping[str, object]
-) -> tuple[str | None, str]:
-    """Returns the file that transformers would read, None if that is a pickle or there is none; and why, for a message."""
+class WeightFileChoice(NamedTuple):
+    """The file that transformers would read, None if that is a pickle or there is none; and why, for a message."""
+
+    file_name: str | None
+    reason: str
+
+
+def _choose_weight_file(folder: Path, config: Mapping[str, object], from_pretrained_arguments: Mapping[str, object]) -> WeightFileChoice:
+    """Returns the weight file that transformers would read; raises ArtifactError for a distributed checkpoint."""
     distributed = sorted(folder.glob(DISTRIBUTED))
     if distributed:  # read before anything else, by way of a pickled index
         raise ArtifactError(f"{distributed[0]} is part of a distributed checkpoint; gather it into one model (save_pretrained) first")
@@ -136,18 +141,18 @@ def _choose_weight_file(
                 f"{folder / 'config.json'}: transformers_weights must name a file in its folder, got {explicit!r:.60}; use the config.json "
                 "that came with the weights"
             )
-        return explicit, ", and transformers_weights in config.json names it"
+        return WeightFileChoice(explicit, ", and transformers_weights in config.json names it")
     if from_pretrained_arguments.get("use_safetensors") is False:
-        return None, ", and use_safetensors=False asks for it"
+        return WeightFileChoice(None, ", and use_safetensors=False asks for it")
     variant = from_pretrained_arguments.get("variant")
     for name in (f"model{SAFE}", f"model{SAFE_INDEX}"):
         stem, _, ending = name.rpartition(".")
         named = f"{stem}.{variant}.{ending}" if variant else name
         if (folder / named).is_file():
-            return named, ""
+            return WeightFileChoice(named, "")
     others = sorted(path.name for path in folder.glob(f"*{SAFE}"))
     why = f" under a name that is read (model{SAFE}, model{SAFE_INDEX}{f', variant {variant}' if variant else ''})"
-    return None, f"{why}, only {others[0]}" if others else ""
+    return WeightFileChoice(None, f"{why}, only {others[0]}" if others else "")
 
 
 def _list_index_shards(index_file: Path) -> list[str]:

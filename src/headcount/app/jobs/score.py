@@ -15,6 +15,7 @@ from headcount.core.damage import HeadVerdicts
 from headcount.core.scores import Scores
 from headcount.core.stats import agreement as stats
 from headcount.core.stats.agreement import Agreement
+from headcount.core.stats.samples import Estimate
 from headcount.core.tolerance import Tolerance
 from headcount.importance.rankings import RankedHead, agreements, check_lowest, rank_heads, stabilities
 from headcount.importance.score import parse_methods
@@ -130,7 +131,7 @@ def _show_agreements_with_ablation(session: Session, agreements: Mapping[str, Ag
 
 
 def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stability]) -> None:
-    def format_estimate(estimate: stats.Estimate | None) -> str:
+    def format_estimate(estimate: Estimate | None) -> str:
         return "" if estimate is None else f"{estimate.value:.2f} ({estimate.low:.2f} … {estimate.high:.2f})"
 
     names = ("examples", "Spearman with all", "lowest in common", "Spearman of two such sets", "their lowest in common")

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from headcount.surgery.named_heads import assign_head_lists, original_head_lists
 from headcount.surgery.reshape import cuts_keeping_positions
 from headcount.surgery.save import MAX_SHARD_SIZE, check_savable, write_tokenizer_card_and_manifest, write_weights
 from headcount.surgery.sizes import BUILD_LOCK
+from headcount.surgery.state import write_unrestored_state
 from headcount.surgery.verify import (
     HALF,
     checked_relative_difference,
@@ -108,17 +109,25 @@ class Portable(ExportTarget):
             outputs = forward_outputs(copy_in_float32(dense, {})[0], exact_batch)
             _checked_output_difference(forward_outputs(exact, exact_batch), outputs, torch.float32, "the portable model in float32")
         with new_folder(path, overwrite=overwrite, marker=manifest.NAME) as folder, preserve(dense):
-            state_keys = write_weights(dense, folder, self.max_shard_size)
+            write_weights(dense, folder, self.max_shard_size)
+            unrestored_names = write_unrestored_state(dense, folder)
             changed, difference = compare_with_plain_loading(dense, folder, batch)
             exported = PortableExport(path, changed, difference)
             write_tokenizer_card_and_manifest(
-                dense, folder, tokenizer=tokenizer, notes=exported.caveats, command=command, state_keys=state_keys
+                dense, folder, tokenizer=tokenizer, notes=exported.caveats, command=command, unrestored_names=unrestored_names
             )
         return exported
 
 
-def compare_with_plain_loading(model: nn.Module, folder: Path, batch: Batch) -> tuple[tuple[str, ...], float]:
-    """Returns the tensors that plain from_pretrained changes of a model it loads from a folder, and how far its outputs then are.
+class PlainLoadingEffect(NamedTuple):
+    """The tensors that plain from_pretrained changes of a model, and the relative difference of its outputs then."""
+
+    changed_tensors: tuple[str, ...]
+    difference: float
+
+
+def compare_with_plain_loading(model: nn.Module, folder: Path, batch: Batch) -> PlainLoadingEffect:
+    """Loads a folder by plain from_pretrained, and compares the result with the model that was saved there.
 
     Raises:
         VerificationError: plain loading fails, or changes the outputs and no tensor.
@@ -127,8 +136,12 @@ def compare_with_plain_loading(model: nn.Module, folder: Path, batch: Batch) -> 
         plain = load_by_plain_transformers(model, folder)
     except ArtifactError as error:
         raise VerificationError(f"plain from_pretrained does not load the portable model: {error}. {NOT_WRITTEN}") from error
-    loaded = _tensors(plain)
-    changed = tuple(name for name, tensor in _tensors(model).items() if name not in loaded or _is_changed(tensor, loaded[name]))
+    loaded = _parameters_and_buffers(plain)
+    changed = tuple(
+        name
+        for name, tensor in _parameters_and_buffers(model).items()
+        if name not in loaded or _has_changed_on_loading(tensor, loaded[name])
+    )
     dtype = lowest_float_dtype(model)
     if dtype in HALF:
         (exact, batch), (plain, _) = copy_in_float32(model, batch), copy_in_float32(plain, {})
@@ -136,11 +149,13 @@ def compare_with_plain_loading(model: nn.Module, folder: Path, batch: Batch) -> 
     else:
         outputs, plain_outputs = forward_outputs(model, batch), forward_outputs(plain, batch)
     if changed:
-        return changed, largest_relative_difference(plain_outputs, outputs)
-    return (), _checked_output_difference(outputs, plain_outputs, dtype, "the portable model, loaded by plain from_pretrained,")
+        return PlainLoadingEffect(changed, largest_relative_difference(plain_outputs, outputs))
+    return PlainLoadingEffect(
+        (), _checked_output_difference(outputs, plain_outputs, dtype, "the portable model, loaded by plain from_pretrained,")
+    )
 
 
-def _is_changed(saved: Tensor, loaded: Tensor) -> bool:
+def _has_changed_on_loading(saved: Tensor, loaded: Tensor) -> bool:
     """Whether a tensor has other values, or a parameter another dtype; a wider buffer of the same values gives the same."""
     if isinstance(saved, nn.Parameter) and saved.dtype != loaded.dtype:
         return True
@@ -148,7 +163,7 @@ def _is_changed(saved: Tensor, loaded: Tensor) -> bool:
     return not torch.equal(saved.to(dtype).nan_to_num(), loaded.to(dtype).nan_to_num())
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
+def _parameters_and_buffers(model: nn.Module) -> dict[str, Tensor]:
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
