@@ -80,11 +80,11 @@ def test_a_state_that_does_not_belong_is_refused(tmp_path: Path) -> None:
         hc.load(folder)  # the hash differs
     model = hc.load(original)
     with pytest.raises(ArtifactError, match="is damaged"):
-        state.restore_unrestored_state(model, folder)
+        state.restore_unrestored_tensors(model, folder)
     tensors = {name: torch.zeros(3) for name in load_file(original / state.NAME)}
     save_file(tensors, folder / state.NAME, metadata={"same_as": "{}", "dtype": "bfloat16", "other_dtypes": "{}"})
     with pytest.raises(ArtifactError, match="has shape"):
-        state.restore_unrestored_state(model, folder)
+        state.restore_unrestored_tensors(model, folder)
 
 
 def test_weights_that_transformers_cannot_convert_are_refused(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def write_alignment_heads(model: nn.Module, model_folder: str | Path) -> Path:
     if listing is None:
         write_atomic(target / FILE, _encode_generation_config_with_list(inner, target))
         return target / FILE
-    manifest.check_files(target, listing)
+    manifest.check_files_match(target, listing)
     with new_folder(target, overwrite=True, marker=manifest.NAME) as fresh:
         shutil.copytree(target, fresh, ignore=shutil.ignore_patterns(FILE, manifest.NAME), dirs_exist_ok=True)
         write_atomic(fresh / FILE, _encode_generation_config_with_list(inner, target))

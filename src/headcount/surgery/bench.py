@@ -61,7 +61,7 @@ class _Candidate:
 
     def measure_pass_seconds(self, batch_size: int, n_tokens: int) -> float:
         """Returns the seconds of one forward pass."""
-        inputs = make_batch(self.model, batch_size, n_tokens)
+        inputs = repeat_probe_batch(self.model, batch_size, n_tokens)
         with evaluating(self.model), self.gates or nullcontext():
             start = time.perf_counter()
             self.model(**inputs)
@@ -70,7 +70,7 @@ class _Candidate:
             return time.perf_counter() - start
 
 
-def make_batch(model: nn.Module, batch_size: int, n_tokens: int) -> dict[str, Any]:
+def repeat_probe_batch(model: nn.Module, batch_size: int, n_tokens: int) -> dict[str, Any]:
     """Returns a batch of a given size for a model: the probe batch, repeated; text of the given length."""
     inner: Any = unwrap(model)
     probe = probe_inputs(inner)
@@ -111,18 +111,20 @@ def bench(
     cases = list(dict.fromkeys((batch, min(length, *limits)) if limits else (batch, length) for batch in batches for length in lengths))
     timings: list[Timing] = []
     for number, (batch, length) in enumerate(cases, 1):
-        timings += _time_case(candidates, batch, length, rounds)
+        timings += _measure_timings(candidates, batch, length, rounds)
         if progress is not None:
             progress(number, len(cases))
     return timings
 
 
-def time_rounds(models: Mapping[str, nn.Module], batch_size: int, n_tokens: int, n_rounds: int) -> dict[str, list[float]]:
+def measure_seconds_by_round(models: Mapping[str, nn.Module], batch_size: int, n_tokens: int, n_rounds: int) -> dict[str, list[float]]:
     """Returns the seconds of one pass of every model in every round; each round times all models, after one that warms up."""
-    return _time_candidates({name: _Candidate.of(model) for name, model in models.items()}, batch_size, n_tokens, n_rounds)
+    return _measure_candidate_seconds({name: _Candidate.of(model) for name, model in models.items()}, batch_size, n_tokens, n_rounds)
 
 
-def _time_candidates(candidates: Mapping[str, _Candidate], batch_size: int, n_tokens: int, n_rounds: int) -> dict[str, list[float]]:
+def _measure_candidate_seconds(
+    candidates: Mapping[str, _Candidate], batch_size: int, n_tokens: int, n_rounds: int
+) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(n_rounds + 1):
         for name, candidate in candidates.items():
@@ -132,8 +134,8 @@ def _time_candidates(candidates: Mapping[str, _Candidate], batch_size: int, n_to
     return times
 
 
-def _time_case(candidates: Mapping[str, _Candidate], batch_size: int, n_tokens: int, n_rounds: int) -> list[Timing]:
-    times = _time_candidates(candidates, batch_size, n_tokens, n_rounds)
+def _measure_timings(candidates: Mapping[str, _Candidate], batch_size: int, n_tokens: int, n_rounds: int) -> list[Timing]:
+    times = _measure_candidate_seconds(candidates, batch_size, n_tokens, n_rounds)
     base = next(iter(times.values()))
     timings = []
     for name, seconds in times.items():

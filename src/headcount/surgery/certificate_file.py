@@ -31,7 +31,7 @@ def attach_certificate(model_folder: Path, certificate: Certificate) -> Path:
         raise ArtifactError(
             f"{model_folder} was not saved by headcount (it has no {manifest.NAME}); write its certificate to a file of its own"
         )
-    manifest.check_files(model_folder, listing)
+    manifest.check_files_match(model_folder, listing)
     card = model_folder / "README.md"
     before, _, after = (card.read_text(encoding="utf-8") if card.is_file() else "").partition(NEXT_HEADING)
     text = before.partition(HEADING)[0] + "\n".join([*format_certificate_table(certificate), NEXT_HEADING]) + after

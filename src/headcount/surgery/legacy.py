@@ -15,7 +15,7 @@ from headcount.core.errors import ArtifactError
 from headcount.core.heads import AttentionBlock
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
-from headcount.surgery.load import from_pretrained_options, load_with_record
+from headcount.surgery.load import build_from_pretrained_arguments, load_with_record
 from headcount.surgery.sizes import MAX_RATIO, check_config_counts, limit_built_size
 from headcount.surgery.source import build_from_config, check_and_measure_weights, local_folder, model_class_of, read_config
 
@@ -95,7 +95,7 @@ def load_legacy(
     path = local_folder(folder)
     config = read_config(path)
     pruned = _read_pruned_heads(path, config)
-    options = from_pretrained_options(dtype)
+    options = build_from_pretrained_arguments(dtype)
     sizes = check_and_measure_weights(path, allow_pickle, config, options)
     check_config_counts(path / "config.json", config, sizes)
     cls = model_class_of(path, config, auto)

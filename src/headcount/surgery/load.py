@@ -23,7 +23,7 @@ from headcount.surgery.caches import install_cache_separation
 from headcount.surgery.reshape import apply_cuts, cuts_keeping_positions
 from headcount.surgery.sizes import BUILD_LOCK, check_config_counts, limit_built_size
 from headcount.surgery.source import check_and_measure_weights, local_folder, model_class_of, read_config
-from headcount.surgery.state import restore_unrestored_state
+from headcount.surgery.state import restore_unrestored_tensors
 
 BlockRecords = Mapping[str, record.BlockRecord]
 """What is left of each attention block, by its path relative to the base model."""
@@ -187,7 +187,9 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
         >>> model = hc.load("smaller")
         >>> model = hc.load("smaller", auto="AutoModelForMaskedLM", dtype="bfloat16")
     """
-    options = from_pretrained_options(dtype, model_kwargs=model_kwargs, device_map=device_map, attn_implementation=attn_implementation)
+    options = build_from_pretrained_arguments(
+        dtype, model_kwargs=model_kwargs, device_map=device_map, attn_implementation=attn_implementation
+    )
     root = local_folder(
         folder, revision=revision, token=token, cache_dir=cache_dir, force_download=force_download, local_files_only=local_files_only
     )
@@ -206,7 +208,7 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
     with typed_memory_errors(f"loading {path}"), limit_built_size(path / "config.json", config, sizes, blocks):
         model = load_with_record(path, cls, blocks, options, new_layers=new_layers)
     if listed is not None and type(model).__name__ == listed.model_class:
-        manifest.check_heads(path, listed, HeadMap.of(model))
+        manifest.check_heads_match(path, listed, HeadMap.of(model))
     return model
 
 
@@ -217,7 +219,7 @@ def read_checked_manifest(folder: Path, is_cut: bool) -> manifest.Manifest | Non
     """
     listed = manifest.read_manifest(folder)
     if listed is not None:
-        manifest.check_files(folder, listed)
+        manifest.check_files_match(folder, listed)
     elif (folder / state.NAME).is_file():
         raise ArtifactError(
             f"{folder} has {state.NAME} but no {manifest.NAME}, so nothing says that it belongs to these weights; restore {manifest.NAME}, or save "
@@ -232,7 +234,7 @@ def read_checked_manifest(folder: Path, is_cut: bool) -> manifest.Manifest | Non
     return listed
 
 
-def from_pretrained_options(
+def build_from_pretrained_arguments(
     dtype: str | torch.dtype,
     *,
     model_kwargs: Mapping[str, object] | None = None,
@@ -310,7 +312,7 @@ def _load_and_check_weights(
 
 def _restore_exact_state(model: nn.Module, folder: Path, requested_dtype: Any) -> None:
     """Puts back what transformers did not restore from a folder, and moves tensors to addresses at which kernels round alike."""
-    restore_unrestored_state(model, folder, requested_dtype)
+    restore_unrestored_tensors(model, folder, requested_dtype)
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type == "cpu" and tensor.data_ptr() % 64:  # kernels round differently across cache lines, as files map tensors
             tensor.data = tensor.data.clone()

@@ -150,7 +150,7 @@ def manifest_and_file_problems(folder: Path) -> Iterator[Problem]:
         yield Problem("damaged", NAME, str(error))
 
 
-def check_files(folder: Path, manifest: Manifest) -> None:
+def check_files_match(folder: Path, manifest: Manifest) -> None:
     """Raises ArtifactError naming the first file that is missing, renamed, cut short, changed or foreign."""
     try:
         first = next(file_problems(folder, manifest), None)
@@ -160,7 +160,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
         raise ArtifactError(first.text)
 
 
-def check_heads(folder: Path, manifest: Manifest, heads: HeadMap) -> None:
+def check_heads_match(folder: Path, manifest: Manifest, heads: HeadMap) -> None:
     """Raises ArtifactError unless a loaded model has just the heads that its manifest lists."""
     listed = {entry.block: (entry.heads, entry.of) for entry in manifest.blocks}
     there = {entry.block: (entry.heads, entry.of) for entry in block_entries(heads)}

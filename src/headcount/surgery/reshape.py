@@ -55,7 +55,7 @@ class Cut:
         """The tensors that keep some of their units; those of an empty block's own heads go as a whole."""
         return [s for s in self.block.slices if s.extra or not self.removes_all_heads or (s.unit == "kv_head" and self.kv_heads)]
 
-    def kept_units(self, slice_: Slice) -> tuple[int, ...]:
+    def kept_unit_indices(self, slice_: Slice) -> tuple[int, ...]:
         """The units of a tensor that stay; per-head tensors of an empty block keep the first one, for the idle head."""
         units = self.heads if slice_.unit == "head" else self.kv_heads
         return (0,) if self.removes_all_heads and slice_.extra else units
@@ -63,7 +63,7 @@ class Cut:
 
 def n_kept_elements(cut: Cut) -> int:
     """Returns how many elements the tensors of a block hold after the cut, by arithmetic on shapes."""
-    return sum(len(cut.kept_units(s)) * s.unit_numel for s in cut.block.slices)
+    return sum(len(cut.kept_unit_indices(s)) * s.unit_numel for s in cut.block.slices)
 
 
 def n_head_elements(block: AttentionBlock) -> int:
@@ -100,7 +100,7 @@ def _slice_tensors(model: nn.Module, cut: Cut, slices: Iterable[Slice]) -> None:
     for s in slices:
         by_tensor[s.tensor].append(s)
     for name, parts in by_tensor.items():
-        entries = sorted(entry for s in parts for entry in s.rows.keep(cut.kept_units(s)))
+        entries = sorted(entry for s in parts for entry in s.rows.keep(cut.kept_unit_indices(s)))
         old = model.get_parameter(name).data
         _replace_parameter(model, name, old.index_select(parts[0].axis, torch.tensor(entries, dtype=torch.long, device=old.device)))
         _set_layer_sizes_from_weight(model.get_submodule(name.rpartition(".")[0]))

@@ -46,8 +46,8 @@ def comparison_batches(
         _build_probe_batch(model, n_rows=3, n_tokens=6, seed=1),
         _build_probe_batch(model, n_rows=2, n_tokens=9, seed=2),
     ]
-    real = [_keep_forward_inputs(model, batch) for batch in _text_batches(model, tokenizer, probes[0])]
-    real += [_keep_forward_inputs(model, batch) for batch in _data_batches(model, data)]
+    real = [_keep_forward_inputs(model, batch) for batch in _random_text_batches(model, tokenizer, probes[0])]
+    real += [_keep_forward_inputs(model, batch) for batch in _report_split_batches(model, data)]
     names = dict.fromkeys(name for batch in (probes[0], *real) for name in batch)
     if real and not any("token_type_ids" in batch for batch in real):
         names.pop("token_type_ids", None)  # who feeds the file has only what the tokenizer gives
@@ -78,7 +78,7 @@ def _keep_forward_inputs(model: nn.Module, batch: RawBatch) -> TensorBatch:
     }
 
 
-def _text_batches(model: nn.Module, tokenizer: Any, probe: TensorBatch) -> Iterator[RawBatch]:
+def _random_text_batches(model: nn.Module, tokenizer: Any, probe: TensorBatch) -> Iterator[RawBatch]:
     """Texts of the tokenizer's vocabulary as it encodes them: of several lengths, padded together where it can pad, and pairs of them."""
     if not callable(getattr(tokenizer, "convert_ids_to_tokens", None)) or not set(probe) <= set(TEXT):
         return
@@ -99,7 +99,7 @@ def _text_batches(model: nn.Module, tokenizer: Any, probe: TensorBatch) -> Itera
     yield tokenizer(firsts, seconds, padding=True, **options)
 
 
-def _data_batches(model: nn.Module, data: Data) -> Iterator[RawBatch]:
+def _report_split_batches(model: nn.Module, data: Data) -> Iterator[RawBatch]:
     """The first batches of the report split; decoders read what their labels make of it."""
     if data is None:
         return

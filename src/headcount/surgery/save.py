@@ -22,7 +22,7 @@ from headcount.surgery.card import format_card
 from headcount.surgery.config import config_builds_same_model, head_map_built_by_config
 from headcount.surgery.cost import Cost
 from headcount.surgery.named_heads import original_head_lists
-from headcount.surgery.state import write_unrestored_state
+from headcount.surgery.state import write_unrestored_tensors
 
 COMPANIONS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*", "source.spm",
               "target.spm", "preprocessor_config.json", "processor_config.json", "chat_template*", "normalizer.json")  # fmt: skip
@@ -31,12 +31,12 @@ MAX_SHARD_SIZE = "50GB"
 """The largest weight file unless another size is asked for, as in transformers."""
 
 
-def _copy_tokenizer_files(source: Path, target: Path) -> None:
+def _copy_tokenizer_files(source_folder: Path, target_folder: Path) -> None:
     for pattern in COMPANIONS:
-        for path in sorted(source.glob(pattern)):
-            if path.is_file() and not (target / path.name).exists():
+        for path in sorted(source_folder.glob(pattern)):
+            if path.is_file() and not (target_folder / path.name).exists():
                 _check_link_stays_inside(path)
-                shutil.copyfile(path, target / path.name)
+                shutil.copyfile(path, target_folder / path.name)
 
 
 def _check_link_stays_inside(path: Path) -> None:
@@ -102,7 +102,7 @@ def save(  # noqa: PLR0913 - two arguments, the rest by name
         preserve(model),
     ):  # transformers writes into configurations
         write_weights(model, fresh, max_shard_size)
-        unrestored_names = write_unrestored_state(model, fresh)
+        unrestored_names = write_unrestored_tensors(model, fresh)
         write_tokenizer_card_and_manifest(
             model, fresh, tokenizer=tokenizer, notes=notes, command=command, cost=cost, unrestored_names=unrestored_names
         )

@@ -81,12 +81,12 @@ def _flops_of_units(model: nn.Module, heads: HeadMap, parameters_by_unit: Mappin
     batch, positions = probe_inputs(inner), dict[str, int]()
     n_rows = next(len(value) for value in batch.values() if isinstance(value, Tensor) and value.ndim > 1)
 
-    def make_position_hook(projection_path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def make_position_counting_hook(projection_path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
         return lambda _, args: positions.update([(projection_path, args[0].shape[:-1].numel())])
 
     with ExitStack() as hooks:
         for path in {projection.path for block in heads.blocks for projection in (block.q, block.k, block.v, block.o)}:
-            hooks.callback(inner.get_submodule(path).register_forward_pre_hook(make_position_hook(path)).remove)
+            hooks.callback(inner.get_submodule(path).register_forward_pre_hook(make_position_counting_hook(path)).remove)
         with reporting_inputs(inner, batch, dummy=True), evaluating(inner), frozen(inner):
             forward(inner, batch)
     total = 0.0

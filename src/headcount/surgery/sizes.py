@@ -92,7 +92,7 @@ def limit_built_size(
     total, thread = 0, threading.get_ident()
     counted: dict[tuple[int, str], int] = {}
 
-    def check_total_with(owner: nn.Module, name: str, tensor: Tensor | None) -> None:
+    def add_to_total_or_raise(owner: nn.Module, name: str, tensor: Tensor | None) -> None:
         nonlocal total
         if tensor is None or not tensor.is_meta or threading.get_ident() != thread:
             return
@@ -109,8 +109,8 @@ def limit_built_size(
 
     with BUILD_LOCK:
         hooks = (
-            modules.register_module_parameter_registration_hook(check_total_with),
-            modules.register_module_buffer_registration_hook(check_total_with),
+            modules.register_module_parameter_registration_hook(add_to_total_or_raise),
+            modules.register_module_buffer_registration_hook(add_to_total_or_raise),
         )
         try:
             yield

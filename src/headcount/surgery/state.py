@@ -79,7 +79,7 @@ def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def write_unrestored_state(model: nn.Module, folder: Path) -> list[str]:
+def write_unrestored_tensors(model: nn.Module, folder: Path) -> list[str]:
     """Writes what transformers may not restore of a model, if there is any, in the format of safetensors; equal tensors are written once.
 
     Returns:
@@ -133,8 +133,8 @@ def _read_state(path: Path) -> _State:
         raise ArtifactError(f"{path} is damaged: {type(error).__name__}: {error}; restore it, or save the model again") from error
 
 
-def restore_unrestored_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
-    """Puts back what `write_unrestored_state` wrote, if the folder has it; another `dtype` that was asked for is left in force."""
+def restore_unrestored_tensors(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
+    """Puts back what `write_unrestored_tensors` wrote, if the folder has it; another `dtype` that was asked for is left in force."""
     path = folder / NAME
     if not path.is_file():
         return

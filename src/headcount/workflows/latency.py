@@ -16,7 +16,7 @@ from headcount.models.provenance import machine_of, model_key, provenance
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.latency import DENSE, LATENCY
 from headcount.runs.store import Run
-from headcount.surgery.bench import time_rounds
+from headcount.surgery.bench import measure_seconds_by_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def time_models(run: Run, name: str, model: nn.Module, cut_models: Sequence[CutM
     key = ArtifactKey(LATENCY, f"{name}, batch {batch}, length {length}", {**model_key(dense), "removed": removed, **conditions})
 
     def measure() -> tuple[Mapping[str, object], Mapping[str, np.ndarray]]:
-        times = time_rounds(models, batch, length, rounds)
+        times = measure_seconds_by_round(models, batch, length, rounds)
         return {**conditions, "models": labels}, {label: np.asarray(seconds) for label, seconds in times.items()}
 
     return run.find_or_compute(key, measure, provenance=provenance())

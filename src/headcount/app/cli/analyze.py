@@ -18,7 +18,9 @@ from headcount.core.budget import Budget
 from headcount.pruning.recipe import Recipe
 from headcount.workflows.analysis_spec import AnalysisSpec
 
-Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: the same command goes on from it; report.html is there.")]
+OutRun = Annotated[
+    Path, typer.Option("--out", metavar="RUN", help="The run folder: the same command goes on from it; report.html is there.")
+]
 
 
 def parse_head_counts_or_shares(keep_text: str) -> list[int | float]:
@@ -44,7 +46,7 @@ AMOUNT = ("by", "methods", "keep", "margin", "seeds", "scored", "judged", "repor
 class AnalysisOptions(build_options_class("AnalysisOptions", {AnalysisSpec: AMOUNT, Recipe: TRAINING})):
     """How much is done, and how methods that train do so."""
 
-    def spec(self, *, limit: int | None, seed: int) -> AnalysisSpec:
+    def build_spec(self, *, limit: int | None, seed: int) -> AnalysisSpec:
         """Returns the request."""
         return AnalysisSpec(
             by=tuple(split_at_commas(self.by)),
@@ -68,15 +70,15 @@ DEFAULT_ANALYSIS = AnalysisOptions()
 def run(
     session: Session,
     data: ModelAndTaskOptions,
-    out: Out,
+    out: OutRun,
     text: TextFile = None,
     embedded: EmbeddedTextName = None,
     parser: ParserName = None,
-    amount: AnalysisOptions = DEFAULT_ANALYSIS,
+    options: AnalysisOptions = DEFAULT_ANALYSIS,
 ) -> None:
     """Map, score, label, profile and prune the heads of a model, keep and measure one smaller model, and write the report."""
     check_at_most_one_text(text, embedded)
-    spec = amount.spec(limit=data.limit, seed=data.seed)
+    spec = options.build_spec(limit=data.limit, seed=data.seed)
     with lead_run(session, out, "analyze is led by one process; start it without torchrun") as run_folder:
         from headcount.app.jobs.analyze import analyze_model
 

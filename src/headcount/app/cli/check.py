@@ -11,7 +11,7 @@ from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions
 from headcount.app.console.options import HeadsToProve
 from headcount.app.console.session import ExitCode, Session
 
-Target = Annotated[
+RunOrModel = Annotated[
     str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model folder, a hub id, or demo/NAME.", show_default=False)
 ]
 
@@ -19,7 +19,7 @@ Target = Annotated[
 @command
 def run(
     session: Session,
-    target: Target,
+    target: RunOrModel,
     heads: HeadsToProve = None,
     loading: ModelOptions = DEFAULT_LOADING,
 ) -> ExitCode:

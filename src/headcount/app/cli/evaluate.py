@@ -19,10 +19,10 @@ def run(
     plan: PlanFile = None,
     heads: Heads = None,
     split_name: Split = "report",
-    folder: RunOptions = DEFAULT_FOLDER,
+    run_options: RunOptions = DEFAULT_FOLDER,
 ) -> None:
     """Evaluate a model on a task; with --plan or --heads also without these heads, and the difference on the same examples."""
-    with open_run(session, folder) as run_folder:
+    with open_run(session, run_options) as run_folder:
         from headcount.app.jobs.evaluate import evaluate_model
 
         evaluate_model(session, data, plan, heads, split_name, run_folder)

@@ -23,19 +23,19 @@ def _check_target_name(target_text: str) -> str:
     return target_text
 
 
-To = Annotated[
+TargetText = Annotated[
     str,
     typer.Option("--to", metavar="TARGET", callback=_check_target_name, help="A target of `headcount ls exports`: onnx, or portable."),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="PATH", help="The file (onnx) or folder (portable) to write.")]
+OutPath = Annotated[Path, typer.Option("--out", metavar="PATH", help="The file (onnx) or folder (portable) to write.")]
 
 
 @command
 def run(
     session: Session,
     model: Model,
-    to: To,
-    out: Out,
+    to: TargetText,
+    out: OutPath,
     task: TaskName = None,
     overwrite: Overwrite = False,
     dtype: Dtype = "auto",

@@ -31,7 +31,9 @@ Method = Annotated[
         help="A pruner of `headcount ls pruners` (with its name: its definition), or an importance to rank by; by default surgeon.",
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")]
+OutRun = Annotated[
+    Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")
+]
 MethodSeed = Annotated[
     int | None, typer.Option("--method-seed", metavar="N", min=0, help="The seed of the method, where it is not that of the data (--seed).")
 ]
@@ -42,7 +44,7 @@ Bench = Annotated[bool, typer.Option("--bench/--no-bench", help="Measure how muc
 def run(
     session: Session,
     data: ModelAndTaskOptions,
-    out: Out,
+    out: OutRun,
     size: SizeOptions = DEFAULT_SIZE,
     margin: MarginText = None,
     method: Method = None,
@@ -59,7 +61,7 @@ def run(
     fails; exit code 1 where that is the first.
     """
     parsed = None if margin is None else Margin.parse(margin)
-    if plan is not None and (method is not None or option or size.is_given):
+    if plan is not None and (method is not None or option or size.has_size):
         raise typer.BadParameter("--plan says which heads go; leave --method, --option and the size out")
     method_text = add_method_options(method or "surgeon", parse_named_values(option, "--option"))
     seed = data.seed if method_seed is None else method_seed

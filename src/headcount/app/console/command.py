@@ -28,7 +28,7 @@ def command(body: Callable[..., Any]) -> Callable[..., Any]:
     parameters = list(signature(body).parameters.values())[1:]
     groups = {parameter.name: hints[parameter.name] for parameter in parameters if hasattr(hints[parameter.name], "_fields")}
 
-    def run(*, context: typer.Context, json: bool, quiet: bool, verbose: bool, **values: Any) -> Any:
+    def run_in_session(*, context: typer.Context, json: bool, quiet: bool, verbose: bool, **values: Any) -> Any:
         values |= {name: group(**{field: values.pop(field) for field in group._fields}) for name, group in groups.items()}
         with open_session(context, json=json, quiet=quiet, verbose=verbose) as session:
             return body(session, **values)
@@ -43,12 +43,12 @@ def command(body: Callable[..., Any]) -> Callable[..., Any]:
         first += required or options
         last += [option for option in options if required and option not in required]
     options = [*first, *last, *VERBOSITY]
-    run.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
-    run.__annotations__ = {option.name: option.annotation for option in options}
-    run.__doc__ = "\n\n".join(
+    run_in_session.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
+    run_in_session.__annotations__ = {option.name: option.annotation for option in options}
+    run_in_session.__doc__ = "\n\n".join(
         paragraph if paragraph.startswith(" ") else " ".join(paragraph.split()) for paragraph in (getdoc(body) or "").split("\n\n")
     )  # lines are broken to the width of the terminal; formulas, which are indented, stay as they are
-    return run
+    return run_in_session
 
 
 def _list_group_fields_as_parameters(options_class: Any) -> list[Parameter]:

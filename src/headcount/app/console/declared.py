@@ -56,33 +56,33 @@ def build_group(group_name: str, registry: Registry, summary: str, build_command
 
 def build_declared_command(
     command_name: str,
-    cls: type[Configurable],
+    declaring_class: type[Configurable],
     inputs: Sequence[InputParameter],
     run: Callable[[Session, Any, Mapping[str, Any]], None],
 ) -> Any:
-    """Returns a command that makes an object of `cls` from its declared options and calls `run(session, object, values of the inputs)`.
+    """Returns a command that makes an object of `declaring_class` from its declared options and calls `run(session, object, values of the inputs)`.
 
     Args:
         command_name: The name of the command.
-        cls: The class whose declared options are options of the command.
+        declaring_class: The class whose declared options are options of the command.
         inputs: Further parameters.
         run: Does the work.
     """
-    declared = options_of(cls)
+    declared = options_of(declaring_class)
     further = [Parameter(entry.name, Parameter.KEYWORD_ONLY, default=entry.default, annotation=entry.annotation) for entry in inputs]
     required = [parameter for parameter in further if parameter.default is Parameter.empty]
     parameters = [*required, *map(build_option_parameter, declared), *(parameter for parameter in further if parameter not in required)]
 
     def run_with_declared_options(session: Session, **values: Any) -> None:
-        options = {option.name: parse_option(option, values.pop(option.name), command_name) for option in declared}
+        options = {option.name: parse_option_or_missing(option, values.pop(option.name), command_name) for option in declared}
         try:
-            run(session, cls(**{option: value for option, value in options.items() if value is not MISSING}), values)
+            run(session, declaring_class(**{option: value for option, value in options.items() if value is not MISSING}), values)
         except OptionError as error:
             raise typer.BadParameter(str(error)) from error
 
     run_with_declared_options.__signature__ = Signature([Parameter("session", Parameter.POSITIONAL_OR_KEYWORD), *parameters])  # pyright: ignore[reportFunctionMemberAccess]
     run_with_declared_options.__annotations__ = {"session": Session, **{parameter.name: parameter.annotation for parameter in parameters}}
-    run_with_declared_options.__doc__ = getdoc(cls)
+    run_with_declared_options.__doc__ = getdoc(declaring_class)
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
     app.command(command_name)(command(run_with_declared_options))
     return typer.main.get_command(app)
@@ -110,7 +110,7 @@ def build_option_parameter(option: Option) -> Parameter:
     return Parameter(option.name, Parameter.KEYWORD_ONLY, default=Parameter.empty if is_required else None, annotation=hint)
 
 
-def parse_option(option: Option, command_line_value: Any, owner_name: str) -> Any:
+def parse_option_or_missing(option: Option, command_line_value: Any, owner_name: str) -> Any:
     """Returns the value of a declared option for that of the command line, MISSING if that has none; `owner_name` is the name of what declares it.
 
     A list is a repeated option or a text with commas; commas of NAME=VALUE and within parentheses divide nothing.

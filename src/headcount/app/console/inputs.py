@@ -149,7 +149,7 @@ class ModelAndTaskOptions(NamedTuple):
         for path in (*(self.train or ()), *(self.eval or ())):
             check_exists(path)
 
-    def task_arguments(self) -> dict[str, Any]:
+    def open_task_arguments(self) -> dict[str, Any]:
         """Returns the arguments of `headcount.open_task` beside the task, the model and its tokenizer."""
         names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in self._fields if name.endswith("_column")))
         return {name: getattr(self, name) for name in names}

@@ -144,7 +144,9 @@ def open_named_task(session: Session, data: ModelAndTaskOptions, model: nn.Modul
     """Returns the task that a command line names, for a model and the tokenizer in its folder."""
     session.begin_work("reading the data")
     builder = TaskBuilder.parse(data.task or default_task(model)).with_texts(parse_named_values(data.task_option, "--task-option"))
-    task = open_task(builder, model, tokenizer_or_image_processor(model, model_folder, data.trust_remote_code), **data.task_arguments())
+    task = open_task(
+        builder, model, tokenizer_or_image_processor(model, model_folder, data.trust_remote_code), **data.open_task_arguments()
+    )
     task = replace(task, batch_size=data.examples_per_batch)
     sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
     session.write_note_once(f"task {task.name}: {sizes}; seed {data.seed}")

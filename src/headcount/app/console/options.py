@@ -17,13 +17,13 @@ ENGINES = (LOCAL, RAY)
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 
 
-def _check_heads(text: str | None) -> str | None:
+def _check_heads(head_list: str | None) -> str | None:
     try:
-        if text is not None and not Plan.removing(split_at_commas(text)).removed:
+        if head_list is not None and not Plan.removing(split_at_commas(head_list)).removed:
             raise typer.BadParameter("name at least one head, such as L0H3")
     except HeadcountError as error:
         raise typer.BadParameter(str(error)) from error
-    return text
+    return head_list
 
 
 def split_at_commas(text: str) -> list[str]:

@@ -26,7 +26,7 @@ class Pulse:
         self._work, self._unit, self._start, self._next = work, unit, time.monotonic(), time.monotonic() + FIRST
         self._counts: tuple[int, int | None] | None = None
 
-    def advance(self, n_finished: int, total: int | None) -> None:
+    def set_progress(self, n_finished: int, total: int | None) -> None:
         """Sets how much of the work is finished."""
         self._counts = (n_finished, total)
 

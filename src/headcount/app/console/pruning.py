@@ -100,7 +100,7 @@ class SizeOptions(build_options_class("SizeOptions", {Budget: ("keep", "paramete
     """How much stays, by exactly one option; none of them where an option of the method decides."""
 
     @property
-    def is_given(self) -> bool:
+    def has_size(self) -> bool:
         """Whether an option says how much stays."""
         return any(value is not None for value in self)
 
@@ -135,7 +135,7 @@ RECIPE = (*TRAINING, "warmup", "decay", "distil")
 class PruningOptions(build_options_class("PruningOptions", {PruneSpec: STAGES, Recipe: RECIPE, Budget: ("protected", "floor", "unit")})):
     """What is done to the heads that a method chooses, and how it trains: the options of all commands that prune."""
 
-    def spec(self, method: str | Pruner, size: Budget, *, seed: int) -> PruneSpec:
+    def build_spec(self, method: str | Pruner, size: Budget, *, seed: int) -> PruneSpec:
         """Returns the request for a method and a size."""
         budget = replace(
             size, floor=self.floor, unit=self.unit, protected=frozenset(map(Head.parse, split_at_commas(self.protected or "")))

@@ -37,7 +37,7 @@ def open_run(session: Session, options: RunOptions) -> Iterator[Run | None]:
         if options.join or options.workers > 1:
             raise typer.BadParameter("--workers and --join share the work through a run folder: name it with --out")
         yield None
-    elif not session.leads:
+    elif not session.leads_processes:
         yield None
     elif options.join:
         if not is_run(options.out):

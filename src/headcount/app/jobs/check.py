@@ -70,16 +70,18 @@ def verify_model_files(model_folder: Path) -> FileCheck:
     return FileCheck(list(manifest_and_file_problems(model_folder)), sum(path.is_file() for path in model_folder.iterdir()))
 
 
-def _show_problems(session: Session, name: str, problems: Sequence[Problem], n_files: int) -> ExitCode:
+def _show_problems(session: Session, folder_name: str, problems: Sequence[Problem], n_files: int) -> ExitCode:
     """Prints the files that are damaged, missing or foreign; returns the exit code."""
     for problem in problems:
         text = f"{problem.kind:<8} {problem.path}: {problem.text}"
         session.write_note(text) if session.json else session.write_line(text)
     entries = [{"kind": problem.kind, "path": problem.path, "reason": problem.text} for problem in problems]
-    session.write_json({"folder": name, "passed": not problems, "files": n_files, "problems": entries})
+    session.write_json({"folder": folder_name, "passed": not problems, "files": n_files, "problems": entries})
     number = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
     session.write_note(
-        f"{number} in {name}; {n_files} files were read" if problems else f"all {n_files} files of {name} are as they were written"
+        f"{number} in {folder_name}; {n_files} files were read"
+        if problems
+        else f"all {n_files} files of {folder_name} are as they were written"
     )
     return 1 if problems else 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import astuple
 from pathlib import Path
 
 import typer
@@ -53,7 +53,7 @@ def compare_pruners(
     plan_file: Path | None = None,
 ) -> None:
     """Prunes by every method to every number of heads in a run folder, and prints each against the dense model and against each other."""
-    template = options.spec("random", Budget(keep=1), seed=data.seed)
+    template = options.build_spec("random", Budget(keep=1), seed=data.seed)
     pruners = Pruner.parse_grid(split_methods(methods))
     Definition.parse(measure.definition or DEFAULT_DEFINITION)
     if new_head:
@@ -92,7 +92,7 @@ def compare_pruners(
         note_expected_duration(session, estimate_pruning(model, task, heads, unfinished, limit=data.limit))
     estimate = estimate_training(pruning, specs)
     if estimate is not None:
-        session.write_note(format_training(**asdict(estimate)))
+        session.write_note(format_training(*astuple(estimate)))
     sizes, kinds = measure.bench_sizes(), options.attention_kinds
     comparison = run_comparison(ComparisonJob(pruning, specs, kinds, sizes, measure.keep_models, roles, data.seed, session.progress))
     show_comparison(session, comparison)

@@ -27,7 +27,7 @@ from headcount.workflows.evaluate import evaluate_into
 
 
 def evaluate_model(
-    session: Session, data: ModelAndTaskOptions, plan_file: Path | None, heads: str | None, split_name: str, run: Run | None
+    session: Session, data: ModelAndTaskOptions, plan_file: Path | None, head_list: str | None, split_name: str, run: Run | None
 ) -> None:
     """Evaluates a model on a split of its task, as it is and without the heads of a plan, and prints both.
 
@@ -35,14 +35,14 @@ def evaluate_model(
         BadParameter: heads are named twice.
         PlanError: the plan does not fit the model.
     """
-    if plan_file is not None and heads is not None:
+    if plan_file is not None and head_list is not None:
         raise typer.BadParameter("--plan and --heads both say which heads go; leave one out")
     if split_name not in SPLITS:
         raise unknown_name_error("split", split_name, SPLITS)
     if plan_file is not None:
         Plan.read(plan_file)
     model, head_map, model_folder = open_task_model(session, data)
-    removed = _read_heads_to_gate(session, plan_file, heads, head_map, model)
+    removed = _read_heads_to_gate(session, plan_file, head_list, head_map, model)
     if run is not None:
         set_run_description(run, session, data, model, head_map, {"plan": list(removed), "split": split_name, "limit": data.limit})
     task, which = open_named_task(session, data, model, model_folder), cast(SplitName, split_name)

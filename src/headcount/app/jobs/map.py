@@ -62,7 +62,7 @@ def _list_gate_only_blocks(heads: HeadMap) -> list[GateOnlyBlocks]:
 def _show_blocks(session: Session, rows: list[tuple[object, ...]]) -> None:
     """Prints one table, or two where the terminal is too narrow for it: the counts, and the modules."""
     width = sum(max(len(str(cell)) for cell in column) + 3 for column in zip(COLUMNS, *rows, strict=True))
-    parts = (COLUMNS,) if width <= session.width else (tuple(c for c in COLUMNS if c not in MODULES[1:]), MODULES)
+    parts = (COLUMNS,) if width <= session.table_width else (tuple(c for c in COLUMNS if c not in MODULES[1:]), MODULES)
     for columns in parts:
         chosen = [COLUMNS.index(column) for column in columns]
         session.write_table(columns, [[row[i] for i in chosen] for row in rows], right_aligned=NUMBERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import astuple
 
 from headcount.app.cli.paper import PaperRequest
 from headcount.app.cli.study import Request
@@ -48,7 +48,7 @@ def _make_study_context(session: Session, request: PaperRequest, run: Run | None
         command=session.command,
         progress=session.progress,
         note=session.write_note,
-        note_training=lambda estimate: session.write_note(format_training(**asdict(estimate))),
+        note_training=lambda estimate: session.write_note(format_training(*astuple(estimate))),
         limit=data.limit,
         batch_size=data.examples_per_batch,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +66,9 @@ def prune_model(
 ) -> ExitCode:
     """Prunes a model in a run folder, and prints the smaller one against the dense one; 1 where no size is certified, else 0."""
     pruner, spec = Pruner.parse(method) if plan_file is None else PlanPruner(), None
-    margin_decides = margin is not None and plan_file is None and not size.is_given and not pruner.sizing_option
+    margin_decides = margin is not None and plan_file is None and not size.has_size and not pruner.sizing_option
     if plan_file is None:
-        spec = options.spec(pruner, size.provisional_budget(pruner.sizing_option, has_margin=margin is not None), seed=seed)
+        spec = options.build_spec(pruner, size.provisional_budget(pruner.sizing_option, has_margin=margin is not None), seed=seed)
     else:
         Plan.read(plan_file)
     if new_head:
@@ -76,7 +76,9 @@ def prune_model(
     model, heads, folder = open_task_model(session, data, new_head=new_head)
     if spec is None:
         assert plan_file is not None
-        spec = options.spec(PlanPruner(removed=read_removed_heads(session, plan_file, heads, weight_hash(model))), Budget(), seed=seed)
+        spec = options.build_spec(
+            PlanPruner(removed=read_removed_heads(session, plan_file, heads, weight_hash(model))), Budget(), seed=seed
+        )
     if size.keep is not None:
         spec = spec.resized(parse_kept_head_count(size.keep, heads, options.attention_kinds))
     sizes = list_sizes(spec, model, heads) if margin_decides else []
@@ -123,7 +125,7 @@ def _test_sizes(session: Session, pruning: Pruning, spec: PruneSpec, sizes: Sequ
     """Returns the tests of the sizes in order, up to the first that fails."""
     estimate = estimate_training(pruning, [spec.resized(n_kept) for n_kept in sizes])
     if estimate is not None:
-        session.write_note(f"at most, if every size is certified: {format_training(**asdict(estimate))}")
+        session.write_note(f"at most, if every size is certified: {format_training(*astuple(estimate))}")
     with session.progress(f"pruning by {spec.method.label} and testing sizes", "sizes") as advance:
         return prune_sizes(pruning, spec, sizes, progress=advance)
 
@@ -173,7 +175,7 @@ def _read_or_make_pruned_model(session: Session, run: Run, pruning: Pruning, spe
     """Returns the pruned model of a request, from the run or made now, and writes its plan beside its folder."""
     estimate = estimate_training(pruning, [spec])
     if estimate is not None:
-        session.write_note(format_training(**asdict(estimate)))
+        session.write_note(format_training(*astuple(estimate)))
     with session.progress(f"pruning by {spec.method.label}") as advance:
         artifact, _ = pruning.make_model(spec, advance)
     run.present(artifact)

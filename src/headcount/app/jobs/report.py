@@ -14,12 +14,12 @@ from headcount.runs.store import Run
 
 
 def write_page_and_figures(
-    session: Session, run_a: Path, run_b: Path | None, out: Path | None, figures_folder: Path | None, max_megabytes: float
+    session: Session, run_a: Path, run_b: Path | None, page_file: Path | None, figures_folder: Path | None, max_megabytes: float
 ) -> None:
     """Writes the page of a run, or of the comparison of two, and the figures of the first if a folder for them is named."""
     session.begin_work("reading the run")
     first, second = Run.open(run_a), Run.open(run_b) if run_b is not None else None
-    path = write_report(first, second, out, max_mb=max_megabytes)
+    path = write_report(first, second, page_file, max_mb=max_megabytes)
     for run in filter(None, (first, second)):
         for text in missing_model_warnings(run, run.record()):
             session.write_note(f"warning: {run.folder}: {text}")

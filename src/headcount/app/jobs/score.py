@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from headcount.app.console.format import format_head_bound, format_rounding_warning, format_verdicts
-from headcount.app.console.heat_map import heat_map
+from headcount.app.console.heat_map import format_heat_map
 from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.models import open_named_task, open_task_model, set_run_description
 from headcount.app.console.session import Session
@@ -79,7 +79,7 @@ def _show_scores(session: Session, report: ScoreReport, method_label: str, confi
     """Prints the heat map and the table of the heads of one method, with the verdicts on heads removed alone where it measures what is lost."""
     scores, verdicts = report.scores[method_label], report.verdicts.get(method_label)
     session.write_line(f"{scores.label}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
-    for line in heat_map(scores):
+    for line in format_heat_map(scores):
         session.write_line(line)
     session.write_line("")
     order = sorted(report.rankings[method_label], key=lambda row: row.rank)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def run_study_command(session: Session, study: Study, request: Request, run: Run
         command=session.command,
         progress=session.progress,
         note=session.write_note,
-        note_training=lambda estimate: session.write_note(format_training(**asdict(estimate))),
+        note_training=lambda estimate: session.write_note(format_training(*astuple(estimate))),
         limit=data.limit,
         batch_size=data.examples_per_batch,
     )

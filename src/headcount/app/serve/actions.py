@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from headcount.app.serve.fields import read_boolean, read_choice, read_fields, read_heads, read_number, read_text_field
+from headcount.app.serve.fields import read_boolean, read_choice, read_fields, read_head_indices, read_number, read_text_field
 from headcount.app.serve.served_run import ServedRun
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
@@ -74,7 +74,7 @@ def _build_sentence_corpus(served: ServedRun, sentence_text: str, second_text: s
         sentence = replace(
             sentence,
             target=split_words(
-                second_text if second_text is not None else _translate(served, sentence_text, tokenization), "its translation"
+                second_text if second_text is not None else _translate_greedily(served, sentence_text, tokenization), "its translation"
             ),
         )
     elif second_text is not None:
@@ -112,7 +112,7 @@ def _read_tokenization_options(served: ServedRun) -> dict[str, Any]:
     return {} if texts is None else {name: value for name, value in texts.alignment.items() if name != "truncate"}
 
 
-def _translate(served: ServedRun, sentence_text: str, tokenization: Mapping[str, Any]) -> str:
+def _translate_greedily(served: ServedRun, sentence_text: str, tokenization: Mapping[str, Any]) -> str:
     """Returns the greedy output of the model."""
     model, tokenizer = served.model(), served.tokenizer()
     ids = tokenizer(sentence_text, add_special_tokens=tokenization.get("add_special_tokens", True))["input_ids"] + list(
@@ -126,17 +126,17 @@ def _translate(served: ServedRun, sentence_text: str, tokenization: Mapping[str,
     return translation
 
 
-def _evaluate_dense(served: ServedRun, limit: int) -> Evaluation:
-    """Returns the evaluation of the dense model on the first `limit` examples of the report split."""
-    if limit not in served.dense_evaluations:
-        served.dense_evaluations[limit] = evaluate(served.model(), served.task(), limit=limit)
-    return served.dense_evaluations[limit]
+def _evaluate_dense(served: ServedRun, max_examples: int) -> Evaluation:
+    """Returns the evaluation of the dense model on the first `max_examples` examples of the report split."""
+    if max_examples not in served.dense_evaluations:
+        served.dense_evaluations[max_examples] = evaluate(served.model(), served.task(), limit=max_examples)
+    return served.dense_evaluations[max_examples]
 
 
 def ablate(served: ServedRun, body: Any) -> dict[str, Any]:
     """Returns the metric with heads gated off, compared with the dense model on the same first examples."""
     fields = read_fields(body, ("heads", "limit"))
-    ablated = read_heads(fields["heads"], "heads", len(served.heads), fewest=1)
+    ablated = read_head_indices(fields["heads"], "heads", len(served.heads), fewest=1)
     limit = read_number(fields["limit"], "limit", 2, EXAMPLES)
     task, dense = served.task(), _evaluate_dense(served, limit)
     with mask(served.model(), [served.heads[index] for index in ablated]):
@@ -164,7 +164,9 @@ def prune_run(served: ServedRun, body: Any) -> dict[str, Any]:
     limits = Budget(
         floor=read_number(fields["floor"], "floor", 0, len(served.heads)),
         unit=read_choice(fields["unit"], "unit", ("kv_group", "even")),  # pyright: ignore[reportArgumentType]
-        protected=frozenset(Head.parse(served.heads[index]) for index in read_heads(fields["protect"], "protect", len(served.heads))),
+        protected=frozenset(
+            Head.parse(served.heads[index]) for index in read_head_indices(fields["protect"], "protect", len(served.heads))
+        ),
     )
     seed = read_number(fields["seed"], "seed", 0, MAX_SEED)
     repair = None if fields["repair"] is None else read_boolean(fields["repair"], "repair")

@@ -52,7 +52,7 @@ def read_choice(value: Any, field_name: str, known: Sequence[str]) -> str:
     return value
 
 
-def read_heads(value: Any, field_name: str, n_heads: int, *, fewest: int = 0) -> list[int]:
+def read_head_indices(value: Any, field_name: str, n_heads: int, *, fewest: int = 0) -> list[int]:
     """Returns the sorted indices of different heads."""
     if not isinstance(value, list) or len(value) < fewest or len(value) > n_heads:
         raise InvalidRequest(f"{field_name} must be a list of {fewest} to {n_heads} heads")

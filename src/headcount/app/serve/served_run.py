@@ -12,6 +12,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.files import model_to_reopen
 from headcount.data.open_task import default_task, open_task
 from headcount.data.readers.processor import tokenizer_or_image_processor
+from headcount.data.task import Task
 from headcount.data.task_builder import TaskBuilder
 from headcount.models.provenance import weight_hash
 from headcount.runs.store import Run
@@ -35,7 +36,7 @@ class ServedRun:
         self.opening: Mapping[str, Any] | None = self.record.config.get("opened")
         self.folder, self.why_not = _find_local_model(model_to_reopen(self.record.model.name, self.record.config))
         self._model: Any = None
-        self._task: Any = None
+        self._task: Task | None = None
         self._tokenizer: Any = None
         self.dense_evaluations: dict[int, Evaluation] = {}
         self._lock = threading.RLock()
@@ -70,14 +71,14 @@ class ServedRun:
                 self._tokenizer = tokenizer_or_image_processor(self.model(), self.folder)
             return self._tokenizer
 
-    def task(self) -> Any:
+    def task(self) -> Task:
         """Returns the task of the run; raises DataError if the run does not record how to open it."""
         with self._lock:
             if self._task is None:
                 self._task = self._open_task()
             return self._task
 
-    def _open_task(self) -> Any:
+    def _open_task(self) -> Task:
         opening = self.opening
         if opening is None or opening.get("own_task"):
             raise DataError(

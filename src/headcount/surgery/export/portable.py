@@ -28,7 +28,7 @@ from headcount.surgery.named_heads import assign_head_lists, original_head_lists
 from headcount.surgery.reshape import cuts_keeping_positions
 from headcount.surgery.save import MAX_SHARD_SIZE, check_savable, write_tokenizer_card_and_manifest, write_weights
 from headcount.surgery.sizes import BUILD_LOCK
-from headcount.surgery.state import write_unrestored_state
+from headcount.surgery.state import write_unrestored_tensors
 from headcount.surgery.verify import (
     HALF,
     checked_relative_difference,
@@ -110,7 +110,7 @@ class Portable(ExportTarget):
             _checked_output_difference(forward_outputs(exact, exact_batch), outputs, torch.float32, "the portable model in float32")
         with new_folder(path, overwrite=overwrite, marker=manifest.NAME) as folder, preserve(dense):
             write_weights(dense, folder, self.max_shard_size)
-            unrestored_names = write_unrestored_state(dense, folder)
+            unrestored_names = write_unrestored_tensors(dense, folder)
             changed, difference = compare_with_plain_loading(dense, folder, batch)
             exported = PortableExport(path, changed, difference)
             write_tokenizer_card_and_manifest(
@@ -204,7 +204,7 @@ def restore_dense_shapes(model: nn.Module) -> nn.Module:
         target.data = torch.zeros(target.shape, dtype=tensor.dtype, device=tensor.device)
         if name in cuts:
             parts = [part for part in cuts[name].block.slices if part.tensor == name]
-            entries = sorted(entry for part in parts for entry in part.rows.keep(cuts[name].kept_units(part)))
+            entries = sorted(entry for part in parts for entry in part.rows.keep(cuts[name].kept_unit_indices(part)))
             target.data.index_copy_(parts[0].axis, torch.tensor(entries, dtype=torch.long, device=target.device), tensor)
         else:
             target.data[:, table_columns[name]] = tensor
