@@ -101,7 +101,8 @@ def check_and_measure_weights(
         )
     _check_generation_config(folder)
     pickles = sorted({path for pattern in PICKLES for path in folder.glob(pattern)})
-    read, why = _choose_weight_file(folder, config, from_pretrained_arguments)
+    choice = _choose_weight_file(folder, config, from_pretrained_arguments)
+    read, why = choice.file_name, choice.reason
     if read is None and not pickles:
         raise ArtifactError(f"{folder} holds no weights: no {SAFE} file{why}; put them there, or name another folder")
     shards_read = shards.get(read, []) if read is not None else []

@@ -56,7 +56,7 @@ def _floating_checkpoint_tensors(model: nn.Module) -> Iterator[_OwnedTensor]:
 
 class _PaddingRow(NamedTuple):
     embedding_path: str
-    row: Tensor
+    tensor: Tensor
 
 
 def _padding_rows(model: nn.Module) -> Iterator[_PaddingRow]:
@@ -93,7 +93,9 @@ def write_unrestored_tensors(model: nn.Module, folder: Path) -> list[str]:
         is_wide = buffer.dtype == torch.float64  # loaded with fewer digits where the class makes it in float32
         if is_wide or name in owner._non_persistent_buffers_set:
             values[BUFFER + relative_path(model, path)] = buffer
-    values |= {ROW + relative_path(model, path): row for path, row in _padding_rows(model) if bool(row.count_nonzero())}
+    values |= {
+        ROW + relative_path(model, row.embedding_path): row.tensor for row in _padding_rows(model) if bool(row.tensor.count_nonzero())
+    }
     values |= {f"{PARAMETER}{type(model).__name__}.{path}": parameter for path, parameter in _parameters_confused_by_prefix(model)}
     for key, value in values.items():
         plain = value.detach().to("cpu", copy=True).contiguous()

@@ -64,8 +64,9 @@ def certify_model(
     run = Run.open(Path(data.model)) if (Path(data.model) / "run.json").is_file() else None
     folder = Path(data.model)
     if run is not None:
-        folder, data, recorded_dense, loading = _read_kept_and_dense_model(run, data)
-        dense_name = dense_name or recorded_dense
+        opened = _read_kept_and_dense_model(run, data)
+        folder, data, loading = opened.kept_model, opened.data, opened.dense_loading
+        dense_name = dense_name or opened.dense_name
     else:
         loading = data.model_options
     if dense_name is None:

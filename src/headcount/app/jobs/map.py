@@ -96,7 +96,9 @@ def show_map(session: Session, model_name: str, loading: ModelOptions) -> None:
     model, heads = open_model_or_configuration(session, model_name, loading)
     _show_blocks(session, [_format_block_row(block) for block in heads.blocks])
     if any(block.gate_only for block in heads.blocks):
-        session.write_table(("can be gated, not cut", "reason"), _list_gate_only_blocks(heads))
+        session.write_table(
+            ("can be gated, not cut", "reason"), [(blocks.block_names, blocks.reason) for blocks in _list_gate_only_blocks(heads)]
+        )
     if heads.refused:
         session.write_table(("refused", "class", "reason"), [(r.path, r.class_name, r.reason) for r in heads.refused])
     savings = largest_savings(model, heads) if any(block.can_cut and block.n_heads for block in heads.blocks) else None

@@ -56,11 +56,11 @@ def attend(served: ServedRun, body: Any) -> dict[str, Any]:
     model, tokenizer = served.model(), served.tokenizer()
     if tokenizer is None:
         raise ArtifactError(f"{served.record.model.name} has no tokenizer, so it reads no text")
-    corpus, note = _build_sentence_corpus(served, str(first), second)
-    sentences, arrays = map_attention(model, corpus, tokenizer)
+    built = _build_sentence_corpus(served, str(first), second)
+    sentences, arrays = map_attention(model, built.corpus, tokenizer)
     blocks = served.run.heads().blocks
     maps = {(int(name.partition("/")[0]), int(name.partition("/")[2])): array for name, array in arrays.items()}
-    return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": note}
+    return {"attention": Maps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": built.unknown_tokens_note}
 
 
 def _build_sentence_corpus(served: ServedRun, sentence_text: str, second_text: str | None) -> SentenceCorpus:

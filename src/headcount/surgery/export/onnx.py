@@ -117,10 +117,10 @@ class Onnx(ExportTarget):
         with evaluating(wrapper), tempfile.TemporaryDirectory() as scratch:
             file, reason = Path(scratch) / target.name, ""
             try:
-                _write_onnx(wrapper, tuple(first.values()), names, file, leaves_sizes_free=True)
+                _write_onnx(wrapper, tuple(first.values()), names, file, dynamic=True)
             except Exception as error:  # the exporter has its own kinds of failure; the static export below decides
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-                _write_onnx(wrapper, tuple(first.values()), names, file, leaves_sizes_free=False)
+                _write_onnx(wrapper, tuple(first.values()), names, file, dynamic=False)
                 samples = [batch for batch in samples if all(batch[name].shape == first[name].shape for name in names)]
             exported = _OnnxModel(file)
             gap = max(largest_relative_difference([exported(batch)], [wrapper(*batch.values()).cpu()]) for batch in samples)
@@ -156,9 +156,7 @@ class _FirstOutput(nn.Module):
         return output_tensors(self.model(**dict(zip(self.names, values, strict=True)), **self.fixed))[0]
 
 
-def _write_onnx(
-    wrapper: nn.Module, example_inputs: tuple[Tensor, ...], input_names: list[str], path: Path, leaves_sizes_free: bool
-) -> None:
+def _write_onnx(wrapper: nn.Module, example_inputs: tuple[Tensor, ...], input_names: list[str], path: Path, dynamic: bool) -> None:
     batch = torch.export.Dim("batch", min=1, max=4096)
     source, target = torch.export.Dim("length", min=2, max=8192), torch.export.Dim("target_length", min=2, max=8192)
     lengths = {name: target if name.startswith("decoder") else source for name in input_names if name in TEXT}
@@ -166,7 +164,7 @@ def _write_onnx(
     options = {
         "input_names": input_names,
         "output_names": ["output"],
-        "dynamic_shapes": (axes,) if leaves_sizes_free else None,
+        "dynamic_shapes": (axes,) if dynamic else None,
     }  # one tuple for *values
     log = logging.getLogger("torch.onnx")
     level = log.level

@@ -111,8 +111,8 @@ class Portable(ExportTarget):
         with new_folder(path, overwrite=overwrite, marker=manifest.NAME) as folder, preserve(dense):
             write_weights(dense, folder, self.max_shard_size)
             unrestored_names = write_unrestored_tensors(dense, folder)
-            changed, difference = compare_with_plain_loading(dense, folder, batch)
-            exported = PortableExport(path, changed, difference)
+            effect = compare_with_plain_loading(dense, folder, batch)
+            exported = PortableExport(path, effect.changed_tensors, effect.difference)
             write_tokenizer_card_and_manifest(
                 dense, folder, tokenizer=tokenizer, notes=exported.caveats, command=command, unrestored_names=unrestored_names
             )
