@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForSequenceClassification, LlamaConfig,
 
 import headcount as hc
 from headcount.models.observe import evaluating
-from headcount.surgery.bench import make_batch
+from headcount.surgery.bench import repeat_probe_batch
 from headcount.surgery.cost import cost
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     dense = made(options.shape)
     models = {"dense": dense, **{f"{100 * share:g} %": smaller(dense, share) for share in (0.5, 0.25, 0.125)}}
     for batch in (1, 8, 32):
-        inputs = make_batch(dense, batch, options.length)
+        inputs = repeat_probe_batch(dense, batch, options.length)
         flops = {name: cost(model, inputs).flops for name, model in models.items()}
         times: dict[str, list[float]] = {name: [] for name in models}
         for turn in range(options.rounds + 1):

@@ -13,7 +13,7 @@ from headcount.app.cli._app import run
 from headcount.core.certificate_file import read_certificate
 from headcount.core.errors import ArtifactError
 from headcount.surgery.certificate_file import attach_certificate
-from headcount.surgery.manifest import problems_of_folder
+from headcount.surgery.manifest import manifest_and_file_problems
 
 TASK = "demo/entailment(size=300)"
 
@@ -36,7 +36,7 @@ def test_the_certificate_stands_beside_the_model_and_in_its_card(saved: Path, ce
     assert certificate.verdict == "certified"
     card = (saved / "README.md").read_text(encoding="utf-8")
     assert "## How much worse, at most" in card and "| certified |" in card and "## How to load it" in card
-    assert not list(problems_of_folder(saved))
+    assert not list(manifest_and_file_problems(saved))
     assert len(hc.HeadMap.of(hc.load(saved))) == 31
 
 

@@ -317,7 +317,7 @@ def test_ctrl_c_inside_a_verb_gives_130(capsys: pytest.CaptureFixture[str], monk
     def interrupt(_kind: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ls, "_list_names", interrupt)
+    monkeypatch.setattr(ls, "_list_name_rows", interrupt)
     code, out, err = run(capsys, "ls")
     assert (code, out, err.strip()) == (130, "", "interrupted")
 

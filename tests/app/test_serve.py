@@ -21,7 +21,7 @@ from kit import make_run
 from starlette.testclient import TestClient
 
 from headcount.app.serve import actions
-from headcount.app.serve.guard import MAX_BODY, host_name, is_address
+from headcount.app.serve.guard import MAX_BODY, host_name, is_ip_address
 from headcount.app.serve.served_run import ServedRun
 from headcount.app.serve.server import Site, application
 
@@ -73,7 +73,7 @@ def test_its_own_names_and_addresses_are_answered(host: str, client: TestClient)
 def test_hosts_are_read_as_browsers_write_them() -> None:
     read = {"a.b:80": "a.b", "A.B": "a.b", "[::1]:80": "::1", "[::1]": "::1", "1.2.3.4": "1.2.3.4", "a:1:2": "a:1:2"}
     assert {text: host_name(text) for text in read} == read
-    assert [is_address(name) for name in ("127.0.0.1", "::1", "localhost", "1.2.3", "127.0.0.1.nip.io")] == [
+    assert [is_ip_address(name) for name in ("127.0.0.1", "::1", "localhost", "1.2.3", "127.0.0.1.nip.io")] == [
         True,
         True,
         False,

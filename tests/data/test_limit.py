@@ -18,7 +18,7 @@ from toys import saved_classifier, saved_table, sentences
 
 import headcount as hc
 from headcount.app.cli._app import build
-from headcount.app.cli.study import build_command
+from headcount.app.cli.study import build_study_command
 from headcount.app.jobs import demo
 from headcount.core.errors import PartlyRead
 from headcount.core.registry import STUDIES
@@ -155,7 +155,9 @@ def commands_with_limit() -> set[str]:
     group: Any = typer.main.get_command(build())
     own = ("study", "paper", "find")  # find reads recordings and sequences of its own: tests/app/test_find_cli.py
     verbs = {name: command for name, command in group.commands.items() if name not in own}
-    verbs |= {f"study {name}": build_command(name) for name in STUDIES.names() if name != "weight-change"}  # which reads weights alone
+    verbs |= {
+        f"study {name}": build_study_command(name) for name in STUDIES.names() if name != "weight-change"
+    }  # which reads weights alone
     return {name for name, command in verbs.items() if any("--limit" in option.opts for option in command.params)}
 
 

@@ -97,7 +97,7 @@ def _manifest(stock: Stock, path: Path) -> Callable[[], object]:
     def read() -> None:
         listed = manifest.read_manifest(path.parent)
         if listed is not None:
-            manifest.check_files(path.parent, listed)
+            manifest.check_files_match(path.parent, listed)
 
     return read
 

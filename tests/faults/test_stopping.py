@@ -138,5 +138,5 @@ def test_workers_that_do_not_end_are_not_waited_for() -> None:
     try:
         raise KeyboardInterrupt
     except KeyboardInterrupt:
-        running._wait_or_kill(None, workers)  # pyright: ignore[reportArgumentType]
+        running._wait_for_workers_or_kill(None, workers)  # pyright: ignore[reportArgumentType]
     assert time.monotonic() - before < 4 and all(worker.returncode == -9 for worker in workers)

@@ -12,8 +12,8 @@ from headcount.core.errors import PlanError
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.families import family_variant
-from headcount.surgery.cut import removed_parameters
-from headcount.surgery.verify import forward_outputs, gates_of, largest_relative_difference, run_gated
+from headcount.surgery.cut import count_removed_parameters
+from headcount.surgery.verify import forward_outputs, gate_values_of_plan, largest_relative_difference, run_gated
 from headcount.testing.laws import uneven_plan
 
 WINDOW = 4
@@ -48,7 +48,7 @@ def test_generation_with_global_tokens() -> None:
     model = family_variant("led").build()
     plan = uneven_plan(hc.HeadMap.of(model).blocks)
     inputs = tokens(21, 2) | {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
-    with hc.HeadGates(model, gates_of(hc.HeadMap.of(model), plan)):
+    with hc.HeadGates(model, gate_values_of_plan(hc.HeadMap.of(model), plan)):
         expected = model.generate(**inputs)
     assert torch.equal(hc.cut(model, plan).generate(**inputs), expected)
 
@@ -123,7 +123,7 @@ def test_values_that_are_the_keys() -> None:
         dense = sum(p.numel() for p in model.parameters())
         small = hc.cut(model, plan)
         assert largest_relative_difference(forward_outputs(small, batch), run_gated(model, plan, batch)) < 1e-9
-        assert dense - sum(p.numel() for p in small.parameters()) == removed_parameters(heads, plan)
+        assert dense - sum(p.numel() for p in small.parameters()) == count_removed_parameters(heads, plan)
 
 
 def test_a_fitted_block_copies_compiles_and_exports() -> None:

@@ -14,8 +14,8 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 import headcount as hc
 from headcount.core.errors import VerificationError
 from headcount.models.tiny.build import build_model, tiny_config
-from headcount.surgery.caches import cross_blocks_on_shared_indices
-from headcount.surgery.verify import gates_of
+from headcount.surgery.caches import cross_blocks_sharing_self_cache
+from headcount.surgery.verify import gate_values_of_plan
 from headcount.testing.laws import Subject, emptying_plan, generation_agrees
 
 DECODERS = ("BartForCausalLM", "MBartForCausalLM", "PegasusForCausalLM", "TrOCRForCausalLM", "BertLMHeadModel", "GPT2LMHeadModel")
@@ -50,7 +50,7 @@ def test_generation_with_a_cache_equals_generation_without(class_name: str, tmp_
     other_heads = hc.Plan.removing([*first_self.heads[:3], *first_cross.heads[3:]])
     for plan in (hc.Plan.removing(first_cross.heads[:2]), emptying_plan(first_self), emptying_plan(first_cross), other_heads):
         small = hc.cut(model, plan)
-        with hc.HeadGates(model, gates_of(heads, plan)):
+        with hc.HeadGates(model, gate_values_of_plan(heads, plan)):
             expected = generate(model, use_cache=False)
         assert torch.equal(generate(small, use_cache=True), expected)
         separate = EncoderDecoderCache(DynamicCache(config=small.config), DynamicCache(config=small.config))
@@ -68,7 +68,7 @@ def test_a_second_cut_adds_no_second_hook() -> None:
     model = decoder("BartForCausalLM")
     heads = hc.HeadMap.of(model)
     small = hc.cut(hc.cut(model, hc.Plan.removing([heads.heads[0]])), hc.Plan.removing([heads.heads[1]]))
-    shared = cross_blocks_on_shared_indices(small, hc.HeadMap.of(small))
+    shared = cross_blocks_sharing_self_cache(small, hc.HeadMap.of(small))
     assert [len(small.get_submodule(block.path)._forward_pre_hooks) for block in shared] == [1] * len(shared)
     assert not any(model.get_submodule(block.path)._forward_pre_hooks for block in heads.blocks)
 
@@ -79,7 +79,7 @@ def test_encoder_decoder_models_and_cross_layers_with_an_index_of_their_own_get_
         model = build_model(model_class, tiny_config(model_class.config_class))
         heads = hc.HeadMap.of(model)
         assert any(block.kind == "cross" for block in heads.blocks)
-        assert cross_blocks_on_shared_indices(model, heads) == []
+        assert cross_blocks_sharing_self_cache(model, heads) == []
 
 
 def test_bigbird_states_why_its_cross_attention_cannot_be_cut_and_what_to_do() -> None:
@@ -91,6 +91,6 @@ def test_bigbird_states_why_its_cross_attention_cannot_be_cut_and_what_to_do() -
         hc.cut(model, plan)
     model.config.use_cache = False
     small = hc.cut(model, plan)
-    with hc.HeadGates(model, gates_of(heads, plan)):
+    with hc.HeadGates(model, gate_values_of_plan(heads, plan)):
         expected = generate(model, use_cache=False)
     assert torch.equal(generate(small, use_cache=True), expected)

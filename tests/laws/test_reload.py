@@ -80,11 +80,11 @@ def test_a_state_that_does_not_belong_is_refused(tmp_path: Path) -> None:
         hc.load(folder)  # the hash differs
     model = hc.load(original)
     with pytest.raises(ArtifactError, match="is damaged"):
-        state.restore_unrestored_state(model, folder)
+        state.restore_unrestored_tensors(model, folder)
     tensors = {name: torch.zeros(3) for name in load_file(original / state.NAME)}
     save_file(tensors, folder / state.NAME, metadata={"same_as": "{}", "dtype": "bfloat16", "other_dtypes": "{}"})
     with pytest.raises(ArtifactError, match="has shape"):
-        state.restore_unrestored_state(model, folder)
+        state.restore_unrestored_tensors(model, folder)
 
 
 def test_weights_that_transformers_cannot_convert_are_refused(tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ def test_a_portable_folder_says_what_plain_loading_changes(model_type: str, dtyp
 def test_the_proof_of_a_portable_export_sees_below_half_precision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A tolerance of 5e-2 hid buffers that were not copied."""
     small = hc.cut(tiny_model("llama", dtype=torch.float32).to(torch.bfloat16), hc.Plan.removing(["L0H0", "L0H1"]))
-    wide = portable.widen(small)
+    wide = portable.restore_dense_shapes(small)
     with torch.no_grad():
         wide.model.norm.weight.mul_(1.01)
-    monkeypatch.setattr(portable, "widen", lambda _: wide)
+    monkeypatch.setattr(portable, "restore_dense_shapes", lambda _: wide)
     with pytest.raises(VerificationError, match="in float32 differs"):
         hc.export(small, tmp_path / "portable")
     assert not (tmp_path / "portable").exists()

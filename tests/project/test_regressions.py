@@ -278,7 +278,7 @@ def test_gates_that_are_open_forbid_a_cut() -> None:
 
 def test_a_portable_export_that_differs_says_what_was_not_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small = cut(tiny_model("bert"), hc.Plan.removing(["L1H0"]))
-    monkeypatch.setattr(portable, "widen", lambda _: tiny_model("bert", seed=1))
+    monkeypatch.setattr(portable, "restore_dense_shapes", lambda _: tiny_model("bert", seed=1))
     with pytest.raises(VerificationError, match=r"the portable model differs from the smaller one .* Nothing was written\."):
         hc.export(small, tmp_path / "made")
     assert not (tmp_path / "made").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headcount.runs.report.plain import format_speed
-from headcount.surgery.card import _cost_lines
+from headcount.surgery.card import _format_cost_table
 
 COST = {"heads": 4, "parameters": 10, "bytes": 40, "flops": 99, "tokens": 18, "kv_bytes_per_token": 0}
 
@@ -19,7 +19,7 @@ def test_a_slower_model_is_called_slow(ratio: float, words: str) -> None:
 
 
 def test_operations_are_counted_for_a_number_of_tokens() -> None:
-    assert "| FLOPs of a pass over 18 tokens | 99 | 99 |" in _cost_lines({"before": COST, "after": COST})
+    assert "| FLOPs of a pass over 18 tokens | 99 | 99 |" in _format_cost_table({"before": COST, "after": COST})
 
 
 def test_the_figure_of_times_names_every_model_and_size() -> None:

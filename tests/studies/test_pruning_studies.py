@@ -17,7 +17,7 @@ from toys import build, files, saved_classifier, shared, task
 
 import headcount as hc
 from headcount.app.cli.study import Request
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.jobs.study import ConsoleSources
 from headcount.core.heads import Head
 from headcount.data.share_above_chance import chance_of, share_left
@@ -320,14 +320,14 @@ def test_a_model_with_a_new_head_is_loaded_as_asked(tmp_path: Path) -> None:
     folder = saved_classifier(tmp_path / "bert", auto="AutoModel")
     torch.save(hc.load(folder).state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    context = context_of(TaskOptions(str(folder), dtype="float64", allow_pickle=True))
+    context = context_of(ModelAndTaskOptions(str(folder), dtype="float64", allow_pickle=True))
     made: Any = load_as_classifier(context, str(folder), ("a", "b", "c")).model
     assert {weight.dtype for weight in made.parameters()} == {torch.float64} and made.config.id2label[2] == "c"
     with pytest.raises(hc.HeadcountError, match="is a pickle"):
-        load_as_classifier(context_of(TaskOptions(str(folder), dtype="float64")), str(folder), ("a", "b", "c"))
+        load_as_classifier(context_of(ModelAndTaskOptions(str(folder), dtype="float64")), str(folder), ("a", "b", "c"))
 
 
-def context_of(data: TaskOptions) -> StudyContext:
+def context_of(data: ModelAndTaskOptions) -> StudyContext:
     """The context of a command line with these options."""
     session: Any = SimpleNamespace(verbose=False, begin_work=lambda _: None, write_note=lambda _: None, write_note_once=lambda _: None)
     return StudyContext(ConsoleSources(session, data, Request(common=data)), model=data.model)

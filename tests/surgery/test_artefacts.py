@@ -325,7 +325,7 @@ def test_a_failed_save_leaves_nothing_and_harms_nothing(folder: Path, small: nn.
     with pytest.raises(ArtifactError, match="is not empty"):
         hc.save(small, folder)
     with (
-        mock.patch("headcount.surgery.save.write_card", side_effect=OSError(28, "No space left on device")),
+        mock.patch("headcount.surgery.save.format_card", side_effect=OSError(28, "No space left on device")),
         pytest.raises(ArtifactError, match="could not be written: the disk is full"),
     ):
         hc.save(small, folder, overwrite=True)

@@ -185,7 +185,7 @@ def test_other_threads_may_build_what_they_like(folder: Path) -> None:
     """The bound is that of the thread that loads."""
     import threading
 
-    from headcount.surgery.sizes import WeightSizes, bounded_build
+    from headcount.surgery.sizes import WeightSizes, limit_built_size
 
     errors: list[Exception] = []
 
@@ -196,7 +196,7 @@ def test_other_threads_may_build_what_they_like(folder: Path) -> None:
         except Exception as error:
             errors.append(error)
 
-    with bounded_build(folder / "config.json", {}, WeightSizes(0, 0, 0), {}):
+    with limit_built_size(folder / "config.json", {}, WeightSizes(0, 0, 0), {}):
         thread = threading.Thread(target=build)
         thread.start()
         thread.join()

@@ -18,7 +18,7 @@ from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
 from headcount.surgery.export import onnx as export
-from headcount.surgery.samples import sample_batches, varying_inputs
+from headcount.surgery.samples import comparison_batches, names_of_varying_inputs
 from headcount.surgery.source import local_folder
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -47,14 +47,14 @@ def test_a_classifier_of_pairs_predicts_in_onnxruntime_what_it_does_in_torch(cap
 
 def test_a_file_that_ignores_segments_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = tiny_model("bert", dtype=torch.float32)
-    write = export._to_onnx
+    write = export._write_onnx
 
     def write_without_segments(wrapper: Any, values: tuple[torch.Tensor, ...], names: list[str], path: Path, dynamic: bool) -> None:
         places = [place for place, name in enumerate(names) if name != "token_type_ids"]
         short = export._FirstOutput(model, [names[place] for place in places])
         write(short, tuple(values[place] for place in places), short.names, path, dynamic)
 
-    monkeypatch.setattr(export, "_to_onnx", write_without_segments)
+    monkeypatch.setattr(export, "_write_onnx", write_without_segments)
     with pytest.raises(VerificationError, match="differs from the model"):
         hc.export(model, tmp_path / "m.onnx", "onnx")
     assert list(tmp_path.iterdir()) == []
@@ -75,13 +75,13 @@ def test_what_did_not_vary_is_not_claimed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "t5", "vit"])
 def test_samples_agree_in_their_inputs(name: str) -> None:
-    samples = sample_batches(tiny_model(name, dtype=torch.float32))
+    samples = comparison_batches(tiny_model(name, dtype=torch.float32))
     assert all(list(batch) == list(samples[0]) for batch in samples) and "labels" not in samples[0]
-    assert ("token_type_ids" in varying_inputs(samples)) == (name in ("bert", "roberta"))
+    assert ("token_type_ids" in names_of_varying_inputs(samples)) == (name in ("bert", "roberta"))
     assert len({tuple(batch[next(iter(batch))].shape) for batch in samples}) > 1
 
 
 def test_segments_that_no_example_has_are_no_input() -> None:
     model = tiny_model("roberta", dtype=torch.float32)
     data = [{name: value for name, value in probe_inputs(model).items() if name != "token_type_ids"}]
-    assert set(sample_batches(model, data=data)[0]) == {"input_ids", "attention_mask"}
+    assert set(comparison_batches(model, data=data)[0]) == {"input_ids", "attention_mask"}

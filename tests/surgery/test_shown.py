@@ -16,7 +16,7 @@ import headcount as hc
 from headcount.core import html as notebook
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleScore, RoleTable
-from headcount.surgery.card import write_card
+from headcount.surgery.card import format_card
 from headcount.surgery.manifest import BlockEntry, Manifest
 
 STEERING = set("\x1b\x00\x07\u202e\u202c\u2066\u2069\u2028\u2029")
@@ -87,7 +87,7 @@ def test_a_model_card_holds_no_markup_from_names(text: str) -> None:
         notes=[text, text],
         files={},
     )
-    card = write_card(manifest, plain=False)
+    card = format_card(manifest, loads_without_headcount=False)
     assert not STEERING & set(card)
     front, rest = card.removeprefix("---\n").split("---\n", 1)
     assert [line.partition(":")[0] for line in front.splitlines()] == ["library_name", "tags"]

@@ -17,7 +17,7 @@ from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.tiny.build import tiny_model
 from headcount.surgery import reshape as reshaping
 from headcount.surgery.cost import cost
-from headcount.surgery.cut import cut, removed_parameters
+from headcount.surgery.cut import count_removed_parameters, cut
 from headcount.surgery.export.onnx import Onnx
 from headcount.surgery.verify import forward_outputs, largest_relative_difference, run_gated
 from headcount.testing.laws import emptying_plan, uneven_plan
@@ -139,8 +139,8 @@ def test_cost_falls() -> None:
     model = tiny_model("llama", num_key_value_heads=2, dtype=torch.float32)
     plan = hc.Plan.removing([f"L1H{i}" for i in range(3)])
     before, after = cost(model), cost(cut(model, plan))
-    assert before.parameters - after.parameters == removed_parameters(hc.HeadMap.of(model), plan)
-    assert before.bytes - after.bytes == 4 * removed_parameters(hc.HeadMap.of(model), plan)
+    assert before.parameters - after.parameters == count_removed_parameters(hc.HeadMap.of(model), plan)
+    assert before.bytes - after.bytes == 4 * count_removed_parameters(hc.HeadMap.of(model), plan)
     assert before.kv_bytes_per_token == 2 * 2 * 16 * 4
     assert after.kv_bytes_per_token == 3 * 16 * 4
     assert after.flops < before.flops

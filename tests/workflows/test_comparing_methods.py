@@ -199,7 +199,7 @@ def test_the_same_call_computes_nothing_again(found: Comparison, folder: Path, m
         (prune, "prune_by_spec"),
         (prune, "evaluate"),
         (prune, "save"),
-        (latency, "time_rounds"),
+        (latency, "measure_seconds_by_round"),
         (remaining_roles, "measure_roles"),
     ):
         monkeypatch.setattr(module, name, fail)

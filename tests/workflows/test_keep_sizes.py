@@ -10,8 +10,8 @@ import pytest
 import typer
 
 import headcount as hc
-from headcount.app.cli.analyze import parse_sizes
-from headcount.app.console.pruning import parse_head_count
+from headcount.app.cli.analyze import parse_head_counts_or_shares
+from headcount.app.console.pruning import parse_kept_head_count
 from headcount.app.console.steps import format_step
 from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
@@ -84,11 +84,11 @@ def test_nearest_whole_units_of_mixed_sizes() -> None:
 def test_the_command_line_reads_the_same() -> None:
     heads: Any = hc.HeadMap.of(tiny_model("bert"))
     total = len(heads)
-    assert [parse_head_count(text, heads) for text in ("3", "50%", "0.5", "100%")] == [3, total // 2, total // 2, total]
-    assert parse_sizes("8,12.5%,0.25") == [8, 0.125, 0.25]
+    assert [parse_kept_head_count(text, heads) for text in ("3", "50%", "0.5", "100%")] == [3, total // 2, total // 2, total]
+    assert parse_head_counts_or_shares("8,12.5%,0.25") == [8, 0.125, 0.25]
     for text in ("1.0", "0", "0.0", "many"):
         with pytest.raises(typer.BadParameter, match="a number of heads from 1 to"):
-            parse_head_count(text, heads)
+            parse_kept_head_count(text, heads)
     for text in ("1.0", "100%", "0%", "0", "many", ""):
         with pytest.raises(typer.BadParameter, match="--keep"):
-            parse_sizes(text)
+            parse_head_counts_or_shares(text)

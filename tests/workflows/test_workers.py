@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from toys import saved_classifier, saved_table
 
-from headcount.app.console.run_folder import _worker_arguments
+from headcount.app.console.run_folder import _worker_command_arguments
 from headcount.app.console.session import Session
 from headcount.app.main import main
 from headcount.runs.store import Run
@@ -75,4 +75,4 @@ def test_what_cannot_be_shared_is_told(given: tuple[Path, Path, Path], tmp_path:
 def test_a_worker_gets_the_same_command(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("score", "m", "--workers", "3", "--engine=ray", "-v", "--out", "r")
     session = Session(sys.stdout, words, json=False, quiet=False, verbose=False, pulse=None)  # pyright: ignore[reportArgumentType]
-    assert _worker_arguments(session) == ["score", "m", "--out", "r", "--join", "--quiet"]
+    assert _worker_command_arguments(session) == ["score", "m", "--out", "r", "--join", "--quiet"]

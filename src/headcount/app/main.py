@@ -19,18 +19,18 @@ GRACE = 2.5
 
 
 @contextmanager
-def _kill_after_grace(is_process: bool) -> Iterator[None]:
+def _exit_if_stopping_hangs(owns_process: bool) -> Iterator[None]:
     """Ends the process some time after a signal that it has not handled: a single call into a library can take minutes, and no exception reaches it.
 
     Finished work is on disk then, as after a SIGKILL: files are written completely or not at all.
     """
-    if not is_process or threading.current_thread() is not threading.main_thread():
+    if not owns_process or threading.current_thread() is not threading.main_thread():
         yield
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    watcher = threading.Thread(target=_exit_after_grace, args=(reader,), daemon=True)
+    watcher = threading.Thread(target=_exit_if_signal_is_not_handled, args=(reader,), daemon=True)
     watcher.start()
     try:
         yield
@@ -41,7 +41,7 @@ def _kill_after_grace(is_process: bool) -> Iterator[None]:
         os.close(reader)
 
 
-def _exit_after_grace(signal_pipe: int) -> None:
+def _exit_if_signal_is_not_handled(signal_pipe: int) -> None:
     """Waits for a signal, and then for the end of the command."""
     codes = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
     while received := os.read(signal_pipe, 1):
@@ -65,19 +65,19 @@ def _exit_after_grace(signal_pipe: int) -> None:
 def _handle_stop_signals() -> Iterator[None]:
     """Records the stop signal, and turns SIGTERM into an exception, so that incomplete folders are removed as after any failure."""
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def record_interrupt(number: int, frame: FrameType | None) -> None:
         StopSignal.code = INTERRUPTED
         signal.default_int_handler(number, frame)
 
-    def terminate(number: int, frame: FrameType | None) -> None:
+    def raise_terminated(number: int, frame: FrameType | None) -> None:
         StopSignal.code = TERMINATED
         raise Terminated(TERMINATED)
 
-    handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {signal.SIGTERM: terminate}
+    handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {signal.SIGTERM: raise_terminated}
     if (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ):  # a shell may run the command in the background, where Ctrl-C is ignored
-        handlers[signal.SIGINT] = interrupt
+        handlers[signal.SIGINT] = record_interrupt
     try:
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     except ValueError:  # not the main thread, which alone receives signals
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _handle_stop_signals(), _kill_after_grace(argv is None):
+        with _handle_stop_signals(), _exit_if_stopping_hangs(argv is None):
             from headcount.app.cli._app import run
 
             code = run(arguments)
@@ -109,17 +109,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = StopSignal.code or code
     StopSignal.code = 0
     if code in (INTERRUPTED, TERMINATED):
-        _print_and_exit(code, is_process=argv is None)
+        _print_stop_and_exit(code, owns_process=argv is None)
     return code
 
 
-def _print_and_exit(exit_code: int, *, is_process: bool) -> None:
+def _print_stop_and_exit(exit_code: int, *, owns_process: bool) -> None:
     """Prints that the command was stopped and ends its process at once, without the exit handlers of libraries."""
-    if is_process:
+    if owns_process:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
     print("interrupted" if exit_code == INTERRUPTED else "terminated", file=sys.stderr, flush=True)
-    if is_process:
+    if owns_process:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
         os._exit(exit_code)

@@ -23,7 +23,7 @@ from headcount.core.scores import Scores
 from headcount.models.head_map import HeadMap
 from headcount.surgery.bench import bench
 from headcount.surgery.cost import cost
-from headcount.surgery.cut import cut, removed_parameters
+from headcount.surgery.cut import count_removed_parameters, cut
 
 GRAINS = 4096
 """Equal parts of the limit in which costs are counted."""
@@ -123,7 +123,8 @@ def _parameter_costs(model: nn.Module, heads: HeadMap, blocks: Sequence[Attentio
     for block in blocks:
         units = _units_of_block(block, heads)
         savings = [
-            removed_parameters(heads, Plan.removing([head for unit in units[:number] for head in unit])) for number in range(len(units) + 1)
+            count_removed_parameters(heads, Plan.removing([head for unit in units[:number] for head in unit]))
+            for number in range(len(units) + 1)
         ]
         by_block.append([float(savings[-1] - savings[len(units) - n_kept]) for n_kept in range(len(units) + 1)])
     total = sum(parameter.numel() for parameter in model.parameters())

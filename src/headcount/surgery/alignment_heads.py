@@ -17,7 +17,7 @@ from headcount.core.heads import Head
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.surgery import manifest
-from headcount.surgery.named_heads import Pairs, assign_fields, heads_of_pairs, original_fields, pairs_of_heads
+from headcount.surgery.named_heads import LayerHeadPairs, assign_head_lists, heads_of_pairs, original_head_lists, pairs_of_heads
 
 FIELD = "generation_config.alignment_heads"
 FILE = "generation_config.json"
@@ -39,7 +39,7 @@ def read_alignment_heads(model: nn.Module) -> tuple[Head, ...]:
     return heads_of_pairs(HeadMap.of(inner), FIELD, [list(pair) for pair in pairs]) if pairs else ()
 
 
-def set_alignment_heads(model: nn.Module, heads: Iterable[Head | str]) -> Pairs:
+def set_alignment_heads(model: nn.Module, heads: Iterable[Head | str]) -> LayerHeadPairs:
     """Lists heads in a model's generation configuration, and returns the [layer, head] pairs, which count the heads that it has now.
 
     Raises:
@@ -49,12 +49,12 @@ def set_alignment_heads(model: nn.Module, heads: Iterable[Head | str]) -> Pairs:
     inner: Any = unwrap(model)
     check_has_alignment_list(type(inner))
     pairs = pairs_of_heads(HeadMap.of(inner), FIELD, [Head.parse(head) for head in heads])
-    assign_fields(inner, {FIELD: pairs})
+    assign_head_lists(inner, {FIELD: pairs})
     inner.generation_config._from_model_config = False  # from a model's configuration, transformers would make it anew without the list
     return pairs
 
 
-def write_alignment_heads(model: nn.Module, folder: str | Path) -> Path:
+def write_alignment_heads(model: nn.Module, model_folder: str | Path) -> Path:
     """Writes the list of a live model into the folder that it was loaded from, and returns the file.
 
     Nothing else is changed. A folder that headcount saved gets a new heads.json too, and is replaced as a whole.
@@ -62,24 +62,24 @@ def write_alignment_heads(model: nn.Module, folder: str | Path) -> Path:
     Raises:
         ArtifactError: the folder cannot be written.
     """
-    target, inner = Path(folder), unwrap(model)
+    target, inner = Path(model_folder), unwrap(model)
     listing = manifest.read_manifest(target)
     if listing is None:
-        write_atomic(target / FILE, _with_list(inner, target))
+        write_atomic(target / FILE, _encode_generation_config_with_list(inner, target))
         return target / FILE
-    manifest.check_files(target, listing)
+    manifest.check_files_match(target, listing)
     with new_folder(target, overwrite=True, marker_file=manifest.NAME) as fresh:
         shutil.copytree(target, fresh, ignore=shutil.ignore_patterns(FILE, manifest.NAME), dirs_exist_ok=True)
-        write_atomic(fresh / FILE, _with_list(inner, target))
-        listing.named_heads = original_fields(inner, HeadMap.of(inner))
+        write_atomic(fresh / FILE, _encode_generation_config_with_list(inner, target))
+        listing.named_heads = original_head_lists(inner, HeadMap.of(inner))
         listing.files = manifest.hash_files(fresh)
         manifest.write_manifest(fresh, listing)
     return target / FILE
 
 
-def _with_list(model: Any, folder: Path) -> bytes:
+def _encode_generation_config_with_list(model: Any, model_folder: Path) -> bytes:
     """Returns the generation configuration of a folder, or else that of the model, with the model's list of heads."""
-    path = folder / FILE
+    path = model_folder / FILE
     content = read_json(path) if path.exists() else json.loads(model.generation_config.to_json_string())
     if not isinstance(content, dict):
         raise ArtifactError(f"{path} holds no generation configuration; restore it, or remove it")

@@ -20,7 +20,7 @@ from headcount.models.gates import HeadGates
 from headcount.models.modules import unwrap
 from headcount.models.observe import evaluating, on_device
 from headcount.runs.latency import MIN_ROUNDS, Speedup
-from headcount.surgery.verify import gates_of
+from headcount.surgery.verify import gate_values_of_plan
 
 BATCHES, LENGTHS = (1, 8, 32), (32, 128)
 
@@ -52,16 +52,16 @@ class _Candidate:
     gates: HeadGates | None
 
     @classmethod
-    def of(cls, model: nn.Module | tuple[nn.Module, Plan]) -> _Candidate:
-        if not isinstance(model, tuple):
-            return cls(unwrap(model), None)
-        gates = HeadGates(model[0])
-        gates.values = gates_of(gates.heads, model[1])
+    def of(cls, model_or_masked: nn.Module | tuple[nn.Module, Plan]) -> _Candidate:
+        if not isinstance(model_or_masked, tuple):
+            return cls(unwrap(model_or_masked), None)
+        gates = HeadGates(model_or_masked[0])
+        gates.values = gate_values_of_plan(gates.heads, model_or_masked[1])
         return cls(gates.model, gates)
 
-    def time_pass(self, batch: int, length: int) -> float:
+    def measure_pass_seconds(self, batch_size: int, n_tokens: int) -> float:
         """Returns the seconds of one forward pass."""
-        inputs = make_batch(self.model, batch, length)
+        inputs = repeat_probe_batch(self.model, batch_size, n_tokens)
         with evaluating(self.model), self.gates or nullcontext():
             start = time.perf_counter()
             self.model(**inputs)
@@ -70,7 +70,7 @@ class _Candidate:
             return time.perf_counter() - start
 
 
-def make_batch(model: nn.Module, batch: int, length: int) -> dict[str, Any]:
+def repeat_probe_batch(model: nn.Module, batch_size: int, n_tokens: int) -> dict[str, Any]:
     """Returns a batch of a given size for a model: the probe batch, repeated; text of the given length."""
     inner: Any = unwrap(model)
     probe = probe_inputs(inner)
@@ -80,9 +80,9 @@ def make_batch(model: nn.Module, batch: int, length: int) -> dict[str, Any]:
         if not isinstance(value, torch.Tensor) or not value.ndim:
             inputs[name] = value
             continue
-        rows = value[:1].repeat(batch, *([1] * (value.ndim - 1)))
+        rows = value[:1].repeat(batch_size, *([1] * (value.ndim - 1)))
         if value.ndim == 2 and not value.is_floating_point() and value.shape[1] == probe[text].shape[1]:
-            rows = rows.repeat(1, -(-length // rows.shape[1]))[:, :length]
+            rows = rows.repeat(1, -(-n_tokens // rows.shape[1]))[:, :n_tokens]
         inputs[name] = rows
     return on_device(inputs, inner)
 
@@ -111,33 +111,35 @@ def bench(
     cases = list(dict.fromkeys((batch, min(length, *limits)) if limits else (batch, length) for batch in batches for length in lengths))
     timings: list[Timing] = []
     for number, (batch, length) in enumerate(cases, 1):
-        timings += _time_case(candidates, batch, length, rounds)
+        timings += _measure_timings(candidates, batch, length, rounds)
         if progress is not None:
             progress(number, len(cases))
     return timings
 
 
-def time_rounds(models: Mapping[str, nn.Module], batch: int, length: int, rounds: int) -> dict[str, list[float]]:
+def measure_seconds_by_round(models: Mapping[str, nn.Module], batch_size: int, n_tokens: int, n_rounds: int) -> dict[str, list[float]]:
     """Returns the seconds of one pass of every model in every round; each round times all models, after one that warms up."""
-    return _time_candidates({name: _Candidate.of(model) for name, model in models.items()}, batch, length, rounds)
+    return _measure_candidate_seconds({name: _Candidate.of(model) for name, model in models.items()}, batch_size, n_tokens, n_rounds)
 
 
-def _time_candidates(candidates: Mapping[str, _Candidate], batch: int, length: int, rounds: int) -> dict[str, list[float]]:
+def _measure_candidate_seconds(
+    candidates: Mapping[str, _Candidate], batch_size: int, n_tokens: int, n_rounds: int
+) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in candidates}
-    for turn in range(rounds + 1):
+    for turn in range(n_rounds + 1):
         for name, candidate in candidates.items():
-            seconds = candidate.time_pass(batch, length)
+            seconds = candidate.measure_pass_seconds(batch_size, n_tokens)
             if turn:  # the first round warms up
                 times[name].append(seconds)
     return times
 
 
-def _time_case(candidates: Mapping[str, _Candidate], batch: int, length: int, rounds: int) -> list[Timing]:
-    times = _time_candidates(candidates, batch, length, rounds)
+def _measure_timings(candidates: Mapping[str, _Candidate], batch_size: int, n_tokens: int, n_rounds: int) -> list[Timing]:
+    times = _measure_candidate_seconds(candidates, batch_size, n_tokens, n_rounds)
     base = next(iter(times.values()))
     timings = []
     for name, seconds in times.items():
         low, high = sorted(seconds)[len(seconds) // 4], sorted(seconds)[(3 * len(seconds)) // 4]
         speedup = Speedup.of(base, seconds)
-        timings.append(Timing(name, batch, length, median(seconds), low, high, speedup.ratio, rounds, speedup.low, speedup.high))
+        timings.append(Timing(name, batch_size, n_tokens, median(seconds), low, high, speedup.ratio, n_rounds, speedup.low, speedup.high))
     return timings

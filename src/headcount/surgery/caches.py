@@ -22,7 +22,7 @@ from headcount.core.heads import AttentionBlock
 from headcount.models.head_map import HeadMap
 
 
-def cross_blocks_on_shared_indices(model: nn.Module, heads: HeadMap) -> list[AttentionBlock]:
+def cross_blocks_sharing_self_cache(model: nn.Module, heads: HeadMap) -> list[AttentionBlock]:
     """The cross-attention blocks of a decoder alone that have the cache index of a self-attention block."""
     if getattr(model.config, "is_encoder_decoder", False):
         return []
@@ -31,38 +31,38 @@ def cross_blocks_on_shared_indices(model: nn.Module, heads: HeadMap) -> list[Att
     return [block for block in heads.blocks if block.kind == "cross" and index[block.path] in self_indices]
 
 
-def _is_single_cache(value: Any) -> bool:
+def _is_plain_cache(value: Any) -> bool:
     return isinstance(value, Cache) and not isinstance(value, EncoderDecoderCache)
 
 
-def _drop_single_cache(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[tuple[Any, ...], dict[str, object]]:
+def _drop_plain_cache(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, object]) -> tuple[tuple[Any, ...], dict[str, object]]:
     """A pre-hook of a cross-attention block: it runs as if without a cache, unless it is given an EncoderDecoderCache."""
-    positional = tuple(None if _is_single_cache(value) else value for value in args)
-    return positional, {name: None if _is_single_cache(value) else value for name, value in kwargs.items()}
+    positional = tuple(None if _is_plain_cache(value) else value for value in args)
+    return positional, {name: None if _is_plain_cache(value) else value for name, value in kwargs.items()}
 
 
-def keep_caches_apart(model: nn.Module, heads: HeadMap) -> None:
+def install_cache_separation(model: nn.Module, heads: HeadMap) -> None:
     """Puts, once, a hook on each cross-attention block that would share a cache with self-attention."""
-    for block in cross_blocks_on_shared_indices(model, heads):
+    for block in cross_blocks_sharing_self_cache(model, heads):
         module = model.get_submodule(block.path)
-        if _drop_single_cache not in module._forward_pre_hooks.values():
-            module.register_forward_pre_hook(_drop_single_cache, with_kwargs=True)
+        if _drop_plain_cache not in module._forward_pre_hooks.values():
+            module.register_forward_pre_hook(_drop_plain_cache, with_kwargs=True)
 
 
 @contextmanager
 def requiring_separate_caches(model: nn.Module, heads: HeadMap) -> Iterator[None]:
     """Raises VerificationError if a pass inside gives cross-attention the cache of self-attention, as BigBird does without being asked."""
 
-    def check(path: str, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
-        if any(_is_single_cache(value) for value in (*args, *kwargs.values())):
+    def raise_for_shared_cache(block_path: str, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
+        if any(_is_plain_cache(value) for value in (*args, *kwargs.values())):
             raise VerificationError(
-                f"{type(model).__name__} gives cross-attention block '{path}' the cache of self-attention, so it attends to the keys of its own "
-                "tokens, and no cut can equal that. Set model.config.use_cache = False and cut again, or pass inputs= with use_cache=False."
+                f"{type(model).__name__} gives cross-attention block '{block_path}' the cache of self-attention, so it attends to the keys of its "
+                "own tokens, and no cut can equal that. Set model.config.use_cache = False and cut again, or pass inputs= with use_cache=False."
             )
 
     with ExitStack() as stack:
-        for block in cross_blocks_on_shared_indices(model, heads):
+        for block in cross_blocks_sharing_self_cache(model, heads):
             module = model.get_submodule(block.path)
-            if _drop_single_cache not in module._forward_pre_hooks.values():  # a model that was cut before ignores such a cache
-                stack.callback(module.register_forward_pre_hook(partial(check, block.path), with_kwargs=True).remove)
+            if _drop_plain_cache not in module._forward_pre_hooks.values():  # a model that was cut before ignores such a cache
+                stack.callback(module.register_forward_pre_hook(partial(raise_for_shared_cache, block.path), with_kwargs=True).remove)
         yield

@@ -28,7 +28,7 @@ def inline_code_in_table(value: str) -> str:
     return inline_code(value).replace("|", "\\|")
 
 
-def _cost_lines(cost: dict[str, dict[str, float]]) -> list[str]:
+def _format_cost_table(cost: dict[str, dict[str, float]]) -> list[str]:
     rows = ["| | before | after |", "|---|---:|---:|"]
     labels = {**LABELS, "flops": f"FLOPs of a pass over {cost['before']['tokens']:.0f} tokens"} if "tokens" in cost["before"] else LABELS
     rows += [
@@ -37,8 +37,8 @@ def _cost_lines(cost: dict[str, dict[str, float]]) -> list[str]:
     return [*rows, ""]
 
 
-def write_card(manifest: Manifest, plain: bool, state_keys: Sequence[str] = ()) -> str:
-    """The text of README.md for a saved model; `plain` says that it loads without headcount, `state_keys` what that may not restore."""
+def format_card(manifest: Manifest, loads_without_headcount: bool, unrestored_names: Sequence[str] = ()) -> str:
+    """The text of README.md for a saved model; `unrestored_names` are the tensors that loading without headcount may not restore."""
     front = {"library_name": "transformers", "tags": ["headcount", "pruned", "attention-heads"]}
     lines = [
         "---",
@@ -56,17 +56,17 @@ def write_card(manifest: Manifest, plain: bool, state_keys: Sequence[str] = ()) 
     ]
     lines += [*(f"- {inline_code(sentence)}" for sentence in manifest.notes), ""] if manifest.notes else []
     if manifest.cost:
-        lines += _cost_lines(manifest.cost)
+        lines += _format_cost_table(manifest.cost)
     lines += ["| block | heads kept | of |", "|---|---|---:|"]
     lines += [f"| {inline_code_in_table(b.block)} | {', '.join(map(str, b.heads)) or 'none'} | {b.of} |" for b in manifest.blocks]
     lines += ["", "## How to load it", "", "```python", "import headcount as hc", 'model = hc.load("path/to/this/folder")', "```", ""]
-    if plain:
+    if loads_without_headcount:
         lines += ["The head counts are uniform, so plain `from_pretrained` of transformers loads it too.", ""]
-        if state_keys:
-            others = f" and {len(state_keys) - 1} more" if len(state_keys) > 1 else ""
+        if unrestored_names:
+            others = f" and {len(unrestored_names) - 1} more" if len(unrestored_names) > 1 else ""
             lines += [
-                f"It does not read `heads.state` ({inline_code(state_keys[0])}{others}) and may compute these tensors anew or set them to zero; "
-                "after `headcount.register()` it reads them.",
+                f"It does not read `heads.state` ({inline_code(unrestored_names[0])}{others}) and may compute these tensors anew or set them to "
+                "zero; after `headcount.register()` it reads them.",
                 "",
             ]
     else:

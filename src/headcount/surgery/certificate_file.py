@@ -18,7 +18,7 @@ from headcount.surgery.card import inline_code_in_table
 HEADING, NEXT_HEADING = "## How much worse, at most", "## How to load it"
 
 
-def attach_certificate(folder: Path, certificate: Certificate) -> Path:
+def attach_certificate(model_folder: Path, certificate: Certificate) -> Path:
     """Writes a certificate beside a model that headcount saved, and its table into the model card; returns the path of the file.
 
     The folder is replaced as a whole, with the same weights, so that a stop in between leaves the old one.
@@ -26,26 +26,28 @@ def attach_certificate(folder: Path, certificate: Certificate) -> Path:
     Raises:
         ArtifactError: the folder was not written by headcount, or is damaged.
     """
-    listing = manifest.read_manifest(folder)
+    listing = manifest.read_manifest(model_folder)
     if listing is None:
-        raise ArtifactError(f"{folder} was not saved by headcount (it has no {manifest.NAME}); write its certificate to a file of its own")
-    manifest.check_files(folder, listing)
-    card = folder / "README.md"
+        raise ArtifactError(
+            f"{model_folder} was not saved by headcount (it has no {manifest.NAME}); write its certificate to a file of its own"
+        )
+    manifest.check_files_match(model_folder, listing)
+    card = model_folder / "README.md"
     before, _, after = (card.read_text(encoding="utf-8") if card.is_file() else "").partition(NEXT_HEADING)
-    text = before.partition(HEADING)[0] + "\n".join([*card_table(certificate), NEXT_HEADING]) + after
-    with new_folder(folder, overwrite=True, marker_file=manifest.NAME) as fresh:
-        for path in sorted(folder.iterdir()):
+    text = before.partition(HEADING)[0] + "\n".join([*format_certificate_table(certificate), NEXT_HEADING]) + after
+    with new_folder(model_folder, overwrite=True, marker_file=manifest.NAME) as fresh:
+        for path in sorted(model_folder.iterdir()):
             if path.name not in (NAME, "README.md", manifest.NAME):
-                _link(path, fresh / path.name)
+                _link_or_copy(path, fresh / path.name)
         (fresh / "README.md").write_text(text, encoding="utf-8")
         write_certificate(fresh / NAME, certificate)
         changed = manifest.hash_files(fresh)
         listing.files = {name: entry for name, entry in changed.items() if name in listing.files or name in (NAME, "README.md")}
         manifest.write_manifest(fresh, listing)
-    return folder / NAME
+    return model_folder / NAME
 
 
-def card_table(certificate: Certificate) -> list[str]:
+def format_certificate_table(certificate: Certificate) -> list[str]:
     """Returns the lines of the table of a certificate in a model card."""
     rows = [
         "| task | measured by | dense model | this model | at most worse by | margin | verdict | examples |",
@@ -64,9 +66,9 @@ def card_table(certificate: Certificate) -> list[str]:
     return [HEADING, "", *rows, "", *notes, ""]
 
 
-def _link(source: Path, target: Path) -> None:
+def _link_or_copy(file: Path, second_name: Path) -> None:
     """Puts a file under a second name, or copies it where the file system has no hard links."""
     try:
-        os.link(source, target)
+        os.link(file, second_name)
     except OSError:
-        shutil.copytree(source, target) if source.is_dir() else shutil.copyfile(source, target)
+        shutil.copytree(file, second_name) if file.is_dir() else shutil.copyfile(file, second_name)

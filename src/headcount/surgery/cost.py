@@ -34,10 +34,10 @@ class Cost:
         return asdict(self)
 
 
-def kv_bytes_per_token(output: Any) -> int:
+def kv_bytes_per_token(model_output: Any) -> int:
     """Returns the bytes that one token of one example takes in the cache of a pass, over all layers; an empty block caches its idle head."""
     total = 0
-    cache = output.get("past_key_values") if isinstance(output, Mapping) else None
+    cache = model_output.get("past_key_values") if isinstance(model_output, Mapping) else None
     for layer in getattr(getattr(cache, "self_attention_cache", cache), "layers", None) or ():
         for states in (getattr(layer, "keys", None), getattr(layer, "values", None)):
             if isinstance(states, Tensor) and states.ndim == 4 and states.numel():

@@ -19,13 +19,13 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, unwrap
 from headcount.models.ownership import holds_model
 from headcount.models.state import copy_model
-from headcount.surgery.caches import keep_caches_apart, requiring_separate_caches
-from headcount.surgery.config import undo_uniform_cut, write_uniform_cut
-from headcount.surgery.named_heads import follow_cut, original_fields
-from headcount.surgery.reshape import Cut, cuts_of, n_head_elements, n_kept_elements, n_removed_from_tables, reshape
+from headcount.surgery.caches import install_cache_separation, requiring_separate_caches
+from headcount.surgery.config import HeadCounts, restore_config_before_uniform_cut, write_cut_into_config_if_uniform
+from headcount.surgery.named_heads import original_head_lists, renumber_head_lists
+from headcount.surgery.reshape import Cut, apply_cuts, cuts_keeping_positions, n_head_elements, n_kept_elements, n_removed_table_elements
 from headcount.surgery.verify import (
     HALF,
-    check_equal,
+    checked_relative_difference,
     copy_in_float32,
     forward_outputs,
     lowest_float_dtype,
@@ -37,14 +37,16 @@ NESTED = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre
           "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")  # fmt: skip
 
 
-def removed_parameters(heads: HeadMap, plan: Plan) -> int:
+def count_removed_parameters(heads: HeadMap, plan: Plan) -> int:
     """Returns how many parameters a cut removes, by arithmetic on shapes."""
-    cuts = _plan_cuts(heads, plan)
-    return n_removed_from_tables(cuts) + sum(n_head_elements(cut.block) - n_kept_elements(cut) for cut in cuts if not cut.is_unchanged)
+    cuts = _cuts_of_plan(heads, plan)
+    return n_removed_table_elements(cuts) + sum(
+        n_head_elements(cut.block) - n_kept_elements(cut) for cut in cuts if not cut.removes_nothing
+    )
 
 
-def _plan_cuts(heads: HeadMap, plan: Plan) -> list[Cut]:
-    return cuts_of(heads, {block.path: plan.kept_positions(block) for block in heads.blocks})
+def _cuts_of_plan(heads: HeadMap, plan: Plan) -> list[Cut]:
+    return cuts_keeping_positions(heads, {block.path: plan.kept_positions(block) for block in heads.blocks})
 
 
 @contextmanager
@@ -67,7 +69,7 @@ def _undo_on_error(model: nn.Module) -> Iterator[None]:
         raise
 
 
-def _check_tied(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
+def _check_cut_tensors_untied(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
     """Raises PlanError if the plan cuts a tensor that a module outside the block shares."""
     owners: dict[int, set[int]] = defaultdict(set)
     for module in model.modules():
@@ -110,7 +112,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
     plan.check(heads)
     if are_gates_open(source):
         raise PlanError("the model has gates on it; leave their context (with mask(...), with HeadGates(...)) before cutting")
-    _check_tied(source, heads, plan)
+    _check_cut_tensors_untied(source, heads, plan)
     if next(source.parameters()).is_meta:
         raise PlanError("the model is on the meta device and has no weights to cut; load them first")
     batch = dict(inputs) if inputs is not None else probe_inputs(source)
@@ -127,7 +129,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
     with _undo_on_error(target):
         _cut_in_place(target, heads, plan)
         try:
-            check_equal(expected, forward_outputs(target, batch), dtype, "the cut model")
+            checked_relative_difference(expected, forward_outputs(target, batch), dtype, "the cut model")
         except VerificationError:
             raise
         except Exception as error:  # the model's own code fails in its own ways on sizes that it does not expect
@@ -138,7 +140,7 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
             ) from error
         if reference is not None:  # in half precision rounding could hide an error: the proof is repeated in float32
             exact, exact_batch = reference
-            check_equal(
+            checked_relative_difference(
                 run_gated(exact, plan, exact_batch, heads),
                 forward_outputs(copy_in_float32(target, {})[0], exact_batch),
                 torch.float32,
@@ -148,11 +150,11 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
 
 
 def _cut_in_place(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
-    lists = original_fields(model, heads)
-    undo_uniform_cut(model, heads)
-    before = {block.path: (block.n_heads, block.n_kv_heads) for block in heads.blocks}
-    reshape(model, _plan_cuts(heads, plan))
+    lists = original_head_lists(model, heads)
+    restore_config_before_uniform_cut(model, heads)
+    before = {block.path: HeadCounts(block.n_heads, block.n_kv_heads) for block in heads.blocks}
+    apply_cuts(model, _cuts_of_plan(heads, plan))
     cut_heads = HeadMap.of(model)
-    write_uniform_cut(model, cut_heads, before)
-    keep_caches_apart(model, cut_heads)
-    follow_cut(model, lists, cut_heads)
+    write_cut_into_config_if_uniform(model, cut_heads, before)
+    install_cache_separation(model, cut_heads)
+    renumber_head_lists(model, lists, cut_heads)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headcount.models.modules import is_transposed, linear_in_and_out_size
 
 
-class _Ghost(nn.Module):
+class _EmptyProjection(nn.Module):
     is_ghost = True
 
     def __init__(self, layer: nn.Module, axis: int) -> None:
@@ -28,7 +28,7 @@ class _Ghost(nn.Module):
         self.train(layer.training)
 
 
-class GhostInput(_Ghost):
+class ZeroProjection(_EmptyProjection):
     """A q, k, v or fused projection that gives `width` zeros per token; its weight has no rows left."""
 
     def __init__(self, layer: nn.Module, width: int) -> None:
@@ -38,16 +38,16 @@ class GhostInput(_Ghost):
         bias = layer._parameters.get("bias")
         self.bias = None if bias is None else nn.Parameter(bias.data.new_empty(0), requires_grad=False)
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         """Zeros of the idle head's width."""
-        return states.new_zeros((*states.shape[:-1], self.width))
+        return hidden_states.new_zeros((*hidden_states.shape[:-1], self.width))
 
     def extra_repr(self) -> str:
         """The shape, for print(model)."""
         return f"in_features={self.in_features}, heads=0"
 
 
-class GhostOutput(_Ghost):
+class BiasOnlyProjection(_EmptyProjection):
     """An output projection whose weight has no columns left: it gives its bias, whatever comes in."""
 
     def __init__(self, layer: nn.Module, value_dim: int) -> None:
@@ -57,11 +57,13 @@ class GhostOutput(_Ghost):
         bias = layer._parameters.get("bias")
         self.bias = None if bias is None else nn.Parameter(bias.data, requires_grad=bias.requires_grad)
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         """The bias, or zeros, for every token."""
-        shape = (*states.shape[:-1], self.out_features)
+        shape = (*hidden_states.shape[:-1], self.out_features)
         return (
-            states.new_zeros(shape) if self.bias is None else self.bias.to(states.dtype).expand(shape) + torch.zeros_like(states[..., :1])
+            hidden_states.new_zeros(shape)
+            if self.bias is None
+            else self.bias.to(hidden_states.dtype).expand(shape) + torch.zeros_like(hidden_states[..., :1])
         )
 
     def extra_repr(self) -> str:

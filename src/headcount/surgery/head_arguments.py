@@ -19,17 +19,17 @@ def _thread_key() -> int:
     return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
-def take_heads(value: Tensor, positions: list[int], n_heads: int) -> Tensor:
+def take_heads(argument: Tensor, positions: list[int], n_heads: int) -> Tensor:
     """Returns some heads of [batch or 1, heads, …] or [batch * heads, …]; a tensor without a head axis, or with one of size 1, stays."""
-    if value.ndim < 3:
-        return value
-    if value.ndim == 4 and value.shape[1] == n_heads:
-        return value[:, positions]
-    if value.ndim == 4 and value.shape[1] == 1:
-        return value
-    if value.ndim == 3 and value.shape[0] % n_heads == 0:
-        return value.unflatten(0, (-1, n_heads))[:, positions].flatten(0, 1)
-    raise UnsupportedModel(f"an argument of shape {tuple(value.shape)} has no axis for {n_heads} heads")
+    if argument.ndim < 3:
+        return argument
+    if argument.ndim == 4 and argument.shape[1] == n_heads:
+        return argument[:, positions]
+    if argument.ndim == 4 and argument.shape[1] == 1:
+        return argument
+    if argument.ndim == 3 and argument.shape[0] % n_heads == 0:
+        return argument.unflatten(0, (-1, n_heads))[:, positions].flatten(0, 1)
+    raise UnsupportedModel(f"an argument of shape {tuple(argument.shape)} has no axis for {n_heads} heads")
 
 
 class ArgumentSlicer:
@@ -59,7 +59,7 @@ class ArgumentSlicer:
     ) -> tuple[tuple[Any, ...], dict[str, object]]:
         """Slices the arguments of a call."""
         values, named = list(args), dict(kwargs)
-        self._forget_call()
+        self._forget_biases_of_call()
         for argument in self.arguments:
             index = self.order.index(argument.name)
             value = named.get(argument.name, values[index] if index < len(values) else None)
@@ -90,10 +90,10 @@ class ArgumentSlicer:
             full_bias = bias + mask
         else:
             full_bias = part[:, :1].expand(-1, self.n_heads, -1, -1)  # no table: the same for all heads
-        self._forget_call()
+        self._forget_biases_of_call()
         return (output[0], full_bias, *output[2:])
 
-    def _forget_call(self) -> None:
+    def _forget_biases_of_call(self) -> None:
         self.received.pop(_thread_key(), None)
         self.computed.pop(_thread_key(), None)
 
@@ -101,7 +101,7 @@ class ArgumentSlicer:
 HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
-def uninstall(module: nn.Module) -> None:
+def remove_argument_slicers(module: nn.Module) -> None:
     """Takes the hooks of an ArgumentSlicer off a module and its table."""
     for owner in (module, getattr(module, "relative_attention_bias", None)):
         for name in HOOKS if owner is not None else ():

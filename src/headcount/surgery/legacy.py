@@ -15,19 +15,19 @@ from headcount.core.errors import ArtifactError
 from headcount.core.heads import AttentionBlock
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
-from headcount.surgery.load import load_blocks, loading_options
-from headcount.surgery.sizes import MAX_RATIO, bounded_build, check_counts
-from headcount.surgery.source import build_from_config, check_weight_files, local_folder, model_class_of, read_config
+from headcount.surgery.load import build_from_pretrained_arguments, load_with_record
+from headcount.surgery.sizes import MAX_RATIO, check_config_counts, limit_built_size
+from headcount.surgery.source import build_from_config, check_and_measure_weights, local_folder, model_class_of, read_config
 
 FIELD = "pruned_heads"
 
 
-def _read_pruned_heads(path: Path, config: Mapping[str, object]) -> dict[int, list[int]]:
+def _read_pruned_heads(folder: Path, config: Mapping[str, object]) -> dict[int, list[int]]:
     """Returns the heads that transformers 4 pruned, by layer; raises ArtifactError unless the configuration lists them."""
     raw = config.get(FIELD)
     if not isinstance(raw, dict) or not raw:
         raise ArtifactError(
-            f"{path / 'config.json'} has no {FIELD}, so it is no pruned checkpoint of transformers 4; load it as any other model"
+            f"{folder / 'config.json'} has no {FIELD}, so it is no pruned checkpoint of transformers 4; load it as any other model"
         )
     pruned: dict[int, list[int]] = {}
     for layer, heads in raw.items():
@@ -35,13 +35,13 @@ def _read_pruned_heads(path: Path, config: Mapping[str, object]) -> dict[int, li
         number = int(layer) if re.fullmatch("[0-9]{1,6}", str(layer)) else None
         if number is None or number in pruned or not are_numbers or len(set(heads)) != len(heads):
             raise ArtifactError(
-                f"{path / 'config.json'}: {FIELD} must map each layer once to a list of distinct heads, got {layer!r:.20}: {heads!r:.60}"
+                f"{folder / 'config.json'}: {FIELD} must map each layer once to a list of distinct heads, got {layer!r:.20}: {heads!r:.60}"
             )
         pruned[number] = heads
     return pruned
 
 
-def _find_block(heads: HeadMap, layer: int) -> AttentionBlock:
+def _self_attention_block_of_layer(heads: HeadMap, layer: int) -> AttentionBlock:
     """Returns the block that transformers 4 meant by a layer number: the encoder's, or that of the only stack."""
     first = heads.blocks[0].stack
     for block in heads.blocks:
@@ -50,12 +50,12 @@ def _find_block(heads: HeadMap, layer: int) -> AttentionBlock:
     raise ArtifactError(f"{FIELD} names layer {layer}; the model has {heads.describe()}. Use the config.json that came with the weights")
 
 
-def _make_record(model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str, record.BlockRecord]:
+def _build_cut_record(dense_model: nn.Module, pruned_heads_by_layer: Mapping[int, list[int]]) -> dict[str, record.BlockRecord]:
     """Returns the record of a cut that removed the pruned heads from the dense model."""
-    heads = HeadMap.of(model)
+    heads = HeadMap.of(dense_model)
     blocks = {}
-    for layer, indices in pruned.items():
-        block = _find_block(heads, layer)
+    for layer, indices in pruned_heads_by_layer.items():
+        block = _self_attention_block_of_layer(heads, layer)
         wrong = [index for index in indices if index >= block.n_heads or index < 0]
         if wrong:
             raise ArtifactError(
@@ -63,7 +63,7 @@ def _make_record(model: nn.Module, pruned: Mapping[int, list[int]]) -> dict[str,
             )
         remaining = tuple(index for index in range(block.n_heads) if index not in indices)
         columns = tuple(range(block.n_heads)) if any(argument.returned for argument in block.arguments) else None
-        blocks[record.path_without_base_prefix(model, block.path)] = record.BlockRecord(remaining, block.n_heads, columns)
+        blocks[record.path_without_base_prefix(dense_model, block.path)] = record.BlockRecord(remaining, block.n_heads, columns)
     return blocks
 
 
@@ -95,14 +95,14 @@ def load_legacy(
     path = local_folder(folder)
     config = read_config(path)
     pruned = _read_pruned_heads(path, config)
-    options = loading_options(dtype)
-    sizes = check_weight_files(path, allow_pickle, config, options)
-    check_counts(path / "config.json", config, sizes)
+    options = build_from_pretrained_arguments(dtype)
+    sizes = check_and_measure_weights(path, allow_pickle, config, options)
+    check_config_counts(path / "config.json", config, sizes)
     cls = model_class_of(path, config, auto)
     options |= {} if allow_pickle else {"use_safetensors": True}
     most_pruned = {"": record.BlockRecord((0,), MAX_RATIO)}  # what is left of each layer is known only when the dense model is built
-    with bounded_build(path / "config.json", config, sizes, most_pruned), torch.device("meta"):
+    with limit_built_size(path / "config.json", config, sizes, most_pruned), torch.device("meta"):
         dense = build_from_config(path, cls.__name__, lambda: cls(cls.config_class.from_pretrained(path)))  # pyright: ignore[reportAttributeAccessIssue]
-    model = load_blocks(path, cls, _make_record(dense, pruned), options)
+    model = load_with_record(path, cls, _build_cut_record(dense, pruned), options)
     vars(model.config).pop(FIELD, None)
     return model

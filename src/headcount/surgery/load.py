@@ -25,19 +25,19 @@ from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
 from headcount.models.randomness import fork_rng
 from headcount.surgery import manifest, state
-from headcount.surgery.caches import keep_caches_apart
-from headcount.surgery.reshape import cuts_of, reshape
-from headcount.surgery.sizes import BUILD_LOCK, bounded_build, check_counts
-from headcount.surgery.source import check_weight_files, local_folder, model_class_of, read_config
-from headcount.surgery.state import restore_unrestored_state
+from headcount.surgery.caches import install_cache_separation
+from headcount.surgery.reshape import apply_cuts, cuts_keeping_positions
+from headcount.surgery.sizes import BUILD_LOCK, check_config_counts, limit_built_size
+from headcount.surgery.source import check_and_measure_weights, local_folder, model_class_of, read_config
+from headcount.surgery.state import restore_unrestored_tensors
 
-Blocks = Mapping[str, record.BlockRecord]
+BlockRecords = Mapping[str, record.BlockRecord]
 """What is left of each attention block, by its path relative to the base model."""
 LOCATION_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "proxies", "subfolder")
 """Arguments of from_pretrained that say where the files of a model are."""
 
 
-def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
+def cut_to_record(model: nn.Module, block_records: BlockRecords) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
     values, lists = record.config_values_before_uniform_cut(model), record.read_config_head_lists_before_cuts(model)
     setattr(model.config, record.KEY, None)
@@ -46,7 +46,7 @@ def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
     positions: dict[str, tuple[int, ...]] = {}
     columns: dict[str, tuple[int, ...]] = {}
     built_small: dict[str, record.BlockRecord] = {}
-    for path, entry in blocks.items():
+    for path, entry in block_records.items():
         block = by_path.get(path)
         if block is None:
             if any(path.partition(".")[0] == name.partition(".")[0] for name in by_path):
@@ -66,37 +66,39 @@ def fit_to_record(model: nn.Module, blocks: Blocks) -> None:
         if entry.columns is not None:
             columns[block.path] = entry.columns
     if positions:
-        reshape(model, cuts_of(heads, positions), columns)
-    keep_caches_apart(model, heads)
+        apply_cuts(model, cuts_keeping_positions(heads, positions), columns)
+    install_cache_separation(model, heads)
     record.write_cut_record(model, record.read_cut_record(model) | built_small, values)
     if lists:
         record.write_config_head_lists_before_cuts(model, lists)
 
 
-def cut_class(cls: type, blocks: Blocks) -> type:
+def make_cut_class(model_class: type, block_records: BlockRecords) -> type:
     """Returns a subclass whose instances are cut as soon as they are built, before any weights arrive."""
 
     def post_init(self: Any) -> None:
-        cls.post_init(self)  # pyright: ignore[reportAttributeAccessIssue]
+        model_class.post_init(self)  # pyright: ignore[reportAttributeAccessIssue]
         if type(self).__dict__.get("_headcount_cut"):  # not a sub-model of the same kind
-            fit_to_record(self, blocks)
+            cut_to_record(self, block_records)
 
-    return type(cls.__name__, (cls,), {"post_init": post_init, "__module__": cls.__module__, "_headcount_cut": True})
+    return type(
+        model_class.__name__, (model_class,), {"post_init": post_init, "__module__": model_class.__module__, "_headcount_cut": True}
+    )
 
 
-def load_cut(cls: type, blocks: Blocks, load_class: Callable[[type], Any]) -> Any:
-    """Returns what `load_class` loads into a class that is cut to `blocks`; the model becomes an instance of `cls` itself."""
-    result = load_class(cut_class(cls, blocks))
+def load_into_cut_class(model_class: type, block_records: BlockRecords, load_into: Callable[[type], Any]) -> Any:
+    """Returns what `load_into` loads into a class that is cut to `block_records`; the model becomes an instance of `model_class` itself."""
+    result = load_into(make_cut_class(model_class, block_records))
     model = result[0] if isinstance(result, tuple) else result
-    model.__class__ = cls
+    model.__class__ = model_class
     return result
 
 
-def _belongs_to_absent_part(model: nn.Module, key: str) -> bool:
+def _belongs_to_part_without_module(model: nn.Module, tensor_name: str) -> bool:
     """Returns whether a left-over tensor belongs to a part that the class does not have at all, rather than to one of its numbered layers."""
     prefix = getattr(model, "base_model_prefix", "")
-    *parts, leaf = key.removeprefix(f"{prefix}.").split(".")
-    module = getattr(model, prefix) if prefix and key.startswith(f"{prefix}.") and hasattr(model, prefix) else model
+    *parts, leaf = tensor_name.removeprefix(f"{prefix}.").split(".")
+    module = getattr(model, prefix) if prefix and tensor_name.startswith(f"{prefix}.") and hasattr(model, prefix) else model
     for part in parts:
         inner = module._modules.get(part)
         if inner is None:
@@ -105,25 +107,27 @@ def _belongs_to_absent_part(model: nn.Module, key: str) -> bool:
     return not parts and not hasattr(module, leaf)
 
 
-def _is_computed_by_class(model: nn.Module, key: str) -> bool:
+def _is_computed_by_class(model: nn.Module, tensor_name: str) -> bool:
     """Returns whether a missing tensor is a fixed table, such as sinusoidal positions, that the class computes itself."""
     try:
-        owner = model.get_submodule(key.rpartition(".")[0])
+        owner = model.get_submodule(tensor_name.rpartition(".")[0])
     except AttributeError:
         return False
     return "Sinusoidal" in type(owner).__name__
 
 
-def _check_loaded(model: nn.Module, problems: Mapping[str, Iterable[object] | None], folder: Path, new_layers: bool) -> None:
-    """Raises ArtifactError for weights that are missing, left over, mismatched or not finite; `problems` is transformers' loading info."""
+def _check_loaded_weights(
+    model: nn.Module, loading_info: Mapping[str, Iterable[object] | None], folder: Path, allows_new_layers: bool
+) -> None:
+    """Raises ArtifactError for weights that are missing, left over, mismatched or not finite; `loading_info` is transformers' loading info."""
     keys = {
-        problem: sorted(map(str, problems.get(problem) or ()))
+        problem: sorted(map(str, loading_info.get(problem) or ()))
         for problem in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
     }
     if type(model).__name__ not in (getattr(model.config, "architectures", None) or []):  # another class leaves the old head behind
-        keys["unexpected_keys"] = [key for key in keys["unexpected_keys"] if not _belongs_to_absent_part(model, key)]
+        keys["unexpected_keys"] = [key for key in keys["unexpected_keys"] if not _belongs_to_part_without_module(model, key)]
     keys["missing_keys"] = [key for key in keys["missing_keys"] if not _is_computed_by_class(model, key)]
-    if new_layers:  # a fresh pooler or task head has no numbered layers and no embeddings
+    if allows_new_layers:  # a fresh pooler or task head has no numbered layers and no embeddings
         keys["missing_keys"] = [key for key in keys["missing_keys"] if "embed" in key or any(part.isdigit() for part in key.split("."))]
     for problem, names in keys.items():
         if names:
@@ -189,7 +193,9 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
         >>> model = hc.load("smaller")
         >>> model = hc.load("smaller", auto="AutoModelForMaskedLM", dtype="bfloat16")
     """
-    options = loading_options(dtype, model_kwargs=model_kwargs, device_map=device_map, attn_implementation=attn_implementation)
+    options = build_from_pretrained_arguments(
+        dtype, model_kwargs=model_kwargs, device_map=device_map, attn_implementation=attn_implementation
+    )
     root = local_folder(
         folder, revision=revision, token=token, cache_dir=cache_dir, force_download=force_download, local_files_only=local_files_only
     )
@@ -200,26 +206,26 @@ def load(  # noqa: PLR0913 - one argument, the rest by name
             f"{path} was pruned by transformers 4 (config.pruned_heads). Import it with headcount.load_legacy(folder), or on the command "
             "line with headcount load-legacy"
         )
-    listed = check_saved_files(path, is_cut=bool(config.get(record.KEY)))
-    sizes = check_weight_files(path, allow_pickle, config, options)
-    check_counts(path / "config.json", config, sizes)
+    listed = read_checked_manifest(path, is_cut=bool(config.get(record.KEY)))
+    sizes = check_and_measure_weights(path, allow_pickle, config, options)
+    check_config_counts(path / "config.json", config, sizes)
     cls, blocks = model_class_of(path, config, auto), record.parse_cut_record(config.get(record.KEY))
     options |= ({} if allow_pickle else {"use_safetensors": True}) | ({"trust_remote_code": True} if trust_remote_code else {})
-    with raising_out_of_memory(f"loading {path}"), bounded_build(path / "config.json", config, sizes, blocks):
-        model = load_blocks(path, cls, blocks, options, new_layers=new_layers)
+    with raising_out_of_memory(f"loading {path}"), limit_built_size(path / "config.json", config, sizes, blocks):
+        model = load_with_record(path, cls, blocks, options, new_layers=new_layers)
     if listed is not None and type(model).__name__ == listed.model_class:
-        manifest.check_heads(path, listed, HeadMap.of(model))
+        manifest.check_heads_match(path, listed, HeadMap.of(model))
     return model
 
 
-def check_saved_files(folder: Path, is_cut: bool) -> manifest.Manifest | None:
+def read_checked_manifest(folder: Path, is_cut: bool) -> manifest.Manifest | None:
     """Returns the manifest of a folder that is as `save` wrote it; None, with a warning for a cut model, where transformers alone wrote it.
 
     Raises ArtifactError for files that are damaged, missing or foreign, and for a heads.state that no heads.json ties to the weights.
     """
     listed = manifest.read_manifest(folder)
     if listed is not None:
-        manifest.check_files(folder, listed)
+        manifest.check_files_match(folder, listed)
     elif (folder / state.NAME).is_file():
         raise ArtifactError(
             f"{folder} has {state.NAME} but no {manifest.NAME}, so nothing says that it belongs to these weights; restore {manifest.NAME}, or save "
@@ -234,7 +240,7 @@ def check_saved_files(folder: Path, is_cut: bool) -> manifest.Manifest | None:
     return listed
 
 
-def loading_options(
+def build_from_pretrained_arguments(
     dtype: str | torch.dtype,
     *,
     model_kwargs: Mapping[str, object] | None = None,
@@ -255,31 +261,47 @@ def loading_options(
     return {"dtype": dtype, **{name: value for name, value in named.items() if value is not None}, **(model_kwargs or {})}
 
 
-def load_blocks(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, object], *, new_layers: bool = False) -> nn.Module:
-    """Returns a model of a class with the blocks of a record, bit for bit as saved; `options` are arguments of from_pretrained."""
-    model = _load_checked(folder, cls, blocks, options, new_layers=new_layers)
-    _restore(model, folder, options["dtype"])
+def load_with_record(
+    folder: Path,
+    model_class: type,
+    block_records: BlockRecords,
+    from_pretrained_arguments: Mapping[str, object],
+    *,
+    new_layers: bool = False,
+) -> nn.Module:
+    """Returns a model of a class with the blocks of a record, bit for bit as saved; `from_pretrained_arguments` are arguments of from_pretrained."""
+    model = _load_and_check_weights(folder, model_class, block_records, from_pretrained_arguments, new_layers=new_layers)
+    _restore_exact_state(model, folder, from_pretrained_arguments["dtype"])
     return model
 
 
-def load_plainly(model: nn.Module, folder: Path) -> nn.Module:
-    """Returns what plain from_pretrained gives of a folder, with the kernels and on the device of `model`, which was saved there."""
-    kernels = {name: getattr(model.config, f"_{name}", None) for name in ("attn_implementation", "experts_implementation")}
+def load_by_plain_transformers(saved_model: nn.Module, folder: Path) -> nn.Module:
+    """Returns what plain from_pretrained gives of a folder, with the kernels and on the device of `saved_model`, which was saved there."""
+    kernels = {name: getattr(saved_model.config, f"_{name}", None) for name in ("attn_implementation", "experts_implementation")}
     with fork_rng(()):  # models are built with random weights first
-        plain = _load_checked(folder, type(model), {}, {name: value for name, value in kernels.items() if value is not None})
-    return plain.to(next(model.parameters()).device)
+        plain = _load_and_check_weights(
+            folder, type(saved_model), {}, {name: value for name, value in kernels.items() if value is not None}
+        )
+    return plain.to(next(saved_model.parameters()).device)
 
 
-def _load_checked(folder: Path, cls: type, blocks: Blocks, options: Mapping[str, object], *, new_layers: bool = False) -> nn.Module:
+def _load_and_check_weights(
+    folder: Path,
+    model_class: type,
+    block_records: BlockRecords,
+    from_pretrained_arguments: Mapping[str, object],
+    *,
+    new_layers: bool = False,
+) -> nn.Module:
     """Returns what transformers loads into a class with the blocks of a record; raises ArtifactError unless all weights are right."""
     original = _original_from_pretrained()
 
-    def load_class(loaded_class: type) -> Any:
-        return original(loaded_class, folder, **options, output_loading_info=True)
+    def load_into(loaded_class: type) -> Any:
+        return original(loaded_class, folder, **from_pretrained_arguments, output_loading_info=True)
 
     try:
         with BUILD_LOCK:
-            model, loading_info = load_cut(cls, blocks, load_class) if blocks else load_class(cls)
+            model, loading_info = load_into_cut_class(model_class, block_records, load_into) if block_records else load_into(model_class)
     except HeadcountError:
         raise
     except Exception as error:  # transformers raises many kinds of errors for configurations and weights that do not fit
@@ -288,34 +310,34 @@ def _load_checked(folder: Path, cls: type, blocks: Blocks, options: Mapping[str,
         if "ignore_mismatched_sizes" in reason:
             reason = "its tensors have other shapes than its config.json builds"
         raise ArtifactError(
-            f"{folder} cannot be loaded as {cls.__name__}: {reason}. Use config.json and weights that were saved together"
+            f"{folder} cannot be loaded as {model_class.__name__}: {reason}. Use config.json and weights that were saved together"
         ) from error
-    _check_loaded(model, loading_info, folder, new_layers)
+    _check_loaded_weights(model, loading_info, folder, new_layers)
     return model
 
 
-def _restore(model: nn.Module, folder: Path, dtype: Any) -> None:
+def _restore_exact_state(model: nn.Module, folder: Path, requested_dtype: Any) -> None:
     """Puts back what transformers did not restore from a folder, and moves tensors to addresses at which kernels round alike."""
-    restore_unrestored_state(model, folder, dtype)
+    restore_unrestored_tensors(model, folder, requested_dtype)
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type == "cpu" and tensor.data_ptr() % 64:  # kernels round differently across cache lines, as files map tensors
             tensor.data = tensor.data.clone()
 
 
-def _saved_folder(name: str, location: Mapping[str, Any]) -> Path | None:
+def _local_folder_if_saved(name_or_folder: str, location_options: Mapping[str, Any]) -> Path | None:
     """Returns a local folder, or the hub snapshot of a model that `save` wrote; None for other models of the hub."""
-    if Path(name).is_dir():
-        return Path(name, location.get("subfolder", ""))
+    if Path(name_or_folder).is_dir():
+        return Path(name_or_folder, location_options.get("subfolder", ""))
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
     for file in (manifest.NAME, state.NAME):
         try:
-            hf_hub_download(name, file, **{key: value for key, value in location.items() if key != "proxies"})
+            hf_hub_download(name_or_folder, file, **{key: value for key, value in location_options.items() if key != "proxies"})
         except EntryNotFoundError:
             continue
-        whole = {key: value for key, value in location.items() if key not in ("proxies", "subfolder")}
-        return local_folder(name, **whole) / location.get("subfolder", "")
+        whole = {key: value for key, value in location_options.items() if key not in ("proxies", "subfolder")}
+        return local_folder(name_or_folder, **whole) / location_options.get("subfolder", "")
     return None
 
 
@@ -341,25 +363,27 @@ def register() -> None:
     original = _original_from_pretrained()
 
     @functools.wraps(original)
-    def with_heads(cls: type, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained_with_cuts(cls: type, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         config = kwargs.get("config")
         location = {name: kwargs[name] for name in LOCATION_OPTIONS if name in kwargs}
         dtype = kwargs.get("dtype", kwargs.get("torch_dtype"))
-        folder = None if pretrained_model_name_or_path is None else _saved_folder(str(pretrained_model_name_or_path), location)
+        folder = None if pretrained_model_name_or_path is None else _local_folder_if_saved(str(pretrained_model_name_or_path), location)
         if config is None and pretrained_model_name_or_path is not None and hasattr(cls, "config_class"):
             config = cls.config_class.from_pretrained(pretrained_model_name_or_path, **location)
         blocks = record.parse_cut_record(getattr(config, record.KEY, None))
-        listed = None if folder is None else check_saved_files(folder, is_cut=bool(blocks))
+        listed = None if folder is None else read_checked_manifest(folder, is_cut=bool(blocks))
         if not blocks or getattr(cls, "_headcount_cut", False):
             result = original(cls, pretrained_model_name_or_path, *args, **kwargs)
         else:
-            result = load_cut(cls, blocks, lambda loaded_class: original(loaded_class, pretrained_model_name_or_path, *args, **kwargs))
+            result = load_into_cut_class(
+                cls, blocks, lambda loaded_class: original(loaded_class, pretrained_model_name_or_path, *args, **kwargs)
+            )
         if folder is not None and listed is not None:
-            _restore(result[0] if isinstance(result, tuple) else result, folder, dtype)
+            _restore_exact_state(result[0] if isinstance(result, tuple) else result, folder, dtype)
         return result
 
-    with_heads.headcount_original = original  # pyright: ignore[reportAttributeAccessIssue]
-    PreTrainedModel.from_pretrained = classmethod(with_heads)  # pyright: ignore[reportAttributeAccessIssue]
+    from_pretrained_with_cuts.headcount_original = original  # pyright: ignore[reportAttributeAccessIssue]
+    PreTrainedModel.from_pretrained = classmethod(from_pretrained_with_cuts)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def unregister() -> None:

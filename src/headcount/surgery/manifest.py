@@ -86,16 +86,18 @@ def _manifest_bytes(manifest: Manifest) -> bytes:
     return json_bytes(add_seal(manifest.model_dump()))
 
 
-def _check_version(path: Path, content: Any) -> None:
+def _check_seal_and_version(manifest_file: Path, content: Any) -> None:
     """Raises ArtifactError for a file that is damaged or was edited, and for another schema than this release's."""
     version = content.get("schema_version") if isinstance(content, dict) else None
     is_older = isinstance(content, dict) and "seal" not in content and type(version) is int and version in OLDER
     if not is_older and (not isinstance(content, dict) or content.get("seal") != seal(content)):
-        raise ArtifactError(f"{path} is damaged or was edited: its content does not match its seal; restore it, or save the model again")
+        raise ArtifactError(
+            f"{manifest_file} is damaged or was edited: its content does not match its seal; restore it, or save the model again"
+        )
     if version != SCHEMA:
         release = OLDER.get(version) if type(version) is int else None
         remedy = f"open the folder with headcount {release}" if release else "install a newer headcount to open the folder"
-        raise ArtifactError(f"{path} has schema version {version!r:.20} and this headcount reads {SCHEMA}; {remedy}.")
+        raise ArtifactError(f"{manifest_file} has schema version {version!r:.20} and this headcount reads {SCHEMA}; {remedy}.")
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -104,7 +106,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     if not path.exists():
         return None
     content = read_json(path, unique_names=True)
-    _check_version(path, content)
+    _check_seal_and_version(path, content)
     try:
         manifest = Manifest.model_validate({name: value for name, value in content.items() if name != "seal"})
     except ValidationError as error:
@@ -115,7 +117,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     return manifest
 
 
-def problems_of(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+def file_problems(folder: Path, manifest: Manifest) -> Iterator[Problem]:
     """Every file of a saved model that is missing, damaged, or not part of it."""
     for name, entry in manifest.files.items():
         path = folder / name
@@ -136,29 +138,29 @@ def problems_of(folder: Path, manifest: Manifest) -> Iterator[Problem]:
         yield Problem("foreign", name, f"{folder / name} is not listed in {NAME}: the folder mixes files of two models; take one out")
 
 
-def problems_of_folder(folder: Path) -> Iterator[Problem]:
+def manifest_and_file_problems(folder: Path) -> Iterator[Problem]:
     """Every problem of a saved model by its folder, its manifest included."""
     try:
         manifest = read_manifest(folder)
         if manifest is None:
             yield Problem("missing", NAME, f"{folder / NAME} is missing, so the files of the model cannot be checked; save the model again")
         else:
-            yield from problems_of(folder, manifest)
+            yield from file_problems(folder, manifest)
     except (ArtifactError, OSError) as error:
         yield Problem("damaged", NAME, str(error))
 
 
-def check_files(folder: Path, manifest: Manifest) -> None:
+def check_files_match(folder: Path, manifest: Manifest) -> None:
     """Raises ArtifactError naming the first file that is missing, renamed, cut short, changed or foreign."""
     try:
-        first = next(problems_of(folder, manifest), None)
+        first = next(file_problems(folder, manifest), None)
     except OSError as error:
         raise ArtifactError(f"{folder} cannot be read: {error}. Check its permissions and links") from error
     if first is not None:
         raise ArtifactError(first.text)
 
 
-def check_heads(folder: Path, manifest: Manifest, heads: HeadMap) -> None:
+def check_heads_match(folder: Path, manifest: Manifest, heads: HeadMap) -> None:
     """Raises ArtifactError unless a loaded model has just the heads that its manifest lists."""
     listed = {entry.block: (entry.heads, entry.of) for entry in manifest.blocks}
     there = {entry.block: (entry.heads, entry.of) for entry in block_entries(heads)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ LONGEST = 64
 DATA_BATCHES, DATA_ROWS = 3, 8
 
 
-def sample_batches(
+def comparison_batches(
     model: nn.Module, *, tokenizer: Any = None, data: Data = None, inputs: RawBatch | Sequence[RawBatch] | None = None
 ) -> list[TensorBatch]:
     """Batches of the same inputs, those that an export must take: what tokenizer and data give, and what the forward pass needs.
@@ -35,33 +35,33 @@ def sample_batches(
     `data` is a task or batches. `inputs` replaces all of these.
     """
     if inputs is not None:
-        samples = [_select_inputs(model, batch) for batch in ([inputs] if isinstance(inputs, Mapping) else inputs)]
+        samples = [_keep_forward_inputs(model, batch) for batch in ([inputs] if isinstance(inputs, Mapping) else inputs)]
         odd = next((batch for batch in samples if batch.keys() != samples[0].keys()), None) if samples else {}
         if odd is not None:
             raise DataError(f"inputs must be one batch, or several with the same names; got {', '.join(odd) or 'none'}")
         first_row = {name: value[:1] for name, value in samples[0].items()}
         return [*samples, first_row] if len(next(iter(samples[0].values()))) > 1 else samples
     probes = [
-        _probe_batch(model, batch=2, length=9, seed=0),
-        _probe_batch(model, batch=3, length=6, seed=1),
-        _probe_batch(model, batch=2, length=9, seed=2),
+        _build_probe_batch(model, n_rows=2, n_tokens=9, seed=0),
+        _build_probe_batch(model, n_rows=3, n_tokens=6, seed=1),
+        _build_probe_batch(model, n_rows=2, n_tokens=9, seed=2),
     ]
-    real = [_select_inputs(model, batch) for batch in _text_batches(model, tokenizer, probes[0])]
-    real += [_select_inputs(model, batch) for batch in _data_batches(model, data)]
+    real = [_keep_forward_inputs(model, batch) for batch in _random_text_batches(model, tokenizer, probes[0])]
+    real += [_keep_forward_inputs(model, batch) for batch in _report_split_batches(model, data)]
     names = dict.fromkeys(name for batch in (probes[0], *real) for name in batch)
     if real and not any("token_type_ids" in batch for batch in real):
         names.pop("token_type_ids", None)  # who feeds the file has only what the tokenizer gives
-    return [_complete_batch(model, batch, names) for batch in (*probes, *real)]
+    return [_add_missing_inputs(model, batch, names) for batch in (*probes, *real)]
 
 
-def varying_inputs(samples: Sequence[TensorBatch]) -> list[str]:
+def names_of_varying_inputs(samples: Sequence[TensorBatch]) -> list[str]:
     """The inputs that have more than one value among the samples: equality is shown for these alone."""
     return [name for name in samples[0] if len(torch.cat([batch[name].flatten() for batch in samples]).unique()) > 1]
 
 
-def _probe_batch(model: nn.Module, *, batch: int, length: int, seed: int) -> TensorBatch:
+def _build_probe_batch(model: nn.Module, *, n_rows: int, n_tokens: int, seed: int) -> TensorBatch:
     """A probe batch, with two segments in every row where the model tells segments apart."""
-    probe = _select_inputs(model, probe_inputs(model, batch=batch, length=length, seed=seed))
+    probe = _keep_forward_inputs(model, probe_inputs(model, batch=n_rows, length=n_tokens, seed=seed))
     segments = getattr(text_config(model), "type_vocab_size", 0) or 0
     if "token_type_ids" in inspect.signature(model.forward).parameters and segments > 1 and "input_ids" in probe:
         half = probe["input_ids"].shape[1] // 2
@@ -69,7 +69,7 @@ def _probe_batch(model: nn.Module, *, batch: int, length: int, seed: int) -> Ten
     return probe
 
 
-def _select_inputs(model: nn.Module, batch: RawBatch) -> TensorBatch:
+def _keep_forward_inputs(model: nn.Module, batch: RawBatch) -> TensorBatch:
     """What the forward pass takes of a batch, without labels: with them the first output is a loss."""
     accepted = inspect.signature(model.forward).parameters
     device = next(model.parameters()).device
@@ -78,7 +78,7 @@ def _select_inputs(model: nn.Module, batch: RawBatch) -> TensorBatch:
     }
 
 
-def _text_batches(model: nn.Module, tokenizer: Any, probe: TensorBatch) -> Iterator[RawBatch]:
+def _random_text_batches(model: nn.Module, tokenizer: Any, probe: TensorBatch) -> Iterator[RawBatch]:
     """Texts of the tokenizer's vocabulary as it encodes them: of several lengths, padded together where it can pad, and pairs of them."""
     if not callable(getattr(tokenizer, "convert_ids_to_tokens", None)) or not set(probe) <= set(TEXT):
         return
@@ -99,7 +99,7 @@ def _text_batches(model: nn.Module, tokenizer: Any, probe: TensorBatch) -> Itera
     yield tokenizer(firsts, seconds, padding=True, **options)
 
 
-def _data_batches(model: nn.Module, data: Data) -> Iterator[RawBatch]:
+def _report_split_batches(model: nn.Module, data: Data) -> Iterator[RawBatch]:
     """The first batches of the report split; decoders read what their labels make of it."""
     if data is None:
         return
@@ -111,13 +111,13 @@ def _data_batches(model: nn.Module, data: Data) -> Iterator[RawBatch]:
         yield some
 
 
-def _complete_batch(model: nn.Module, batch: TensorBatch, names: Mapping[str, None]) -> TensorBatch:
-    """The batch with all of `names`: masks of ones, one segment, and what else is missing from a probe of its shape."""
+def _add_missing_inputs(model: nn.Module, batch: TensorBatch, input_names: Collection[str]) -> TensorBatch:
+    """The batch with all of `input_names`: masks of ones, one segment, and what else is missing from a probe of its shape."""
     tokens = batch.get("input_ids")
     complete = dict(batch)
     if tokens is not None:
         complete = {"attention_mask": torch.ones_like(tokens), "token_type_ids": torch.zeros_like(tokens), **batch}
-    if not names.keys() <= complete.keys():
+    if not set(input_names) <= complete.keys():
         rows, length = tokens.shape if tokens is not None else (len(next(iter(batch.values()))), 9)
-        complete = {**_probe_batch(model, batch=rows, length=length, seed=0), **complete}
-    return {name: complete[name] for name in names}
+        complete = {**_build_probe_batch(model, n_rows=rows, n_tokens=length, seed=0), **complete}
+    return {name: complete[name] for name in input_names}

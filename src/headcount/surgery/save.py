@@ -18,11 +18,11 @@ from headcount.models.head_map import HeadMap
 from headcount.models.ownership import holds_model
 from headcount.models.state import preserve
 from headcount.surgery import manifest
-from headcount.surgery.card import write_card
-from headcount.surgery.config import builds_same_model, heads_as_configured
+from headcount.surgery.card import format_card
+from headcount.surgery.config import config_builds_same_model, head_map_built_by_config
 from headcount.surgery.cost import Cost
-from headcount.surgery.named_heads import original_fields
-from headcount.surgery.state import write_unrestored_state
+from headcount.surgery.named_heads import original_head_lists
+from headcount.surgery.state import write_unrestored_tensors
 
 COMPANIONS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*", "source.spm",
               "target.spm", "preprocessor_config.json", "processor_config.json", "chat_template*", "normalizer.json")  # fmt: skip
@@ -31,12 +31,12 @@ MAX_SHARD_SIZE = "50GB"
 """The largest weight file unless another size is asked for, as in transformers."""
 
 
-def _copy_companions(source: Path, target: Path) -> None:
+def _copy_tokenizer_files(source_folder: Path, target_folder: Path) -> None:
     for pattern in COMPANIONS:
-        for path in sorted(source.glob(pattern)):
-            if path.is_file() and not (target / path.name).exists():
+        for path in sorted(source_folder.glob(pattern)):
+            if path.is_file() and not (target_folder / path.name).exists():
                 _check_link_stays_inside(path)
-                shutil.copyfile(path, target / path.name)
+                shutil.copyfile(path, target_folder / path.name)
 
 
 def _check_link_stays_inside(path: Path) -> None:
@@ -95,14 +95,17 @@ def save(  # noqa: PLR0913 - two arguments, the rest by name
         raise UnsupportedModel(f"push_to_hub names the repository that receives the folder, such as 'me/model'; got {push_to_hub!r}")
     if isinstance(notes, str):
         raise ArtifactError(f"notes is a list of sentences; got a text, {notes!r:.40}. Write notes=[…]")
-    _check_recorded(model, HeadMap.of(model))
+    _check_not_part_of_cut_model(model, HeadMap.of(model))
     target = Path(folder)
     with (
         new_folder(target, overwrite=overwrite, marker_file=manifest.NAME) as fresh,
         preserve(model),
     ):  # transformers writes into configurations
-        state_keys = write_weights(model, fresh, max_shard_size)
-        write_description(model, fresh, tokenizer=tokenizer, notes=notes, command=command, cost=cost, state_keys=state_keys)
+        write_weights(model, fresh, max_shard_size)
+        unrestored_names = write_unrestored_tensors(model, fresh)
+        write_tokenizer_card_and_manifest(
+            model, fresh, tokenizer=tokenizer, notes=notes, command=command, cost=cost, unrestored_names=unrestored_names
+        )
     if push_to_hub is not None:
         _push_to_hub(target, push_to_hub)
     return target
@@ -118,10 +121,10 @@ def check_savable(model: nn.Module, tokenizer: Any) -> None:
         raise ArtifactError(f"tokenizer is a tokenizer, a processor or the folder of one; got {type(tokenizer).__name__}")
 
 
-def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
+def _check_not_part_of_cut_model(model: nn.Module, heads: HeadMap) -> None:
     """Refuses a part of a cut model: its configuration builds other head counts, and the record of the cut belongs to the whole."""
     recorded = record.read_cut_record(model)
-    dense = heads_as_configured(model)
+    dense = head_map_built_by_config(model)
     counts = {block.path: block.n_heads for block in dense.blocks} if dense else {}
     for block in heads.blocks:
         if record.path_without_base_prefix(model, block.path) not in recorded and counts.get(block.path, block.n_heads) != block.n_heads:
@@ -131,8 +134,8 @@ def _check_recorded(model: nn.Module, heads: HeadMap) -> None:
             )
 
 
-def write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> list[str]:
-    """Writes weights and configuration, and what transformers may not restore of them; returns the names of the latter."""
+def write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> None:
+    """Writes weights and configuration."""
     try:
         model.save_pretrained(folder, max_shard_size=max_shard_size)  # pyright: ignore[reportCallIssue]
     except RuntimeError as error:  # conversions to the layout of the first release count on the dense number of heads
@@ -141,28 +144,27 @@ def write_weights(model: nn.Module, folder: Path, max_shard_size: int | str) -> 
             f"transformers cannot write this {type(model).__name__}: {' '.join(str(error).split())[:300]}. It converts the weights to the layout "
             "of their first release on saving, which a cut of uneven head counts does not have; keep the dense model and the plan"
         ) from error
-    return write_unrestored_state(model, folder)
 
 
-def write_description(
+def write_tokenizer_card_and_manifest(
     model: nn.Module,
     folder: Path,
     *,
     tokenizer: Any,
     notes: Sequence[str],
     command: str | None,
-    state_keys: Sequence[str],
+    unrestored_names: Sequence[str],
     cost: tuple[Cost, Cost] | None = None,
 ) -> None:
     """Writes tokenizer files, the model card and, last, heads.json with the hashes of all files."""
     if isinstance(tokenizer, str | Path):
-        _copy_companions(Path(tokenizer), folder)
+        _copy_tokenizer_files(Path(tokenizer), folder)
     elif tokenizer is not None:
         tokenizer.save_pretrained(folder)
     heads = HeadMap.of(model)
     listing = _build_manifest(model, heads, command, cost)
     listing.notes = list(notes)
-    card = write_card(listing, builds_same_model(model, model.config, heads), state_keys)
+    card = format_card(listing, config_builds_same_model(model, model.config, heads), unrestored_names)
     (folder / "README.md").write_text(card, encoding="utf-8")
     listing.files = manifest.hash_files(folder)
     manifest.write_manifest(folder, listing)
@@ -180,7 +182,7 @@ def _build_manifest(model: nn.Module, heads: HeadMap, command: str | None, cost:
         command=command,
         removed=manifest.removed_addresses(heads),
         blocks=manifest.block_entries(heads),
-        named_heads=original_fields(model, heads),
+        named_heads=original_head_lists(model, heads),
         cost={"before": cost[0].to_dict(), "after": cost[1].to_dict()} if cost else None,
         files={},
     )

@@ -16,7 +16,7 @@ from headcount.models.modules import unwrap
 from headcount.models.observe import evaluating, frozen_parameters
 from headcount.models.state import forward_preserving_state
 from headcount.surgery.cost import cost
-from headcount.surgery.cut import removed_parameters
+from headcount.surgery.cut import count_removed_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Savings:
 def largest_savings(model: nn.Module, heads: HeadMap, share: float = 0.5) -> Savings:
     """Returns what removing at most a share of the heads saves at most, in whole KV groups of blocks that can be cut."""
     units = [unit for unit in heads.units() if all(heads.block_of(head).can_cut for head in unit)]
-    saved = {unit: removed_parameters(heads, Plan.removing(unit)) for unit in units}
+    saved = {unit: count_removed_parameters(heads, Plan.removing(unit)) for unit in units}
     removed: list[tuple[Head, ...]] = []
     for unit in sorted(units, key=lambda unit: -saved[unit] / len(unit)):
         if sum(map(len, removed)) + len(unit) <= share * len(heads):
@@ -58,9 +58,9 @@ def largest_savings(model: nn.Module, heads: HeadMap, share: float = 0.5) -> Sav
     parameters = sum(saved[unit] for unit in removed)
     dense_cost = None if next(model.parameters()).is_meta else cost(model, heads=heads)
     element_size = next(model.parameters()).element_size()
-    kv_of = {block.path: _kv_numbers_per_head(block) * element_size for block in heads.blocks}
+    kv_of = {block.path: _cached_numbers_per_head(block) * element_size for block in heads.blocks}
     tokens = 0 if dense_cost is None else dense_cost.tokens
-    flops = 0.0 if dense_cost is None else _count_flops(model, heads, {unit: saved[unit] for unit in removed})
+    flops = 0.0 if dense_cost is None else _flops_of_units(model, heads, {unit: saved[unit] for unit in removed})
     has_cache = dense_cost is None or dense_cost.kv_bytes_per_token > 0
     return Savings(
         n_removed=len(removed_heads),
@@ -75,22 +75,22 @@ def largest_savings(model: nn.Module, heads: HeadMap, share: float = 0.5) -> Sav
     )
 
 
-def _count_flops(model: nn.Module, heads: HeadMap, saved: Mapping[tuple[Head, ...], int]) -> float:
+def _flops_of_units(model: nn.Module, heads: HeadMap, parameters_by_unit: Mapping[tuple[Head, ...], int]) -> float:
     """Returns the FLOPs that some heads take of a pass over the probe batch: those of their weights, by unit, and of attention itself."""
     inner = unwrap(model)
     batch, positions = probe_inputs(inner), dict[str, int]()
     n_rows = next(len(value) for value in batch.values() if isinstance(value, Tensor) and value.ndim > 1)
 
-    def count_positions(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _, args: positions.update([(path, args[0].shape[:-1].numel())])
+    def make_position_counting_hook(projection_path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda _, args: positions.update([(projection_path, args[0].shape[:-1].numel())])
 
     with ExitStack() as hooks:
         for path in {projection.path for block in heads.blocks for projection in (block.q, block.k, block.v, block.o)}:
-            hooks.callback(inner.get_submodule(path).register_forward_pre_hook(count_positions(path)).remove)
+            hooks.callback(inner.get_submodule(path).register_forward_pre_hook(make_position_counting_hook(path)).remove)
         with naming_inputs_in_errors(inner, batch, is_dummy=True), evaluating(inner), frozen_parameters(inner):
             forward_preserving_state(inner, batch)
     total = 0.0
-    for unit, parameters in saved.items():
+    for unit, parameters in parameters_by_unit.items():
         block = heads.block_of(unit[0])
         at = [positions.get(projection.path, 0) for projection in (block.q, block.k, block.v, block.o)]
         total += 2 * parameters * sum(at) / len(at)
@@ -98,7 +98,7 @@ def _count_flops(model: nn.Module, heads: HeadMap, saved: Mapping[tuple[Head, ..
     return total
 
 
-def _kv_numbers_per_head(block: AttentionBlock) -> float:
+def _cached_numbers_per_head(block: AttentionBlock) -> float:
     """Returns how many numbers of keys and values one query head stands for in the cache of a token."""
     if block.kind != "decoder-self" or block.kv_source or not block.n_heads:
         return 0.0

@@ -30,7 +30,7 @@ MAX_RATIO = 64
 """A cut model is built at full size before its heads are removed; it may be so many times larger then."""
 REMEDY = "use the config.json that came with the weights"
 BUILD_LOCK = threading.RLock()
-"""Held while a model is built or loaded: transformers sets torch's default dtype, and `bounded_build` registers hooks, for all threads."""
+"""Held while a model is built or loaded: transformers sets torch's default dtype, and `limit_built_size` registers hooks, for all threads."""
 
 
 class WeightSizes(NamedTuple):
@@ -48,23 +48,23 @@ class WeightSizes(NamedTuple):
         return cls(len(shapes) + pickled_bytes, elements, max(largest, pickled_bytes))
 
 
-def check_counts(path: Path, config: Mapping[str, object], weights: WeightSizes | None = None, part: str = "") -> None:
+def check_config_counts(config_file: Path, config: Mapping[str, object], weights: WeightSizes | None = None, name_prefix: str = "") -> None:
     """Raises ArtifactError for numbers of layers, heads or labels that no model has, or more than its weights can hold."""
     for name, value in config.items():
         if isinstance(value, dict) and name.endswith("config"):
-            check_counts(path, value, weights, f"{part}{name}.")
+            check_config_counts(config_file, value, weights, f"{name_prefix}{name}.")
         for number in value if isinstance(value, list) else [value]:
             if type(number) is int:
-                _check_count(path, f"{part}{name}", name, number, weights)
+                _check_config_count(config_file, f"{name_prefix}{name}", name, number, weights)
 
 
-def _check_count(path: Path, title: str, name: str, value: int, weights: WeightSizes | None) -> None:
+def _check_config_count(config_file: Path, dotted_name: str, name: str, value: int, weights: WeightSizes | None) -> None:
     if value < 1 and name in (*names.HEAD_COUNTS, *names.KV_COUNTS, "num_hidden_layers", "hidden_size"):
-        raise ArtifactError(f"{path}: {title} must be at least 1, got {value}; {REMEDY}")
+        raise ArtifactError(f"{config_file}: {dotted_name} must be at least 1, got {value}; {REMEDY}")
     is_layers = name.endswith(LAYER_COUNTS) and not name.startswith("max_")
     most = MAX_LAYERS if is_layers else MAX_LABELS if name == "num_labels" else MAX_SIZE
     if value > most:
-        raise ArtifactError(f"{path}: {title} may be at most {most}, got {value!r:.30}; {REMEDY}")
+        raise ArtifactError(f"{config_file}: {dotted_name} may be at most {most}, got {value!r:.30}; {REMEDY}")
     if weights is None:
         return
     if is_layers:
@@ -75,22 +75,24 @@ def _check_count(path: Path, title: str, name: str, value: int, weights: WeightS
     else:
         return
     if value > limit:
-        raise ArtifactError(f"{path}: {title} may be at most {limit}, since {reason}, got {value!r:.30}; {REMEDY}")
+        raise ArtifactError(f"{config_file}: {dotted_name} may be at most {limit}, since {reason}, got {value!r:.30}; {REMEDY}")
 
 
 @contextmanager
-def bounded_build(path: Path, config: Mapping[str, object], weights: WeightSizes, blocks: Mapping[str, BlockRecord]) -> Iterator[None]:
+def limit_built_size(
+    config_file: Path, config: Mapping[str, object], weights: WeightSizes, block_records: Mapping[str, BlockRecord]
+) -> Iterator[None]:
     """Raises ArtifactError in the context as soon as a model is built, on the meta device, that is far larger than its weights.
 
     transformers builds a model there before it allocates memory, so nothing of a declared size was allocated when this raises.
     """
-    ratio = min(max((entry.of / max(1, len(entry.heads)) for entry in blocks.values()), default=1.0), MAX_RATIO)
+    ratio = min(max((entry.of / max(1, len(entry.heads)) for entry in block_records.values()), default=1.0), MAX_RATIO)
     packed = 16 if "quantization_config" in config else 1  # several numbers in an element
     limit = int(TIMES * weights.elements * ratio * packed) + SLACK
     total, thread = 0, threading.get_ident()
     counted: dict[tuple[int, str], int] = {}
 
-    def count(owner: nn.Module, name: str, tensor: Tensor | None) -> None:
+    def add_to_total_or_raise(owner: nn.Module, name: str, tensor: Tensor | None) -> None:
         nonlocal total
         if tensor is None or not tensor.is_meta or threading.get_ident() != thread:
             return
@@ -98,15 +100,18 @@ def bounded_build(path: Path, config: Mapping[str, object], weights: WeightSizes
         counted[id(owner), name] = tensor.numel()
         if total > limit:
             shape = tuple(tensor.shape)
-            declared = [f"{title} {value}" for title, value in _config_numbers(config) if value in shape]
+            declared = [f"{title} {value}" for title, value in _whole_config_numbers(config) if value in shape]
             cause = f" ({', '.join(declared[:4])})" if declared else ""
             raise ArtifactError(
-                f"{path} declares a model of more than {limit:,} elements, but its weights hold {weights.elements:,}: '{name}' of "
+                f"{config_file} declares a model of more than {limit:,} elements, but its weights hold {weights.elements:,}: '{name}' of "
                 f"{type(owner).__name__} would have the shape {shape}{cause}; {REMEDY}"
             )
 
     with BUILD_LOCK:
-        hooks = (modules.register_module_parameter_registration_hook(count), modules.register_module_buffer_registration_hook(count))
+        hooks = (
+            modules.register_module_parameter_registration_hook(add_to_total_or_raise),
+            modules.register_module_buffer_registration_hook(add_to_total_or_raise),
+        )
         try:
             yield
         finally:
@@ -114,10 +119,10 @@ def bounded_build(path: Path, config: Mapping[str, object], weights: WeightSizes
                 hook.remove()
 
 
-def _config_numbers(config: Mapping[str, object], part: str = "") -> Iterator[tuple[str, int]]:
+def _whole_config_numbers(config: Mapping[str, object], name_prefix: str = "") -> Iterator[tuple[str, int]]:
     """Every whole number of a configuration by its name."""
     for name, value in config.items():
         if isinstance(value, dict) and name.endswith("config"):
-            yield from _config_numbers(value, f"{part}{name}.")
+            yield from _whole_config_numbers(value, f"{name_prefix}{name}.")
         elif type(value) is int:
-            yield f"{part}{name}", value
+            yield f"{name_prefix}{name}", value

@@ -6,20 +6,20 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from headcount.core.errors import ArtifactError, HeadcountError, UnsupportedModel, unknown_name_error
 from headcount.core.files import is_file, read_json
 from headcount.core.folders import finish_replacement
 from headcount.core.tensor_files import read_tensor_shapes
-from headcount.surgery.sizes import WeightSizes, check_counts
+from headcount.surgery.sizes import WeightSizes, check_config_counts
 
 Built = TypeVar("Built")
 EMBEDDED = Path(__file__).parents[1] / "data" / "embedded" / "models"
 """The models that come with the package."""
 
 
-def _embedded_names() -> list[str]:
+def _embedded_model_names() -> list[str]:
     """Returns the names of the embedded models, such as `demo/encoder`."""
     return sorted(f"demo/{path.parent.name}" for path in EMBEDDED.glob("*/config.json"))
 
@@ -27,7 +27,7 @@ def _embedded_names() -> list[str]:
 def embedded_folder(name: str | Path) -> Path | None:
     """Returns the folder of an embedded model, which `demo/NAME` names; None for other names."""
     owner, _, model = str(name).partition("/")
-    known = _embedded_names()
+    known = _embedded_model_names()
     if owner != "demo" or not known:
         return None
     if str(name) not in known:
@@ -51,7 +51,7 @@ def local_folder(
     path = Path(name)
     finish_replacement(path)
     try:
-        if path.is_dir() and (str(name) not in _embedded_names() or is_file(path / "config.json")):
+        if path.is_dir() and (str(name) not in _embedded_model_names() or is_file(path / "config.json")):
             return path
         exists = path.exists()
     except (OSError, ValueError):  # longer than a file system takes, or no text
@@ -86,10 +86,12 @@ DISTRIBUTED = "shard-*-model-*-of-*.safetensors"
 MAX_BEAMS = 1024
 
 
-def check_weight_files(folder: Path, allow_pickle: bool, config: Mapping[str, object], options: Mapping[str, object]) -> WeightSizes:
+def check_and_measure_weights(
+    folder: Path, allow_pickle: bool, config: Mapping[str, object], from_pretrained_arguments: Mapping[str, object]
+) -> WeightSizes:
     """Returns the sizes of a folder's weights; raises ArtifactError for missing and damaged files, and for pickles that are not allowed.
 
-    `options` are the arguments of from_pretrained that choose files (variant, use_safetensors, target_lang).
+    `from_pretrained_arguments` are the arguments of from_pretrained that choose files (variant, use_safetensors, target_lang).
     """
     shapes = {f"{path.name} {name}": shape for path in sorted(folder.glob(f"*{SAFE}")) for name, shape in read_tensor_shapes(path).items()}
     shards = {path.name: _list_index_shards(path) for path in sorted(folder.glob("*.index.json"))}
@@ -97,17 +99,22 @@ def check_weight_files(folder: Path, allow_pickle: bool, config: Mapping[str, ob
         raise ArtifactError(
             f"{folder} holds an adapter (adapter_config.json), not a model; merge it (model.merge_and_unload()) and save that"
         )
-    _check_generation(folder)
+    _check_generation_config(folder)
     pickles = sorted({path for pattern in PICKLES for path in folder.glob(pattern)})
-    read, why = _choose_weight_file(folder, config, options)
+    choice = _choose_weight_file(folder, config, from_pretrained_arguments)
+    read, why = choice.file_name, choice.reason
     if read is None and not pickles:
         raise ArtifactError(f"{folder} holds no weights: no {SAFE} file{why}; put them there, or name another folder")
     shards_read = shards.get(read, []) if read is not None else []
     unsafe = (
         pickles[0].name if read is None else next((name for name in (read, *shards_read) if not name.endswith((SAFE, SAFE_INDEX))), None)
     )
-    if unsafe is None and options.get("target_lang") and not (folder / f"adapter.{options['target_lang']}{SAFE}").is_file():
-        unsafe = f"adapter.{options['target_lang']}.bin"
+    if (
+        unsafe is None
+        and from_pretrained_arguments.get("target_lang")
+        and not (folder / f"adapter.{from_pretrained_arguments['target_lang']}{SAFE}").is_file()
+    ):
+        unsafe = f"adapter.{from_pretrained_arguments['target_lang']}.bin"
     if unsafe is not None and not allow_pickle:
         raise ArtifactError(
             f"{folder / unsafe} is a pickle, which can run code when read{why}. Convert it to safetensors, or allow it "
@@ -116,8 +123,15 @@ def check_weight_files(folder: Path, allow_pickle: bool, config: Mapping[str, ob
     return WeightSizes.of(shapes, sum(path.stat().st_size for path in pickles) if unsafe is not None else 0)
 
 
-def _choose_weight_file(folder: Path, config: Mapping[str, object], options: Mapping[str, object]) -> tuple[str | None, str]:
-    """Returns the file that transformers would read, None if that is a pickle or there is none; and why, for a message."""
+class WeightFileChoice(NamedTuple):
+    """The file that transformers would read, None if that is a pickle or there is none; and why, for a message."""
+
+    file_name: str | None
+    reason: str
+
+
+def _choose_weight_file(folder: Path, config: Mapping[str, object], from_pretrained_arguments: Mapping[str, object]) -> WeightFileChoice:
+    """Returns the weight file that transformers would read; raises ArtifactError for a distributed checkpoint."""
     distributed = sorted(folder.glob(DISTRIBUTED))
     if distributed:  # read before anything else, by way of a pickled index
         raise ArtifactError(f"{distributed[0]} is part of a distributed checkpoint; gather it into one model (save_pretrained) first")
@@ -128,36 +142,36 @@ def _choose_weight_file(folder: Path, config: Mapping[str, object], options: Map
                 f"{folder / 'config.json'}: transformers_weights must name a file in its folder, got {explicit!r:.60}; use the config.json "
                 "that came with the weights"
             )
-        return explicit, ", and transformers_weights in config.json names it"
-    if options.get("use_safetensors") is False:
-        return None, ", and use_safetensors=False asks for it"
-    variant = options.get("variant")
+        return WeightFileChoice(explicit, ", and transformers_weights in config.json names it")
+    if from_pretrained_arguments.get("use_safetensors") is False:
+        return WeightFileChoice(None, ", and use_safetensors=False asks for it")
+    variant = from_pretrained_arguments.get("variant")
     for name in (f"model{SAFE}", f"model{SAFE_INDEX}"):
         stem, _, ending = name.rpartition(".")
         named = f"{stem}.{variant}.{ending}" if variant else name
         if (folder / named).is_file():
-            return named, ""
+            return WeightFileChoice(named, "")
     others = sorted(path.name for path in folder.glob(f"*{SAFE}"))
     why = f" under a name that is read (model{SAFE}, model{SAFE_INDEX}{f', variant {variant}' if variant else ''})"
-    return None, f"{why}, only {others[0]}" if others else ""
+    return WeightFileChoice(None, f"{why}, only {others[0]}" if others else "")
 
 
-def _list_index_shards(path: Path) -> list[str]:
+def _list_index_shards(index_file: Path) -> list[str]:
     """Returns the shards of an index; raises ArtifactError if it names files outside its folder, or missing ones."""
-    content = read_json(path)
+    content = read_json(index_file)
     shards = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(shards, dict):
-        raise ArtifactError(f"{path} must hold a weight_map from tensors to files; fetch it again, with the weights")
+        raise ArtifactError(f"{index_file} must hold a weight_map from tensors to files; fetch it again, with the weights")
     files = list(dict.fromkeys(map(str, shards.values())))
     for shard in files:
         if Path(shard).name != shard:
-            raise ArtifactError(f"{path} names a file outside its folder: {shard!r:.80}; fetch it again from where it came")
-        if not (path.parent / shard).is_file():
-            raise ArtifactError(f"{path} names {shard!r:.80}, which is not there; fetch all shards of the model")
+            raise ArtifactError(f"{index_file} names a file outside its folder: {shard!r:.80}; fetch it again from where it came")
+        if not (index_file.parent / shard).is_file():
+            raise ArtifactError(f"{index_file} names {shard!r:.80}, which is not there; fetch all shards of the model")
     return files
 
 
-def _check_generation(folder: Path) -> None:
+def _check_generation_config(folder: Path) -> None:
     """Raises ArtifactError for a generation_config.json that is no object, or that asks for more than MAX_BEAMS beams."""
     path = folder / "generation_config.json"
     content = read_json(path) if path.exists() else {}
@@ -170,17 +184,17 @@ def _check_generation(folder: Path) -> None:
             )
 
 
-def _find_remote_code(config: Mapping[str, object], part: str = "") -> str | None:
+def _find_remote_code_field(config: Mapping[str, object], name_prefix: str = "") -> str | None:
     """Returns the field of a configuration that asks for code from outside transformers: classes of its own, or kernels of a hub repository."""
     for name, value in config.items():
         if name == "auto_map":
-            return f"{part}{name}"
+            return f"{name_prefix}{name}"
         implementations = value.values() if isinstance(value, dict) else [value]
         if name.endswith(("attn_implementation", "experts_implementation")) and any(
             "/" in str(implementation) for implementation in implementations
         ):
-            return f"{part}{name}: {value!r:.60}"
-        if isinstance(value, dict) and name.endswith("config") and (field := _find_remote_code(value, f"{part}{name}.")):
+            return f"{name_prefix}{name}: {value!r:.60}"
+        if isinstance(value, dict) and name.endswith("config") and (field := _find_remote_code_field(value, f"{name_prefix}{name}.")):
             return field
     return None
 
@@ -192,8 +206,8 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> dict[str, obje
         raise ArtifactError(
             f"{folder / 'config.json'} must hold an object, got {type(config).__name__}; use the one that came with the weights"
         )
-    check_counts(folder / "config.json", config)
-    if (field := _find_remote_code(config)) is not None and not trust_remote_code:
+    check_config_counts(folder / "config.json", config)
+    if (field := _find_remote_code_field(config)) is not None and not trust_remote_code:
         raise ArtifactError(
             f"{folder / 'config.json'} asks for remote code ({field}). Allow it (trust_remote_code=True) only if you trust its author."
         )
@@ -225,7 +239,7 @@ def _load_remote_class(folder: Path, auto_map: Any, class_or_name: Any) -> type:
     return get_class_from_dynamic_module(auto_map[requested], str(folder))
 
 
-def build_from_config(folder: Path, name: str, build: Callable[[], Built]) -> Built:
+def build_from_config(folder: Path, built_name: str, build: Callable[[], Built]) -> Built:
     """Returns what `build` builds from a folder's config.json; wraps any error of the configuration class in ArtifactError."""
     try:
         return build()
@@ -233,10 +247,10 @@ def build_from_config(folder: Path, name: str, build: Callable[[], Built]) -> Bu
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
-        raise ArtifactError(f"{folder / 'config.json'} builds no {name}: {type(error).__name__}: {reason}. Correct it") from error
+        raise ArtifactError(f"{folder / 'config.json'} builds no {built_name}: {type(error).__name__}: {reason}. Correct it") from error
 
 
-def _find_unexported_class(model_type: Any, name: str) -> type | None:
+def _find_unexported_class(model_type: Any, class_name: str) -> type | None:
     """Returns a class that transformers has but does not export, such as the decoder of a sequence-to-sequence model."""
     from transformers import CONFIG_MAPPING, PreTrainedModel
 
@@ -245,7 +259,7 @@ def _find_unexported_class(model_type: Any, name: str) -> type | None:
     package = CONFIG_MAPPING[model_type].__module__.rpartition(".")[0]
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         if module.name.startswith("modeling_"):
-            cls = getattr(importlib.import_module(f"{package}.{module.name}"), name, None)
+            cls = getattr(importlib.import_module(f"{package}.{module.name}"), class_name, None)
             if isinstance(cls, type) and issubclass(cls, PreTrainedModel):
                 return cls
     return None

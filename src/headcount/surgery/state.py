@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -26,34 +26,48 @@ BUFFER, ROW, PARAMETER = "buffer:", "padding row:", "parameter:"
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
 
-def _floating_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """(path, owner, name in it) of every floating-point buffer."""
+class _OwnedTensor(NamedTuple):
+    """A tensor of a model, with its path, the module that holds it, and its name there."""
+
+    path: str
+    owner: nn.Module
+    name: str
+    tensor: Tensor
+
+
+def _floating_buffers(model: nn.Module) -> Iterator[_OwnedTensor]:
+    """Yields every floating-point buffer."""
     for path, module in model.named_modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.is_floating_point():
-                yield f"{path}.{name}" if path else name, module, name
+                yield _OwnedTensor(f"{path}.{name}" if path else name, module, name, buffer)
 
 
-def _floating_checkpoint_tensors(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
-    """(path, owner, name in it, tensor) of every floating-point tensor of a checkpoint, tied ones once."""
+def _floating_checkpoint_tensors(model: nn.Module) -> Iterator[_OwnedTensor]:
+    """Yields every floating-point tensor of a checkpoint, tied ones once."""
     ids: set[int] = set()
     for path, module in model.named_modules():
         buffers = {name: value for name, value in module._buffers.items() if name not in module._non_persistent_buffers_set}
         for name, tensor in (*module._parameters.items(), *buffers.items()):
             if tensor is not None and _dtype_name(tensor) in DTYPES and id(tensor) not in ids:
                 ids.add(id(tensor))
-                yield f"{path}.{name}" if path else name, module, name, tensor
+                yield _OwnedTensor(f"{path}.{name}" if path else name, module, name, tensor)
 
 
-def _padding_rows(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """(path, row) of the padding token of every embedding that has one."""
+class _PaddingRow(NamedTuple):
+    embedding_path: str
+    tensor: Tensor
+
+
+def _padding_rows(model: nn.Module) -> Iterator[_PaddingRow]:
+    """Yields the row of the padding token of every embedding that has one."""
     for path, module in model.named_modules():
         weight, row = getattr(module, "weight", None), getattr(module, "padding_idx", None)
         if isinstance(module, nn.Embedding) and isinstance(weight, Tensor) and row is not None:
-            yield path, weight.detach()[row]
+            yield _PaddingRow(path, weight.detach()[row])
 
 
-def _confused_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def _parameters_confused_by_prefix(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """(path, parameter) of those whose names differ by the prefix of the base model only: transformers reads one for the other."""
     parameters, prefix = dict(model.named_parameters()), f"{getattr(model, 'base_model_prefix', '')}."
     for path, parameter in parameters.items():
@@ -65,7 +79,7 @@ def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def write_unrestored_state(model: nn.Module, folder: Path) -> list[str]:
+def write_unrestored_tensors(model: nn.Module, folder: Path) -> list[str]:
     """Writes what transformers may not restore of a model, if there is any, in the format of safetensors; equal tensors are written once.
 
     Returns:
@@ -74,16 +88,16 @@ def write_unrestored_state(model: nn.Module, folder: Path) -> list[str]:
     tensors: dict[str, Tensor] = {}
     same_as: dict[str, str] = {}
     written: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-    values: dict[str, Tensor | None] = {}
-    for path, owner, name in _floating_buffers(model):
-        buffer = owner._buffers[name]
-        is_wide = buffer is not None and buffer.dtype == torch.float64  # loaded with fewer digits where the class makes it in float32
+    values: dict[str, Tensor] = {}
+    for path, owner, name, buffer in _floating_buffers(model):
+        is_wide = buffer.dtype == torch.float64  # loaded with fewer digits where the class makes it in float32
         if is_wide or name in owner._non_persistent_buffers_set:
             values[BUFFER + path_without_base_prefix(model, path)] = buffer
-    values |= {ROW + path_without_base_prefix(model, path): row for path, row in _padding_rows(model) if bool(row.count_nonzero())}
-    values |= {f"{PARAMETER}{type(model).__name__}.{path}": parameter for path, parameter in _confused_parameters(model)}
+    values |= {
+        ROW + path_without_base_prefix(model, row.embedding_path): row.tensor for row in _padding_rows(model) if bool(row.tensor.count_nonzero())
+    }
+    values |= {f"{PARAMETER}{type(model).__name__}.{path}": parameter for path, parameter in _parameters_confused_by_prefix(model)}
     for key, value in values.items():
-        assert value is not None
         plain = value.detach().to("cpu", copy=True).contiguous()
         digest = (_dtype_name(plain), tuple(plain.shape), hashlib.sha256(plain.reshape(-1).view(torch.uint8).numpy().data).digest())
         if digest in written:
@@ -121,8 +135,8 @@ def _read_state(path: Path) -> _State:
         raise ArtifactError(f"{path} is damaged: {type(error).__name__}: {error}; restore it, or save the model again") from error
 
 
-def restore_unrestored_state(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
-    """Puts back what `write_unrestored_state` wrote, if the folder has it; another `dtype` that was asked for is left in force."""
+def restore_unrestored_tensors(model: nn.Module, folder: Path, dtype: Any = "auto") -> None:
+    """Puts back what `write_unrestored_tensors` wrote, if the folder has it; another `dtype` that was asked for is left in force."""
     path = folder / NAME
     if not path.is_file():
         return
@@ -131,13 +145,13 @@ def restore_unrestored_state(model: nn.Module, folder: Path, dtype: Any = "auto"
         for name, owner, leaf, tensor in list(_floating_checkpoint_tensors(model)):
             saved = state.other_dtypes.get(path_without_base_prefix(model, name), state.dtype)
             if saved is not None and tensor.dtype != saved and leaf in owner._parameters:
-                tensor.data = _tensor_in_file_dtype(folder, name, tensor.data) if saved == torch.float64 else tensor.data.to(saved)
+                tensor.data = _reread_in_file_dtype(folder, name, tensor.data) if saved == torch.float64 else tensor.data.to(saved)
             elif saved is not None and tensor.dtype != saved:
                 owner._buffers[leaf] = tensor.to(saved)
-        for name, owner, leaf in _floating_buffers(model):
-            value, buffer = state.tensors.get(BUFFER + path_without_base_prefix(model, name)), owner._buffers[leaf]
-            if value is not None and buffer is not None:
-                if not _has_grown(owner, value, buffer):
+        for name, owner, leaf, buffer in _floating_buffers(model):
+            value = state.tensors.get(BUFFER + path_without_base_prefix(model, name))
+            if value is not None:
+                if not _is_grown_position_table(owner, value, buffer):
                     _check_shape(path, name, buffer, value)
                 owner._buffers[leaf] = value.to("cpu" if buffer.is_meta else buffer.device, copy=True)
     for name, row in _padding_rows(model):
@@ -145,14 +159,14 @@ def restore_unrestored_state(model: nn.Module, folder: Path, dtype: Any = "auto"
         if value is not None and not row.is_meta:
             _check_shape(path, name, row, value)
             row.copy_(value)
-    for name, parameter in _confused_parameters(model):
+    for name, parameter in _parameters_confused_by_prefix(model):
         value = state.tensors.get(f"{PARAMETER}{type(model).__name__}.{name}")
         if value is not None and not parameter.is_meta:
             _check_shape(path, name, parameter, value)
             parameter.data.copy_(value)
 
 
-def _tensor_in_file_dtype(folder: Path, name: str, loaded: Tensor) -> Tensor:
+def _reread_in_file_dtype(folder: Path, name: str, loaded: Tensor) -> Tensor:
     """The tensor of a checkpoint in the dtype of its file, for one that the class makes in float32 and so was loaded with fewer digits."""
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
@@ -163,17 +177,17 @@ def _tensor_in_file_dtype(folder: Path, name: str, loaded: Tensor) -> Tensor:
     )
 
 
-def _has_grown(owner: nn.Module, table: Tensor, built: Tensor) -> bool:
+def _is_grown_position_table(owner: nn.Module, saved_buffer: Tensor, built_buffer: Tensor) -> bool:
     """Whether a buffer is a table of positions to which a pass over a longer input added entries, along one axis."""
-    if "Positional" not in type(owner).__name__ or table.ndim != built.ndim:
+    if "Positional" not in type(owner).__name__ or saved_buffer.ndim != built_buffer.ndim:
         return False
-    differing = [(size, built_size) for size, built_size in zip(table.shape, built.shape, strict=True) if size != built_size]
+    differing = [(size, built_size) for size, built_size in zip(saved_buffer.shape, built_buffer.shape, strict=True) if size != built_size]
     return len(differing) == 1 and differing[0][0] > differing[0][1]
 
 
-def _check_shape(path: Path, name: str, own: Tensor, value: Tensor) -> None:
-    if own.shape != value.shape:
+def _check_shape(state_file: Path, tensor_name: str, built_tensor: Tensor, saved_tensor: Tensor) -> None:
+    if built_tensor.shape != saved_tensor.shape:
         raise ArtifactError(
-            f"{path}: '{name}' has shape {tuple(value.shape)}, the model that config.json builds {tuple(own.shape)}; use files that were "
-            "saved together"
+            f"{state_file}: '{tensor_name}' has shape {tuple(saved_tensor.shape)}, the model that config.json builds "
+            f"{tuple(built_tensor.shape)}; use files that were saved together"
         )

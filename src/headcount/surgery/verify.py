@@ -30,7 +30,7 @@ def lowest_float_dtype(model: nn.Module) -> torch.dtype:
     return min(dtypes, key=lambda dtype: (torch.finfo(dtype).bits, -torch.finfo(dtype).eps))
 
 
-def gates_of(heads: HeadMap, plan: Plan) -> Tensor:
+def gate_values_of_plan(heads: HeadMap, plan: Plan) -> Tensor:
     """Returns one gate per head: 0 for those that the plan removes."""
     removed = frozenset(plan.removed)
     return torch.tensor([0.0 if head in removed else 1.0 for head in heads], dtype=torch.float64)
@@ -45,17 +45,17 @@ def forward_outputs(model: nn.Module, batch: Batch) -> list[Tensor]:
 def run_gated(model: nn.Module, plan: Plan, batch: Batch, heads: HeadMap | None = None) -> list[Tensor]:
     """Returns the outputs of the model with the plan's heads gated to zero; `heads` are those of the model, if known already."""
     gates = HeadGates(model, heads=heads)
-    gates.values = gates_of(gates.heads, plan)
+    gates.values = gate_values_of_plan(gates.heads, plan)
     with gates:
         return forward_outputs(model, batch)
 
 
-def largest_relative_difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+def largest_relative_difference(outputs: Sequence[Tensor], reference_outputs: Sequence[Tensor]) -> float:
     """Returns the largest difference of two lists of outputs, relative to the largest entry (or one); infinite where shapes or finiteness differ."""
-    if len(ours) != len(theirs) or any(a.shape != b.shape for a, b in zip(ours, theirs, strict=True)):
+    if len(outputs) != len(reference_outputs) or any(a.shape != b.shape for a, b in zip(outputs, reference_outputs, strict=True)):
         return float("inf")
     worst = 0.0
-    for a, b in zip(ours, theirs, strict=True):
+    for a, b in zip(outputs, reference_outputs, strict=True):
         first, second = a.double(), b.double()
         if not torch.equal(first.isfinite(), second.isfinite()):
             return float("inf")
@@ -89,18 +89,18 @@ def require_every_block_runs(model: nn.Module, blocks: Iterable[AttentionBlock])
 CUT_UNDONE = "The cut was not made. Evaluate the plan with gates, and report the model class."
 
 
-def check_equal(
+def checked_relative_difference(
     expected: Sequence[Tensor],
     outputs: Sequence[Tensor],
     dtype: torch.dtype,
-    name: str,
+    model_name: str,
     *,
-    reference: str = "the gated model",
+    reference_name: str = "the gated model",
     remedy: str = CUT_UNDONE,
 ) -> float:
     """Returns the relative difference of a model's outputs from the expected ones; raises VerificationError above the dtype's tolerance.
 
-    `name` and `reference` name the two models in the error, `remedy` says what was not made and what to do.
+    `model_name` and `reference_name` name the two models in the error, `remedy` says what was not made and what to do.
     """
     if not any(bool(tensor.isfinite().any()) for tensor in expected):
         raise VerificationError("the model gives no finite number on the inputs, so nothing is proven. Pass inputs= on which it works.")
@@ -113,6 +113,7 @@ def check_equal(
             else ""
         )
         raise VerificationError(
-            f"{name} differs from {reference} by {gap:.3g} (relative), more than the {allowed:g} allowed in {str(dtype)[6:]}. {hint}{remedy}"
+            f"{model_name} differs from {reference_name} by {gap:.3g} (relative), more than the {allowed:g} allowed in {str(dtype)[6:]}. "
+            f"{hint}{remedy}"
         )
     return gap

@@ -29,12 +29,12 @@ class FitReshapes(TorchFunctionMode):
             args = (tensor, self.fit_sizes(tensor.numel(), sizes)) if sizes and not isinstance(sizes[0], torch.dtype) else args
         return func(*args, **(kwargs or {}))
 
-    def fit_sizes(self, numel: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Sizes that hold `numel` numbers, the last one replaced if that is what it takes; else those given."""
-        if -1 in sizes or math.prod(sizes) == numel:
-            return sizes
-        fitted = (*sizes[:-1], self.sizes.get(sizes[-1], sizes[-1]))
-        return fitted if math.prod(fitted) == numel else sizes
+    def fit_sizes(self, n_elements: int, requested_sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Sizes that hold `n_elements` numbers, the last one replaced if that is what it takes; else those given."""
+        if -1 in requested_sizes or math.prod(requested_sizes) == n_elements:
+            return requested_sizes
+        fitted = (*requested_sizes[:-1], self.sizes.get(requested_sizes[-1], requested_sizes[-1]))
+        return fitted if math.prod(fitted) == n_elements else requested_sizes
 
 
 class FittedForward:
@@ -50,7 +50,7 @@ class FittedForward:
             return self.forward(*args, **kwargs)
 
 
-def fit_width(module: nn.Module, block: AttentionBlock, n_heads: int) -> None:
+def install_fitted_forward(module: nn.Module, block: AttentionBlock, n_heads: int) -> None:
     """Makes a block that reads its width from its input run with `n_heads` heads; replaces an earlier fit."""
     installed = vars(module).get("forward")
     if isinstance(installed, FittedForward):

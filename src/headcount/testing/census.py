@@ -33,7 +33,7 @@ from headcount.models.tiny.build import ShrinkError, build_model, tiny_config
 from headcount.models.tiny.build import model_class as natural_class
 from headcount.models.tiny.float64 import Float64
 from headcount.surgery.cut import cut
-from headcount.surgery.verify import forward_outputs, gates_of, largest_relative_difference, run_gated
+from headcount.surgery.verify import forward_outputs, gate_values_of_plan, largest_relative_difference, run_gated
 from headcount.testing.laws import (
     DoesNotApply,
     LawBroken,
@@ -251,7 +251,7 @@ def _require_same_attentions_up_to_rounding(subject: Subject, plan: Plan, cut_mo
 def _require_same_attentions(subject: Subject, plan: Plan, cut_model: nn.Module) -> None:
     """Raises LawBroken unless the attention maps of the cut model are those of the kept heads in the gated one."""
     try:
-        with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
+        with HeadGates(subject.model, gate_values_of_plan(subject.heads, plan), heads=subject.heads):
             gated = _observe_attentions(subject.model, subject.batch)
     except Exception as error:  # the class has no such argument, or fails with it by itself
         raise DoesNotApply(_NO_ATTENTIONS) from error

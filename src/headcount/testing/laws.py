@@ -26,12 +26,19 @@ from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, unwrap
 from headcount.models.observe import evaluating
 from headcount.models.state import forward_preserving_state, preserve
-from headcount.surgery.caches import cross_blocks_on_shared_indices
-from headcount.surgery.config import base_config
-from headcount.surgery.cut import cut, removed_parameters
+from headcount.surgery.caches import cross_blocks_sharing_self_cache
+from headcount.surgery.config import config_behind_view
+from headcount.surgery.cut import count_removed_parameters, cut
 from headcount.surgery.load import load
 from headcount.surgery.save import save
-from headcount.surgery.verify import TOLERANCE, forward_outputs, gates_of, largest_relative_difference, lowest_float_dtype, run_gated
+from headcount.surgery.verify import (
+    TOLERANCE,
+    forward_outputs,
+    gate_values_of_plan,
+    largest_relative_difference,
+    lowest_float_dtype,
+    run_gated,
+)
 
 
 class LawBroken(HeadcountError, AssertionError):
@@ -234,7 +241,7 @@ def attention_maps_follow_the_cut(subject: Subject) -> MeasuredDetail:
     """A cut model returns the attention maps of the heads that stay, as the gated model has them."""
     plan = uneven_plan(subject.cuttable)
     small = cut(subject.model, plan, inputs=subject.batch)
-    with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
+    with HeadGates(subject.model, gate_values_of_plan(subject.heads, plan), heads=subject.heads):
         dense = _attention_maps_by_output(subject.model, subject.batch)
     cut_maps, compared = _attention_maps_by_output(small, subject.batch), 0
     for name, maps in dense.items():
@@ -258,8 +265,8 @@ def parameters_fall_as_predicted(subject: Subject) -> MeasuredDetail:
         small = cut(subject.model, plan, inputs=subject.batch)
         n_removed = sum(p.numel() for p in subject.model.parameters()) - sum(p.numel() for p in small.parameters())
         _require(
-            n_removed == removed_parameters(subject.heads, plan),
-            f"{name}: {n_removed} parameters went, {removed_parameters(subject.heads, plan)} predicted",
+            n_removed == count_removed_parameters(subject.heads, plan),
+            f"{name}: {n_removed} parameters went, {count_removed_parameters(subject.heads, plan)} predicted",
         )
         remaining = [head for head in subject.heads if head not in plan.removed]
         _require(list(HeadMap.of(small)) == remaining, f"{name}: the cut model does not show the heads that stay")
@@ -337,7 +344,7 @@ def require_same_model(model: nn.Module, again: nn.Module, batch: Batch) -> None
     for ours, theirs in zip(model.modules(), again.modules(), strict=True):  # parts of a model may run other kernels than the whole
         kernel = getattr(getattr(ours, "config", None), "_attn_implementation_internal", None)
         if kernel is not None:
-            base_config(theirs.config)._attn_implementation_internal = kernel
+            config_behind_view(theirs.config)._attn_implementation_internal = kernel
     for kind, ours, theirs in (
         ("tensor", model.state_dict(), again.state_dict()),
         ("buffer", dict(model.named_buffers()), dict(again.named_buffers())),
@@ -371,7 +378,7 @@ def impossible_plans_raise(subject: Subject) -> MeasuredDetail:
 
 def _inputs_of_generate(subject: Subject) -> dict[str, Any]:
     skip = ("decoder_input_ids", "decoder_attention_mask", "labels")
-    skip += () if cross_blocks_on_shared_indices(subject.model, subject.heads) else ("encoder_hidden_states",)
+    skip += () if cross_blocks_sharing_self_cache(subject.model, subject.heads) else ("encoder_hidden_states",)
     prompt = {name: value for name, value in subject.batch.items() if name not in skip}
     if isinstance(prompt.get("attention_mask"), Tensor) and "input_ids" in prompt:
         prompt["attention_mask"] = torch.ones_like(prompt["attention_mask"])
@@ -406,7 +413,7 @@ def require_same_tokens(subject: Subject, plan: Plan, small: nn.Module, options:
     The gated one has no cache where it would mix the keys of self- and cross-attention in one.
     """
     shares_cache = bool(cross_blocks_on_shared_indices(subject.model, subject.heads))
-    with HeadGates(subject.model, gates_of(subject.heads, plan), heads=subject.heads):
+    with HeadGates(subject.model, gate_values_of_plan(subject.heads, plan), heads=subject.heads):
         expected = _generate(subject.model, {**options, "use_cache": False} if shares_cache else options)
     agree = torch.equal(expected, _generate(small, options))
     _require(agree, f"removing {len(plan.removed)} heads, {plan.removed[0]} first: the generated tokens differ")

@@ -48,7 +48,7 @@ from headcount.runs.report.write import write_report
 from headcount.runs.results import ChosenModel, PrunedRecord, PrunedRow, choose_model, choose_row_by_size
 from headcount.runs.store import Run
 from headcount.surgery.load import load
-from headcount.surgery.verify import forward_outputs, gates_of, largest_relative_difference, run_gated
+from headcount.surgery.verify import forward_outputs, gate_values_of_plan, largest_relative_difference, run_gated
 from headcount.workflows.analysis_spec import DEFAULT_SHARES, AnalysisSpec, BenchSizes
 from headcount.workflows.evaluate import evaluate_into
 from headcount.workflows.inputs import TextsForRoles, corpus_or_reason, open_inputs
@@ -436,7 +436,7 @@ def _verify_saved_model(job: AnalysisJob, heads: HeadMap, pruning: Pruning, arti
     if hasattr(small, "generate") and heads.blocks[0].kind == "decoder-self":
         options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False}
         prompt = {name: value[:, : value.shape[1] // 2] for name, value in batch.items()}
-        with preserve(job.model), HeadGates(job.model, gates_of(heads, plan), heads=heads):
+        with preserve(job.model), HeadGates(job.model, gate_values_of_plan(heads, plan), heads=heads):
             gated = job.model.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]
         with preserve(small):
             tokens = small.generate(**prompt, **options)  # pyright: ignore[reportCallIssue]

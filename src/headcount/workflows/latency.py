@@ -16,7 +16,7 @@ from headcount.models.provenance import machine_entries, model_key, rounding_pro
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.latency import DENSE, LATENCY
 from headcount.runs.store import Run
-from headcount.surgery.bench import time_rounds
+from headcount.surgery.bench import measure_seconds_by_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def time_models(
     key = ArtifactKey(LATENCY, f"{artifact_name}, batch {batch}, length {length}", {**model_key(dense), "removed": removed, **conditions})
 
     def measure() -> tuple[Mapping[str, object], Mapping[str, np.ndarray]]:
-        times = time_rounds(models, batch, length, rounds)
+        times = measure_seconds_by_round(models, batch, length, rounds)
         return {**conditions, "models": labels}, {label: np.asarray(seconds) for label, seconds in times.items()}
 
     return run.find_or_compute(key, measure, provenance=rounding_provenance())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kit import make_run
 
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.jobs import prune as prune_job
 from headcount.app.main import main
 from headcount.core.budget import Budget
@@ -88,7 +88,7 @@ def test_a_command_for_any_number_of_heads(record: RunRecord, monkeypatch: pytes
 
 
 def test_the_next_command_opens_what_this_one_did() -> None:
-    given = TaskOptions(
+    given = ModelAndTaskOptions(
         "m", train=[Path("a.csv"), Path("b.csv")], text_column="said", task_option=["metric=f1"], max_length=64, truncate=True
     )
     words = [
@@ -104,7 +104,7 @@ def test_the_next_command_opens_what_this_one_did() -> None:
         "64",
         "--truncate",
     ]
-    assert task_words(given._asdict()) == words and task_words(TaskOptions("m")._asdict()) == []
+    assert task_words(given._asdict()) == words and task_words(ModelAndTaskOptions("m")._asdict()) == []
 
 
 @pytest.mark.parametrize("option", ["--option", "--task-option"])

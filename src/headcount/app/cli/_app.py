@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from headcount import __version__
-from headcount.app.console.session import write_error
+from headcount.app.console.session import ExitCode, write_to_stderr
 from headcount.app.console.stop import INTERRUPTED, StopSignal
 from headcount.core.errors import HeadcountError, OptionError, UnknownName, is_out_of_memory, unknown_name_error
 
@@ -35,14 +35,16 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def _show_version(is_given: bool) -> None:
-    if is_given:
+def _print_version_and_exit(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"headcount {__version__}")
         raise typer.Exit
 
 
 def _root(
-    _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version_and_exit, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Find, gate, score, cut, save and reload the attention heads of any transformers model.
 
@@ -63,7 +65,7 @@ def build() -> typer.Typer:
     return app
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str]) -> ExitCode:
     """Runs one command line and returns its exit code; a foreseen error is one line on stderr."""
     if not arguments:
         with redirect_stdout(sys.stderr):
@@ -78,23 +80,25 @@ def run(arguments: Sequence[str]) -> int:
         _print_usage_error(error)
         return int(error.exit_code)
     except (HeadcountError, OSError) as error:
-        write_error(f"error: {error}")
+        write_to_stderr(f"error: {error}")
         return WRONG_USAGE if isinstance(error, UnknownName | OptionError) else FAILED
     except Exception as error:  # a defect of headcount or of a library
         if StopSignal.code:
             raise
         if is_out_of_memory(error):
-            write_error(f"error: memory ran out: {error}. Give a smaller batch, fewer or shorter examples, or a machine with more memory")
+            write_to_stderr(
+                f"error: memory ran out: {error}. Give a smaller batch, fewer or shorter examples, or a machine with more memory"
+            )
             return FAILED
-        write_error(
-            f"error: unexpected {type(error).__name__}: {error}{_place_of(error)}. "
+        write_to_stderr(
+            f"error: unexpected {type(error).__name__}: {error}{_format_error_location(error)}. "
             "Run it again with --verbose for the traceback; correct it where the file is yours, else report it."
         )
         return FAILED
     return code if isinstance(code, int) else 0
 
 
-def _place_of(error: BaseException) -> str:
+def _format_error_location(error: BaseException) -> str:
     """Returns the file and line of an error, ` (peak_norm.py, line 22)`: the last that belong to neither Python nor a large library."""
     locations = [
         f" ({Path(frame.f_code.co_filename).name}, line {line})"
@@ -111,6 +115,6 @@ def _print_usage_error(error: Any) -> None:
             {str(failure["input"]) for failure in cause.errors()} if hasattr(cause, "errors") else set()
         )  # pydantic's messages leave the value out
         got = f"; got {min(inputs)!r}" if len(inputs) == 1 else ""
-        write_error(f"error: {error.format_message()}{got}")
+        write_to_stderr(f"error: {error.format_message()}{got}")
     if context is not None:
-        write_error(f"See: {context.command_path} --help")
+        write_to_stderr(f"See: {context.command_path} --help")

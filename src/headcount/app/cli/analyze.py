@@ -8,23 +8,25 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.options import split_at_commas
-from headcount.app.console.pruning import TRAINING, build_recipe, group_options, parse_keep, split_methods
+from headcount.app.console.pruning import TRAINING, build_options_class, build_recipe, parse_keep, split_methods
 from headcount.app.console.run_folder import lead_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_embedded
+from headcount.app.console.text import EmbeddedTextName, ParserName, TextFile, check_at_most_one_text
 from headcount.core.budget import Budget
 from headcount.pruning.recipe import Recipe
 from headcount.workflows.analysis_spec import AnalysisSpec
 
-Out = Annotated[Path, typer.Option("--out", metavar="RUN", help="The run folder: the same command goes on from it; report.html is there.")]
+OutRun = Annotated[
+    Path, typer.Option("--out", metavar="RUN", help="The run folder: the same command goes on from it; report.html is there.")
+]
 
 
-def parse_sizes(text: str) -> list[int | float]:
+def parse_head_counts_or_shares(keep_text: str) -> list[int | float]:
     """Returns numbers of heads, and shares of them as floats below 1."""
     numbers: list[int | float] = []
-    for part in split_at_commas(text):
+    for part in split_at_commas(keep_text):
         try:
             budget = Budget(keep=parse_keep(part))
         except ValueError:
@@ -41,15 +43,15 @@ def parse_sizes(text: str) -> list[int | float]:
 AMOUNT = ("by", "methods", "keep", "margin", "seeds", "scored", "judged", "reported", "longest")
 
 
-class AnalysisOptions(group_options("AnalysisOptions", {AnalysisSpec: AMOUNT, Recipe: TRAINING})):
+class AnalysisOptions(build_options_class("AnalysisOptions", {AnalysisSpec: AMOUNT, Recipe: TRAINING})):
     """How much is done, and how methods that train do so."""
 
-    def spec(self, *, limit: int | None, seed: int) -> AnalysisSpec:
+    def build_spec(self, *, limit: int | None, seed: int) -> AnalysisSpec:
         """Returns the request."""
         return AnalysisSpec(
             by=tuple(split_at_commas(self.by)),
             methods=tuple(split_methods(self.methods)),
-            keep=None if self.keep is None else tuple(parse_sizes(self.keep)),
+            keep=None if self.keep is None else tuple(parse_head_counts_or_shares(self.keep)),
             margin=self.margin,
             seeds=self.seeds,
             scored=self.scored,
@@ -67,17 +69,17 @@ DEFAULT_ANALYSIS = AnalysisOptions()
 @command
 def run(
     session: Session,
-    data: TaskOptions,
-    out: Out,
-    text: File = None,
-    embedded: Embedded = None,
-    parser: Parser = None,
-    amount: AnalysisOptions = DEFAULT_ANALYSIS,
+    data: ModelAndTaskOptions,
+    out: OutRun,
+    text: TextFile = None,
+    embedded: EmbeddedTextName = None,
+    parser: ParserName = None,
+    options: AnalysisOptions = DEFAULT_ANALYSIS,
 ) -> None:
     """Map, score, label, profile and prune the heads of a model, keep and measure one smaller model, and write the report."""
-    check_embedded(text, embedded)
-    spec = amount.spec(limit=data.limit, seed=data.seed)
+    check_at_most_one_text(text, embedded)
+    spec = options.build_spec(limit=data.limit, seed=data.seed)
     with lead_run(session, out, "analyze is led by one process; start it without torchrun") as run_folder:
         from headcount.app.jobs.analyze import analyze_model
 
-        analyze_model(session, data, spec, run_folder, text=text, embedded=embedded, parser=parser)
+        analyze_model(session, data, spec, run_folder, text_file=text, embedded_name=embedded, parser_name=parser)

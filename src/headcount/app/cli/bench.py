@@ -12,15 +12,15 @@ from headcount.app.console.options import parse_numbers
 from headcount.app.console.session import Session
 from headcount.runs.latency import MIN_ROUNDS
 
-Targets = Annotated[
+ModelsOrRun = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN|MODEL…", help="Models, each compared with the first; or a run, whose models are measured.", show_default=False
     ),
 ]
-Batches = Annotated[str, typer.Option("--batches", metavar="N,…", help="Batch sizes.")]
-Lengths = Annotated[str, typer.Option("--lengths", metavar="N,…", help="Lengths in tokens.")]
-Rounds = Annotated[
+BatchSizes = Annotated[str, typer.Option("--batches", metavar="N,…", help="Batch sizes.")]
+LengthsInTokens = Annotated[str, typer.Option("--lengths", metavar="N,…", help="Lengths in tokens.")]
+NumberOfRounds = Annotated[
     int, typer.Option("--rounds", metavar="N", min=1, help="How often each is measured; an interval of the speed-up needs 15.")
 ]
 
@@ -28,10 +28,10 @@ Rounds = Annotated[
 @command
 def run(
     session: Session,
-    targets: Targets,
-    batches: Batches = "1,8,32",
-    lengths: Lengths = "32,128",
-    rounds: Rounds = MIN_ROUNDS,
+    targets: ModelsOrRun,
+    batches: BatchSizes = "1,8,32",
+    lengths: LengthsInTokens = "32,128",
+    rounds: NumberOfRounds = MIN_ROUNDS,
     loading: ModelOptions = DEFAULT_LOADING,
 ) -> None:
     """Measure forward passes by batch size and length, interleaved: medians with quartiles, and speed-ups by the log-ratios of the rounds."""

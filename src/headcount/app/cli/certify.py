@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.pruning import MarginText
-from headcount.app.console.session import Session
+from headcount.app.console.session import ExitCode, Session
 from headcount.core.margin import Margin
 
-Against = Annotated[
+DenseModel = Annotated[
     str | None,
     typer.Option("--against", metavar="DENSE", help="The dense model: a folder or a hub id; a run and a certificate name theirs."),
 ]
@@ -23,10 +23,10 @@ LossMargin = Annotated[
 OtherTasks = Annotated[
     list[str] | None, typer.Option("--other-task", metavar="TASK", help="A further task, which must hold too; repeatable.")
 ]
-Check = Annotated[
+CertificateToCheck = Annotated[
     Path | None, typer.Option("--check", metavar="FILE", help="Make the certificate in FILE again, and say whether it still holds.")
 ]
-Out = Annotated[
+CertificateFile = Annotated[
     Path | None, typer.Option("--out", metavar="FILE", help="Where to write it; by default certificate.json in the folder of the model.")
 ]
 
@@ -34,14 +34,14 @@ Out = Annotated[
 @command
 def run(
     session: Session,
-    data: TaskOptions,
-    against: Against = None,
+    data: ModelAndTaskOptions,
+    against: DenseModel = None,
     margin: MarginText = None,
     loss_margin: LossMargin = None,
     other_task: OtherTasks = None,
-    check: Check = None,
-    out: Out = None,
-) -> int:
+    check: CertificateToCheck = None,
+    out: CertificateFile = None,
+) -> ExitCode:
     """Certify how much worse a smaller model is than the dense one, at most.
 
     MODEL is the smaller model, or a run that keeps one. Both models are evaluated on the same examples of the report split. The bound comes first;
@@ -55,6 +55,6 @@ def run(
         raise typer.BadParameter(
             "certify needs --margin, such as 1% of the dense model's metric or 0.5pt (half a point); there is no default"
         )
-    from headcount.app.jobs.certify import certify_model
+    from headcount.app.jobs.certify import Margins, certify_model
 
-    return certify_model(session, data, against, (margins[0], margins[1]), other_task or (), check, out)
+    return certify_model(session, data, against, Margins(*margins), other_task or (), check, out)

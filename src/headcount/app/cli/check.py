@@ -8,10 +8,10 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions
-from headcount.app.console.options import SomeHeads
+from headcount.app.console.options import HeadsToProve
 from headcount.app.console.session import ExitCode, Session
 
-Target = Annotated[
+RunOrModel = Annotated[
     str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model folder, a hub id, or demo/NAME.", show_default=False)
 ]
 
@@ -19,8 +19,8 @@ Target = Annotated[
 @command
 def run(
     session: Session,
-    target: Target,
-    heads: SomeHeads = None,
+    target: RunOrModel,
+    heads: HeadsToProve = None,
     loading: ModelOptions = DEFAULT_LOADING,
 ) -> ExitCode:
     """Verify every file of a run or a saved model, and prove the laws on a model.

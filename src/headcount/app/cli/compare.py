@@ -8,13 +8,13 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.comparison import DEFAULT_MEASURE, MeasureOptions
-from headcount.app.console.inputs import NewHead, RunOptions, TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions, NewHead, RunOptions
 from headcount.app.console.pruning import DEFAULT_PRUNING, MarginText, PlanFile, PruningOptions
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.core.margin import Margin
 
-Methods = Annotated[
+MethodNames = Annotated[
     str,
     typer.Option(
         "--methods",
@@ -24,8 +24,8 @@ Methods = Annotated[
         show_default=False,
     ),
 ]
-Keep = Annotated[str, typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers, or shares such as 10%,25%,50%,75%.")]
-Seeds = Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Seeds of methods with chance in them.")]
+KeptSizes = Annotated[str, typer.Option("--keep", metavar="K,…", help="How many heads stay: numbers, or shares such as 10%,25%,50%,75%.")]
+NumberOfSeeds = Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="Seeds of methods with chance in them.")]
 
 
 DEFAULT_FOLDER = RunOptions()
@@ -34,23 +34,23 @@ DEFAULT_FOLDER = RunOptions()
 @command
 def run(
     session: Session,
-    data: TaskOptions,
-    methods: Methods = "surgeon,gradient,random",
-    keep: Keep = "12.5%,25%,50%,75%",
-    seeds: Seeds = 3,
+    data: ModelAndTaskOptions,
+    methods: MethodNames = "surgeon,gradient,random",
+    keep: KeptSizes = "12.5%,25%,50%,75%",
+    seeds: NumberOfSeeds = 3,
     margin: MarginText = None,
-    folder: RunOptions = DEFAULT_FOLDER,
+    run_options: RunOptions = DEFAULT_FOLDER,
     pruning: PruningOptions = DEFAULT_PRUNING,
     measure: MeasureOptions = DEFAULT_MEASURE,
     new_head: NewHead = False,
     plan: PlanFile = None,
 ) -> None:
     """Prune by every method to every number of heads, and compare the models with the dense one, with random heads and with each other."""
-    if folder.out is None:
+    if run_options.out is None:
         raise typer.BadParameter("compare keeps its grid in a run folder; name it with --out")
     measure.check()
     parsed = None if margin is None else Margin.parse(margin)
-    with open_run(session, folder) as run_folder:
+    with open_run(session, run_options) as run_folder:
         from headcount.app.jobs.compare import compare_pruners
 
-        compare_pruners(session, data, methods, keep, seeds, pruning, measure, run_folder, margin=parsed, new_head=new_head, plan=plan)
+        compare_pruners(session, data, methods, keep, seeds, pruning, measure, run_folder, margin=parsed, new_head=new_head, plan_file=plan)

@@ -14,10 +14,10 @@ from headcount.app.console.options import Heads, Model, OutFolder, Overwrite
 from headcount.app.console.session import Session
 
 
-def _check_keep(text: str | None) -> str | None:
-    if text is not None and not re.fullmatch(r"[0-9]{1,9}|0?\.[0-9]{1,6}|[0-9]{1,3}(\.[0-9]{1,6})?%", text):
-        raise typer.BadParameter(f"--keep takes a number of query heads such as 24, or a share such as 50% or 0.5; got {text!r:.40}")
-    return text
+def _check_keep_format(keep_text: str | None) -> str | None:
+    if keep_text is not None and not re.fullmatch(r"[0-9]{1,9}|0?\.[0-9]{1,6}|[0-9]{1,3}(\.[0-9]{1,6})?%", keep_text):
+        raise typer.BadParameter(f"--keep takes a number of query heads such as 24, or a share such as 50% or 0.5; got {keep_text!r:.40}")
+    return keep_text
 
 
 PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="A plan file, instead of --heads.")]
@@ -26,8 +26,9 @@ ScoresFile = Annotated[
     typer.Option("--scores", metavar="FILE|RUN", help="Keep the best of these scores: a csv, tsv, json or parquet table, or a run folder."),
 ]
 Method = Annotated[str | None, typer.Option("--method", metavar="NAME", help="The method, where --scores holds several.")]
-Keep = Annotated[
-    str | None, typer.Option("--keep", metavar="K|P%", callback=_check_keep, help="How many query heads stay, by --scores: 24, or 50%.")
+KeptSize = Annotated[
+    str | None,
+    typer.Option("--keep", metavar="K|P%", callback=_check_keep_format, help="How many query heads stay, by --scores: 24, or 50%."),
 ]
 LowerIsKeep = Annotated[bool, typer.Option("--lower-is-keep", help="In the table of --scores, heads with lower scores stay.")]
 
@@ -39,7 +40,7 @@ class CutRequest(NamedTuple):
     plan: PlanFile = None
     scores: ScoresFile = None
     only_method: Method = None
-    keep: Keep = None
+    keep: KeptSize = None
     lower_is_keep: LowerIsKeep = False
 
     def check(self) -> None:

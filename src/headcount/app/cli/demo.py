@@ -15,13 +15,13 @@ from headcount.app.console.session import Session
 Limit = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=2, help="Read at most that many examples of each split, whatever for.")
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
+OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
 
 
 @command
 def run(
     session: Session,
-    out: Out = Path("runs/demo"),
+    out: OutFolder = Path("runs/demo"),
     limit: Limit = None,
     device: Device = "auto",
     dtype: Dtype = "auto",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import RunOptions, Split, TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions, RunOptions, Split
 from headcount.app.console.options import Heads
 from headcount.app.console.pruning import PlanFile
 from headcount.app.console.run_folder import open_run
@@ -15,14 +15,14 @@ DEFAULT_FOLDER = RunOptions()
 @command
 def run(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     plan: PlanFile = None,
     heads: Heads = None,
     split_name: Split = "report",
-    folder: RunOptions = DEFAULT_FOLDER,
+    run_options: RunOptions = DEFAULT_FOLDER,
 ) -> None:
     """Evaluate a model on a task; with --plan or --heads also without these heads, and the difference on the same examples."""
-    with open_run(session, folder) as run_folder:
+    with open_run(session, run_options) as run_folder:
         from headcount.app.jobs.evaluate import evaluate_model
 
         evaluate_model(session, data, plan, heads, split_name, run_folder)

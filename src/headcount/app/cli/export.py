@@ -15,27 +15,27 @@ from headcount.core.errors import unknown_name_error
 from headcount.core.registry import EXPORTS
 
 
-def _check_target_name(text: str) -> str:
+def _check_target_name(target_text: str) -> str:
     """Raises UnknownName for a name that no target has; the options in parentheses are parsed by the target itself."""
-    name = text.partition("(")[0].partition(":")[0].strip()
+    name = target_text.partition("(")[0].partition(":")[0].strip()
     if name not in EXPORTS.names():
         raise unknown_name_error(EXPORTS.singular, name, EXPORTS.names())
-    return text
+    return target_text
 
 
-To = Annotated[
+TargetText = Annotated[
     str,
     typer.Option("--to", metavar="TARGET", callback=_check_target_name, help="A target of `headcount ls exports`: onnx, or portable."),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="PATH", help="The file (onnx) or folder (portable) to write.")]
+OutPath = Annotated[Path, typer.Option("--out", metavar="PATH", help="The file (onnx) or folder (portable) to write.")]
 
 
 @command
 def run(
     session: Session,
     model: Model,
-    to: To,
-    out: Out,
+    to: TargetText,
+    out: OutPath,
     task: TaskName = None,
     overwrite: Overwrite = False,
     dtype: Dtype = "auto",
@@ -47,4 +47,4 @@ def run(
     from headcount.app.jobs.export import export_model
 
     loading = ModelOptions("cpu", dtype, auto, allow_pickle, trust_remote_code)
-    export_model(session, model, to, out, loading, task=task, overwrite=overwrite)
+    export_model(session, model, to, out, loading, task_name=task, overwrite=overwrite)

@@ -9,13 +9,15 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import DEFAULT_LOADING, BatchSize, ModelOptions
-from headcount.app.console.options import Model, Overwrite, Seed, make_choice_check
+from headcount.app.console.options import Model, Overwrite, Seed, make_choice_callback
 from headcount.app.console.session import Session
 from headcount.core.head_list import ALIGNMENT, JOBS
 
 JobName = Annotated[
     str,
-    typer.Argument(metavar="JOB", callback=make_choice_check("job", JOBS), help="alignment, retrieval or induction.", show_default=False),
+    typer.Argument(
+        metavar="JOB", callback=make_choice_callback("job", JOBS), help="alignment, retrieval or induction.", show_default=False
+    ),
 ]
 Recordings = Annotated[
     Path | None,

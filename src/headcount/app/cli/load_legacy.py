@@ -23,6 +23,6 @@ def run(
     allow_pickle: AllowPickle = False,
 ) -> None:
     """Import a checkpoint whose heads transformers 4 pruned, and save it as a folder of headcount."""
-    from headcount.app.jobs.load_legacy import import_checkpoint
+    from headcount.app.jobs.load_legacy import import_legacy_checkpoint
 
-    import_checkpoint(session, folder, out, auto=auto, allow_pickle=allow_pickle, overwrite=overwrite)
+    import_legacy_checkpoint(session, folder, out, auto=auto, allow_pickle=allow_pickle, overwrite=overwrite)

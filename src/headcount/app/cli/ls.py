@@ -20,7 +20,7 @@ Name = Annotated[
 ]
 
 
-def _describe_family(name: str, family: Family) -> dict[str, Any]:
+def _family_to_row(family_name: str, family: Family) -> dict[str, Any]:
     facts = {
         "projections": "by configuration" if callable(family.fusion) else family.fusion,
         "gate only": family.gate_only,
@@ -28,17 +28,17 @@ def _describe_family(name: str, family: Family) -> dict[str, Any]:
         "masked below": family.masked_below,
         "time first": family.time_first,
     }
-    return {"name": name, "facts": {fact: value for fact, value in facts.items() if value}}
+    return {"name": family_name, "facts": {fact: value for fact, value in facts.items() if value}}
 
 
 def _format_cell(value: object) -> str:
     return "; ".join(f"{name}: {fact}" for name, fact in value.items()) if isinstance(value, dict) else str(value)
 
 
-def _list_names(kind: str) -> list[dict[str, Any]]:
+def _list_name_rows(kind: str) -> list[dict[str, Any]]:
     """Returns one row for each name of a kind."""
     if kind == "archs":
-        return [_describe_family(name, family) for name, family in sorted(FAMILIES.items())]
+        return [_family_to_row(name, family) for name, family in sorted(FAMILIES.items())]
     return [{"name": name, "what": KINDS[kind].summary(name)} for name in KINDS[kind].names()]
 
 
@@ -65,7 +65,7 @@ def run(session: Session, kind: Kind = None, name: Name = None) -> None:
     if kind is not None and name is not None:
         _print_documentation(session, kind, name)
         return
-    rows = _list_names(kind) if kind else [{"kind": name, "names": len(_list_names(name))} for name in kinds]
+    rows = _list_name_rows(kind) if kind else [{"kind": name, "names": len(_list_name_rows(name))} for name in kinds]
     columns = list(rows[0]) if rows else ["name"]
     session.write_table(columns, [[_format_cell(value) for value in row.values()] for row in rows])
     session.write_json({"kind": kind, "rows": rows})

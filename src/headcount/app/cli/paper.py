@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.app.console.declared import build_declared_command, build_group
-from headcount.app.console.inputs import NewHead, TaskOptions
+from headcount.app.console.declared import InputParameter, build_declared_command, build_group
+from headcount.app.console.inputs import ModelAndTaskOptions, NewHead
 from headcount.app.console.run_folder import lead_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_embedded
+from headcount.app.console.text import EmbeddedTextName, ParserName, TextFile, check_at_most_one_text
 from headcount.core.registry import PAPERS
+
+if TYPE_CHECKING:
+    from headcount.studies._paper import Paper
 
 Only = Annotated[
     str | None, typer.Option("--only", metavar="ITEM,…", help="Items of the paper alone, by id or place: M1, 'Fig. 3'.", show_default=False)
@@ -35,14 +38,14 @@ ListItems = Annotated[bool, typer.Option("--list", help="List the items and what
 def build() -> typer.Typer:
     """Returns the group of all papers."""
     summary = "The experiments of a paper on your model: its figures and tables from one command that can be stopped and resumed."
-    return build_group("paper", PAPERS, summary, build_command)
+    return build_group("paper", PAPERS, summary, build_paper_command)
 
 
 @dataclass(frozen=True, slots=True)
 class PaperRequest:
     """The inputs that a command line names for the experiments of a paper."""
 
-    common: TaskOptions
+    common: ModelAndTaskOptions
     out: Path | None = None
     text: Path | None = None
     embedded: str | None = None
@@ -52,24 +55,24 @@ class PaperRequest:
     new_head: bool = False
 
 
-def build_command(name: str) -> Any:
+def build_paper_command(paper_name: str) -> Any:
     """Returns the command of a paper: its declared options, and those of its model, data and text."""
-    inputs: list[tuple[str, Any, Any]] = [
-        ("common", TaskOptions, Parameter.empty),
-        ("new_head", NewHead, False),
-        ("out", OutUnlessListed, None),
-        ("only", Only, None),
-        ("list_items", ListItems, False),
-        ("text", File, None),
-        ("embedded", Embedded, None),
-        ("parser", Parser, None),
+    inputs = [
+        InputParameter("common", ModelAndTaskOptions, Parameter.empty),
+        InputParameter("new_head", NewHead, False),
+        InputParameter("out", OutUnlessListed, None),
+        InputParameter("only", Only, None),
+        InputParameter("list_items", ListItems, False),
+        InputParameter("text", TextFile, None),
+        InputParameter("embedded", EmbeddedTextName, None),
+        InputParameter("parser", ParserName, None),
     ]
-    return build_declared_command(name, PAPERS.get(name), inputs, _run)
+    return build_declared_command(paper_name, PAPERS.get(paper_name), inputs, _run_paper)
 
 
-def _run(session: Session, paper: Any, values: Mapping[str, Any]) -> None:
-    request = PaperRequest(**values)
-    check_embedded(request.text, request.embedded)
+def _run_paper(session: Session, paper: Paper, input_values: Mapping[str, Any]) -> None:
+    request = PaperRequest(**input_values)
+    check_at_most_one_text(request.text, request.embedded)
     from headcount.app.jobs.paper import run_paper_items, show_paper_items
 
     if request.list_items:

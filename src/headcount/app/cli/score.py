@@ -7,25 +7,28 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import RunOptions, Split, TaskOptions
-from headcount.app.console.options import option_of_declaration, split_at_commas
+from headcount.app.console.inputs import ModelAndTaskOptions, RunOptions, Split
+from headcount.app.console.options import build_typer_option, split_at_commas
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.core.tolerance import TOLERANCE, Tolerance
 from headcount.importance.settings import ScoreSettings
 
 
-def _check_by(text: str) -> str:
-    if not split_at_commas(text):
+def _check_names_a_method(method_names: str) -> str:
+    if not split_at_commas(method_names):
         raise typer.BadParameter("--by needs the name of a method, such as gradient")
-    return text
+    return method_names
 
 
-By = Annotated[
-    str, typer.Option("--by", metavar="NAME,…", callback=_check_by, help="Methods of `headcount ls importance`, as name or name:variant.")
+MethodNames = Annotated[
+    str,
+    typer.Option(
+        "--by", metavar="NAME,…", callback=_check_names_a_method, help="Methods of `headcount ls importance`, as name or name:variant."
+    ),
 ]
-Normalise = Annotated[str, option_of_declaration(ScoreSettings, "normalise", "HOW")]
-Lowest = Annotated[
+Normalise = Annotated[str, build_typer_option(ScoreSettings, "normalise", "HOW")]
+NumberOfLowestUnits = Annotated[
     int | None, typer.Option("--lowest", min=1, metavar="K", help="How many units count as the lowest; a quarter by default.")
 ]
 ToleranceText = Annotated[
@@ -36,28 +39,30 @@ ToleranceText = Annotated[
         help="What a head that is called safe costs at most when it is removed alone: nats of loss (0.02), or points of right answers (0.5pt).",
     ),
 ]
-Level = Annotated[float, typer.Option("--level", metavar="X", min=0.5, max=0.999, help="The confidence of intervals and verdicts.")]
-Stability = Annotated[bool, typer.Option("--stability", help="Also show how stable the ranking is by the number of examples.")]
+ConfidenceLevel = Annotated[
+    float, typer.Option("--level", metavar="X", min=0.5, max=0.999, help="The confidence of intervals and verdicts.")
+]
+ShowStability = Annotated[bool, typer.Option("--stability", help="Also show how stable the ranking is by the number of examples.")]
 AllHeads = Annotated[bool, typer.Option("--all", help="Show every head, however many there are.")]
-Checkpointing = Annotated[bool, option_of_declaration(ScoreSettings, "checkpointing")]
-Generate = Annotated[bool, option_of_declaration(ScoreSettings, "generate")]
-Adaptive = Annotated[int | None, option_of_declaration(ScoreSettings, "adaptive", "K")]
+Checkpointing = Annotated[bool, build_typer_option(ScoreSettings, "checkpointing")]
+Generate = Annotated[bool, build_typer_option(ScoreSettings, "generate")]
+NumberOfUnitsToRace = Annotated[int | None, build_typer_option(ScoreSettings, "adaptive", "K")]
 DEFAULT_FOLDER = RunOptions()
 
 
 @command
 def run(
     session: Session,
-    data: TaskOptions,
-    by: By = "gradient",
-    folder: RunOptions = DEFAULT_FOLDER,
+    data: ModelAndTaskOptions,
+    by: MethodNames = "gradient",
+    run_options: RunOptions = DEFAULT_FOLDER,
     split_name: Split = "calibration",
     normalise: Normalise = "published",
-    lowest: Lowest = None,
+    lowest: NumberOfLowestUnits = None,
     tolerance: ToleranceText = TOLERANCE,
-    level: Level = 0.95,
-    stability: Stability = False,
-    adaptive: Adaptive = None,
+    level: ConfidenceLevel = 0.95,
+    stability: ShowStability = False,
+    adaptive: NumberOfUnitsToRace = None,
     all_heads: AllHeads = False,
     checkpointing: Checkpointing = False,
     generate: Generate = False,
@@ -74,7 +79,7 @@ def run(
         checkpointing=checkpointing,
         generate=generate,
     )
-    with open_run(session, folder) as run_folder:
+    with open_run(session, run_options) as run_folder:
         from headcount.app.jobs.score import VerdictOptions, score_model
 
         verdict_options = VerdictOptions(lowest, parsed_tolerance, level)

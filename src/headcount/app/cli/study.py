@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headcount.app.console.declared import build_declared_command, build_group
-from headcount.app.console.inputs import Limit, NewHead, RunOptions, TaskName, TaskOptions
+from headcount.app.console.declared import InputParameter, build_declared_command, build_group
+from headcount.app.console.inputs import Limit, ModelAndTaskOptions, NewHead, RunOptions, TaskName
 from headcount.app.console.options import Device, Dtype, Out, Seed
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_embedded, check_text
+from headcount.app.console.text import EmbeddedTextName, ParserName, TextFile, check_at_most_one_text, check_exactly_one_text
 from headcount.core.registry import STUDIES
 
 if TYPE_CHECKING:
-    from headcount.studies._base import StudyInfo
+    from headcount.studies._base import Study, StudyInfo
 
 OutRequired = Annotated[
     Path, typer.Option("--out", metavar="RUN", help="The run folder: what is finished is kept there, and the same command goes on from it.")
@@ -29,45 +29,53 @@ ComparedRun = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder t
 
 def build() -> typer.Typer:
     """Returns the group of all studies."""
-    return build_group("study", STUDIES, "The papers' experiments as commands; each names its own arguments.", build_command)
+    return build_group("study", STUDIES, "The papers' experiments as commands; each names its own arguments.", build_study_command)
 
 
-def build_command(name: str) -> Any:
+def build_study_command(study_name: str) -> Any:
     """Returns the command of a study: its declared options, and those of the inputs that it uses."""
-    cls: Any = STUDIES.get(name)
-    return build_declared_command(name, cls, _list_input_parameters(cls.info), _run)
+    cls: Any = STUDIES.get(study_name)
+    return build_declared_command(study_name, cls, _list_input_parameters(cls.info), _run_study)
 
 
-def _run(session: Session, study: Any, values: Mapping[str, Any]) -> None:
-    request = Request(**values)
-    request.check_text(study.info)
+def _run_study(session: Session, study: Study, input_values: Mapping[str, Any]) -> None:
+    request = Request(**input_values)
+    request.check_text_for(study.info)
     with open_run(session, RunOptions(request.out or request.comparison)) as run:
         from headcount.app.jobs.study import run_study_command
 
         run_study_command(session, study, request, run)
 
 
-def _list_input_parameters(info: StudyInfo) -> list[tuple[str, Any, Any]]:
-    """Returns the parameters of the inputs of a study: model and data, text, run folder; each as its name, annotation and default."""
-    annotations: list[tuple[str, Any, Any]] = [("seed", Seed, 0)]
+def _list_input_parameters(info: StudyInfo) -> list[InputParameter]:
+    """Returns the parameters of the inputs of a study: model and data, text, run folder."""
+    parameters = [InputParameter("seed", Seed, 0)]
     if "model" in info.needs:
-        annotations = [("common", TaskOptions, Parameter.empty)]
-        annotations += [("new_head", NewHead, False)] if {"task", "run"} <= info.needs else []
+        parameters = [InputParameter("common", ModelAndTaskOptions, Parameter.empty)]
+        parameters += [InputParameter("new_head", NewHead, False)] if {"task", "run"} <= info.needs else []
     elif "comparison" in info.needs:
-        annotations += [("comparison", ComparedRun, Parameter.empty), ("task", TaskName, None), ("limit", Limit, None)]
-        annotations += [("device", Device, "auto"), ("dtype", Dtype, "auto")]
+        parameters += [
+            InputParameter("comparison", ComparedRun, Parameter.empty),
+            InputParameter("task", TaskName, None),
+            InputParameter("limit", Limit, None),
+        ]
+        parameters += [InputParameter("device", Device, "auto"), InputParameter("dtype", Dtype, "auto")]
     if info.uses("text"):
-        annotations += [("text", File, None), ("embedded", Embedded, None), ("parser", Parser, None)]
+        parameters += [
+            InputParameter("text", TextFile, None),
+            InputParameter("embedded", EmbeddedTextName, None),
+            InputParameter("parser", ParserName, None),
+        ]
     if "comparison" not in info.needs:
-        annotations.append(("out", OutRequired, Parameter.empty) if "run" in info.needs else ("out", Out, None))
-    return annotations
+        parameters.append(InputParameter("out", OutRequired, Parameter.empty) if "run" in info.needs else InputParameter("out", Out, None))
+    return parameters
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """The inputs that a command line names for a study."""
 
-    common: TaskOptions | None = None
+    common: ModelAndTaskOptions | None = None
     comparison: Path | None = None
     task: str | None = None
     limit: int | None = None
@@ -86,8 +94,8 @@ class Request:
         task = self.task if self.common is None else self.common.task
         return self.text is not None or self.embedded is not None or task is not None
 
-    def check_text(self, info: StudyInfo) -> None:
+    def check_text_for(self, info: StudyInfo) -> None:
         """Raises BadParameter unless the text that a study needs is named, once and with only those options that apply to it."""
         if "text" in info.needs or ("comparison" in info.needs and self.has_text):
-            check_text(self.common or TaskOptions("", task=self.task), self.text, self.embedded)
-        check_embedded(self.text, self.embedded)
+            check_exactly_one_text(self.common or ModelAndTaskOptions("", task=self.task), self.text, self.embedded)
+        check_at_most_one_text(self.text, self.embedded)

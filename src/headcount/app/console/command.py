@@ -28,7 +28,7 @@ def command(body: Callable[..., Any]) -> Callable[..., Any]:
     parameters = list(signature(body).parameters.values())[1:]
     groups = {parameter.name: hints[parameter.name] for parameter in parameters if hasattr(hints[parameter.name], "_fields")}
 
-    def run(*, context: typer.Context, json: bool, quiet: bool, verbose: bool, **values: Any) -> Any:
+    def run_in_session(*, context: typer.Context, json: bool, quiet: bool, verbose: bool, **values: Any) -> Any:
         values |= {name: group(**{field: values.pop(field) for field in group._fields}) for name, group in groups.items()}
         with open_session(context, json=json, quiet=quiet, verbose=verbose) as session:
             return body(session, **values)
@@ -38,20 +38,22 @@ def command(body: Callable[..., Any]) -> Callable[..., Any]:
         if parameter.name not in groups:
             first.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[parameter.name]))
             continue
-        options = _group_parameters(groups[parameter.name])
+        options = _list_group_fields_as_parameters(groups[parameter.name])
         required = [option for option in options if option.default is Parameter.empty]
         first += required or options
         last += [option for option in options if required and option not in required]
     options = [*first, *last, *VERBOSITY]
-    run.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
-    run.__annotations__ = {option.name: option.annotation for option in options}
-    run.__doc__ = "\n\n".join(
+    run_in_session.__signature__ = Signature(options)  # pyright: ignore[reportFunctionMemberAccess]
+    run_in_session.__annotations__ = {option.name: option.annotation for option in options}
+    run_in_session.__doc__ = "\n\n".join(
         paragraph if paragraph.startswith(" ") else " ".join(paragraph.split()) for paragraph in (getdoc(body) or "").split("\n\n")
     )  # lines are broken to the width of the terminal; formulas, which are indented, stay as they are
-    return run
+    return run_in_session
 
 
-def _group_parameters(group: Any) -> list[Parameter]:
+def _list_group_fields_as_parameters(options_class: Any) -> list[Parameter]:
     """Returns the fields of a group as options."""
-    hints, defaults = get_type_hints(group, include_extras=True), group._field_defaults
-    return [Parameter(n, Parameter.KEYWORD_ONLY, default=defaults.get(n, Parameter.empty), annotation=hints[n]) for n in group._fields]
+    hints, defaults = get_type_hints(options_class, include_extras=True), options_class._field_defaults
+    return [
+        Parameter(n, Parameter.KEYWORD_ONLY, default=defaults.get(n, Parameter.empty), annotation=hints[n]) for n in options_class._fields
+    ]

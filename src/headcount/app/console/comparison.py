@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from headcount.app.console.format import format_cell, format_ends
+from headcount.app.console.format import format_interval_ends, format_p_value
 from headcount.app.console.options import parse_numbers
-from headcount.app.console.pruning import show_pruned_rows, show_survivors, show_tests
+from headcount.app.console.pruning import show_pruned_rows, show_size_tests, show_surviving_heads
 from headcount.app.console.session import Session
-from headcount.app.console.text import Embedded, File, Parser, check_embedded
+from headcount.app.console.text import EmbeddedTextName, ParserName, TextFile, check_at_most_one_text
 from headcount.core.definition import DEFAULT_DEFINITION
 from headcount.core.stats.seed_scores import MIN_SEEDS
 from headcount.core.study_result import format_interval
@@ -20,7 +20,7 @@ from headcount.workflows.analysis_spec import COMPARED_SIZES, BenchSizes
 if TYPE_CHECKING:
     from headcount.runs.latency import LatencyRow
     from headcount.workflows.compare import Comparison
-    from headcount.workflows.grid import MethodDifference, MethodRow
+    from headcount.workflows.grid import MethodRow
     from headcount.workflows.remaining_roles import FamilyChange
 
 
@@ -52,9 +52,9 @@ class MeasureOptions(NamedTuple):
     length: Length = None
     keep_models: KeepModels = False
     definition: DefinitionText = None
-    text: File = None
-    embedded: Embedded = None
-    parser: Parser = None
+    text: TextFile = None
+    embedded: EmbeddedTextName = None
+    parser: ParserName = None
 
     def check(self) -> None:
         """Raises BadParameter for an option without the one that it belongs to, and for values that are none."""
@@ -62,7 +62,7 @@ class MeasureOptions(NamedTuple):
             stray = next((name for name in names if getattr(self, name) is not None), None)
             if stray is not None and not getattr(self, owner):
                 raise typer.BadParameter(f"--{stray} goes with --{owner.replace('_', '-')}; add that, or leave it out")
-        check_embedded(self.text, self.embedded)
+        check_at_most_one_text(self.text, self.embedded)
         self.bench_sizes()
 
     def bench_sizes(self) -> BenchSizes | None:
@@ -79,15 +79,16 @@ DEFAULT_MEASURE = MeasureOptions()
 def show_comparison(session: Session, comparison: Comparison) -> None:
     """Prints the tables of a comparison."""
     show_pruned_rows(session, comparison.dense, comparison.models)
-    show_survivors(session, comparison.models)
+    show_surviving_heads(session, comparison.models)
     metric = comparison.dense.metric or "loss"
     _show_methods(session, comparison.methods, metric)
-    _show_differences(session, [row for row in comparison.methods if row.against_random is not None], comparison.differences, metric)
+    compared = [row for row in comparison.methods if row.against_random is not None]
+    _show_differences_from_random(session, compared, len(comparison.differences), metric)
     _show_latency(session, comparison.latency)
     _show_role_changes(session, comparison.role_changes)
 
 
-def show_chosen(session: Session, comparison: Comparison) -> None:
+def show_best_of_each_size(session: Session, comparison: Comparison) -> None:
     """Prints the model of each size that the selection split chose, with its bound; with a margin, the sizes tested in order."""
     from headcount.runs.report.certificates import describe_smallest_margin, format_bound
     from headcount.runs.results import choose_row_by_size
@@ -100,13 +101,13 @@ def show_chosen(session: Session, comparison: Comparison) -> None:
     ]
     if lines:
         columns = ("heads", "best on selection", "seed", "worse by at most", "smallest margin certified")
-        session.write_table(columns, lines, right=("heads", "seed", "worse by at most", "smallest margin certified"))
+        session.write_table(columns, lines, right_aligned=("heads", "seed", "worse by at most", "smallest margin certified"))
         session.write_line("each bound and each margin holds for its row alone")
     if chosen is not None and comparison.margin is not None:
-        show_tests(session, chosen.tests, comparison.margin, comparison.dense.n_examples)
+        show_size_tests(session, chosen.tests, comparison.margin, comparison.dense.n_examples)
 
 
-def _show_methods(session: Session, rows: Sequence[MethodRow], metric: str) -> None:
+def _show_methods(session: Session, rows: Sequence[MethodRow], metric_name: str) -> None:
     lines = [
         (
             row.method,
@@ -118,30 +119,30 @@ def _show_methods(session: Session, rows: Sequence[MethodRow], metric: str) -> N
         )
         for row in rows
     ]
-    columns = ("over seeds", "heads", "seeds", metric, "sd", "95% interval")
-    session.write_table(columns, lines, right=columns[1:])
+    columns = ("over seeds", "heads", "seeds", metric_name, "sd", "95% interval")
+    session.write_table(columns, lines, right_aligned=columns[1:])
     if any(row.n_seeds < MIN_SEEDS for row in rows):
         session.write_line(f"no standard deviation and no interval over seeds is given for fewer than {MIN_SEEDS} seeds\n")
 
 
-def _show_differences(session: Session, tested: Sequence[MethodRow], differences: Sequence[MethodDifference], metric: str) -> None:
+def _show_differences_from_random(session: Session, rows: Sequence[MethodRow], n_all_differences: int, metric_name: str) -> None:
     """Prints the differences from random heads; those between other methods are in the table of the run."""
     lines = [
         (
             row.method,
             row.n_kept,
             f"{change.difference:+.4g}",
-            format_ends(change.low, change.high),
-            format_cell(change.p),
-            format_cell(row.q),
+            format_interval_ends(change.low, change.high),
+            format_p_value(change.p),
+            format_p_value(row.q),
         )
-        for row in tested
+        for row in rows
         if (change := row.against_random) is not None
     ]
-    columns = ("against random", "heads", metric, "95% interval", "p", "q")
+    columns = ("against random", "heads", metric_name, "95% interval", "p", "q")
     if lines:
-        session.write_table(columns, lines, right=columns[1:])
-    n_pairs = len(differences) - len(lines)
+        session.write_table(columns, lines, right_aligned=columns[1:])
+    n_pairs = n_all_differences - len(lines)
     further = f"; differences.csv also has {n_pairs} between other methods" if n_pairs else ""
     session.write_line(f"paired over examples, seeds averaged; q corrects p over this table (Benjamini–Hochberg){further}\n")
 
@@ -157,7 +158,7 @@ def _show_latency(session: Session, rows: Sequence[LatencyRow]) -> None:
         speed = format_interval(row.speedup, row.speedup_low, row.speedup_high, ".2f")
         lines.append((row.method, row.keep, row.batch, f"{1000 * dense.seconds:.3g}", f"{1000 * row.seconds:.3g}", speed))
     columns = ("latency of", "heads", "batch", "dense ms", "ms", "times as fast (95%)")
-    session.write_table(columns, lines, right=columns[1:])
+    session.write_table(columns, lines, right_aligned=columns[1:])
     session.write_line(
         f"medians of {dense.rounds} rounds on {dense.device}, {dense.length} tokens; speed by t over the log-ratios of the rounds\n"
     )
@@ -171,7 +172,7 @@ def _show_role_changes(session: Session, rows: Sequence[FamilyChange]) -> None:
     ]
     columns = ("roles after", "heads", "family", "dense", "removed", "kept", "lost", "gained")
     if lines:
-        session.write_table(columns, lines, right=("heads", *columns[3:]))
+        session.write_table(columns, lines, right_aligned=("heads", *columns[3:]))
         session.write_line(
             "heads of each family of roles in the dense model: removed, kept or lost; gained by heads that stay; means over seeds\n"
         )

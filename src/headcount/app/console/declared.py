@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from inspect import Parameter, Signature, getdoc
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -18,7 +18,15 @@ from headcount.core.options import Configurable, Option, format_value, options_o
 from headcount.core.registry import Registry
 
 
-def build_group(name: str, registry: Registry, summary: str, build_command: Callable[[str], Any]) -> typer.Typer:
+class InputParameter(NamedTuple):
+    """A parameter of a command beside its declared options; `default` is `Parameter.empty` if it must be given."""
+
+    name: str
+    annotation: Any
+    default: Any
+
+
+def build_group(group_name: str, registry: Registry, summary: str, build_command: Callable[[str], Any]) -> typer.Typer:
     """Returns a group of commands, one for every registered name; its help reads their summaries without importing them."""
 
     class Group(TyperGroup):
@@ -41,46 +49,46 @@ def build_group(name: str, registry: Registry, summary: str, build_command: Call
                 raise unknown_name_error(registry.singular, first, registry.names())
             return first, build_command(first), following
 
-    app = typer.Typer(name=name, cls=Group, add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
+    app = typer.Typer(name=group_name, cls=Group, add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
     app.callback(help=summary)(lambda: None)
     return app
 
 
 def build_declared_command(
-    name: str,
-    cls: type[Configurable],
-    inputs: Sequence[tuple[str, Any, Any]],
+    command_name: str,
+    declaring_class: type[Configurable],
+    inputs: Sequence[InputParameter],
     run: Callable[[Session, Any, Mapping[str, Any]], None],
 ) -> Any:
-    """Returns a command that makes an object of `cls` from its declared options and calls `run(session, object, values of the inputs)`.
+    """Returns a command that makes an object of `declaring_class` from its declared options and calls `run(session, object, values of the inputs)`.
 
     Args:
-        name: The name of the command.
-        cls: The class whose declared options are options of the command.
-        inputs: Further parameters, each as its name, annotation and default (`Parameter.empty` if it must be given).
+        command_name: The name of the command.
+        declaring_class: The class whose declared options are options of the command.
+        inputs: Further parameters.
         run: Does the work.
     """
-    declared = options_of(cls)
-    further = [Parameter(option, Parameter.KEYWORD_ONLY, default=default, annotation=hint) for option, hint, default in inputs]
+    declared = options_of(declaring_class)
+    further = [Parameter(entry.name, Parameter.KEYWORD_ONLY, default=entry.default, annotation=entry.annotation) for entry in inputs]
     required = [parameter for parameter in further if parameter.default is Parameter.empty]
-    parameters = [*required, *map(option_parameter, declared), *(parameter for parameter in further if parameter not in required)]
+    parameters = [*required, *map(build_option_parameter, declared), *(parameter for parameter in further if parameter not in required)]
 
-    def body(session: Session, **values: Any) -> None:
-        options = {option.name: parse_option(option, values.pop(option.name), name) for option in declared}
+    def run_with_declared_options(session: Session, **values: Any) -> None:
+        options = {option.name: parse_option_or_missing(option, values.pop(option.name), command_name) for option in declared}
         try:
-            run(session, cls(**{option: value for option, value in options.items() if value is not MISSING}), values)
+            run(session, declaring_class(**{option: value for option, value in options.items() if value is not MISSING}), values)
         except OptionError as error:
             raise typer.BadParameter(str(error)) from error
 
-    body.__signature__ = Signature([Parameter("session", Parameter.POSITIONAL_OR_KEYWORD), *parameters])  # pyright: ignore[reportFunctionMemberAccess]
-    body.__annotations__ = {"session": Session, **{parameter.name: parameter.annotation for parameter in parameters}}
-    body.__doc__ = getdoc(cls)
+    run_with_declared_options.__signature__ = Signature([Parameter("session", Parameter.POSITIONAL_OR_KEYWORD), *parameters])  # pyright: ignore[reportFunctionMemberAccess]
+    run_with_declared_options.__annotations__ = {"session": Session, **{parameter.name: parameter.annotation for parameter in parameters}}
+    run_with_declared_options.__doc__ = getdoc(declaring_class)
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    app.command(name)(command(body))
+    app.command(command_name)(command(run_with_declared_options))
     return typer.main.get_command(app)
 
 
-def option_parameter(option: Option) -> Parameter:
+def build_option_parameter(option: Option) -> Parameter:
     """Returns the command-line argument or option of a declared option; values are read as text and checked by the object that declares it."""
     is_required = option.default is MISSING
     plain: Any = bool if option.is_flag else list[str] if option.is_list else str
@@ -102,13 +110,15 @@ def option_parameter(option: Option) -> Parameter:
     return Parameter(option.name, Parameter.KEYWORD_ONLY, default=Parameter.empty if is_required else None, annotation=hint)
 
 
-def parse_option(option: Option, value: Any, owner: str) -> Any:
-    """Returns the value of a declared option for that of the command line, MISSING if that has none; `owner` is the name of what declares it.
+def parse_option_or_missing(option: Option, command_line_value: Any, owner_name: str) -> Any:
+    """Returns the value of a declared option for that of the command line, MISSING if that has none; `owner_name` is the name of what declares it.
 
     A list is a repeated option or a text with commas; commas of NAME=VALUE and within parentheses divide nothing.
     """
-    if value is None or value == []:
+    if command_line_value is None or command_line_value == []:
         return MISSING
-    if isinstance(value, list) and not option.is_positional:
-        value = [part for text in value for part in ([text] if "=" in text.partition("(")[0] else split_methods(text))]
-    return value if isinstance(value, bool) else parse_value(option, value, owner)
+    if isinstance(command_line_value, list) and not option.is_positional:
+        command_line_value = [
+            part for text in command_line_value for part in ([text] if "=" in text.partition("(")[0] else split_methods(text))
+        ]
+    return command_line_value if isinstance(command_line_value, bool) else parse_value(option, command_line_value, owner_name)

@@ -19,10 +19,10 @@ class Flag:
     opposite: str | None = None
 
 
-def flags_by_argument(parameters: Sequence[Any]) -> dict[str, Flag]:
+def flags_by_argument(click_parameters: Sequence[Any]) -> dict[str, Flag]:
     """Returns the flags of a click command by the Python argument that each sets."""
     flags = {}
-    for parameter in parameters:
+    for parameter in click_parameters:
         names = [name for name in parameter.opts if name.startswith("--")]
         if names:
             opposite = next(iter(parameter.secondary_opts), None)
@@ -37,7 +37,7 @@ def replace_arguments_by_flags(text: str, flags: Mapping[str, Flag]) -> str:
     Arguments that the command does not have keep their Python form.
     """
 
-    def replace(match: re.Match[str]) -> str:
+    def replace_by_flag(match: re.Match[str]) -> str:
         flag, value = flags.get(match[1]), match[2].strip("'\"")
         if flag is None:
             return match[0]
@@ -45,4 +45,4 @@ def replace_arguments_by_flags(text: str, flags: Mapping[str, Flag]) -> str:
             return {"True": flag.name, "False": flag.opposite}.get(value) or match[0]
         return f"{flag.name} {value}"
 
-    return ARGUMENT.sub(replace, text)
+    return ARGUMENT.sub(replace_by_flag, text)

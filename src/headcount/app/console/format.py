@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from headcount.core.damage import HeadVerdict, HeadVerdicts
 
 
-def format_ends(low: float | None, high: float | None) -> str:
+def format_interval_ends(low: float | None, high: float | None) -> str:
     """Returns the ends of an interval of a difference; nothing where there is none."""
     return "" if low is None or high is None else f"{low:+.3g} … {high:+.3g}"
 
 
-def format_cell(number: float | None) -> str:
+def format_p_value(p: float | None) -> str:
     """Returns a p-value with two digits; nothing where there is none."""
-    return "" if number is None else f"{number:.2g}"
+    return "" if p is None else f"{p:.2g}"
 
 
 def format_duration(seconds: float) -> str:
@@ -30,12 +30,14 @@ def format_duration(seconds: float) -> str:
     return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
 
 
-def format_training(models: int, fewest: int, most: int, shortest: int, seconds: float) -> str:
+def format_training(n_models: int, fewest_steps: int, most_steps: int, shortest_stage_steps: int, seconds: float) -> str:
     """Returns how many models will train, for how many optimiser steps, and for how long; with a warning where a stage has too few steps."""
-    steps = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    subject = "1 model trains" if models == 1 else f"{models} models train, each"
+    steps = f"{fewest_steps}" if fewest_steps == most_steps else f"{fewest_steps} to {most_steps}"
+    subject = "1 model trains" if n_models == 1 else f"{n_models} models train, each"
     few = (
-        f"; warning: a schedule has {shortest}, and fewer than {FEW_STEPS} are too few to judge a method by" if shortest < FEW_STEPS else ""
+        f"; warning: a schedule has {shortest_stage_steps}, and fewer than {FEW_STEPS} are too few to judge a method by"
+        if shortest_stage_steps < FEW_STEPS
+        else ""
     )
     return f"{subject} for {steps} optimiser steps: about {format_duration(seconds)} in all on this machine{few}"
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from headcount.core.scores import Scores
 
 
-def heat_map(scores: Scores) -> list[str]:
+def format_heat_map(scores: Scores) -> list[str]:
     """Returns the lines of the map: the rank of each head in tenths, 9 for the heads to keep first; a dot for a removed head."""
     worth = scores.keep_values()
     order = sorted(worth.values())

@@ -98,9 +98,9 @@ class ModelOptions(NamedTuple):
     allow_pickle: AllowPickle = False
     trust_remote_code: TrustRemoteCode = False
 
-    def fill_from_record(self, config: Mapping[str, Any]) -> ModelOptions:
+    def fill_from_run_config(self, run_config: Mapping[str, Any]) -> ModelOptions:
         """Returns the options with which the model of a run was loaded, where this command line does not name others."""
-        recorded = config.get("opened") or {}
+        recorded = run_config.get("opened") or {}
         dtype = recorded.get("dtype", "auto") if self.dtype == "auto" else self.dtype
         return self._replace(auto=self.auto or recorded.get("auto"), dtype=dtype)
 
@@ -108,7 +108,7 @@ class ModelOptions(NamedTuple):
 DEFAULT_LOADING = ModelOptions()
 
 
-class TaskOptions(NamedTuple):
+class ModelAndTaskOptions(NamedTuple):
     """MODEL, how it is loaded, and its task and data, under the names of their Python arguments."""
 
     model: Model
@@ -144,12 +144,12 @@ class TaskOptions(NamedTuple):
         """The batch size as a number; None where the largest that fits is chosen."""
         return None if self.batch_size == "auto" else int(self.batch_size)
 
-    def check_files(self) -> None:
+    def check_data_files_exist(self) -> None:
         """Raises DataError for a file of data that does not exist."""
         for path in (*(self.train or ()), *(self.eval or ())):
             check_exists(path)
 
-    def task_arguments(self) -> dict[str, Any]:
+    def open_task_arguments(self) -> dict[str, Any]:
         """Returns the arguments of `headcount.open_task` beside the task, the model and its tokenizer."""
         names = ("train", "eval", "max_length", "truncate", "limit", "seed", *(name for name in self._fields if name.endswith("_column")))
         return {name: getattr(self, name) for name in names}

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import transformers
@@ -13,7 +14,7 @@ import typer
 from torch import nn
 
 from headcount.app.console.format import format_duration
-from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions, TaskOptions, parse_named_values
+from headcount.app.console.inputs import DEFAULT_LOADING, ModelAndTaskOptions, ModelOptions, parse_named_values
 from headcount.app.console.session import Session
 from headcount.data.open_task import default_task, open_task, read_classes
 from headcount.data.readers.processor import tokenizer_or_image_processor
@@ -25,9 +26,17 @@ from headcount.models.provenance import machine_entries, model_record
 from headcount.runs.describe import describe_run
 from headcount.runs.store import Run
 from headcount.studies._base import load_options_of_new_head
-from headcount.surgery.load import cut_class, load
+from headcount.surgery.load import load, make_cut_class
 from headcount.surgery.source import build_from_config, local_folder, model_class_of, read_config
 from headcount.surgery.verify import lowest_float_dtype
+
+
+class OpenedModel(NamedTuple):
+    """A model that was loaded, its heads, and the folder that it was loaded from."""
+
+    model: nn.Module
+    heads: HeadMap
+    folder: Path
 
 
 def set_library_verbosity(session: Session) -> None:
@@ -65,17 +74,17 @@ def note_model(session: Session, model: nn.Module, heads: HeadMap) -> None:
 
 def open_model(
     session: Session,
-    name: str,
+    name_or_folder: str,
     loading: ModelOptions = DEFAULT_LOADING,
     *,
     new_layers: bool = False,
     model_kwargs: Mapping[str, object] | None = None,
-) -> tuple[nn.Module, HeadMap, Path]:
+) -> OpenedModel:
     """Returns the model of a folder or hub id, its heads and its folder."""
     set_library_verbosity(session)
     device = choose_device(loading.device)
-    session.begin_work(f"loading {name}")
-    folder = local_folder(name)
+    session.begin_work(f"loading {name_or_folder}")
+    folder = local_folder(name_or_folder)
     model = load(
         folder,
         auto=loading.auto,
@@ -88,31 +97,31 @@ def open_model(
     model = model.to(device).eval()
     heads = HeadMap.of(model)
     note_model(session, model, heads)
-    return model, heads, folder
+    return OpenedModel(model, heads, folder)
 
 
 def open_task_model(
-    session: Session, data: TaskOptions, *, new_head: bool = False, seed: int | None = None
-) -> tuple[nn.Module, HeadMap, Path]:
+    session: Session, data: ModelAndTaskOptions, *, new_head: bool = False, new_head_seed: int | None = None
+) -> OpenedModel:
     """Returns the model of a command line, its heads and its folder; with `new_head`, with an untrained head for the classes in its data.
 
-    The new head is drawn by `seed`, by default that of the data.
+    The new head is drawn by `new_head_seed`, by default that of the data.
 
     Raises:
         DataError: a file of data does not exist.
         BadParameter: a new head is asked for beside a class to load, without a task, or for a model that has a head for classes already.
     """
-    data.check_files()
+    data.check_data_files_exist()
     if not new_head:
         return open_model(session, data.model, data.model_options)
-    check_new_head(data)
+    check_can_get_new_head(data)
     options = load_options_of_new_head(read_task_classes(data))
     loading = data.model_options._replace(auto=options["auto"])
-    torch.manual_seed(data.seed if seed is None else seed)
+    torch.manual_seed(data.seed if new_head_seed is None else new_head_seed)
     return open_model(session, data.model, loading, new_layers=True, model_kwargs=options["model_kwargs"])
 
 
-def check_new_head(data: TaskOptions) -> None:
+def check_can_get_new_head(data: ModelAndTaskOptions) -> None:
     """Raises BadParameter where the model of a command line cannot get a new head."""
     if data.auto is not None:
         raise typer.BadParameter(f"--new-head loads another class than --auto {data.auto}; leave one of them out")
@@ -124,34 +133,36 @@ def check_new_head(data: TaskOptions) -> None:
         raise typer.BadParameter(f"{data.model} has a head for classes already ({own_class}); leave --new-head out")
 
 
-def read_task_classes(data: TaskOptions) -> tuple[str, ...]:
+def read_task_classes(data: ModelAndTaskOptions) -> tuple[str, ...]:
     """Returns the classes in the data that a command line names."""
     builder = TaskBuilder.parse(data.task or "classification").with_texts(parse_named_values(data.task_option, "--task-option"))
     columns = {name: getattr(data, name) for name in ("text_column", "text_pair_column", "label_column")}
     return read_classes(builder, train=data.train, eval=data.eval, **columns)
 
 
-def open_named_task(session: Session, data: TaskOptions, model: nn.Module, folder: Path) -> Task:
+def open_named_task(session: Session, data: ModelAndTaskOptions, model: nn.Module, model_folder: Path) -> Task:
     """Returns the task that a command line names, for a model and the tokenizer in its folder."""
     session.begin_work("reading the data")
     builder = TaskBuilder.parse(data.task or default_task(model)).with_texts(parse_named_values(data.task_option, "--task-option"))
-    task = open_task(builder, model, tokenizer_or_image_processor(model, folder, data.trust_remote_code), **data.task_arguments())
+    task = open_task(
+        builder, model, tokenizer_or_image_processor(model, model_folder, data.trust_remote_code), **data.open_task_arguments()
+    )
     task = replace(task, batch_size=data.examples_per_batch)
     sizes = ", ".join(f"{len(task.split(split))} {split}" for split in SPLITS)
     session.write_note_once(f"task {task.name}: {sizes}; seed {data.seed}")
     return task
 
 
-def note_duration(session: Session, seconds: float, condition: str = "") -> None:
+def note_expected_duration(session: Session, seconds: float, qualification: str = "") -> None:
     """Notes how long the work will take, before it begins."""
-    session.write_note(f"this takes about {format_duration(seconds)} on this machine{condition}")
+    session.write_note(f"this takes about {format_duration(seconds)} on this machine{qualification}")
 
 
-def note_power(session: Session, task: Task, limit: int | None) -> None:
+def note_statistical_power(session: Session, task: Task, max_examples: int | None) -> None:
     """Notes what the report split of a task can show, before work begins."""
     from headcount.runs.report.certificates import describe_power
 
-    n_examples = min(len(task.report), limit or len(task.report))
+    n_examples = min(len(task.report), max_examples or len(task.report))
     if n_examples > 1:
         session.write_note(describe_power(n_examples, task.metric.name if task.metric else ""))
 
@@ -161,16 +172,16 @@ def has_weights(folder: Path) -> bool:
     return any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "pytorch_model*.bin"))
 
 
-def open_without_weights(session: Session, name: str, loading: ModelOptions) -> tuple[nn.Module, HeadMap]:
+def open_model_or_configuration(session: Session, name_or_folder: str, loading: ModelOptions) -> tuple[nn.Module, HeadMap]:
     """Returns the model of a folder; if that holds only a configuration, a model without weights on the meta device."""
     set_library_verbosity(session)
-    folder = local_folder(name)
+    folder = local_folder(name_or_folder)
     if has_weights(folder):
         model, heads, _ = open_model(session, str(folder), loading._replace(device="cpu"))
         return model, heads
     config = read_config(folder, loading.trust_remote_code)
     cls, blocks = model_class_of(folder, config, loading.auto), record.parse_cut_record(config.get(record.KEY))
-    shaped_class = cut_class(cls, blocks) if blocks else cls
+    shaped_class = make_cut_class(cls, blocks) if blocks else cls
     with torch.device("meta"):
         model = build_from_config(folder, cls.__name__, lambda: shaped_class(cls.config_class.from_pretrained(folder)))  # pyright: ignore[reportAttributeAccessIssue]
     heads = HeadMap.of(model)
@@ -180,7 +191,14 @@ def open_without_weights(session: Session, name: str, loading: ModelOptions) -> 
 
 
 def set_run_description(
-    run: Run, session: Session, data: TaskOptions, model: nn.Module, heads: HeadMap, config: Mapping[str, object], *, new_head: bool = False
+    run: Run,
+    session: Session,
+    data: ModelAndTaskOptions,
+    model: nn.Module,
+    heads: HeadMap,
+    run_config: Mapping[str, object],
+    *,
+    new_head: bool = False,
 ) -> None:
     """Describes the run in its run.json; raises ArtifactError for the folder of another model."""
     session.begin_work("hashing the weights")
@@ -189,7 +207,7 @@ def set_run_description(
         command=session.command,
         seed=data.seed,
         task=data.task or "",
-        config={**config, "opened": data.opening_record() | ({"new_head": True} if new_head else {})},
+        config={**run_config, "opened": data.opening_record() | ({"new_head": True} if new_head else {})},
         machine=machine_entries(model),
     )
     run.stage_records(record, heads)

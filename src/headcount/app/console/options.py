@@ -17,13 +17,13 @@ ENGINES = (LOCAL, RAY)
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 
 
-def _check_heads(text: str | None) -> str | None:
+def _check_heads(head_list: str | None) -> str | None:
     try:
-        if text is not None and not Plan.removing(split_at_commas(text)).removed:
+        if head_list is not None and not Plan.removing(split_at_commas(head_list)).removed:
             raise typer.BadParameter("name at least one head, such as L0H3")
     except HeadcountError as error:
         raise typer.BadParameter(str(error)) from error
-    return text
+    return head_list
 
 
 def split_at_commas(text: str) -> list[str]:
@@ -39,26 +39,26 @@ def parse_numbers(text: str, flag: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def option_of_declaration(cls: type[Configurable], name: str, metavar: str | None = None) -> Any:
+def build_typer_option(declaring_class: type[Configurable], option_name: str, metavar: str | None = None) -> Any:
     """Returns the command-line option of a declared option: its flag, help and smallest value. The class itself checks other values."""
-    (declared,) = (option for option in options_of(cls) if option.name == name)
-    return typer.Option(f"--{name.replace('_', '-')}", help=declared.help, min=declared.bounds.minimum, metavar=metavar)
+    (declared,) = (option for option in options_of(declaring_class) if option.name == option_name)
+    return typer.Option(f"--{option_name.replace('_', '-')}", help=declared.help, min=declared.bounds.minimum, metavar=metavar)
 
 
-def make_choice_check(kind: str, choices: Sequence[str]) -> Callable[[str], str]:
+def make_choice_callback(kind_of_choice: str, choices: Sequence[str]) -> Callable[[str], str]:
     """Returns the callback of an option whose value is one of some names; other names raise UnknownName with the nearest one."""
 
-    def check(name: str) -> str:
+    def check_choice(name: str) -> str:
         if name not in choices:
-            raise unknown_name_error(kind, name, choices)
+            raise unknown_name_error(kind_of_choice, name, choices)
         return name
 
-    return check
+    return check_choice
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or demo/NAME.", show_default=False)]
 Heads = Annotated[str | None, typer.Option("--heads", metavar="L0H3,…", callback=_check_heads, help="Head addresses, separated by commas.")]
-SomeHeads = Annotated[
+HeadsToProve = Annotated[
     str | None, typer.Option("--heads", metavar="L0H3,…", callback=_check_heads, help="Also prove that these heads can be cut.")
 ]
 OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write; it appears once it is complete.")]
@@ -73,7 +73,7 @@ Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME",
-        callback=make_choice_check("engine", ENGINES),
+        callback=make_choice_callback("engine", ENGINES),
         help="Where workers run: local, or ray (a cluster; RUN on storage that all share).",
     ),
 ]
@@ -82,7 +82,7 @@ Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu
 Dtype = Annotated[
     str,
     typer.Option(
-        "--dtype", metavar="NAME", callback=make_choice_check("dtype", DTYPES), help="auto, float64, float32, bfloat16 or float16."
+        "--dtype", metavar="NAME", callback=make_choice_callback("dtype", DTYPES), help="auto, float64, float32, bfloat16 or float16."
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="The seed of everything drawn at random.")]

@@ -49,34 +49,34 @@ TYPES |= dict.fromkeys(("rate", "scratch_rate", "warmup", "decay", "distil"), fl
 MILLISECONDS = "milliseconds of a pass over 8 rows of 128 tokens, or as many as the model reads, measured here."
 
 
-def annotate_declared_option(owner: type, name: str) -> Any:
+def annotate_as_typer_option(declaring_class: type, field_name: str) -> Any:
     """Returns the annotation of the command-line option that sets a declared field: its flag, help and range come from the declaration."""
-    text, bounds = help_and_bounds_of_fields(owner)[name]
-    flag = f"--{name.replace('_', '-')}"
-    kind = TYPES.get(name, str | None if _default_on_command_line(owner, name) is None else str)
+    text, bounds = help_and_bounds_of_fields(declaring_class)[field_name]
+    flag = f"--{field_name.replace('_', '-')}"
+    kind = TYPES.get(field_name, str | None if _command_line_default(declaring_class, field_name) is None else str)
     limits: dict[str, Any] = {} if kind in (str, str | None, bool | None) else {"min": bounds.minimum, "max": bounds.maximum}
-    if name in ("parameters", "kv_bytes", "latency"):
-        text = f"Instead of --keep: {MILLISECONDS if name == 'latency' else text[0].lower() + text[1:]}"
-        limits = {"min": 0.0 if name == "latency" else bounds.minimum}
+    if field_name in ("parameters", "kv_bytes", "latency"):
+        text = f"Instead of --keep: {MILLISECONDS if field_name == 'latency' else text[0].lower() + text[1:]}"
+        limits = {"min": 0.0 if field_name == "latency" else bounds.minimum}
     flags = f"{flag}/--no-{flag[2:]}" if kind == bool | None else flag
-    metavar = METAVARS.get(name) or {int: "N", int | None: "N", float: "X", float | None: "X", str: "NAME"}.get(kind)
-    default = _default_on_command_line(owner, name)
+    metavar = METAVARS.get(field_name) or {int: "N", int | None: "N", float: "X", float | None: "X", str: "NAME"}.get(kind)
+    default = _command_line_default(declaring_class, field_name)
     show_default: Any = default.replace(",", ", ") if isinstance(default, str) and "," in default else True  # a line breaks at spaces only
     option = typer.Option(flags, help=text, metavar=metavar, show_default=show_default, **limits)
     return Annotated[kind, option]  # pyright: ignore[reportInvalidTypeForm]
 
 
-def _default_on_command_line(owner: type, name: str) -> Any:
+def _command_line_default(declaring_class: type, field_name: str) -> Any:
     """Returns the default of a declared field as an option has it: a list is a text with commas, and an empty one is None."""
-    default = next(field.default for field in fields(owner) if field.name == name)
+    default = next(field.default for field in fields(declaring_class) if field.name == field_name)
     return ",".join(map(str, default)) or None if isinstance(default, tuple | frozenset) else default
 
 
-def group_options(name: str, option_names: dict[type, Sequence[str]]) -> Any:
+def build_options_class(class_name: str, field_names_by_class: dict[type, Sequence[str]]) -> Any:
     """Returns a NamedTuple whose fields are the options that set declared fields, by the class that declares them."""
-    entries = {field: owner for owner, group in option_names.items() for field in group}
-    group = namedtuple(name, list(entries), defaults=[_default_on_command_line(owner, field) for field, owner in entries.items()])
-    group.__annotations__ = {field: annotate_declared_option(owner, field) for field, owner in entries.items()}
+    entries = {field: owner for owner, group in field_names_by_class.items() for field in group}
+    group = namedtuple(class_name, list(entries), defaults=[_command_line_default(owner, field) for field, owner in entries.items()])
+    group.__annotations__ = {field: annotate_as_typer_option(owner, field) for field, owner in entries.items()}
     return group
 
 
@@ -84,31 +84,31 @@ TRAINING = ("steps", "epochs", "rate", "train_batch")
 """The fields of a recipe that `analyze` takes too."""
 
 
-def build_recipe(options: tuple[Any, ...], names: Sequence[str]) -> Recipe:
+def build_recipe(options: tuple[Any, ...], recipe_fields: Sequence[str]) -> Recipe:
     """Returns the recipe that some options of a group describe.
 
     Raises:
         BadParameter: both a number of steps and one of epochs are given.
     """
-    values = {name: getattr(options, name) for name in names}
+    values = {name: getattr(options, name) for name in recipe_fields}
     if values["steps"] is not None and values["epochs"] is not None:
         raise typer.BadParameter("say how long methods train by --steps or by --epochs, not by both")
     return Recipe(**values)
 
 
-class SizeOptions(group_options("SizeOptions", {Budget: ("keep", "parameters", "kv_bytes", "latency")})):
+class SizeOptions(build_options_class("SizeOptions", {Budget: ("keep", "parameters", "kv_bytes", "latency")})):
     """How much stays, by exactly one option; none of them where an option of the method decides."""
 
     @property
-    def is_given(self) -> bool:
+    def has_size(self) -> bool:
         """Whether an option says how much stays."""
         return any(value is not None for value in self)
 
-    def budget(self, method_sizing_option: str, *, has_margin: bool = False) -> Budget:
+    def provisional_budget(self, method_sizing_option: str, *, has_margin: bool = False) -> Budget:
         """Returns the size as a budget, without one where `method_sizing_option` names an option of the method that decides.
 
-        A budget of one head stands for --keep, which `parse_head_count` reads once the heads of the model are known, and for no size beside a margin,
-        which decides then.
+        A budget of one head stands for --keep, which `parse_kept_head_count` reads once the heads of the model are known, and for no size
+        beside a margin, which decides then.
 
         Raises:
             BadParameter: not exactly one size is given, or one beside the option that decides.
@@ -132,10 +132,10 @@ STAGES = ("kinds", "ablation", "repair", "recover", "scratch", "scratch_rate")
 RECIPE = (*TRAINING, "warmup", "decay", "distil")
 
 
-class PruningOptions(group_options("PruningOptions", {PruneSpec: STAGES, Recipe: RECIPE, Budget: ("protected", "floor", "unit")})):
+class PruningOptions(build_options_class("PruningOptions", {PruneSpec: STAGES, Recipe: RECIPE, Budget: ("protected", "floor", "unit")})):
     """What is done to the heads that a method chooses, and how it trains: the options of all commands that prune."""
 
-    def spec(self, method: str | Pruner, size: Budget, *, seed: int) -> PruneSpec:
+    def build_spec(self, method: str | Pruner, size: Budget, *, seed: int) -> PruneSpec:
         """Returns the request for a method and a size."""
         budget = replace(
             size, floor=self.floor, unit=self.unit, protected=frozenset(map(Head.parse, split_at_commas(self.protected or "")))
@@ -143,7 +143,7 @@ class PruningOptions(group_options("PruningOptions", {PruneSpec: STAGES, Recipe:
         stages: dict[str, Any] = {name: getattr(self, name) for name in STAGES} | {"kinds": self.attention_kinds}
         return PruneSpec.of(method, budget, **stages, recipe=build_recipe(self, RECIPE), seed=seed)
 
-    def check_new_head(self, methods: Sequence[str | Pruner]) -> None:
+    def check_new_head_gets_trained(self, methods: Sequence[str | Pruner]) -> None:
         """Raises BadParameter where a new head would stay untrained after pruning by one of some methods."""
         if self.recover is not None or self.scratch is not None:
             return
@@ -169,24 +169,26 @@ PlanFile = Annotated[
 ]
 
 
-def read_removed_heads(session: Session, path: Path, heads: HeadMap, weights: str, *, gated: bool = False) -> tuple[str, ...]:
+def read_removed_heads(
+    session: Session, plan_file: Path, heads: HeadMap, weights_hash: str, *, gated_only: bool = False
+) -> tuple[str, ...]:
     """Returns the heads that a plan in a file removes from a model; notes if the plan was made for other weights.
 
-    With `gated` the heads are gated alone, so that a cut need not be able to carry the plan out.
+    With `gated_only` the heads are gated alone, so that a cut need not be able to carry the plan out.
 
     Raises:
         PlanError: the plan is for a model of another shape, or a cut cannot carry it out.
         ArtifactError: the file holds no plan, or is damaged.
     """
-    plan = Plan.read(path)
-    if gated:
+    plan = Plan.read(plan_file)
+    if gated_only:
         plan.check_model(heads)
     else:
         plan.check(heads)
     if not plan.removed:
-        raise PlanError(f"{path} removes no head; name a plan that does")
-    if plan.made_for is not None and plan.made_for.weights not in ("", weights):
-        session.write_note(f"{path} was made for other weights than these, of a model of the same shape")
+        raise PlanError(f"{plan_file} removes no head; name a plan that does")
+    if plan.made_for is not None and plan.made_for.weights not in ("", weights_hash):
+        session.write_note(f"{plan_file} was made for other weights than these, of a model of the same shape")
     return tuple(map(str, plan.removed))
 
 
@@ -203,7 +205,7 @@ def add_method_options(method: str, options: dict[str, str]) -> str:
     return f"{method.removesuffix(')')};{text})" if method.endswith(")") else f"{method}({text})"
 
 
-def parse_head_count(text: str, heads: HeadMap, attention_kinds: Sequence[str] = ()) -> int:
+def parse_kept_head_count(text: str, heads: HeadMap, attention_kinds: Sequence[str] = ()) -> int:
     """Returns how many heads stay, from a number or a share, of those of some attention_kinds of attention (of all, if none are named)."""
     total = sum(block.n_heads for block in heads.blocks if not attention_kinds or block.kind in attention_kinds) or len(heads)
     try:
@@ -259,13 +261,13 @@ def show_pruned_rows(session: Session, dense: Evaluation, rows: Sequence[PrunedR
     ]
     verdicts, flips = ["verdict"] if has_verdicts else [], ["right → wrong", "wrong → right"] if has_flips else []
     columns = ("method", "heads", "seed", "steps", metric, "change", "worse by at most", *verdicts, *flips, "loss", "parameters")
-    session.write_table(columns, lines, right=[column for column in columns[1:] if column != "verdict"])
+    session.write_table(columns, lines, right_aligned=[column for column in columns[1:] if column != "verdict"])
     session.write_line(f"each bound holds for its row alone (95 %, one-sided, n = {dense.n_examples})")
     for method, heads in {row.method: row.within_rounding for row in rows if row.within_rounding}.items():
         session.write_note(format_rounding_warning(method, heads))
 
 
-def show_tests(session: Session, tests: Sequence[SizeTest], margin: Margin, n_examples: int) -> None:
+def show_size_tests(session: Session, tests: Sequence[SizeTest], margin: Margin, n_examples: int) -> None:
     """Prints the sizes that were tested in order, and the smallest certified one, or the bound of the first, which failed."""
     from headcount.runs.report.certificates import describe_size_tests, format_bound
 
@@ -273,7 +275,9 @@ def show_tests(session: Session, tests: Sequence[SizeTest], margin: Margin, n_ex
         (number, test.n_kept, format_bound(test.certificate.quality), f"{test.certificate.quality.p:.2g}", test.certificate.verdict)
         for number, test in enumerate(tests, 1)
     ]
-    session.write_table(("order", "heads", "worse by at most", "p", "verdict"), lines, right=("order", "heads", "worse by at most", "p"))
+    session.write_table(
+        ("order", "heads", "worse by at most", "p", "verdict"), lines, right_aligned=("order", "heads", "worse by at most", "p")
+    )
     session.write_line(
         f"sizes are tested from large to small, each at 95 %, up to the first that fails (n = {n_examples}); each bound holds for its row alone"
     )
@@ -281,7 +285,7 @@ def show_tests(session: Session, tests: Sequence[SizeTest], margin: Margin, n_ex
     session.write_line(f"{sentence[:1].upper()}{sentence[1:]}.")
 
 
-def show_survivors(session: Session, rows: Sequence[PrunedRow]) -> None:
+def show_surviving_heads(session: Session, rows: Sequence[PrunedRow]) -> None:
     """Prints how many heads stay in every pruned model, by kind of attention where there are several, and by layer."""
     kinds = list(dict.fromkeys(kind for row in rows for kind in row.survivors.by_kind))
     several_kinds = kinds if len(kinds) > 1 else []
@@ -290,4 +294,4 @@ def show_survivors(session: Session, rows: Sequence[PrunedRow]) -> None:
         counts = row.survivors.by_kind
         lines.append((row.method, row.keep, row.seed, *(counts.get(kind, 0) for kind in several_kinds), row.survivors.format_layers()))
     numbers = ("heads", "seed", *several_kinds)
-    session.write_table(("survivors of", *numbers, "heads that stay in each layer"), lines, right=numbers)
+    session.write_table(("survivors of", *numbers, "heads that stay in each layer"), lines, right_aligned=numbers)

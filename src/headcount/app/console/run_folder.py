@@ -15,7 +15,7 @@ import typer
 
 from headcount.app.console.inputs import RunOptions
 from headcount.app.console.options import LOCAL, RAY
-from headcount.app.console.session import Session
+from headcount.app.console.session import ExitCode, Session
 from headcount.app.console.stop import Terminated
 from headcount.core.errors import ArtifactError, MissingExtra, NothingLeft
 from headcount.runs.lock import Busy
@@ -37,7 +37,7 @@ def open_run(session: Session, options: RunOptions) -> Iterator[Run | None]:
         if options.join or options.workers > 1:
             raise typer.BadParameter("--workers and --join share the work through a run folder: name it with --out")
         yield None
-    elif not session.leads:
+    elif not session.leads_processes:
         yield None
     elif options.join:
         if not is_run(options.out):
@@ -49,7 +49,7 @@ def open_run(session: Session, options: RunOptions) -> Iterator[Run | None]:
             session.write_note(str(message))
     else:
         with ExitStack() as stack:
-            stack.enter_context(_note_how_to_resume(session, options.out))
+            stack.enter_context(_note_how_to_resume_if_stopped(session, options.out))
             try:
                 run = stack.enter_context(Run.lead(options.out, command=session.command))
             except Busy as error:
@@ -60,16 +60,16 @@ def open_run(session: Session, options: RunOptions) -> Iterator[Run | None]:
 
 
 @contextmanager
-def lead_run(session: Session, out: Path, refusal: str) -> Iterator[Run]:
-    """Yields the run of a command that one process leads; raises BadParameter with `refusal` in the other processes of a launcher."""
+def lead_run(session: Session, out: Path, refusal_text: str) -> Iterator[Run]:
+    """Yields the run of a command that one process leads; raises BadParameter with `refusal_text` in the other processes of a launcher."""
     with open_run(session, RunOptions(out)) as run:
         if run is None:
-            raise typer.BadParameter(refusal)
+            raise typer.BadParameter(refusal_text)
         yield run
 
 
 @contextmanager
-def _note_how_to_resume(session: Session, out: Path) -> Iterator[None]:
+def _note_how_to_resume_if_stopped(session: Session, out: Path) -> Iterator[None]:
     """Notes, when the command is stopped, what was finished and how to resume."""
     try:
         yield
@@ -83,7 +83,7 @@ def _note_how_to_resume(session: Session, out: Path) -> Iterator[None]:
         raise
 
 
-def _worker_arguments(session: Session) -> list[str]:
+def _worker_command_arguments(session: Session) -> list[str]:
     """Returns the command line of a worker: the same one with --join."""
     arguments, words = [], iter(session.arguments)
     for word in words:
@@ -97,7 +97,7 @@ def _worker_arguments(session: Session) -> list[str]:
 @contextmanager
 def _run_local_workers(session: Session, out: Path, n_workers: int) -> Iterator[None]:
     """Runs workers as processes of this machine."""
-    command = [sys.executable, "-m", "headcount", *_worker_arguments(session)]
+    command = [sys.executable, "-m", "headcount", *_worker_command_arguments(session)]
     if not n_workers:
         yield
         return
@@ -107,12 +107,12 @@ def _run_local_workers(session: Session, out: Path, n_workers: int) -> Iterator[
     try:
         yield
     finally:
-        _wait_or_kill(session, processes)
+        _wait_for_workers_or_kill(session, processes)
         if not log_file.stat().st_size:
             log_file.unlink()
 
 
-def _wait_or_kill(session: Session, processes: list[subprocess.Popen[bytes]]) -> None:
+def _wait_for_workers_or_kill(session: Session, processes: list[subprocess.Popen[bytes]]) -> None:
     """Waits for the workers to end, and kills those that do not."""
     has_failed = sys.exc_info()[0] is not None
     for process in processes if has_failed else ():
@@ -136,7 +136,7 @@ def _run_ray_workers(session: Session, out: Path, n_workers: int) -> Iterator[No
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MissingExtra("--engine ray needs Ray: pip install 'headcount[ray]'") from error
-    arguments = [str(out.resolve()) if word == str(out) else word for word in _worker_arguments(session)]
+    arguments = [str(out.resolve()) if word == str(out) else word for word in _worker_command_arguments(session)]
     started = not ray.is_initialized()
     if started:
         ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=session.verbose, logging_level=40, include_dashboard=False)
@@ -155,9 +155,9 @@ def _run_ray_workers(session: Session, out: Path, n_workers: int) -> Iterator[No
             ray.shutdown()
 
 
-def _run_ray_worker(arguments: list[str], folder: str) -> int:
+def _run_ray_worker(arguments: list[str], working_directory: str) -> ExitCode:
     """Runs a worker within Ray and returns its exit code; raises RuntimeError if it was killed, so that Ray starts it again."""
-    process = subprocess.run([sys.executable, "-m", "headcount", *arguments], cwd=folder, stdout=subprocess.DEVNULL, check=False)
+    process = subprocess.run([sys.executable, "-m", "headcount", *arguments], cwd=working_directory, stdout=subprocess.DEVNULL, check=False)
     if process.returncode < 0:
         raise RuntimeError(f"the worker was killed by signal {-process.returncode}")
     return process.returncode

@@ -26,7 +26,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 WIDE = 400
 
 ExitCode = int
-"""The exit code of a command: 0 done, 1 failed."""
+"""The exit code of a command: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
 
 
 def without_control_characters(value: object) -> str:
@@ -34,7 +34,7 @@ def without_control_characters(value: object) -> str:
     return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in str(value))
 
 
-def write_error(text: str) -> None:
+def write_to_stderr(text: str) -> None:
     """Writes a line to stderr."""
     print(without_control_characters(text), file=sys.stderr)
 
@@ -58,19 +58,19 @@ class Session:
         return shlex.join(["headcount", *self.arguments])
 
     @property
-    def leads(self) -> bool:
+    def leads_processes(self) -> bool:
         """Whether this process writes output and files on behalf of all that a launcher such as torchrun started."""
         return os.environ.get("RANK", "0") == "0"
 
     @property
-    def width(self) -> int:
+    def table_width(self) -> int:
         """The columns of the terminal, or a generous number where the result is not written to a terminal."""
         return shutil.get_terminal_size().columns if self.results.isatty() else WIDE
 
     def write_note(self, text: str) -> None:
         """Writes a line to stderr unless the command is quiet."""
         if not self.quiet:
-            write_error(text)
+            write_to_stderr(text)
 
     def write_note_once(self, text: str) -> None:
         """Writes a line to stderr unless the command is quiet, or has written the same line by this function before."""
@@ -85,14 +85,14 @@ class Session:
     def begin_counted_work(self, work: str, unit: str = "examples") -> Progress:
         """Names the work that begins now; returns a function to call with (done, total)."""
         self.pulse.begin(work, unit)
-        return self.pulse.advance
+        return self.pulse.set_progress
 
     @contextmanager
     def progress(self, work: str, unit: str = "examples") -> Iterator[Progress]:
         """Shows progress, as a bar on a terminal, else as a line now and then. Yields a function to call with (done, total)."""
         self.pulse.begin(work, unit)
         if self.quiet or not sys.stderr.isatty():
-            yield self.pulse.advance
+            yield self.pulse.set_progress
         else:
             self.pulse.paused = True
             with terminal_bar(work) as advance:
@@ -100,17 +100,17 @@ class Session:
             self.pulse.paused = False
         self.pulse.begin(f"after {work}")
 
-    def suggest_next(self, *words: str | Path) -> None:
+    def suggest_next(self, *command_words: str | Path) -> None:
         """Writes the next command to type to stderr."""
-        self.write_note(f"next: {shlex.join(['headcount', *map(str, words)])}")
+        self.write_note(f"next: {shlex.join(['headcount', *map(str, command_words)])}")
 
     def write_line(self, text: str) -> None:
         """Writes a line of the result at once, unless the result is JSON."""
         if not self.json:
             print(without_control_characters(text), file=self.results, flush=True)
 
-    def write_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-        """Writes a table, unless the result is JSON; `right` names the columns of numbers. Columns without content are left out."""
+    def write_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right_aligned: Sequence[str] = ()) -> None:
+        """Writes a table, unless the result is JSON; `right_aligned` names the columns of numbers. Columns without content are left out."""
         if self.json:
             return
         used = [i for i in range(len(columns)) if not rows or any(str(row[i]) for row in rows)]
@@ -122,10 +122,10 @@ class Session:
 
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
         for column in columns:
-            table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+            table.add_column(column, justify="right" if column in right_aligned else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(without_control_characters(cell)) for cell in row))
-        Console(file=self.results, width=self.width, highlight=False, markup=False).print(table)
+        Console(file=self.results, width=self.table_width, highlight=False, markup=False).print(table)
         print(file=self.results)
 
     def write_json(self, content: Mapping[str, Any]) -> None:
@@ -143,8 +143,10 @@ def open_session(context: typer.Context, *, json: bool, quiet: bool, verbose: bo
         leads = os.environ.get("RANK", "0") == "0"
         results = sys.stdout if leads else stack.enter_context(Path(os.devnull).open("w"))
         silent = quiet or not leads
-        session = Session(results, tuple(context.obj or ()), json, silent, verbose, Pulse((lambda _text: None) if silent else write_error))
-        stack.enter_context(session.pulse.beating())
+        session = Session(
+            results, tuple(context.obj or ()), json, silent, verbose, Pulse((lambda _text: None) if silent else write_to_stderr)
+        )
+        stack.enter_context(session.pulse.reporting_in_thread())
         stack.enter_context(hide_inner_progress())
         stack.enter_context(redirect_stdout(sys.stderr))
         stack.enter_context(warnings.catch_warnings())
@@ -152,7 +154,7 @@ def open_session(context: typer.Context, *, json: bool, quiet: bool, verbose: bo
 
         def show_warning(message: Warning | str, _category: type[Warning], filename: str, *_position: object) -> None:
             if verbose or (not quiet and Path(filename).resolve().is_relative_to(PACKAGE)):
-                write_error(f"warning: {replace_arguments_by_flags(str(message), flags)}")
+                write_to_stderr(f"warning: {replace_arguments_by_flags(str(message), flags)}")
 
         warnings.showwarning = show_warning
         try:

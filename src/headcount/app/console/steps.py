@@ -12,18 +12,18 @@ from headcount.runs.report.plain import format_speed
 
 SHOWN_SAFE = 8
 """The most heads that a sentence names."""
-Numbers = Mapping[str, Any]
+StepNumbers = Mapping[str, Any]
 """The numbers of a step by name, as `workflows.analyze` gives and stores them."""
 
 
-def format_step(name: str, numbers: Numbers) -> str:
+def format_step(step_name: str, numbers: StepNumbers) -> str:
     """Returns the sentence of a step from its numbers."""
     if "left_out" in numbers:
         return f"left out: {numbers['left_out']}"
-    return _SENTENCES[name](numbers)
+    return _SENTENCES[step_name](numbers)
 
 
-def _format_found_heads(numbers: Numbers) -> str:
+def _format_head_map(numbers: StepNumbers) -> str:
     sizes = ", ".join(map(str, numbers["keeps"]))
     text = (
         f"{numbers['class_name']}: {numbers['heads']}, {numbers['n_kv_heads']} KV heads, {'/'.join(numbers['layouts'])} projections; "
@@ -35,23 +35,23 @@ def _format_found_heads(numbers: Numbers) -> str:
     return f"{text}, the whole {units} nearest to {', '.join(f'{100 * share:g} %' for share in numbers['shares'])}"
 
 
-def _format_dense_and_headless(numbers: Numbers) -> str:
+def _format_dense_and_without_heads(numbers: StepNumbers) -> str:
     dense, none = numbers["whole"], numbers["none"]
     return f"{numbers['task']}, {dense['n_examples']} examples: {_format_evaluation(dense)}; without any head: {_format_evaluation(none)}"
 
 
-def _format_evaluation(numbers: Numbers) -> str:
+def _format_evaluation(numbers: StepNumbers) -> str:
     metric = "" if numbers["value"] is None else f", {numbers['metric']} {numbers['value']:.4g}"
     return f"loss {numbers['loss']:.4g} ± {numbers['loss_stderr']:.1g}{metric}"
 
 
-def _format_scores(numbers: Numbers) -> str:
+def _format_scores(numbers: StepNumbers) -> str:
     text = f"on {numbers['n_examples']} calibration examples {numbers['strongest']} matters most by {numbers['by']}"
     agreement = ", ".join(f"{name} {value:.2f}" for name, value in numbers["agreement"].items())
     return f"{text}; Spearman with ablation: {agreement}" if agreement else text
 
 
-def _format_single_heads(numbers: Numbers) -> str:
+def _format_safe_heads(numbers: StepNumbers) -> str:
     """Returns which heads are safe to remove, each alone; or how many examples are missing."""
     tolerance, safe = Tolerance(**numbers["tolerance"]), numbers["safe"]
     n = numbers["n_examples"] if numbers["n_documents"] is None else numbers["n_documents"]
@@ -66,7 +66,7 @@ def _format_single_heads(numbers: Numbers) -> str:
     return f"{text}; {missing} {unit_name} more would find every head that changes nothing" if missing > 0 else text
 
 
-def _format_roles(numbers: Numbers) -> str:
+def _format_roles(numbers: StepNumbers) -> str:
     counts = numbers["counts"]
     frequent = sorted(counts, key=lambda role: (-counts[role], role))[:5]
     text = f"{numbers['heads']} of {numbers['n_heads']} heads have one of the {numbers['n_roles']} roles tested"
@@ -77,14 +77,14 @@ def _format_roles(numbers: Numbers) -> str:
     )
 
 
-def _format_profiles(numbers: Numbers) -> str:
+def _format_profiles(numbers: StepNumbers) -> str:
     text = (
         f"what each head attends to on {numbers['n_sentences']} texts, {numbers['n_shown']} of them whole" if numbers["n_sentences"] else ""
     )
     return ". ".join(filter(None, [text, *(note.rstrip(".") for note in numbers["notes"])]))
 
 
-def _format_pruning_results(numbers: Numbers) -> str:
+def _format_pruning_results(numbers: StepNumbers) -> str:
     bounds = "; ".join(f"{row['keep']} heads by {row['method']} {row['headline']}" for row in numbers["by_size"])
     text = f"{numbers['artifacts']} models by {numbers['methods']} methods"
     text += f"; of each size the best on the selection split: {bounds} (each bound for its model alone)" if bounds else ""
@@ -92,14 +92,14 @@ def _format_pruning_results(numbers: Numbers) -> str:
     return text + (f"; {len(numbers['failed'])} failed" if numbers["failed"] else "")
 
 
-def _format_survivors(numbers: Numbers) -> str:
+def _format_survivors(numbers: StepNumbers) -> str:
     """Returns the heads that stay by kind of attention, where there are several, and by layer."""
     survivors = Survivors(numbers["by_kind"], numbers["by_block"])
     kinds = [f"{number} {kind}" for kind, number in survivors.by_kind.items()] if len(survivors.by_kind) > 1 else []
     return ", ".join([*kinds, f"by layer {survivors.format_layers()}"])
 
 
-def _format_kept_model(numbers: Numbers) -> str:
+def _format_kept_model(numbers: StepNumbers) -> str:
     before, after = numbers["before"], numbers["after"]
     margin = "" if numbers["verdict"] else f"; the smallest margin that these data certify: {numbers['smallest_margin']}"
     verdict = f", {numbers['verdict']}" if numbers["verdict"] else ""
@@ -113,12 +113,12 @@ def _format_kept_model(numbers: Numbers) -> str:
     return f"{text}, {before['kv_bytes_per_token']:,} → {after['kv_bytes_per_token']:,} bytes of KV cache per token"
 
 
-def _format_reload(numbers: Numbers) -> str:
+def _format_reload(numbers: StepNumbers) -> str:
     weights, outputs = ("equal bit for bit" if numbers[name] else "DIFFER" for name in ("equal_weights", "equal_outputs"))
     return f"{numbers['n_tensors']} tensors {weights}, outputs {outputs}, {numbers['n_heads']} heads under their old addresses"
 
 
-def _format_bench(numbers: Numbers) -> str:
+def _format_bench(numbers: StepNumbers) -> str:
     faster = [row for row in numbers["rows"] if row["name"] == "removed"]
     speeds = ", ".join(
         f"{format_speed(row['speedup'], row.get('speedup_low'), row.get('speedup_high'))} at batch {row['batch']}" for row in faster
@@ -127,13 +127,13 @@ def _format_bench(numbers: Numbers) -> str:
 
 
 _SENTENCES = {
-    "find": _format_found_heads,
-    "evaluate": _format_dense_and_headless,
+    "find": _format_head_map,
+    "evaluate": _format_dense_and_without_heads,
     "score": _format_scores,
-    "judge": _format_single_heads,
+    "judge": _format_safe_heads,
     "roles": _format_roles,
     "profiles": _format_profiles,
-    "train": lambda numbers: format_training(**numbers),
+    "train": lambda numbers: format_training(*(numbers[name] for name in ("models", "fewest", "most", "shortest", "seconds"))),
     "prune": _format_pruning_results,
     "keep": _format_kept_model,
     "load": _format_reload,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headcount.app.console.corpus import open_named_corpus
-from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import note_duration, note_power, open_named_task, open_task_model
+from headcount.app.console.corpus import open_optional_corpus
+from headcount.app.console.inputs import ModelAndTaskOptions
+from headcount.app.console.models import note_expected_duration, note_statistical_power, open_named_task, open_task_model
 from headcount.app.console.session import Session
 from headcount.app.console.steps import format_step
 from headcount.core.files import absolute_path_if_exists
@@ -20,28 +20,30 @@ from headcount.workflows.estimate import estimate_analysis_seconds
 
 def analyze_model(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     spec: AnalysisSpec,
     run: Run,
     *,
-    text: Path | None,
-    embedded: str | None,
-    parser: str | None,
+    text_file: Path | None,
+    embedded_name: str | None,
+    parser_name: str | None,
 ) -> None:
     """Runs all steps of an analysis in a run folder, or those that it does not hold yet."""
     check_names(spec)
     model, heads, folder = open_task_model(session, data)
     task = open_named_task(session, data, model, folder)
-    note_power(session, task, spec.reported)
-    note_duration(
+    note_statistical_power(session, task, spec.reported)
+    note_expected_duration(
         session,
         estimate_analysis_seconds(model, task, heads, spec, make_prune_requests(spec, heads)),
         ", roles, profiles and latency left out",
     )
-    corpus, why_no_corpus = open_named_corpus(session, data, model, folder, task, text=text, embedded=embedded, parser=parser)
+    corpus, why_no_corpus = open_optional_corpus(
+        session, data, model, folder, task, text_file=text_file, embedded_name=embedded_name, parser_name=parser_name
+    )
     if corpus is None:
         session.write_note(f"roles are left out: {why_no_corpus}")
-    texts = {"text": absolute_path_if_exists(text) if text else None, "embedded": embedded}
+    texts = {"text": absolute_path_if_exists(text_file) if text_file else None, "embedded": embedded_name}
     job = AnalysisJob(
         data.model,
         model,
@@ -55,17 +57,17 @@ def analyze_model(
         config={"opened": data.opening_record() | {name: value for name, value in texts.items() if value}},
         watch=session.begin_counted_work,
     )
-    records = run_steps(session, job, run)
+    records = run_and_print_steps(session, job, run)
     session.write_json({"out": str(run.folder), "steps": records})
     session.suggest_next("serve", run.folder)
 
 
-def run_steps(session: Session, job: AnalysisJob, run: Run, prefix: str = "") -> list[dict[str, Any]]:
+def run_and_print_steps(session: Session, job: AnalysisJob, run: Run, line_prefix: str = "") -> list[dict[str, Any]]:
     """Prints every step of an analysis as a sentence, when it is finished; returns the steps as plain data."""
     records = []
     for step in run_analysis(job, run):
         sentence = format_step(step.name, step.numbers)
         records.append({"step": step.name, "text": sentence, **step.numbers})
-        session.write_line(f"{prefix}{step.name:<9} {sentence}")
+        session.write_line(f"{line_prefix}{step.name:<9} {sentence}")
         session.begin_work(f"after step {step.name}")
     return records

@@ -28,11 +28,11 @@ from headcount.surgery.manifest import NAME
 from headcount.surgery.save import save
 
 
-def cut_model(session: Session, name: str, request: CutRequest, out: Path, loading: ModelOptions, *, overwrite: bool) -> None:
+def cut_model(session: Session, model_name: str, request: CutRequest, out: Path, loading: ModelOptions, *, overwrite: bool) -> None:
     """Removes the heads of a request from a model, and saves the smaller one."""
     source = _read_plan_or_scores(request)
     check_output_folder(out, overwrite, NAME)
-    model, heads, folder = open_model(session, name, loading)
+    model, heads, folder = open_model(session, model_name, loading)
     if isinstance(source, Scores):
         _check_scores_are_of_model(request, model)
         plan = Plan.keep_top(source.reorder(heads), Budget(keep=parse_keep(request.keep or "")))
@@ -48,7 +48,7 @@ def cut_model(session: Session, name: str, request: CutRequest, out: Path, loadi
     session.write_note(f"cut equals gate; wrote {out}")
     _show_costs(session, before, after)
     removed = [str(head) for head in plan.removed]
-    session.write_json({"model": name, "out": str(out), "removed": removed, "before": before.to_dict(), "after": after.to_dict()})
+    session.write_json({"model": model_name, "out": str(out), "removed": removed, "before": before.to_dict(), "after": after.to_dict()})
     session.suggest_next("check", out)
 
 
@@ -105,4 +105,4 @@ def _show_costs(session: Session, before: Cost, after: Cost) -> None:
     rows = [
         (label, f"{old[name]:,}", f"{new[name]:,}", f"{new[name] / old[name]:.1%}" if old[name] else "") for name, label in labels.items()
     ]
-    session.write_table(("", "before", "after", "left"), rows, right=("before", "after", "left"))
+    session.write_table(("", "before", "after", "left"), rows, right_aligned=("before", "after", "left"))

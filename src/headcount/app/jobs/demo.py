@@ -14,7 +14,7 @@ from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.models import open_model
 from headcount.app.console.run_folder import lead_run
 from headcount.app.console.session import Session
-from headcount.app.jobs.analyze import run_steps
+from headcount.app.jobs.analyze import run_and_print_steps
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.data.embedded.sentences import draw_sentences, draw_translations
@@ -44,7 +44,7 @@ PROFILED = 48
 def run_demo(session: Session, out: Path, limit: int | None, loading: ModelOptions, seed: int) -> None:
     """Analyses the embedded models of the demo, each into a run folder of its own under `out`."""
     steps: list[dict[str, Any]] = []
-    with _one_thread():
+    with _torch_on_one_thread():
         for name in TASKS:
             records = _analyze_embedded(session, name, out / name, limit, loading, seed)
             steps += [{"model": f"demo/{name}", **record} for record in records]
@@ -58,7 +58,7 @@ def run_demo(session: Session, out: Path, limit: int | None, loading: ModelOptio
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def _torch_on_one_thread() -> Iterator[None]:
     """Models this small gain nothing from a second thread, and lose much by it where the machine is busy."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -68,37 +68,39 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _analyze_embedded(session: Session, name: str, out: Path, limit: int | None, loading: ModelOptions, seed: int) -> list[dict[str, Any]]:
+def _analyze_embedded(
+    session: Session, model_name: str, out: Path, limit: int | None, loading: ModelOptions, seed: int
+) -> list[dict[str, Any]]:
     """Runs all steps on one embedded model and returns them as plain data."""
     with lead_run(session, out, "demo is led by one process; start it without torchrun") as run:
-        model, _, folder = open_model(session, f"demo/{name}", loading)
+        model, _, folder = open_model(session, f"demo/{model_name}", loading)
         tokenizer = tokenizer_or_image_processor(model, folder)
-        size, reported = SIZES[name] if limit is None else (limit, limit)
+        size, reported = SIZES[model_name] if limit is None else (limit, limit)
         spec = AnalysisSpec(
             keep=(0.25, 0.5),
-            methods=METHODS[name],
+            methods=METHODS[model_name],
             training_seeds=1,
             scored=min(AnalysisSpec.scored, reported or size),
-            judged=JUDGED[name] if limit is None else limit,
+            judged=JUDGED[model_name] if limit is None else limit,
             reported=reported,
-            margin=MARGINS[name],
+            margin=MARGINS[model_name],
             profiled=PROFILED,
-            recipe=Recipe(steps=STEPS if limit is None else FEW_STEPS, rate=RATES[name]),
+            recipe=Recipe(steps=STEPS if limit is None else FEW_STEPS, rate=RATES[model_name]),
             seed=seed,
         )
         job = AnalysisJob(
-            f"demo/{name}",
+            f"demo/{model_name}",
             model,
-            open_task(f"{TASKS[name]}(size={size})", model, tokenizer, seed=seed),
+            open_task(f"{TASKS[model_name]}(size={size})", model, tokenizer, seed=seed),
             spec,
-            _draw_embedded_corpus(name, model, tokenizer, min(200, reported or size), seed),
+            _draw_embedded_corpus(model_name, model, tokenizer, min(200, reported or size), seed),
             command=session.command,
             tokenizer=tokenizer,
             folder=folder,
-            config={"opened": {"task": TASKS[name], "task_option": [f"size={size}"], "seed": seed}},
+            config={"opened": {"task": TASKS[model_name], "task_option": [f"size={size}"], "seed": seed}},
             watch=session.begin_counted_work,
         )
-        return run_steps(session, job, run, prefix=f"{name:<10} ")
+        return run_and_print_steps(session, job, run, line_prefix=f"{model_name:<10} ")
 
 
 def _draw_embedded_corpus(model_name: str, model: nn.Module, tokenizer: Any, n_sentences: int, seed: int) -> Corpus:

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import typer
 
-from headcount.app.console.format import format_cell, format_ends
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.format import format_interval_ends, format_p_value
+from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.models import open_named_task, open_task_model, set_run_description
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.pruning import read_removed_heads
@@ -26,21 +26,23 @@ from headcount.runs.store import Run
 from headcount.workflows.evaluate import evaluate_into
 
 
-def evaluate_model(session: Session, data: TaskOptions, plan: Path | None, heads: str | None, split_name: str, run: Run | None) -> None:
+def evaluate_model(
+    session: Session, data: ModelAndTaskOptions, plan_file: Path | None, head_list: str | None, split_name: str, run: Run | None
+) -> None:
     """Evaluates a model on a split of its task, as it is and without the heads of a plan, and prints both.
 
     Raises:
         BadParameter: heads are named twice.
         PlanError: the plan does not fit the model.
     """
-    if plan is not None and heads is not None:
+    if plan_file is not None and head_list is not None:
         raise typer.BadParameter("--plan and --heads both say which heads go; leave one out")
     if split_name not in SPLITS:
         raise unknown_name_error("split", split_name, SPLITS)
-    if plan is not None:
-        Plan.read(plan)
+    if plan_file is not None:
+        Plan.read(plan_file)
     model, head_map, model_folder = open_task_model(session, data)
-    removed = _removed_heads(session, plan, heads, head_map, model)
+    removed = _read_heads_to_gate(session, plan_file, head_list, head_map, model)
     if run is not None:
         set_run_description(run, session, data, model, head_map, {"plan": list(removed), "split": split_name, "limit": data.limit})
     task, which = open_named_task(session, data, model, model_folder), cast(SplitName, split_name)
@@ -64,11 +66,11 @@ def evaluate_model(session: Session, data: TaskOptions, plan: Path | None, heads
     session.write_json(content)
 
 
-def _removed_heads(session: Session, plan: Path | None, heads: str | None, head_map: HeadMap, model: Any) -> tuple[str, ...]:
+def _read_heads_to_gate(session: Session, plan_file: Path | None, head_list: str | None, head_map: HeadMap, model: Any) -> tuple[str, ...]:
     """Returns the heads that go; heads that are gated alone need not be cut."""
-    if plan is not None:
-        return read_removed_heads(session, plan, head_map, weight_hash(model), gated=True)
-    named = Plan.removing(split_at_commas(heads or ""))
+    if plan_file is not None:
+        return read_removed_heads(session, plan_file, head_map, weight_hash(model), gated_only=True)
+    named = Plan.removing(split_at_commas(head_list or ""))
     named.check_model(head_map)
     return tuple(map(str, named.removed))
 
@@ -91,8 +93,8 @@ def _show_evaluations(
             change = changes.get(key) if evaluation is pruned else None
             tested = ("", "", "", "")
             if change is not None:
-                tested = (f"{change.difference:+.4g}", format_ends(change.low, change.high), format_cell(change.p), change.by)
+                tested = (f"{change.difference:+.4g}", format_interval_ends(change.low, change.high), format_p_value(change.p), change.by)
             if value is not None:
                 rows.append((name, number, label, f"{value:.4g}", *tested))
-    session.write_table(columns, rows, right=("heads", "value", "change", "95% interval", "p"))
+    session.write_table(columns, rows, right_aligned=("heads", "value", "change", "95% interval", "p"))
     session.write_line(f"{dense.n_examples} examples of the {dense.split} split")

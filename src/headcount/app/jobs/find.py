@@ -24,7 +24,7 @@ N_FURTHER = 3
 
 
 @contextmanager
-def refused_as_wrong_usage() -> Iterator[None]:
+def errors_as_wrong_usage() -> Iterator[None]:
     """Turns errors about the request, the data or the kind of model, which are found before any work, into wrong usage."""
     try:
         yield
@@ -32,20 +32,20 @@ def refused_as_wrong_usage() -> Iterator[None]:
         raise OptionError(str(error)) from error
 
 
-def find_heads(session: Session, job: str, name: str, options: FindOptions, loading: ModelOptions) -> None:
+def find_heads(session: Session, job: str, model_name: str, options: FindOptions, loading: ModelOptions) -> None:
     """Finds the heads of a model for a job, prints them with their scores, and writes the list."""
     batch_size = None if options.batch_size == "auto" else int(options.batch_size)
-    with refused_as_wrong_usage():
+    with errors_as_wrong_usage():
         request = FindRequest(job, options.data, options.out, options.overwrite, options.language, options.limit, batch_size, options.seed)
         if options.data is not None:
             read_recordings(options.data)
         if options.in_place:
-            check_writable(Path(name) / FILE)
-        source = local_folder(name)
+            check_writable(Path(model_name) / FILE)
+        source = local_folder(model_name)
         check_job_of_class(request, model_class_of(source, read_config(source, loading.trust_remote_code), loading.auto))
-    model, _, folder = open_model(session, name, loading)
+    model, _, folder = open_model(session, model_name, loading)
     session.begin_work("reading the data")
-    with refused_as_wrong_usage():
+    with errors_as_wrong_usage():
         search = open_search(model, request, folder, trust_remote_code=loading.trust_remote_code)
     halves = search.halves
     session.write_note(
@@ -60,7 +60,7 @@ def find_heads(session: Session, job: str, name: str, options: FindOptions, load
         written = write_alignment_heads(model, folder)
     elif options.out is not None:
         write_head_list(model, head_list, request, folder)
-    _show(session, head_list)
+    _show_head_list(session, head_list)
     if written is not None:
         session.write_note(f"wrote {written}")
     elif job == ALIGNMENT:
@@ -70,7 +70,7 @@ def find_heads(session: Session, job: str, name: str, options: FindOptions, load
     session.write_json({**head_list.to_dict(), "out": None if written is None else str(written)})
 
 
-def _show(session: Session, head_list: HeadList) -> None:
+def _show_head_list(session: Session, head_list: HeadList) -> None:
     """Prints the ranking as far as it matters, and the scores of sets on the half that tested."""
     ranked = head_list.ranking[: len(head_list.heads) + N_FURTHER]
     together = [f"{score:.3f}" for score in head_list.set_scores]
@@ -80,14 +80,17 @@ def _show(session: Session, head_list: HeadList) -> None:
             (head, "yes" if head in head_list.heads else "", f"{score:.3f}", (together[i : i + 1] or [""])[0])
             for i, (head, score) in enumerate(ranked)
         ],
-        right=("score alone", "with those above"),
+        right_aligned=("score alone", "with those above"),
     )
     session.write_line(f"by the {head_list.n_choosing} examples that choose: {head_list.metric}")
     session.write_line("")
     session.write_table(
         ("tested on the others", "heads", "score", "95% interval"),
-        [("this list", *_format_set(head_list.tested)), *((name, *_format_set(score)) for name, score in head_list.compared.items())],
-        right=("heads", "score"),
+        [
+            ("this list", *_format_set_score_cells(head_list.tested)),
+            *((name, *_format_set_score_cells(score)) for name, score in head_list.compared.items()),
+        ],
+        right_aligned=("heads", "score"),
     )
     session.write_line(describe_head_list(head_list))
     session.write_line(f"attention that knows nothing would score {head_list.baseline:.3f}")
@@ -100,5 +103,5 @@ def _show(session: Session, head_list: HeadList) -> None:
         )
 
 
-def _format_set(score: SetScore) -> tuple[object, ...]:
-    return score.n_heads, f"{score.score:.3f}", f"{score.low:.3f} … {score.high:.3f}"
+def _format_set_score_cells(set_score: SetScore) -> tuple[object, ...]:
+    return set_score.n_heads, f"{set_score.score:.3f}", f"{set_score.low:.3f} … {set_score.high:.3f}"

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from headcount.app.console.format import format_training
-from headcount.app.console.inputs import TaskOptions
-from headcount.app.console.models import note_duration, note_power, open_named_task, open_task_model, set_run_description
+from headcount.app.console.inputs import ModelAndTaskOptions
+from headcount.app.console.models import (
+    note_expected_duration,
+    note_statistical_power,
+    open_named_task,
+    open_task_model,
+    set_run_description,
+)
 from headcount.app.console.pruning import (
     PruningOptions,
     SizeOptions,
-    parse_head_count,
+    parse_kept_head_count,
     read_removed_heads,
     show_pruned_rows,
-    show_survivors,
-    show_tests,
+    show_size_tests,
+    show_surviving_heads,
 )
-from headcount.app.console.session import Session
+from headcount.app.console.session import ExitCode, Session
 from headcount.core.budget import Budget
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
@@ -46,7 +52,7 @@ from headcount.workflows.prune import Pruning, estimate_training, prune_and_test
 
 def prune_model(
     session: Session,
-    data: TaskOptions,
+    data: ModelAndTaskOptions,
     method: str,
     size: SizeOptions,
     options: PruningOptions,
@@ -56,23 +62,25 @@ def prune_model(
     margin: Margin | None,
     measures_speed: bool,
     new_head: bool = False,
-    plan: Path | None = None,
-) -> int:
+    plan_file: Path | None = None,
+) -> ExitCode:
     """Prunes a model in a run folder, and prints the smaller one against the dense one; 1 where no size is certified, else 0."""
-    pruner, spec = Pruner.parse(method) if plan is None else PlanPruner(), None
-    margin_decides = margin is not None and plan is None and not size.is_given and not pruner.sizing_option_text
-    if plan is None:
-        spec = options.spec(pruner, size.budget(pruner.sizing_option_text, has_margin=margin is not None), seed=seed)
+    pruner, spec = Pruner.parse(method) if plan_file is None else PlanPruner(), None
+    margin_decides = margin is not None and plan_file is None and not size.has_size and not pruner.sizing_option_text
+    if plan_file is None:
+        spec = options.build_spec(pruner, size.provisional_budget(pruner.sizing_option_text, has_margin=margin is not None), seed=seed)
     else:
-        Plan.read(plan)
+        Plan.read(plan_file)
     if new_head:
-        options.check_new_head([pruner])
+        options.check_new_head_gets_trained([pruner])
     model, heads, folder = open_task_model(session, data, new_head=new_head)
     if spec is None:
-        assert plan is not None
-        spec = options.spec(PlanPruner(removed=read_removed_heads(session, plan, heads, weight_hash(model))), Budget(), seed=seed)
+        assert plan_file is not None
+        spec = options.build_spec(
+            PlanPruner(removed=read_removed_heads(session, plan_file, heads, weight_hash(model))), Budget(), seed=seed
+        )
     if size.keep is not None:
-        spec = spec.resized(parse_head_count(size.keep, heads, options.attention_kinds))
+        spec = spec.resized(parse_kept_head_count(size.keep, heads, options.attention_kinds))
     sizes = list_sizes_to_test(spec, model, heads) if margin_decides else []
     if not margin_decides:
         check_request(spec, model, heads)
@@ -83,7 +91,7 @@ def prune_model(
     config = {"spec": spec.to_dict(), "limit": data.limit, "margin": None if margin is None else str(margin), "sizes": sizes}
     set_run_description(run, session, data, model, heads, config, new_head=new_head)
     task = open_named_task(session, data, model, folder)
-    note_power(session, task, data.limit)
+    note_statistical_power(session, task, data.limit)
     bench_sizes = BenchSizes(BATCHES, LENGTHS) if measures_speed else None
     pruning = Pruning(
         run, model, task, limit=data.limit, command=session.command, companions=folder, bench_sizes=bench_sizes, margin=margin
@@ -92,24 +100,24 @@ def prune_model(
     unfinished = [request for request in requests if not pruning.is_finished(request)]
     if unfinished:
         seconds = estimate_pruning_seconds(model, task, heads, unfinished, limit=data.limit)
-        note_duration(session, seconds, ", if every size is certified" if sizes else "")
+        note_expected_duration(session, seconds, ", if every size is certified" if sizes else "")
     with session.progress("evaluating the dense model"):
         dense = pruning.evaluate_dense()
     tests: list[SizeTest] = []
     if margin is not None and sizes:
         tests = _test_sizes(session, pruning, spec, sizes)
-        show_tests(session, tests, margin, dense.n_examples)
+        show_size_tests(session, tests, margin, dense.n_examples)
         certified = smallest_certified(tests)
         if certified is None:
             session.write_json(
-                {"model": data.model, "out": str(run.folder), "folder": None, "margin": str(margin), "sizes": _describe_tests(tests)}
+                {"model": data.model, "out": str(run.folder), "folder": None, "margin": str(margin), "sizes": _size_tests_to_dicts(tests)}
             )
             return 1
         spec = spec.resized(certified.n_kept)
-    artifact = _compute_artifact(session, run, pruning, spec)
+    artifact = _read_or_make_pruned_model(session, run, pruning, spec)
     if new_head:
         session.write_note("the head of the dense model is not trained: prune with --keep 100% for the dense model after the same training")
-    _show_model(session, data.model, pruning, dense, artifact, tests)
+    _show_and_certify_model(session, data.model, pruning, dense, artifact, tests)
     return 0
 
 
@@ -117,20 +125,22 @@ def _test_sizes(session: Session, pruning: Pruning, spec: PruneSpec, sizes: Sequ
     """Returns the tests of the sizes in order, up to the first that fails."""
     estimate = estimate_training(pruning, [spec.resized(n_kept) for n_kept in sizes])
     if estimate is not None:
-        session.write_note(f"at most, if every size is certified: {format_training(**asdict(estimate))}")
+        session.write_note(f"at most, if every size is certified: {format_training(*astuple(estimate))}")
     with session.progress(f"pruning by {spec.method.label} and testing sizes", "sizes") as advance:
         return prune_and_test_sizes(pruning, spec, sizes, progress=advance)
 
 
-def _describe_tests(tests: Sequence[SizeTest]) -> list[dict[str, Any]]:
+def _size_tests_to_dicts(tests: Sequence[SizeTest]) -> list[dict[str, Any]]:
     return [asdict(test.to_record()) for test in tests]
 
 
-def _show_model(session: Session, model: str, pruning: Pruning, dense: Evaluation, artifact: Artifact, tests: Sequence[SizeTest]) -> None:
+def _show_and_certify_model(
+    session: Session, model_name: str, pruning: Pruning, dense: Evaluation, artifact: Artifact, tests: Sequence[SizeTest]
+) -> None:
     """Prints the smaller model with its bound, survivors and latency, and writes its certificate beside it where there is a margin."""
     rows = pruning.compare_all_with_dense(dense, [artifact])
     show_pruned_rows(session, dense, rows)
-    show_survivors(session, rows)
+    show_surviving_heads(session, rows)
     timings = pruning.latency_of(artifact)
     _show_timings(session, timings)
     certificate = rows[0].certificate
@@ -144,12 +154,12 @@ def _show_model(session: Session, model: str, pruning: Pruning, dense: Evaluatio
     session.write_note(f"the model: {model_folder}")
     session.write_json(
         {
-            "model": model,
+            "model": model_name,
             "out": str(pruning.run.folder),
             "folder": str(model_folder),
             "plan": artifact.content["removed"],
             "margin": None if pruning.margin is None else str(pruning.margin),
-            "sizes": _describe_tests(tests),
+            "sizes": _size_tests_to_dicts(tests),
             "rows": [row.to_dict() for row in rows],
             "bench": timings,
         }
@@ -161,11 +171,11 @@ def _capitalise(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _compute_artifact(session: Session, run: Run, pruning: Pruning, spec: PruneSpec) -> Artifact:
+def _read_or_make_pruned_model(session: Session, run: Run, pruning: Pruning, spec: PruneSpec) -> Artifact:
     """Returns the pruned model of a request, from the run or made now, and writes its plan beside its folder."""
     estimate = estimate_training(pruning, [spec])
     if estimate is not None:
-        session.write_note(format_training(**asdict(estimate)))
+        session.write_note(format_training(*astuple(estimate)))
     with session.progress(f"pruning by {spec.method.label}") as advance:
         artifact, _ = pruning.load_or_make_model(spec, advance)
     run.register_results(artifact)
@@ -185,4 +195,4 @@ def _show_timings(session: Session, timings: Sequence[Time]) -> None:
             )
             for row in timings
         ]
-        session.write_table(("batch", "length", "model", "ms", "against the dense model"), table, right=("batch", "length", "ms"))
+        session.write_table(("batch", "length", "model", "ms", "against the dense model"), table, right_aligned=("batch", "length", "ms"))

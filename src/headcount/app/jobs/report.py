@@ -13,23 +13,25 @@ from headcount.runs.report.write import MEGABYTE, too_large_sentence, write_repo
 from headcount.runs.store import Run
 
 
-def write_reports(session: Session, run_a: Path, run_b: Path | None, out: Path | None, figures: Path | None, max_mb: float) -> None:
+def write_page_and_figures(
+    session: Session, run_a: Path, run_b: Path | None, page_file: Path | None, figures_folder: Path | None, max_megabytes: float
+) -> None:
     """Writes the page of a run, or of the comparison of two, and the figures of the first if a folder for them is named."""
     session.begin_work("reading the run")
     first, second = Run.open(run_a), Run.open(run_b) if run_b is not None else None
-    path = write_report(first, second, out, max_mb=max_mb)
+    path = write_report(first, second, page_file, max_mb=max_megabytes)
     for run in filter(None, (first, second)):
         for text in missing_model_warnings(run, run.record()):
             session.write_note(f"warning: {run.folder}: {text}")
     reason = None if second is None else why_not_comparable(first, second)
     if reason:
         session.write_note(f"warning: {reason}")
-    if path.stat().st_size > max_mb * MEGABYTE:
-        session.write_note(f"warning: {too_large_sentence(path.stat().st_size, round(max_mb * MEGABYTE))}")
+    if path.stat().st_size > max_megabytes * MEGABYTE:
+        session.write_note(f"warning: {too_large_sentence(path.stat().st_size, round(max_megabytes * MEGABYTE))}")
     figure_files = FigureFiles([], [])
-    if figures is not None:
+    if figures_folder is not None:
         session.begin_work("drawing figures")
-        figure_files = write_figures(first, figures)
+        figure_files = write_figures(first, figures_folder)
     session.write_note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
     for written in (path, *figure_files.paths):
         session.write_line(str(written))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headcount.app.console.corpus import open_corpus
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.models import open_task_model, set_run_description
 from headcount.app.console.session import Session
 from headcount.behaviour.base import Corpus
@@ -25,7 +25,7 @@ BEST = ("best", "accuracy", "95% interval", "baseline", "at", "chance", "n", "bi
 NUMBERS = ("heads", "bias", "of at most", "accuracy", "baseline", "at", "chance", "n")
 
 
-def _format_bias_cells(row: RoleScore) -> tuple[object, ...]:
+def _format_role_score_cells(row: RoleScore) -> tuple[object, ...]:
     return (
         f"{row.bias:.2f}",
         f"{row.low:.2f} … {row.high:.2f}",
@@ -57,14 +57,14 @@ def _format_best_head_cells(table: RoleTable, best: BestHead | None) -> tuple[ob
     )
 
 
-def _show_table(session: Session, table: RoleTable, show_all: bool) -> None:
+def _show_role_table(session: Session, table: RoleTable, show_all: bool) -> None:
     _show_heads(session, table, show_all)
     n_heads = {role: sum(row.has_role for row in table if row.role == role) for role in table.roles()}
     best = {row.role: row for row in table.best_heads}
     session.write_table(
         ("role", "heads", *BEST),
         [(role, number, *_format_best_head_cells(table, best.get(role))) for role, number in n_heads.items()],
-        right=NUMBERS,
+        right_aligned=NUMBERS,
     )
     session.write_line(
         "the best head is the most accurate one on one half of the sentences (by a hash of their tokens); accuracy, baseline, chance and n are those "
@@ -72,14 +72,14 @@ def _show_table(session: Session, table: RoleTable, show_all: bool) -> None:
     )
     if without_best := [role for role in n_heads if role not in best]:
         session.write_line(f"no best head, for want of sentences in both halves: {', '.join(without_best)}")
-    _show_shares(session, table)
-    _show_pairs(session, table, show_all)
-    _show_content(session, table, show_all)
-    _show_definitions(session, table, show_all)
-    _show_swapped(session, table)
+    _show_heads_by_layer(session, table)
+    _show_role_pairs(session, table, show_all)
+    _show_content_roles(session, table, show_all)
+    _show_disagreements_of_definitions(session, table, show_all)
+    _show_false_label_estimate(session, table)
     if show_all:
-        rows = [(row.head, row.role, "yes" if row.has_role else "no", *_format_bias_cells(row)) for row in table]
-        session.write_table(("head", "role", "has it", *COLUMNS), rows, right=NUMBERS)
+        rows = [(row.head, row.role, "yes" if row.has_role else "no", *_format_role_score_cells(row)) for row in table]
+        session.write_table(("head", "role", "has it", *COLUMNS), rows, right_aligned=NUMBERS)
     reasons: dict[str, list[str]] = {}
     for role, reason in table.untested.items():
         reasons.setdefault(reason, []).append(role)
@@ -117,7 +117,7 @@ def _show_heads(session: Session, table: RoleTable, show_all: bool) -> None:
     session.write_line("")
 
 
-def _show_shares(session: Session, table: RoleTable) -> None:
+def _show_heads_by_layer(session: Session, table: RoleTable) -> None:
     """Prints how many heads of each layer have each role that some head has, one table for each kind of attention."""
     sizes: dict[str, dict[str, int]] = {}
     for head in table.heads:
@@ -134,10 +134,10 @@ def _show_shares(session: Session, table: RoleTable) -> None:
         ]
         if rows:
             size = f" (of {next(iter(layers.values()))})" if equal_sizes else ""
-            session.write_table((f"heads by layer{size}", *columns), rows, right=columns)
+            session.write_table((f"heads by layer{size}", *columns), rows, right_aligned=columns)
 
 
-def _show_pairs(session: Session, table: RoleTable, show_all: bool) -> None:
+def _show_role_pairs(session: Session, table: RoleTable, show_all: bool) -> None:
     """Prints pairs of roles that the same heads have, most heads first, against chance."""
     pairs = sorted(table.colocation(), key=lambda pair: (pair.q > table.alpha, -pair.both, pair.a, pair.b))
     significant = [pair for pair in pairs if pair.q <= table.alpha]
@@ -147,25 +147,25 @@ def _show_pairs(session: Session, table: RoleTable, show_all: bool) -> None:
         session.write_table(
             columns,
             [(pair.a, pair.b, pair.both, pair.only_a, pair.only_b, f"{pair.expected:.1f}", f"{pair.q:.2g}") for pair in listed],
-            right=columns[2:6],
+            right_aligned=columns[2:6],
         )
     session.write_line(f"{len(significant)} of {len(pairs)} pairs of roles share more heads than by chance (q ≤ {table.alpha:g})")
 
 
-def _show_content(session: Session, table: RoleTable, show_all: bool) -> None:
+def _show_content_roles(session: Session, table: RoleTable, show_all: bool) -> None:
     """Prints the heads with roles of content beside their distance twins, the largest excess first; with `show_all` every head and role."""
     rows = [row for row in table if row.is_content and row.excess is not None and (row.has_role or show_all)]
     if rows:
         columns = ("head", "role of content", "bias", "twin's bias", "by distance", "excess mass", "95% interval", "q", "has it")
         rows.sort(key=lambda row: -(row.excess or 0.0))
-        session.write_table(columns, [_format_content_row(row) for row in rows], right=columns[2:6])
+        session.write_table(columns, [_format_content_role_cells(row) for row in rows], right_aligned=columns[2:6])
         session.write_line(
             "the twin attends by distance alone, as the head does outside the role; by distance is the share of the bias that it has too. "
             "A head that likes verbs goes beyond distance, too: the label does not say that it knows the relation"
         )
 
 
-def _format_content_row(row: RoleScore) -> tuple[object, ...]:
+def _format_content_role_cells(row: RoleScore) -> tuple[object, ...]:
     share = row.explained_by_distance
     return (
         row.head,
@@ -180,7 +180,7 @@ def _format_content_row(row: RoleScore) -> tuple[object, ...]:
     )
 
 
-def _show_definitions(session: Session, table: RoleTable, show_all: bool) -> None:
+def _show_disagreements_of_definitions(session: Session, table: RoleTable, show_all: bool) -> None:
     """Prints how many heads have each role by each definition, where they disagree, and with `show_all` which heads."""
     labels = table.labels_by_definition()
     counts = [(role, *(sum(name == role for _, name in own) for own in labels.values())) for role in table.roles()]
@@ -188,14 +188,14 @@ def _show_definitions(session: Session, table: RoleTable, show_all: bool) -> Non
     roles = {role for _, role in differ}
     columns = ("heads by definition", *labels)
     if differ:
-        session.write_table(columns, [row for row in counts if row[0] in roles], right=columns[1:])
+        session.write_table(columns, [row for row in counts if row[0] in roles], right_aligned=columns[1:])
     session.write_line(f"the definitions disagree on {len(differ)} of {len(table)} heads × roles")
     if show_all and differ:
         rows = [(head, role, *("yes" if (head, role) in own else "no" for own in labels.values())) for head, role in differ]
         session.write_table(("head", "role", *labels), rows)
 
 
-def _show_swapped(session: Session, table: RoleTable) -> None:
+def _show_false_label_estimate(session: Session, table: RoleTable) -> None:
     """Prints the estimate of false discoveries."""
     swapped = table.swapped
     if swapped is None:
@@ -231,7 +231,7 @@ class RoleRequest:
     split: str = "calibration"
 
 
-def label_heads(session: Session, data: TaskOptions, request: RoleRequest, run: Run | None, *, show_all: bool) -> None:
+def label_heads(session: Session, data: ModelAndTaskOptions, request: RoleRequest, run: Run | None, *, show_all: bool) -> None:
     """Tests roles on a text, in a run if there is one, and prints the labels of all heads."""
     roles = parse_roles(request.only)
     spec = RoleSpec(roles, Definition.parse(request.definition), batch_size=data.examples_per_batch, seed=data.seed, swaps=request.swaps)
@@ -240,24 +240,26 @@ def label_heads(session: Session, data: TaskOptions, request: RoleRequest, run: 
     if run is not None:
         options = {"only": request.only, "definition": request.definition, "seed": data.seed, "swaps": request.swaps}
         set_run_description(run, session, data, model, heads, {"text": str(text or embedded or data.task), **options})
-    corpus = open_corpus(session, data, model, folder, text=text, embedded=embedded, parser=request.parser, split=request.split)
+    corpus = open_corpus(
+        session, data, model, folder, text_file=text, embedded_name=embedded, parser_name=request.parser, split=request.split
+    )
     session.write_note(f"read: {_describe_corpus(corpus)}")
     with session.progress("roles") as advance:
         table = roles_into(run, model, corpus, spec, progress=advance)
     if run is not None:
         session.write_note(f"stored in {run.folder}")
-    _show_table(session, table, show_all)
+    _show_role_table(session, table, show_all)
     session.write_json(_role_table_to_dict(data.model, table))
     named_text = ["--text", text] if text else ["--embedded", embedded or ""]
     words = task_words(data._asdict()) if data.task is not None else [*named_text, "--task", "TASK"]
     session.suggest_next("study", "roles-importance", data.model, *words)
 
 
-def _role_table_to_dict(model: str, table: RoleTable) -> dict[str, Any]:
+def _role_table_to_dict(model_name: str, table: RoleTable) -> dict[str, Any]:
     """Returns what --json prints."""
     plain = table.to_dict()
     return {
-        "model": model,
+        "model": model_name,
         "definition": table.definition,
         "tau": table.tau,
         "alpha": table.alpha,

@@ -7,14 +7,15 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from headcount.app.console.format import format_head_bound, format_rounding_warning, format_verdicts
-from headcount.app.console.heat_map import heat_map
-from headcount.app.console.inputs import TaskOptions
+from headcount.app.console.heat_map import format_heat_map
+from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.console.models import open_named_task, open_task_model, set_run_description
 from headcount.app.console.session import Session
 from headcount.core.damage import HeadVerdicts
 from headcount.core.scores import Scores
 from headcount.core.stats import agreement as stats
 from headcount.core.stats.agreement import Agreement
+from headcount.core.stats.samples import Estimate
 from headcount.core.tolerance import Tolerance
 from headcount.importance.rankings import RankedHead, agreements, check_n_lowest, rank_heads, stabilities
 from headcount.importance.score import parse_methods
@@ -62,7 +63,7 @@ class ScoreReport(NamedTuple):
         return {"scores": scores, "agreement": {label: asdict(agreement) for label, agreement in self.agreements.items()}}
 
 
-def _show_race(session: Session, scores: Scores) -> None:
+def _show_adaptive_decisions(session: Session, scores: Scores) -> None:
     """Prints what an adaptive run decided, at which confidence, and what share of the ablations it saved."""
     conditions, n_read = scores.conditions, scores.columns["examples"]
     saved = 1 - sum(n_read) / (len(n_read) * max(n_read))
@@ -74,17 +75,17 @@ def _show_race(session: Session, scores: Scores) -> None:
     session.write_line("")
 
 
-def _show_scores(session: Session, report: ScoreReport, label: str, level: float, all_heads: bool) -> None:
+def _show_scores(session: Session, report: ScoreReport, method_label: str, confidence: float, shows_all: bool) -> None:
     """Prints the heat map and the table of the heads of one method, with the verdicts on heads removed alone where it measures what is lost."""
-    scores, verdicts = report.scores[label], report.verdicts.get(label)
+    scores, verdicts = report.scores[method_label], report.verdicts.get(method_label)
     session.write_line(f"{scores.label}: {'more' if scores.higher_is_keep else 'less'} means keep; tenths of all heads, 9 to keep first")
-    for line in heat_map(scores):
+    for line in format_heat_map(scores):
         session.write_line(line)
     session.write_line("")
-    order = sorted(report.rankings[label], key=lambda row: row.rank)
-    listed = order if all_heads or len(order) <= N_SHOWN else [*order[:10], *order[-20:]]
+    order = sorted(report.rankings[method_label], key=lambda row: row.rank)
+    listed = order if shows_all or len(order) <= N_SHOWN else [*order[:10], *order[-20:]]
     verdict_columns = ["costs at most", "safe alone"] if verdicts is not None else []
-    columns = ["rank", "head", "score", f"{level:.0%} interval", "rank from", "to", "surely lowest", *verdict_columns, *scores.columns]
+    columns = ["rank", "head", "score", f"{confidence:.0%} interval", "rank from", "to", "surely lowest", *verdict_columns, *scores.columns]
     position = {head: number for number, head in enumerate(scores.heads)}
     safe_words = {None: "", True: "yes", False: "no"}
     table = [
@@ -101,7 +102,7 @@ def _show_scores(session: Session, report: ScoreReport, label: str, level: float
         )
         for row in listed
     ]
-    session.write_table(columns, table, right=("rank", "rank from", "to"))
+    session.write_table(columns, table, right_aligned=("rank", "rank from", "to"))
     if len(listed) < len(order):
         session.write_note(f"{len(order) - len(listed)} heads in between are left out; --all shows them")
     if verdicts is not None:
@@ -109,7 +110,7 @@ def _show_scores(session: Session, report: ScoreReport, label: str, level: float
         session.write_line("")
 
 
-def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> None:
+def _show_agreements_with_ablation(session: Session, agreements: Mapping[str, Agreement]) -> None:
     rows = [
         (
             label,
@@ -130,19 +131,19 @@ def _show_agreements(session: Session, agreements: Mapping[str, Agreement]) -> N
 
 
 def _show_stability(session: Session, scores: Scores, rows: Sequence[stats.Stability]) -> None:
-    def format_interval(estimate: Any) -> str:
+    def format_estimate(estimate: Estimate | None) -> str:
         return "" if estimate is None else f"{estimate.value:.2f} ({estimate.low:.2f} … {estimate.high:.2f})"
 
     names = ("examples", "Spearman with all", "lowest in common", "Spearman of two such sets", "their lowest in common")
-    table = [(row.size, *map(format_interval, (row.spearman, row.overlap, row.disjoint_spearman, row.disjoint_overlap))) for row in rows]
+    table = [(row.size, *map(format_estimate, (row.spearman, row.overlap, row.disjoint_spearman, row.disjoint_overlap))) for row in rows]
     session.write_line(f"{scores.method}: stability of the ranking")
-    session.write_table(names, table, right=("examples",))
+    session.write_table(names, table, right_aligned=("examples",))
 
 
 def score_model(
     session: Session,
-    data: TaskOptions,
-    by: Sequence[str],
+    data: ModelAndTaskOptions,
+    method_names: Sequence[str],
     settings: ScoreSettings,
     run: Run | None,
     options: VerdictOptions,
@@ -151,7 +152,7 @@ def score_model(
     shows_all: bool,
 ) -> None:
     """Scores all heads by some methods, in a run if there is one, and prints scores and verdicts."""
-    methods = parse_methods(by)
+    methods = parse_methods(method_names)
     model, heads, folder = open_task_model(session, data)
     check_n_lowest(options.lowest, len(heads.units()))
     if run is not None:
@@ -177,13 +178,13 @@ def score_model(
     session.suggest_next("study", "transfer", *([run.folder, "OTHER_RUN"] if run is not None else ["--help"]))
 
 
-def _show_report(session: Session, report: ScoreReport, level: float, all_heads: bool) -> None:
+def _show_report(session: Session, report: ScoreReport, confidence: float, shows_all: bool) -> None:
     for label, scores in report.scores.items():
-        _show_scores(session, report, label, level, all_heads)
+        _show_scores(session, report, label, confidence, shows_all)
         if unresolved := scores.heads_within_rounding():
             session.write_note(format_rounding_warning(label, list(map(str, unresolved))))
         if "adaptive" in scores.conditions:
-            _show_race(session, scores)
+            _show_adaptive_decisions(session, scores)
         if report.stabilities.get(label):
             _show_stability(session, scores, report.stabilities[label])
-    _show_agreements(session, report.agreements)
+    _show_agreements_with_ablation(session, report.agreements)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import typer
 from headcount.app.cli.study import Request
 from headcount.app.console.corpus import open_corpus
 from headcount.app.console.format import format_training
-from headcount.app.console.inputs import ModelOptions, TaskOptions
-from headcount.app.console.models import check_new_head, open_model, open_named_task, read_task_classes
+from headcount.app.console.inputs import ModelAndTaskOptions, ModelOptions
+from headcount.app.console.models import check_can_get_new_head, open_model, open_named_task, read_task_classes
 from headcount.app.console.session import Session
 from headcount.behaviour.base import Corpus
 from headcount.core.files import hash_file_or_folder, model_path_or_name
@@ -27,25 +27,25 @@ from headcount.studies._results import run_study as keep_study
 from headcount.surgery.load import load
 
 
-def model_and_task_options(request: Request) -> TaskOptions:
+def resolve_model_and_task_options(request: Request) -> ModelAndTaskOptions:
     """Returns the options of model and data; for the run of a comparison, those that the run records."""
     if request.common is not None:
         return request.common
     if request.comparison is None:
-        return TaskOptions("", seed=request.seed)
+        return ModelAndTaskOptions("", seed=request.seed)
     record = Run.open(request.comparison).record()
-    loading = ModelOptions(device=request.device, dtype=request.dtype).fill_from_record(record.config)
+    loading = ModelOptions(device=request.device, dtype=request.dtype).fill_from_run_config(record.config)
     name = model_path_or_name(record.model.name, record.config)
-    return TaskOptions(name, task=request.task, limit=request.limit, seed=request.seed, **loading._asdict())
+    return ModelAndTaskOptions(name, task=request.task, limit=request.limit, seed=request.seed, **loading._asdict())
 
 
 def run_study_command(session: Session, study: Study, request: Request, run: Run | None) -> None:
     """Runs a study on what a command line names, and prints its tables, its notes and its verdict."""
     if study.info.needs & {"run", "comparison"} and run is None:
         raise typer.BadParameter(f"study {study.name} is led by one process; start it without torchrun")
-    data = model_and_task_options(request)
+    data = resolve_model_and_task_options(request)
     if request.new_head:
-        check_new_head(data)
+        check_can_get_new_head(data)
     context = StudyContext(
         ConsoleSources(session, data, request),
         model=data.model or None,
@@ -55,14 +55,14 @@ def run_study_command(session: Session, study: Study, request: Request, run: Run
         command=session.command,
         progress=session.progress,
         note=session.write_note,
-        note_training=lambda estimate: session.write_note(format_training(**asdict(estimate))),
+        note_training=lambda estimate: session.write_note(format_training(*astuple(estimate))),
         limit=data.limit,
         batch_size=data.examples_per_batch,
     )
     result = keep_study(study, context)
     for table in result.tables:
         if table.is_printed:
-            print_table(session, table)
+            show_study_table(session, table)
     for sentence in (*result.notes, result.sentence):
         session.write_line(sentence)
     session.write_json({"study": study.name, **result.measurements, "notes": list(result.notes), "sentence": result.sentence})
@@ -73,7 +73,7 @@ class ConsoleSources:
     """Opens models, tasks and texts as the command line says, and notes what was opened."""
 
     session: Session
-    data: TaskOptions
+    data: ModelAndTaskOptions
     request: Request
 
     @property
@@ -140,7 +140,9 @@ class ConsoleSources:
         """Returns the text of the command line, or else of the task, aligned with the tokens of a model."""
         assert loaded.folder is not None
         text, embedded, parser = self.request.text, self.request.embedded, self.request.parser
-        return open_corpus(self.session, self.data, loaded.model, loaded.folder, task=task, text=text, embedded=embedded, parser=parser)
+        return open_corpus(
+            self.session, self.data, loaded.model, loaded.folder, task=task, text_file=text, embedded_name=embedded, parser_name=parser
+        )
 
     @property
     def text_fingerprint(self) -> str:
@@ -152,11 +154,11 @@ class ConsoleSources:
         return self.data._replace(model=model_name).opening_record()
 
 
-def print_table(session: Session, table: Table) -> None:
+def show_study_table(session: Session, table: Table) -> None:
     """Prints a table; numbers without intervals stand at the right of their column."""
     formatted = table.format()
     columns = zip(formatted.headings, formatted.are_numbers, formatted.have_intervals, strict=True)
     right = [heading for heading, is_number, has_interval in columns if is_number and not has_interval]
     if table.title:
         session.write_line(table.title)
-    session.write_table(formatted.headings, formatted.rows, right=right)
+    session.write_table(formatted.headings, formatted.rows, right_aligned=right)

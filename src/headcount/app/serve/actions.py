@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from headcount.app.serve.fields import read_choice, read_fields, read_flag, read_heads, read_number, read_text_field
+from headcount.app.serve.fields import read_boolean, read_choice, read_fields, read_head_indices, read_number, read_text_field
 from headcount.app.serve.served_run import ServedRun
 from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
@@ -42,6 +42,13 @@ PRUNE_DEFAULTS = {"seed": 0, "floor": 0, "unit": "kv_group"}
 MAX_SEED = 2**31 - 1
 
 
+class SentenceCorpus(NamedTuple):
+    """The corpus of one sentence, and a note if it has unknown tokens."""
+
+    corpus: Corpus
+    unknown_tokens_note: str | None
+
+
 def attend(served: ServedRun, body: Any) -> dict[str, Any]:
     """Returns the attention of all heads on a new sentence; an encoder–decoder also reads a translation, its own if none is given."""
     fields = read_fields(body, ("text", "pair"))
@@ -49,43 +56,46 @@ def attend(served: ServedRun, body: Any) -> dict[str, Any]:
     model, tokenizer = served.model(), served.tokenizer()
     if tokenizer is None:
         raise ArtifactError(f"{served.record.model.name} has no tokenizer, so it reads no text")
-    corpus, note = _build_sentence_corpus(served, str(first), second)
-    sentences, arrays = sentences_and_attention_maps(model, corpus, tokenizer)
+    built = _build_sentence_corpus(served, str(first), second)
+    sentences, arrays = sentences_and_attention_maps(model, built.corpus, tokenizer)
     blocks = served.run.heads().blocks
     maps = {(int(name.partition("/")[0]), int(name.partition("/")[2])): array for name, array in arrays.items()}
-    return {"attention": AttentionMaps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": note}
+    return {"attention": AttentionMaps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": built.unknown_tokens_note}
 
 
-def _build_sentence_corpus(served: ServedRun, first: str, second: str | None) -> tuple[Corpus, str | None]:
-    """Returns the corpus of the sentence, and a note if it has unknown tokens."""
+def _build_sentence_corpus(served: ServedRun, sentence_text: str, second_text: str | None) -> SentenceCorpus:
     model, tokenizer = served.model(), served.tokenizer()
-    alignment = _find_alignment_options(served)
+    tokenization = _read_tokenization_options(served)
     most = min(TOKENS, n_positions(model) or TOKENS)
-    most = min(alignment.get("max_length") or most, most)
-    sentence = split_words(first, "the sentence")
-    _check_token_count(tokenizer, [[part for _, part in sentence.texts_with_start]], alignment, most)
+    most = min(tokenization.get("max_length") or most, most)
+    sentence = split_words(sentence_text, "the sentence")
+    _check_token_count(tokenizer, [[part for _, part in sentence.texts_with_start]], tokenization, most)
     if getattr(model.config, "is_encoder_decoder", False):
         sentence = replace(
-            sentence, target=split_words(second if second is not None else _translate(served, first, alignment), "its translation")
+            sentence,
+            target=split_words(
+                second_text if second_text is not None else _translate_greedily(served, sentence_text, tokenization), "its translation"
+            ),
         )
-    elif second is not None:
-        sentence = join_pair(sentence, split_words(second, "its second text"))
+    elif second_text is not None:
+        sentence = join_pair(sentence, split_words(second_text, "its second text"))
     texts = [[part for _, part in side.texts_with_start] for side in (sentence, sentence.target) if side is not None]
-    _check_token_count(tokenizer, texts, alignment, most)
+    _check_token_count(tokenizer, texts, tokenization, most)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownTokens)  # the note says so
-        return read_corpus(model, [sentence], tokenizer, **{**alignment, "max_length": most}), _unknown_note(tokenizer, texts)
+        corpus = read_corpus(model, [sentence], tokenizer, **{**tokenization, "max_length": most})
+        return SentenceCorpus(corpus, _describe_unknown_tokens(tokenizer, texts))
 
 
-def _check_token_count(tokenizer: Any, texts: Sequence[Sequence[str]], alignment: Mapping[str, Any], max_tokens: int) -> None:
+def _check_token_count(tokenizer: Any, texts: Sequence[Sequence[str]], tokenization: Mapping[str, Any], max_tokens: int) -> None:
     for parts in texts:
-        ids = tokenizer(*parts, add_special_tokens=alignment.get("add_special_tokens", True), verbose=False)["input_ids"]
-        length = len(ids) + len(alignment.get("end", ()))
+        ids = tokenizer(*parts, add_special_tokens=tokenization.get("add_special_tokens", True), verbose=False)["input_ids"]
+        length = len(ids) + len(tokenization.get("end", ()))
         if length > max_tokens:
             raise DataError(f"the sentence has {length} tokens; at most {max_tokens} are shown here. Give a shorter one")
 
 
-def _unknown_note(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
+def _describe_unknown_tokens(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
     """Returns a note about unknown tokens, None if there are none."""
     unknown = unknown_id(tokenizer)
     ids = [token for parts in texts for token in tokenizer(*parts, add_special_tokens=False, verbose=False)["input_ids"]]
@@ -93,7 +103,7 @@ def _unknown_note(tokenizer: Any, texts: Sequence[Sequence[str]]) -> str | None:
     return f"{n_unknown} of {len(ids)} tokens are unknown to the tokenizer: the model reads them all as the same" if n_unknown else None
 
 
-def _find_alignment_options(served: ServedRun) -> dict[str, Any]:
+def _read_tokenization_options(served: ServedRun) -> dict[str, Any]:
     """Returns how the task of the run tokenizes text; empty, the defaults of the tokenizer, if the task cannot be opened."""
     try:
         texts = served.task().texts
@@ -102,10 +112,12 @@ def _find_alignment_options(served: ServedRun) -> dict[str, Any]:
     return {} if texts is None else {name: value for name, value in texts.alignment_arguments.items() if name != "truncate"}
 
 
-def _translate(served: ServedRun, first: str, alignment: Mapping[str, Any]) -> str:
+def _translate_greedily(served: ServedRun, sentence_text: str, tokenization: Mapping[str, Any]) -> str:
     """Returns the greedy output of the model."""
     model, tokenizer = served.model(), served.tokenizer()
-    ids = tokenizer(first, add_special_tokens=alignment.get("add_special_tokens", True))["input_ids"] + list(alignment.get("end", ()))
+    ids = tokenizer(sentence_text, add_special_tokens=tokenization.get("add_special_tokens", True))["input_ids"] + list(
+        tokenization.get("end", ())
+    )
     with torch.no_grad(), preserve(model):
         generated = model.generate(torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1)
     translation = tokenizer.decode(generated[0], skip_special_tokens=True).strip()
@@ -114,17 +126,17 @@ def _translate(served: ServedRun, first: str, alignment: Mapping[str, Any]) -> s
     return translation
 
 
-def _evaluate_dense(served: ServedRun, limit: int) -> Evaluation:
-    """Returns the evaluation of the dense model on the first `limit` examples of the report split."""
-    if limit not in served.dense_evaluations:
-        served.dense_evaluations[limit] = evaluate(served.model(), served.task(), limit=limit)
-    return served.dense_evaluations[limit]
+def _evaluate_dense(served: ServedRun, max_examples: int) -> Evaluation:
+    """Returns the evaluation of the dense model on the first `max_examples` examples of the report split."""
+    if max_examples not in served.dense_evaluations:
+        served.dense_evaluations[max_examples] = evaluate(served.model(), served.task(), limit=max_examples)
+    return served.dense_evaluations[max_examples]
 
 
 def ablate(served: ServedRun, body: Any) -> dict[str, Any]:
     """Returns the metric with heads gated off, compared with the dense model on the same first examples."""
     fields = read_fields(body, ("heads", "limit"))
-    ablated = read_heads(fields["heads"], "heads", len(served.heads), minimum=1)
+    ablated = read_head_indices(fields["heads"], "heads", len(served.heads), fewest=1)
     limit = read_number(fields["limit"], "limit", 2, EXAMPLES)
     task, dense = served.task(), _evaluate_dense(served, limit)
     with mask(served.model(), [served.heads[index] for index in ablated]):
@@ -152,11 +164,13 @@ def prune_run(served: ServedRun, body: Any) -> dict[str, Any]:
     limits = Budget(
         floor=read_number(fields["floor"], "floor", 0, len(served.heads)),
         unit=read_choice(fields["unit"], "unit", ("kv_group", "even")),  # pyright: ignore[reportArgumentType]
-        protected=frozenset(Head.parse(served.heads[index]) for index in read_heads(fields["protect"], "protect", len(served.heads))),
+        protected=frozenset(
+            Head.parse(served.heads[index]) for index in read_head_indices(fields["protect"], "protect", len(served.heads))
+        ),
     )
     seed = read_number(fields["seed"], "seed", 0, MAX_SEED)
-    repair = None if fields["repair"] is None else read_flag(fields["repair"], "repair")
-    spec = _build_spec(served, method, keep, limits, seed=seed, repair=repair)
+    repair = None if fields["repair"] is None else read_boolean(fields["repair"], "repair")
+    spec = _build_prune_spec(served, method, keep, limits, seed=seed, repair=repair)
     check_request(spec, served.model(), HeadMap.of(served.model()))
     task, dense = served.task(), dense_evaluation_of(served.run)
     limit = dense.n_examples if dense is not None else None
@@ -171,13 +185,13 @@ def prune_run(served: ServedRun, body: Any) -> dict[str, Any]:
     return {"folder": str(folder), "point": collect_point(served.run, artifact)}
 
 
-def _build_spec(served: ServedRun, method: str, keep: int, limits: Budget, *, seed: int, repair: bool | None) -> PruneSpec:
-    """Returns the request for `keep` heads: by the method of a model of the run that has this label, or by a registered method."""
+def _build_prune_spec(served: ServedRun, method_or_label: str, n_kept: int, limits: Budget, *, seed: int, repair: bool | None) -> PruneSpec:
+    """Returns the request for `n_kept` heads: by the method of a model of the run that has this label, or by a registered method."""
     for artifact in served.run.results(PRUNED).values():
-        if method_label(artifact) == method:
+        if method_label(artifact) == method_or_label:
             spec = PruneSpec.from_dict(artifact.content["spec"])
             # A request for some kinds of attention counts their heads alone; the heads of the other kinds all stay.
             others = (block for block in served.run.heads().blocks if spec.kinds and block.kind not in spec.kinds)
-            budget = limits.resized(keep - sum(len(block.heads) for block in others))
+            budget = limits.resized(n_kept - sum(len(block.heads) for block in others))
             return replace(spec, budget=budget, seed=seed, repair=spec.repair if repair is None else repair)
-    return PruneSpec.of(method, limits.resized(keep), seed=seed, repair=repair)
+    return PruneSpec.of(method_or_label, limits.resized(n_kept), seed=seed, repair=repair)

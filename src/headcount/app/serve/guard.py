@@ -35,18 +35,18 @@ class RequestRefused(Exception):
         self.status, self.reason = status, reason
 
 
-def host_name(header: str) -> str:
+def host_name(host_header: str) -> str:
     """Returns the name in a Host header, without its port."""
-    name = header.strip().lower()
+    name = host_header.strip().lower()
     if name.startswith("["):
         return name[1:].partition("]")[0]
     return name.rpartition(":")[0] if name.count(":") == 1 else name
 
 
-def is_address(name: str) -> bool:
+def is_ip_address(host_name_or_address: str) -> bool:
     """Whether a host name is an IP address, which cannot be redirected to this machine."""
     try:
-        ipaddress.ip_address(name)
+        ipaddress.ip_address(host_name_or_address)
     except ValueError:
         return False
     return True
@@ -68,7 +68,7 @@ class Guard:
         for name, value in scope["headers"]:
             headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
         try:
-            self._check(scope, headers)
+            self._check_request(scope, headers)
             body = await self._read_body(receive, headers) if scope["method"] == "POST" else b""
         except RequestRefused as refused:
             await send_json(send, refused.status, {"error": refused.reason})
@@ -79,11 +79,11 @@ class Guard:
 
         await self.app(scope, receive_body, _add_secure_headers(send))
 
-    def _check(self, scope: Any, headers: dict[str, str]) -> None:
+    def _check_request(self, scope: Any, headers: dict[str, str]) -> None:
         if sum(name.lower() == b"host" for name, _ in scope["headers"]) != 1:
             raise RequestRefused(400, "a request names one host")
         name = host_name(headers["host"])
-        if name not in self.names and not is_address(name):
+        if name not in self.names and not is_ip_address(name):
             raise RequestRefused(403, "this server answers under localhost and addresses only")
         origin = headers.get("origin")
         if origin is not None and origin != f"{scope.get('scheme', 'http')}://{headers['host']}":

@@ -43,7 +43,7 @@ def serve(
     names = () if host in LOCAL else (host.lower(), socket.gethostname().lower())
     site = Site([ServedRun(Run.open(folder)) for folder in runs], token)
     config = uvicorn.Config(
-        application(site, names=names),
+        application(site, further_host_names=names),
         host=host,
         port=port,
         log_level="warning",
@@ -52,7 +52,7 @@ def serve(
         timeout_graceful_shutdown=PATIENCE,
         ws="none",
     )
-    listener = _listen(host, port)
+    listener = _open_listening_socket(host, port)
     address = f"[{host}]" if ":" in host else host
     if show is not None:
         show(f"http://{address}:{listener.getsockname()[1]}/?token={token}")
@@ -69,7 +69,7 @@ def serve(
         listener.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _open_listening_socket(host: str, port: int) -> socket.socket:
     """Returns a socket that listens already, so that a request sent before the server has started waits for it."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)

@@ -5,17 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headcount.core.errors import ArtifactError, DataError, HeadcountError
 from headcount.core.evaluation import Evaluation
 from headcount.core.files import model_path_or_name
 from headcount.data.open_task import default_task, open_task
 from headcount.data.readers.processor import tokenizer_or_image_processor
+from headcount.data.task import Task
 from headcount.data.task_builder import TaskBuilder
 from headcount.models.provenance import weight_hash
 from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
+
+
+class LocalModel(NamedTuple):
+    """The folder of a model on this machine, or None and the reason why there is none."""
+
+    folder: Path | None
+    why_not: str
 
 
 class ServedRun:
@@ -28,7 +36,7 @@ class ServedRun:
         self.opening: Mapping[str, Any] | None = self.record.config.get("opened")
         self.folder, self.why_not = _find_local_model(model_path_or_name(self.record.model.name, self.record.config))
         self._model: Any = None
-        self._task: Any = None
+        self._task: Task | None = None
         self._tokenizer: Any = None
         self.dense_evaluations: dict[int, Evaluation] = {}
         self._lock = threading.RLock()
@@ -63,14 +71,14 @@ class ServedRun:
                 self._tokenizer = tokenizer_or_image_processor(self.model(), self.folder)
             return self._tokenizer
 
-    def task(self) -> Any:
+    def task(self) -> Task:
         """Returns the task of the run; raises DataError if the run does not record how to open it."""
         with self._lock:
             if self._task is None:
                 self._task = self._open_task()
             return self._task
 
-    def _open_task(self) -> Any:
+    def _open_task(self) -> Task:
         opening = self.opening
         if opening is None or opening.get("own_task"):
             raise DataError(
@@ -83,9 +91,9 @@ class ServedRun:
         return open_task(builder, self.model(), self.tokenizer(), **arguments)
 
 
-def _find_local_model(name: str) -> tuple[Path | None, str]:
-    """Returns the folder of a model on this machine, or None and the reason; nothing is downloaded."""
+def _find_local_model(name: str) -> LocalModel:
+    """Looks for a model on this machine; nothing is downloaded."""
     try:
-        return local_folder(name, local_files_only=True), ""
+        return LocalModel(local_folder(name, local_files_only=True), "")
     except HeadcountError:
-        return None, f"the model {name} is not on this machine, and nothing is fetched here"
+        return LocalModel(None, f"the model {name} is not on this machine, and nothing is fetched here")

@@ -80,7 +80,7 @@ class Site:
         if not self._busy.acquire(blocking=False):
             return _error_response(409, "another action is running; wait until it is finished")
         try:
-            return JSONResponse(await run_sync(self._run_action, self.runs[name], action, content, abandon_on_cancel=True))
+            return JSONResponse(await run_sync(self._run_and_release, self.runs[name], action, content, abandon_on_cancel=True))
         except InvalidRequest as error:
             return _error_response(400, str(error))
         except HeadcountError as error:
@@ -88,7 +88,7 @@ class Site:
         except asyncio.CancelledError:
             return _error_response(503, "headcount serve was stopped; start it again to repeat the action")
 
-    def _run_action(self, run: ServedRun, action: Action, content: Any) -> dict[str, Any]:
+    def _run_and_release(self, run: ServedRun, action: Action, content: Any) -> dict[str, Any]:
         try:
             from headcount.app.serve import actions  # imports torch, which the pages of a run do without
 
@@ -101,17 +101,17 @@ class Site:
         """Whether an action is running."""
         return self._busy.locked()
 
-    def _collect_report(self, names: Sequence[str]) -> contract.Report:
-        runs = [self.runs[name] for name in names]
+    def _collect_report(self, run_names: Sequence[str]) -> contract.Report:
+        runs = [self.runs[name] for name in run_names]
         report = fit_report(collect_report(*(run.run for run in runs)), round(HARD_MB * MEGABYTE), self.bundle)
         live: list[contract.LiveRunStatus] = [
-            {"id": name, "can_run": not run.why_not, "why_not": run.why_not} for name, run in zip(names, runs, strict=True)
+            {"id": name, "can_run": not run.why_not, "why_not": run.why_not} for name, run in zip(run_names, runs, strict=True)
         ]
         return {**report, "live": {"token": self.token, "runs": live}}
 
-    async def _report_page(self, names: Sequence[str]) -> Response:
+    async def _report_page(self, run_names: Sequence[str]) -> Response:
         try:
-            report = await run_in_threadpool(self._collect_report, names)
+            report = await run_in_threadpool(self._collect_report, run_names)
         except HeadcountError as error:
             return _error_response(500, str(error))
         return HTMLResponse(
@@ -132,13 +132,13 @@ def _error_response(status: int, message: str) -> Response:
     return JSONResponse({"error": message}, status_code=status)
 
 
-def application(site: Site, *, names: Sequence[str] = ()) -> Any:
-    """Returns the ASGI application of a site behind its guard; `names` are further host names that it answers under."""
+def application(site: Site, *, further_host_names: Sequence[str] = ()) -> Any:
+    """Returns the ASGI application of a site behind its guard; `further_host_names` are further host names that it answers under."""
 
-    async def answer_missing(_request: Request, _reason: Exception) -> Response:
+    async def answer_not_found(_request: Request, _reason: Exception) -> Response:
         return _error_response(404, "there is nothing here")
 
-    async def answer_defect(_request: Request, error: Exception) -> Response:
+    async def answer_server_error(_request: Request, error: Exception) -> Response:
         return _error_response(500, f"unexpected {type(error).__name__}; see the terminal of headcount serve for details, and report it")
 
     routes = [
@@ -148,4 +148,6 @@ def application(site: Site, *, names: Sequence[str] = ()) -> Any:
         Route("/api/{run}/report", site.send_report_data, methods=["GET"]),
         Route("/api/{run}/{action}", site.run_live_action, methods=["POST"]),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={404: answer_missing, 500: answer_defect}), site.token, names)
+    return Guard(
+        Starlette(routes=routes, exception_handlers={404: answer_not_found, 500: answer_server_error}), site.token, further_host_names
+    )

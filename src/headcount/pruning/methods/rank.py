@@ -16,7 +16,7 @@ from headcount.importance.score import score
 from headcount.models.gates import HeadGates
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.scope import Scope, group_limits, keep_top_by_scope
-from headcount.surgery.verify import gates_of
+from headcount.surgery.verify import gate_values_of_plan
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Rank(Pruner):
         counts = self.n_kept_after_each_step(context)
         for number in counts:
             next_plan = keep_top_by_scope(context, scores, number, self.scope)
-            with HeadGates(context.model, gates_of(context.heads, next_plan), heads=context.heads):
+            with HeadGates(context.model, gate_values_of_plan(context.heads, next_plan), heads=context.heads):
                 gated = None if stop is None else evaluate(context.model, stop.task, split="selection")
                 history.append({"heads": number, **({} if gated is None else {"loss": gated.loss, "value": gated.value})})
                 if gated is not None and stop is not None and metric_on_additive_scale(stop.task, gated.value) < stop.lowest:

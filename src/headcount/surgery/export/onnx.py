@@ -22,7 +22,7 @@ from headcount.models.gates import floating_point_outputs
 from headcount.models.observe import evaluating
 from headcount.models.ownership import holds_model
 from headcount.surgery.export_base import ComparisonInputs, Exported, ExportInfo, ExportTarget
-from headcount.surgery.samples import TEXT, sample_batches, varying_inputs
+from headcount.surgery.samples import TEXT, comparison_batches, names_of_varying_inputs
 from headcount.surgery.verify import HALF, largest_relative_difference, lowest_float_dtype
 
 
@@ -111,24 +111,24 @@ class Onnx(ExportTarget):
             raise UnsupportedModel(
                 f"export to ONNX needs float32 weights, the model has {lowest_float_dtype(model)}; load it with dtype=float32"
             )
-        samples = sample_batches(model, tokenizer=tokenizer, data=data, inputs=inputs)
+        samples = comparison_batches(model, tokenizer=tokenizer, data=data, inputs=inputs)
         first, names = samples[0], list(samples[0])
         wrapper = _FirstOutput(model, names)
         with evaluating(wrapper), tempfile.TemporaryDirectory() as scratch:
             file, reason = Path(scratch) / target.name, ""
             try:
-                _to_onnx(wrapper, tuple(first.values()), names, file, dynamic=True)
+                _write_onnx(wrapper, tuple(first.values()), names, file, dynamic=True)
             except Exception as error:  # the exporter has its own kinds of failure; the static export below decides
                 reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-                _to_onnx(wrapper, tuple(first.values()), names, file, dynamic=False)
+                _write_onnx(wrapper, tuple(first.values()), names, file, dynamic=False)
                 samples = [batch for batch in samples if all(batch[name].shape == first[name].shape for name in names)]
             exported = _OnnxModel(file)
             gap = max(largest_relative_difference([exported(batch)], [wrapper(*batch.values()).cpu()]) for batch in samples)
             if not gap <= 1e-4:
                 raise VerificationError(f"the ONNX file differs from the model by {gap:.3g} (relative), more than 1e-4; it was not kept")
-            _mark_as_ours(file)
+            _mark_as_written_by_headcount(file)
             files = _copy_files(Path(scratch), target.parent)
-        varied = varying_inputs(samples)
+        varied = names_of_varying_inputs(samples)
         return OnnxExport(
             path=target,
             files=tuple(files),
@@ -156,19 +156,23 @@ class _FirstOutput(nn.Module):
         return floating_point_outputs(self.model(**dict(zip(self.names, values, strict=True)), **self.fixed))[0]
 
 
-def _to_onnx(wrapper: nn.Module, values: tuple[Tensor, ...], names: list[str], path: Path, dynamic: bool) -> None:
+def _write_onnx(wrapper: nn.Module, example_inputs: tuple[Tensor, ...], input_names: list[str], path: Path, dynamic: bool) -> None:
     batch = torch.export.Dim("batch", min=1, max=4096)
     source, target = torch.export.Dim("length", min=2, max=8192), torch.export.Dim("target_length", min=2, max=8192)
-    lengths = {name: target if name.startswith("decoder") else source for name in names if name in TEXT}
-    axes = tuple({0: batch} | ({1: lengths[name]} if name in lengths else {}) for name in names)
-    options = {"input_names": names, "output_names": ["output"], "dynamic_shapes": (axes,) if dynamic else None}  # one tuple for *values
+    lengths = {name: target if name.startswith("decoder") else source for name in input_names if name in TEXT}
+    axes = tuple({0: batch} | ({1: lengths[name]} if name in lengths else {}) for name in input_names)
+    options = {
+        "input_names": input_names,
+        "output_names": ["output"],
+        "dynamic_shapes": (axes,) if dynamic else None,
+    }  # one tuple for *values
     log = logging.getLogger("torch.onnx")
     level = log.level
     with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore")  # the exporter warns of its own renamings; the result is compared below
         stack.callback(log.setLevel, level)
         log.setLevel(logging.ERROR)
-        torch.onnx.export(wrapper, values, path, dynamo=True, verbose=False, external_data=True, **options)
+        torch.onnx.export(wrapper, example_inputs, path, dynamo=True, verbose=False, external_data=True, **options)
 
 
 class _OnnxModel:
@@ -195,7 +199,7 @@ def _require_onnx() -> None:
         raise MissingExtra(f"export to ONNX needs {error.name}; install it with: pip install 'headcount[onnx]'") from error
 
 
-def _mark_as_ours(path: Path) -> None:
+def _mark_as_written_by_headcount(path: Path) -> None:
     """Marks an ONNX file as ours, so that it may be overwritten by a later export."""
     import onnx
 
@@ -204,11 +208,11 @@ def _mark_as_ours(path: Path) -> None:
     onnx.save(content, path)
 
 
-def _copy_files(source: Path, folder: Path) -> list[str]:
+def _copy_files(source_folder: Path, target_folder: Path) -> list[str]:
     """Copies the files of one folder into another, each whole or not at all, and returns their new paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in source.iterdir():
-        partial = folder / f".{file.name}.partial"
+    target_folder.mkdir(parents=True, exist_ok=True)
+    for file in source_folder.iterdir():
+        partial = target_folder / f".{file.name}.partial"
         shutil.copyfile(file, partial)
-        partial.replace(folder / file.name)
-    return sorted(str(folder / file.name) for file in source.iterdir())
+        partial.replace(target_folder / file.name)
+    return sorted(str(target_folder / file.name) for file in source_folder.iterdir())

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +21,22 @@ from headcount.models.ownership import holds_model
 from headcount.models.randomness import fork_rng
 from headcount.models.state import preserve
 from headcount.surgery import manifest
-from headcount.surgery.config import assign_values
+from headcount.surgery.config import assign_config_values
 from headcount.surgery.export_base import ComparisonInputs, Exported, ExportInfo, ExportTarget
-from headcount.surgery.load import load_plainly
-from headcount.surgery.named_heads import assign_fields, original_fields
-from headcount.surgery.reshape import cuts_of
-from headcount.surgery.save import MAX_SHARD_SIZE, check_savable, write_description, write_weights
+from headcount.surgery.load import load_by_plain_transformers
+from headcount.surgery.named_heads import assign_head_lists, original_head_lists
+from headcount.surgery.reshape import cuts_keeping_positions
+from headcount.surgery.save import MAX_SHARD_SIZE, check_savable, write_tokenizer_card_and_manifest, write_weights
 from headcount.surgery.sizes import BUILD_LOCK
-from headcount.surgery.verify import HALF, check_equal, copy_in_float32, forward_outputs, largest_relative_difference, lowest_float_dtype
+from headcount.surgery.state import write_unrestored_tensors
+from headcount.surgery.verify import (
+    HALF,
+    checked_relative_difference,
+    copy_in_float32,
+    forward_outputs,
+    largest_relative_difference,
+    lowest_float_dtype,
+)
 
 NOT_WRITTEN = "Nothing was written. Save the smaller model instead (headcount.save), and report the model class."
 
@@ -92,34 +100,48 @@ class Portable(ExportTarget):
             raise DataError(f"a portable export is compared on one batch, a mapping of tensors; got {type(inputs).__name__}")
         check_savable(model, tokenizer)
         batch = dict(inputs) if inputs is not None else probe_inputs(model)
-        dense = widen(model)
+        dense = restore_dense_shapes(model)
         with naming_inputs_in_errors(model, batch, is_dummy=inputs is None):
             expected = forward_outputs(model, batch)
-        _check_same_outputs(expected, forward_outputs(dense, batch), lowest_float_dtype(model), "the portable model")
+        _checked_output_difference(expected, forward_outputs(dense, batch), lowest_float_dtype(model), "the portable model")
         if lowest_float_dtype(model) in HALF:  # rounding could hide an error: the proof is repeated in float32
             exact, exact_batch = copy_in_float32(model, batch)
             outputs = forward_outputs(copy_in_float32(dense, {})[0], exact_batch)
-            _check_same_outputs(forward_outputs(exact, exact_batch), outputs, torch.float32, "the portable model in float32")
+            _checked_output_difference(forward_outputs(exact, exact_batch), outputs, torch.float32, "the portable model in float32")
         with new_folder(path, overwrite=overwrite, marker_file=manifest.NAME) as folder, preserve(dense):
-            state_keys = write_weights(dense, folder, self.max_shard_size)
-            changed, difference = compare_plain_loading(dense, folder, batch)
-            exported = PortableExport(path, changed, difference)
-            write_description(dense, folder, tokenizer=tokenizer, notes=exported.caveats, command=command, state_keys=state_keys)
+            write_weights(dense, folder, self.max_shard_size)
+            unrestored_names = write_unrestored_tensors(dense, folder)
+            effect = compare_with_plain_loading(dense, folder, batch)
+            exported = PortableExport(path, effect.changed_tensors, effect.difference)
+            write_tokenizer_card_and_manifest(
+                dense, folder, tokenizer=tokenizer, notes=exported.caveats, command=command, unrestored_names=unrestored_names
+            )
         return exported
 
 
-def compare_plain_loading(model: nn.Module, folder: Path, batch: Batch) -> tuple[tuple[str, ...], float]:
-    """Returns the tensors that plain from_pretrained changes of a model it loads from a folder, and how far its outputs then are.
+class PlainLoadingEffect(NamedTuple):
+    """The tensors that plain from_pretrained changes of a model, and the relative difference of its outputs then."""
+
+    changed_tensors: tuple[str, ...]
+    difference: float
+
+
+def compare_with_plain_loading(model: nn.Module, folder: Path, batch: Batch) -> PlainLoadingEffect:
+    """Loads a folder by plain from_pretrained, and compares the result with the model that was saved there.
 
     Raises:
         VerificationError: plain loading fails, or changes the outputs and no tensor.
     """
     try:
-        plain = load_plainly(model, folder)
+        plain = load_by_plain_transformers(model, folder)
     except ArtifactError as error:
         raise VerificationError(f"plain from_pretrained does not load the portable model: {error}. {NOT_WRITTEN}") from error
-    loaded = _tensors(plain)
-    changed = tuple(name for name, tensor in _tensors(model).items() if name not in loaded or _is_changed(tensor, loaded[name]))
+    loaded = _parameters_and_buffers(plain)
+    changed = tuple(
+        name
+        for name, tensor in _parameters_and_buffers(model).items()
+        if name not in loaded or _has_changed_on_loading(tensor, loaded[name])
+    )
     dtype = lowest_float_dtype(model)
     if dtype in HALF:
         (exact, batch), (plain, _) = copy_in_float32(model, batch), copy_in_float32(plain, {})
@@ -127,11 +149,13 @@ def compare_plain_loading(model: nn.Module, folder: Path, batch: Batch) -> tuple
     else:
         outputs, plain_outputs = forward_outputs(model, batch), forward_outputs(plain, batch)
     if changed:
-        return changed, largest_relative_difference(plain_outputs, outputs)
-    return (), _check_same_outputs(outputs, plain_outputs, dtype, "the portable model, loaded by plain from_pretrained,")
+        return PlainLoadingEffect(changed, largest_relative_difference(plain_outputs, outputs))
+    return PlainLoadingEffect(
+        (), _checked_output_difference(outputs, plain_outputs, dtype, "the portable model, loaded by plain from_pretrained,")
+    )
 
 
-def _is_changed(saved: Tensor, loaded: Tensor) -> bool:
+def _has_changed_on_loading(saved: Tensor, loaded: Tensor) -> bool:
     """Whether a tensor has other values, or a parameter another dtype; a wider buffer of the same values gives the same."""
     if isinstance(saved, nn.Parameter) and saved.dtype != loaded.dtype:
         return True
@@ -139,18 +163,18 @@ def _is_changed(saved: Tensor, loaded: Tensor) -> bool:
     return not torch.equal(saved.to(dtype).nan_to_num(), loaded.to(dtype).nan_to_num())
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
+def _parameters_and_buffers(model: nn.Module) -> dict[str, Tensor]:
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 
-def _check_same_outputs(expected: Sequence[Tensor], outputs: Sequence[Tensor], dtype: torch.dtype, name: str) -> float:
-    return check_equal(expected, outputs, dtype, name, reference="the smaller one", remedy=NOT_WRITTEN)
+def _checked_output_difference(expected: Sequence[Tensor], outputs: Sequence[Tensor], dtype: torch.dtype, model_name: str) -> float:
+    return checked_relative_difference(expected, outputs, dtype, model_name, reference_name="the smaller one", remedy=NOT_WRITTEN)
 
 
-def widen(model: nn.Module) -> nn.Module:
+def restore_dense_shapes(model: nn.Module) -> nn.Module:
     """Returns the model at its original shapes: removed heads come back with all their weights zero, so they add nothing."""
     config = copy.deepcopy(model.config)
-    assign_values(config, record.config_values_before_uniform_cut(model))
+    assign_config_values(config, record.config_values_before_uniform_cut(model))
     vars(config).pop(record.KEY, None)
     options = {"dtype": lowest_float_dtype(model), "attn_implementation": getattr(model.config, "_attn_implementation", None)}
     with BUILD_LOCK, fork_rng(()):  # first weights are drawn, and replaced below
@@ -159,15 +183,15 @@ def widen(model: nn.Module) -> nn.Module:
     cut_heads, dense_heads = HeadMap.of(model), HeadMap.of(dense)
     if hasattr(model, "generation_config"):
         dense.generation_config = copy.deepcopy(model.generation_config)
-    assign_fields(dense, original_fields(model, cut_heads))
+    assign_head_lists(dense, original_head_lists(model, cut_heads))
     if [block.n_original for block in cut_heads.blocks] != [block.n_heads for block in dense_heads.blocks]:
         raise UnsupportedModel(f"the configuration of this {type(model).__name__} does not build it at its original size")
     indices = {
         dense_block.path: tuple(head.index for head in block.heads)
         for block, dense_block in zip(cut_heads.blocks, dense_heads.blocks, strict=True)
     }
-    cuts = {part.tensor: cut for cut in cuts_of(dense_heads, indices) for part in cut.block.slices}
-    table_columns = _table_columns(model, cut_heads)
+    cuts = {part.tensor: cut for cut in cuts_keeping_positions(dense_heads, indices) for part in cut.block.slices}
+    table_columns = _kept_heads_of_bias_tables(model, cut_heads)
     source = model.state_dict()
     missing = dense.state_dict().keys() ^ source.keys()
     if missing:
@@ -180,7 +204,7 @@ def widen(model: nn.Module) -> nn.Module:
         target.data = torch.zeros(target.shape, dtype=tensor.dtype, device=tensor.device)
         if name in cuts:
             parts = [part for part in cuts[name].block.slices if part.tensor == name]
-            entries = sorted(entry for part in parts for entry in part.rows.keep(cuts[name].kept_units(part)))
+            entries = sorted(entry for part in parts for entry in part.rows.keep(cuts[name].kept_unit_indices(part)))
             target.data.index_copy_(parts[0].axis, torch.tensor(entries, dtype=torch.long, device=target.device), tensor)
         else:
             target.data[:, table_columns[name]] = tensor
@@ -192,7 +216,7 @@ def widen(model: nn.Module) -> nn.Module:
     return dense
 
 
-def _table_columns(model: nn.Module, heads: HeadMap) -> dict[str, list[int]]:
+def _kept_heads_of_bias_tables(model: nn.Module, heads: HeadMap) -> dict[str, list[int]]:
     """Returns, by tensor name, the original heads whose columns a bias table that layers share still has."""
     recorded = record.read_cut_record(model)
     columns: dict[str, list[int]] = {}
