@@ -94,7 +94,9 @@ def write_unrestored_tensors(model: nn.Module, folder: Path) -> list[str]:
         if is_wide or name in owner._non_persistent_buffers_set:
             values[BUFFER + path_without_base_prefix(model, path)] = buffer
     values |= {
-        ROW + path_without_base_prefix(model, row.embedding_path): row.tensor for row in _padding_rows(model) if bool(row.tensor.count_nonzero())
+        ROW + path_without_base_prefix(model, row.embedding_path): row.tensor
+        for row in _padding_rows(model)
+        if bool(row.tensor.count_nonzero())
     }
     values |= {f"{PARAMETER}{type(model).__name__}.{path}": parameter for path, parameter in _parameters_confused_by_prefix(model)}
     for key, value in values.items():

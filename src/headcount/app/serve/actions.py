@@ -60,7 +60,10 @@ def attend(served: ServedRun, body: Any) -> dict[str, Any]:
     sentences, arrays = sentences_and_attention_maps(model, built.corpus, tokenizer)
     blocks = served.run.heads().blocks
     maps = {(int(name.partition("/")[0]), int(name.partition("/")[2])): array for name, array in arrays.items()}
-    return {"attention": AttentionMaps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(), "note": built.unknown_tokens_note}
+    return {
+        "attention": AttentionMaps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(),
+        "note": built.unknown_tokens_note,
+    }
 
 
 def _build_sentence_corpus(served: ServedRun, sentence_text: str, second_text: str | None) -> SentenceCorpus:
