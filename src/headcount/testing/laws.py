@@ -412,7 +412,7 @@ def require_same_tokens(subject: Subject, plan: Plan, small: nn.Module, options:
 
     The gated one has no cache where it would mix the keys of self- and cross-attention in one.
     """
-    shares_cache = bool(cross_blocks_on_shared_indices(subject.model, subject.heads))
+    shares_cache = bool(cross_blocks_sharing_self_cache(subject.model, subject.heads))
     with HeadGates(subject.model, gate_values_of_plan(subject.heads, plan), heads=subject.heads):
         expected = _generate(subject.model, {**options, "use_cache": False} if shares_cache else options)
     agree = torch.equal(expected, _generate(small, options))
