@@ -14,8 +14,8 @@ from browsing import VIEWS
 from headcount.runs.report.page import render_page as page_of
 
 BUNDLE = Path(__file__).parents[2] / "src" / "headcount" / "runs" / "report" / "bundle"
-SHELL_LIMIT = 250_000
-FILE_LIMIT = 2_100_000
+SHELL_LIMIT = 235_000
+FILE_LIMIT = 2_150_000
 """Bytes of a report with all maps, studies and a paper; `headcount report` itself leaves maps out above `--max-mb`."""
 TARGET = 24
 """Pixels that a finger needs."""
@@ -25,7 +25,7 @@ def test_the_shell_is_small_keeps_its_licences_and_names_no_host():
     script, style = (BUNDLE / name for name in ("app.js", "app.css"))
     assert len(script.read_bytes()) + len(style.read_bytes()) <= SHELL_LIMIT
     text = script.read_text(encoding="utf-8")
-    for library in ("preact", "@preact/signals", "d3-scale", "d3-array"):
+    for library in ("preact", "@preact/signals", "d3-array"):
         assert re.search(rf"{re.escape(library)} \d+\.\d+\.\d+", text), library
     assert "Permission is hereby granted" in text
     assert "Permission to use, copy, modify" in text

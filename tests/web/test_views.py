@@ -187,7 +187,7 @@ def test_roles_of_one_run_alone_and_no_marks_on_the_difference(opened):
 
 def test_what_the_test_of_roles_asks_is_said_and_drawn(bert):
     page = bert.go("roles")
-    assert "q tests whether the bias is above 3" in page.locator("main").inner_text()
+    assert "whether the bias is above 3, the solid line" in page.locator("main").inner_text()
     places = page.locator(".bias .tau").evaluate_all("all => all.map(e => Number(e.getAttribute('x1')))")
     chance = page.locator(".bias .chance").first.evaluate("e => Number(e.getAttribute('x1'))")
     assert len(set(places)) == 1

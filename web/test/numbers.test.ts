@@ -7,8 +7,8 @@ import { interval, num, plural, pValue, seconds, secondsRange, short, signed, we
 import { codesOf, order, ranks, spearman } from "../src/heads";
 import type { RunData, Verdicts } from "../src/contract";
 import { distinct } from "../src/parts/axes";
+import { linearScale } from "../src/parts/scale";
 import { atMost, boundText, conditions, missing, safeText } from "../src/verdicts";
-import { scaleLinear } from "d3-scale";
 
 test("numbers are short and honest", () => {
   assert.deepEqual([num(0.41234), num(-0.5), num(null), num(1234567), num(0.00001234), num(NaN), num(1234)], ["0.412", "−0.5", "–", "1.23e+6", "1.23e-5", "–", "1234"]);
@@ -107,7 +107,7 @@ test("no two codes of roles differ by case alone", () => {
 });
 
 test("ticks of an axis have different labels", () => {
-  const scale = scaleLinear().domain([12.15, 12.34]).range([0, 400]);
+  const scale = linearScale([12.15, 12.34], [0, 400]);
   const labels = distinct(scale, 5, (value) => num(value)).map((value) => num(value));
   assert.equal(new Set(labels).size, labels.length);
   assert.equal(distinct(scale, 5, () => "the same").length, 1);
@@ -141,4 +141,13 @@ test("bounds of single heads are told with their conditions", () => {
   assert.match(missing(few), /needs at least 450 examples/);
   assert.deepEqual([safeText(verdicts, 0), safeText(verdicts, 1), safeText(few, 0)], ["yes", "no", "undecided"]);
   assert.equal(boundText({ ...verdicts, unit: "points", bound: [0.004, null] }, 0), "removed alone costs at most 0.4 points, safe alone");
+});
+
+test("a scale maps its domain to pixels, and widens it to round ends when asked", () => {
+  const scale = linearScale([0.13, 9.4], [400, 0], true);
+  assert.deepEqual(scale.domain(), [0, 10]);
+  assert.deepEqual([scale(0), scale(5), scale(10)], [400, 200, 0]);
+  assert.deepEqual(scale.ticks(5), [0, 2, 4, 6, 8, 10]);
+  assert.deepEqual(linearScale([0.13, 9.4], [400, 0]).domain(), [0.13, 9.4]);
+  assert.equal(linearScale([3, 3], [0, 10])(3), 5, "in the middle where there is no extent");
 });

@@ -1,11 +1,11 @@
 /** Bars by category, standing or lying, side by side or stacked; and histograms, whose bars lie between numbers. */
-import { scaleLinear } from "d3-scale";
 import type { JSX } from "preact";
 import { useId, useMemo } from "preact/hooks";
 import type { BarFigure, HistogramFigure } from "../contract";
 import { axisNumber, axisTitle, barMarks, binMarks, describeFigure, LETTER, span, wrap, type Mark } from "../drawing";
 import { Axes, distinct, LINE } from "../parts/axes";
 import { useWidth } from "../parts/basics";
+import { linearScale } from "../parts/scale";
 import { Hatches, hatchOf } from "../parts/series";
 import { dark } from "../state";
 import { countTicks, frameFor, heightOf, Key, KeyEntry, NamesBelow, namesFor, ticksOf, useMarks } from "./frame";
@@ -93,7 +93,7 @@ function Lying({ figure, id }: { figure: BarFigure; id: string }): JSX.Element {
   const tall = Math.max(24, beside * 12 + 8, ...names.map((lines) => LINE * lines.length + 6));
   const bottom = 8 + tall * figure.categories.length;
   const label = wrap(axisTitle(figure.y), (width - 20) / LETTER, 3);
-  const x = scaleLinear().domain(span(extents.flatMap((one) => [one.from, one.to, one.low, one.high]), true)).range([left, width - 16]).nice();
+  const x = linearScale(span(extents.flatMap((one) => [one.from, one.to, one.low, one.high]), true), [left, width - 16], true);
   const thick = (tall * 0.8) / beside;
   const many = Math.floor((width - left) / 70);
   const ticks = countTicks(figure.y, x, many) ?? distinct(x, many, (value) => axisNumber(figure.y, value));

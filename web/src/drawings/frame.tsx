@@ -3,7 +3,8 @@ import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { FigureAxis } from "../contract";
 import { axisNumber, axisTitle, cut, LETTER, wrap, type Mark } from "../drawing";
-import { distinct, EDGE, frameOf, LINE, type Frame, type Scale } from "../parts/axes";
+import { distinct, EDGE, frameOf, LINE, type Frame } from "../parts/axes";
+import type { Scale } from "../parts/scale";
 import { useRoving, type Roving } from "../parts/roving";
 
 export const heightOf = (width: number): number => (width < 500 ? 280 : 340);

@@ -1,8 +1,6 @@
 /** The frame of a chart with numbers on both sides. */
-import { scaleLinear, type ScaleLinear } from "d3-scale";
 import type { ComponentChildren, JSX } from "preact";
-
-export type Scale = ScaleLinear<number, number>;
+import { linearScale, type Scale } from "./scale";
 
 export interface Frame {
   width: number;
@@ -20,7 +18,6 @@ export const LINE = 15;
 export const EDGE = { left: 56, right: 16, top: 14, bottom: 44 };
 
 export function frameOf(width: number, height: number, x: [number, number], y: [number, number], edge = EDGE, nice = true): Frame {
-  const up = scaleLinear().domain(y).range([height - edge.bottom, edge.top]);
   return {
     width,
     height,
@@ -28,8 +25,8 @@ export function frameOf(width: number, height: number, x: [number, number], y: [
     right: width - edge.right,
     top: edge.top,
     bottom: height - edge.bottom,
-    x: scaleLinear().domain(x).range([edge.left, width - edge.right]),
-    y: nice ? up.nice() : up,
+    x: linearScale(x, [edge.left, width - edge.right]),
+    y: linearScale(y, [height - edge.bottom, edge.top], nice),
   };
 }
 

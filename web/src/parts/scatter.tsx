@@ -6,7 +6,8 @@ import { extent, opening, type Field } from "../fields";
 import { num } from "../format";
 import { spearman, type Heads } from "../heads";
 import { go, select, selected, toggle } from "../state";
-import { Axes, EDGE, frameOf, type Scale } from "./axes";
+import { Axes, EDGE, frameOf } from "./axes";
+import type { Scale } from "./scale";
 import { useWidth } from "./basics";
 import { useRoving } from "./roving";
 
