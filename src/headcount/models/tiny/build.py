@@ -17,7 +17,7 @@ from transformers.models.auto import modeling_auto
 from headcount.core.errors import HeadcountError
 from headcount.models.tiny import layers, sizes
 from headcount.models.tiny.draw import draw_weights
-from headcount.models.tiny.overrides import AUTO, DEFAULTS, MROPE, OVERRIDES, UNDECLARED
+from headcount.models.tiny.overrides import ARGUMENTS, AUTO, CLASS_OVERRIDES, DEFAULTS, MROPE, OVERRIDES, PARTS, UNDECLARED
 
 # Attributes that older base classes take as keyword arguments, whatever the signature says.
 _COMMON = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -78,6 +78,31 @@ def tiny_config(model_type: str | type[PretrainedConfig], overrides: Mapping[str
 
     The type is a registered name or a configuration class. ``overrides`` replace attributes of the small configuration.
     """
+    return _tiny_config(model_type, {}, overrides)
+
+
+def tiny_config_of_class(
+    model_class: type[PreTrainedModel],
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+    model_type: str | None = None,
+) -> PretrainedConfig:
+    """The small configuration that a model class is built from: that of its type, or the part of it that the constructor takes.
+
+    ``model_type`` is the registered type where several share the class.
+    """
+    config_class = model_class.config_class
+    assert config_class is not None
+    config = _tiny_config(model_type or config_class, CLASS_OVERRIDES.get(model_class.__name__, {}), overrides)
+    if model_class.__name__ in PARTS:
+        return getattr(config, PARTS[model_class.__name__])
+    parameter = inspect.signature(model_class.__init__).parameters.get("config")
+    parts = [part for part in _subconfigs(config).values() if parameter is not None and type(part) is parameter.annotation]
+    return parts[0] if parts else config
+
+
+def _tiny_config(
+    model_type: str | type[PretrainedConfig], class_overrides: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> PretrainedConfig:
     if isinstance(model_type, str) and model_type not in CONFIG_MAPPING:
         raise ShrinkError(f"no model type {model_type!r} in this version of transformers")
     config_class = CONFIG_MAPPING[model_type] if isinstance(model_type, str) else model_type
@@ -87,7 +112,7 @@ def tiny_config(model_type: str | type[PretrainedConfig], overrides: Mapping[str
         unknown = [key for key in overrides if not hasattr(default, key) and key not in UNDECLARED.get(default.model_type, ())]
         if unknown:
             raise ShrinkError(f"{default.model_type}: its configuration has no attribute {', '.join(unknown)} to override")
-        return _shrink_config(default, _map_special_ids_into_small_vocabulary(default), {**OVERRIDES.get(name, {}), **overrides})
+        return _shrink_config(default, _map_special_ids_into_small_vocabulary(default), {**OVERRIDES.get(name, {}), **class_overrides, **overrides})
     except ShrinkError:
         raise
     except Exception as error:
@@ -108,8 +133,8 @@ def tiny_model(
     ``auto`` names the auto class, such as "AutoModelForSequenceClassification"; without it the most natural class with
     logits is taken, or the base model. ``attn`` is the attention implementation, ``overrides`` go to `tiny_config`.
     """
-    config = tiny_config(model_type, overrides)
-    return build_model(model_class(model_type, auto), config, seed=seed, dtype=dtype, attn=attn)
+    cls = model_class(model_type, auto)
+    return build_model(cls, tiny_config_of_class(cls, overrides, model_type), seed=seed, dtype=dtype, attn=attn)
 
 
 def build_model(
@@ -121,7 +146,7 @@ def build_model(
     attn: str | None = None,
 ) -> PreTrainedModel:
     """A model of a class and a small configuration, in eval mode, with weights drawn by ``seed``."""
-    options = {} if attn is None else {"attn_implementation": attn}
+    options = ARGUMENTS.get(model_class.__name__, {}) | ({} if attn is None else {"attn_implementation": attn})
     if dtype is torch.float64:
         # The grouped matrix product of the default expert implementation has no float64 kernel.
         options["experts_implementation"] = "eager"
