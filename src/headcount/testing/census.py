@@ -381,7 +381,8 @@ def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Cens
             if _batch_with_finite_outputs(build_variant(torch.float32)) is not None:
                 row.dtype = "float32"
             elif (
-                variant and _batch_with_finite_outputs(build_model(model_class, tiny_config_of_class(model_class), dtype=torch.float32)) is not None
+                variant
+                and _batch_with_finite_outputs(build_model(model_class, tiny_config_of_class(model_class), dtype=torch.float32)) is not None
             ):
                 row.built = f"{config_class.model_type}: {model_class.__name__} does not run in this configuration"
                 return row

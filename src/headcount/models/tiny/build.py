@@ -15,6 +15,7 @@ from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from headcount.core.errors import HeadcountError
+from headcount.models.modules import constructor_config_class
 from headcount.models.tiny import layers, sizes
 from headcount.models.tiny.draw import draw_weights
 from headcount.models.tiny.overrides import ARGUMENTS, AUTO, CLASS_OVERRIDES, DEFAULTS, MROPE, OVERRIDES, PARTS, UNDECLARED
@@ -95,8 +96,7 @@ def tiny_config_of_class(
     config = _tiny_config(model_type or config_class, CLASS_OVERRIDES.get(model_class.__name__, {}), overrides)
     if model_class.__name__ in PARTS:
         return getattr(config, PARTS[model_class.__name__])
-    parameter = inspect.signature(model_class.__init__).parameters.get("config")
-    parts = [part for part in _subconfigs(config).values() if parameter is not None and type(part) is parameter.annotation]
+    parts = [part for part in _subconfigs(config).values() if type(part) is constructor_config_class(model_class)]
     return parts[0] if parts else config
 
 
@@ -106,13 +106,15 @@ def _tiny_config(
     if isinstance(model_type, str) and model_type not in CONFIG_MAPPING:
         raise ShrinkError(f"no model type {model_type!r} in this version of transformers")
     config_class = CONFIG_MAPPING[model_type] if isinstance(model_type, str) else model_type
-    name = model_type if isinstance(model_type, str) else model_type.model_type
+    name = model_type if isinstance(model_type, str) else model_type.model_type or model_type.__name__
     try:
         default = config_class(**DEFAULTS.get(name, {}))
         unknown = [key for key in overrides if not hasattr(default, key) and key not in UNDECLARED.get(default.model_type, ())]
         if unknown:
             raise ShrinkError(f"{default.model_type}: its configuration has no attribute {', '.join(unknown)} to override")
-        return _shrink_config(default, _map_special_ids_into_small_vocabulary(default), {**OVERRIDES.get(name, {}), **class_overrides, **overrides})
+        return _shrink_config(
+            default, _map_special_ids_into_small_vocabulary(default), {**OVERRIDES.get(name, {}), **class_overrides, **overrides}
+        )
     except ShrinkError:
         raise
     except Exception as error:
@@ -155,7 +157,9 @@ def build_model(
             torch.manual_seed(seed)
             model = model_class._from_config(config, dtype=dtype, **options)
     except Exception as error:
-        raise ShrinkError(f"{config.model_type}: {model_class.__name__} does not build: {_format_error(error)}") from error
+        raise ShrinkError(
+            f"{config.model_type or type(config).__name__}: {model_class.__name__} does not build: {_format_error(error)}"
+        ) from error
     draw_weights(model, torch.Generator().manual_seed(seed))
     # Tables that the model computes in single precision follow its weights to double, as they do under `model.double()`.
     return (model.double() if dtype is torch.float64 else model).eval()

@@ -142,6 +142,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "mimo_v2_flash": {"num_attention_heads": 8},  # windows have twice as many KV heads
     "neucodec": _CODEC,
     "xcodec2": _CODEC,
+    "pp_formulanet": {f"vision_config.{name}": 48 for name in ("post_conv_in_channels", "decoder_hidden_size")},
+    "pp_formulanet_vision": {"post_conv_in_channels": 48},
     "pp_ocrv5_server_det": _TEXT_DETECTOR,
     "pp_ocrv6_medium_det": _TEXT_DETECTOR,
     "sapiens2": {
