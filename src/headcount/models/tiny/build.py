@@ -74,35 +74,16 @@ def model_classes() -> list[type[PreTrainedModel]]:
     return list({cls.__name__: cls for cls in models if not cls.__name__.endswith("PreTrainedModel")}.values())
 
 
-def tiny_config(model_type: str | type[PretrainedConfig], overrides: Mapping[str, Any] = MappingProxyType({})) -> PretrainedConfig:
+def tiny_config(
+    model_type: str | type[PretrainedConfig],
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+    class_overrides: Mapping[str, Any] = MappingProxyType({}),
+) -> PretrainedConfig:
     """The type's default configuration with few layers, 6 heads of 8 where possible, and no dropout.
 
-    The type is a registered name or a configuration class. ``overrides`` replace attributes of the small configuration.
+    The type is a registered name or a configuration class. ``overrides`` replace attributes of the small configuration,
+    ``class_overrides`` dotted attributes as in `CLASS_OVERRIDES`.
     """
-    return _tiny_config(model_type, {}, overrides)
-
-
-def tiny_config_of_class(
-    model_class: type[PreTrainedModel],
-    overrides: Mapping[str, Any] = MappingProxyType({}),
-    model_type: str | None = None,
-) -> PretrainedConfig:
-    """The small configuration that a model class is built from: that of its type, or the part of it that the constructor takes.
-
-    ``model_type`` is the registered type where several share the class.
-    """
-    config_class = model_class.config_class
-    assert config_class is not None
-    config = _tiny_config(model_type or config_class, CLASS_OVERRIDES.get(model_class.__name__, {}), overrides)
-    if model_class.__name__ in PARTS:
-        return getattr(config, PARTS[model_class.__name__])
-    parts = [part for part in _subconfigs(config).values() if type(part) is constructor_config_class(model_class)]
-    return parts[0] if parts else config
-
-
-def _tiny_config(
-    model_type: str | type[PretrainedConfig], class_overrides: Mapping[str, Any], overrides: Mapping[str, Any]
-) -> PretrainedConfig:
     if isinstance(model_type, str) and model_type not in CONFIG_MAPPING:
         raise ShrinkError(f"no model type {model_type!r} in this version of transformers")
     config_class = CONFIG_MAPPING[model_type] if isinstance(model_type, str) else model_type
@@ -119,6 +100,24 @@ def _tiny_config(
         raise
     except Exception as error:
         raise ShrinkError(f"{name}: the configuration does not shrink: {_format_error(error)}") from error
+
+
+def tiny_config_of_class(
+    model_class: type[PreTrainedModel],
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+    model_type: str | None = None,
+) -> PretrainedConfig:
+    """The small configuration that a model class is built from: that of its type, or the part of it that the constructor takes.
+
+    ``overrides`` replace attributes of the whole; ``model_type`` is the registered type where several share the class.
+    """
+    config_class = model_class.config_class
+    assert config_class is not None
+    config = tiny_config(model_type or config_class, overrides, CLASS_OVERRIDES.get(model_class.__name__, {}))
+    if model_class.__name__ in PARTS:
+        return getattr(config, PARTS[model_class.__name__])
+    parts = [part for part in _subconfigs(config).values() if type(part) is constructor_config_class(model_class)]
+    return parts[0] if parts else config
 
 
 def tiny_model(
