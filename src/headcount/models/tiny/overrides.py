@@ -73,7 +73,7 @@ _CODEC = {"hidden_size": 96, "num_attention_heads": 6, "head_dim": 16, "encoder_
 # The three frequencies of space and the one of the atom's number fill half a head.
 _ATOMS = {"num_spatial_rope_pairs_per_axis": 1, "num_uid_rope_pairs": 1}
 
-# The kernels, strides and paddings that the checkpoints name.
+# Kernels, strides and paddings that keep the size of a map, and scales that bring the four stages to one size.
 _TEXT_DETECTOR = {
     "scale_factor_list": [1, 2, 4, 8],
     "kernel_list": [3, 2, 2],
