@@ -70,7 +70,7 @@ class RoleTestResults:
     p_t: np.ndarray
     p_permutation: np.ndarray
     accuracy: np.ndarray
-    accuracy_ends: Sequence[tuple[float, float]]
+    accuracy_ends: np.ndarray
     skewness: np.ndarray
 
 
@@ -81,7 +81,7 @@ def run_bias_test(totals: RoleTotals, tau: float, *, level: float, seed: int) ->
     columns = np.flatnonzero(totals.sentences >= 2)
     if not len(columns):
         empty = np.zeros(0)
-        return RoleTestResults(columns, *[empty] * 8, (), empty)
+        return RoleTestResults(columns, *[empty] * 10)
     part, accuracies = totals.bias.take(columns), totals.accuracy.take(columns)
     samples, bias, stderr = part.samples(), part.mean(), part.stderr()
     n, skewness = totals.sentences[columns], totals.skewness.value()[columns]
@@ -105,7 +105,7 @@ def run_bias_test(totals: RoleTotals, tau: float, *, level: float, seed: int) ->
         p.plain_t,
         flipped,
         accuracies.mean(),
-        accuracy_ends,
+        np.array(accuracy_ends),
         skewness,
     )
 
@@ -149,8 +149,8 @@ def build_role_scores(totals: RoleTotals, test_results: RoleTestResults, tau: fl
                 maximum=float(maximum),
                 normalised=float((bias - uniform) / (maximum - uniform)) if maximum > uniform else 0.0,
                 accuracy=float(accuracy),
-                accuracy_low=test_results.accuracy_ends[i][0],
-                accuracy_high=test_results.accuracy_ends[i][1],
+                accuracy_low=float(test_results.accuracy_ends[i, 0]),
+                accuracy_high=float(test_results.accuracy_ends[i, 1]),
                 baseline=float(baseline[column]),
                 baseline_offset=int(best_offset[column]),
                 has_role=False,

@@ -63,7 +63,7 @@ def build_role_table(rows: Sequence[RoleScore], best_heads: Sequence[BestHead], 
             _summarize_by_bias(of_role, definition) if by_bias else _summarize_by_accuracy(of_role, best_of_role.get(role), definition)
         )
         n_with_role = sum(row.has_role for row in of_role)
-        cells.append((role, definition.family_of(role), len(of_role), *summary[:2], *summary.cells, n_with_role))
+        cells.append((role, definition.family_of(role), len(of_role), summary.n_sentences, summary.best_head, *summary.cells, n_with_role))
     columns = (Column("role"), Column("family"), Column("heads tested"), Column("sentences"), *columns, Column(WITH_ROLE))
     return Table("roles", columns, tuple(cells), f"Roles by {definition}; intervals of 95 % over sentences{note}")
 
