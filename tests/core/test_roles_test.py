@@ -16,7 +16,7 @@ from headcount.behaviour.test import RoleTotals, build_role_scores, run_bias_tes
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
 from headcount.core.role_table import BestHead, RoleScore, RoleTable
-from headcount.core.stats.significance import adjust
+from headcount.core.stats.significance import adjust_p_values
 
 TAU, ALPHA = 3.0, 0.05
 
@@ -198,7 +198,7 @@ def test_nulls_are_rarely_taken_for_roles(kind: str, n: int) -> None:
     """In 400 tables of 30 heads × roles whose mean is exactly τ, few have any discovery: α, plus three standard errors of 400 draws."""
     bias = spread(np.random.default_rng(n), (400, n, 30), kind)
     p = null_p_values(bias)[0]
-    wrong = np.mean([(adjust(table, "bh") <= ALPHA).any() for table in p])
+    wrong = np.mean([(adjust_p_values(table, "bh") <= ALPHA).any() for table in p])
     assert wrong <= ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / 400)
 
 
@@ -213,7 +213,7 @@ def test_the_plain_test_would_take_nulls_that_lean_left_for_roles() -> None:
     found = {}
     for kind in ("ceiling", "rare zero"):
         tables = null_p_values(spread(np.random.default_rng(8), (200, 60, 30), kind))[1]
-        found[kind] = np.mean([(adjust(table, "bh") <= ALPHA).any() for table in tables])
+        found[kind] = np.mean([(adjust_p_values(table, "bh") <= ALPHA).any() for table in tables])
     assert found["ceiling"] > 0.12 and found["rare zero"] > 0.9
 
 
@@ -266,6 +266,17 @@ def test_accuracy_is_over_tokens_and_its_interval_has_the_level() -> None:
         assert [row.accuracy for row in rows] == pytest.approx((hits.sum(0) / tokens.sum(0)).ravel().tolist())
         covered = np.mean([row.accuracy_low <= 0.4 <= row.accuracy_high for row in rows])
         assert covered == pytest.approx(level, abs=0.06)
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_an_accuracy_on_which_all_sentences_agree_has_an_exact_interval(level: float) -> None:
+    """100 % of twelve sentences was 100 % (100 % … 100 %)."""
+    hits = np.broadcast_to([[[3.0, 0.0]]], (12, 1, 2)).copy()
+    made = totals(np.ones(hits.shape), tokens=np.full(hits.shape, 3.0), hits=hits)
+    right, wrong = build_role_scores(made, run_bias_test(made, TAU, level=level, seed=0), TAU)
+    exact = stats.binomtest(12, 12).proportion_ci(level, "exact")
+    assert (right.accuracy_low, right.accuracy_high) == pytest.approx((exact.low, 1.0)) and exact.low < 0.9
+    assert (wrong.accuracy_low, wrong.accuracy_high) == pytest.approx((0.0, 1 - exact.low))
 
 
 def test_effect_maximum_and_normalised_score() -> None:
