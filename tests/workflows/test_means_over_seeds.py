@@ -86,7 +86,7 @@ def test_mean_difference_and_interval_are_of_one_quantity(models: Any) -> None:
     assert share[0] == pytest.approx(1 - shown / dense.score) and share[1] is not None and share[1] < share[0] < share[2]
     lost = resample_lost_shares(dense, average, task, 0.0)
     assert np.quantile(lost, 0.025) < share[0] < np.quantile(lost, 0.975)
-    gap = difference_of_lost_shares((dense, average), (dense, seeds[0]), task, 0.0)
+    gap = difference_of_lost_shares((dense, average), (dense, seeds[0]), task, (0.0, 0.0))
     assert gap.difference == pytest.approx((seeds[0].score - shown) / dense.score) and gap.low < gap.difference < gap.high
 
 
