@@ -184,7 +184,9 @@ def betting_experiments(sizes: Sequence[int], draws: int) -> Iterator[Experiment
             damage = draw(make_generator(n + seed), n, min(500, draws - seed))
             values = damage.clipped_damage(tolerance)
             few = damage.documents is not None and len(values) < FEWEST_DOCUMENTS
-            hits += ((p_value_of_mean_at_least(values, tolerance.size, tolerance.clip) <= ALPHA) & (not few)).tolist()
+            hits += (
+                (p_value_of_mean_at_least(values, tolerance.size, tolerance.clip, damage.document_sizes) <= ALPHA) & (not few)
+            ).tolist()
         return Rate.of(hits)
 
     for draw, tolerance in DAMAGES.items():

@@ -47,6 +47,20 @@ def test_bounds_move_with_the_order_of_examples_but_stay_above_the_mean() -> Non
     assert all(bound > damage.mean() for bound in bounds)
 
 
+def test_a_mean_with_weights_is_rarely_refuted_where_the_large_documents_do_the_harm() -> None:
+    """Documents of 1 or 20 examples, of which only large ones do harm: the ratio of sums is the tolerance, the mean over documents far less."""
+    sizes = np.where(rng(2).random((200, 1024)) < 0.1, 20.0, 1.0)
+    harm = TOLERANCE * (0.1 * 20 + 0.9) / (0.1 * 20)
+    wrong = [p_value_of_mean_at_least(np.where(drawn == 20, harm, 0.0), TOLERANCE, CLIP, drawn)[0] <= 0.05 for drawn in sizes]
+    assert np.mean(wrong) <= 0.05
+    unweighted = [p_value_of_mean_at_least(np.where(drawn == 20, harm, 0.0), TOLERANCE, CLIP)[0] <= 0.05 for drawn in sizes]
+    assert np.mean(unweighted) == 1
+    values, equal = rng(4).normal(0.0, 0.1, 200), np.full(200, 7.0)
+    assert upper_bound_of_mean(values, CLIP, weights=equal)[0] == upper_bound_of_mean(values, CLIP)[0]
+    with pytest.raises(StatisticsError, match="weights"):
+        p_value_of_mean_at_least(values, TOLERANCE, CLIP, equal[1:])
+
+
 @pytest.mark.parametrize(
     "arguments", [(np.zeros(0), 0.1, 1.0), (np.full(3, np.nan), 0.1, 1.0), (np.zeros(3), 1.0, 1.0), (np.zeros(3), 0.1, 0.0)]
 )

@@ -219,6 +219,18 @@ def test_the_number_that_would_decide_is_one_of_examples_also_of_documents() -> 
     assert plain.n_needed is not None and by_document.n_needed is not None and by_document.n_needed > plain.n_needed / 2
 
 
+def test_the_bound_of_a_loss_is_of_the_mean_over_examples_also_of_documents_that_differ_in_size() -> None:
+    """40 documents of 51 examples that lose 0.2 nats, and 2,000 of one example that lose nothing."""
+    documents = np.concatenate([np.repeat(np.arange(40), 51), np.arange(40, 2040)])
+    dense = Evaluation("t", "report", 4040, np.full(4040, 1.0), data="data", documents=documents)
+    small = replace(dense, losses=dense.losses + np.where(documents < 40, 0.2, 0.0))
+    quality = certify_task(dense, small, None, Margin.parse("5%")).quality
+    assert quality.loss == pytest.approx(quality.small - quality.dense)
+    assert quality.at_least < quality.loss < quality.bound and quality.verdict != "certified"
+    alike = certify_task(*(replace(one, documents=np.arange(4040) // 4) for one in (dense, small)), None).quality
+    assert alike.loss == pytest.approx(quality.loss)
+
+
 def test_the_loss_beside_a_perplexity_is_clipped_per_token() -> None:
     tokens = np.full(500, 32.0)
     parts = np.stack([2.0 * tokens, tokens], axis=1)

@@ -102,6 +102,24 @@ def test_documents_are_bet_on_as_means() -> None:
     assert mean.tolist() == [[1.5], [0.5]], "each example is clipped before its document's mean, in the order of the first examples"
 
 
+def test_the_cost_of_a_head_is_a_mean_over_examples_also_of_documents_that_differ_in_size() -> None:
+    """40 documents of 51 examples that lose 0.2 nats, and 2,000 of one example that lose nothing: half of all examples lose."""
+    losses = np.where(np.arange(4040) < 2040, 0.2, 0.0)[:, None]
+    documents = np.concatenate([np.repeat(np.arange(40), 51), np.arange(40, 2040)])
+    order = rng(0).permutation(4040)
+    damage = Damage(losses[order], None, documents[order])
+    row = judge_damage(heads(1), damage, tolerance=0.02).rows[0]
+    assert row.cost == pytest.approx(losses.mean()) and row.bound > row.cost and row.safe is False
+
+
+def test_so_many_documents_as_are_said_are_enough_whatever_their_sizes() -> None:
+    few = np.repeat(np.arange(60), np.tile([1, 1, 6], 20))
+    verdicts = judge_damage(heads(1), Damage(np.zeros((160, 1)), None, few), tolerance=0.02)
+    n = verdicts.n_enough + -verdicts.n_enough % 3
+    many = np.repeat(np.arange(n), np.tile([1, 1, 6], n // 3))
+    assert judge_damage(heads(1), Damage(np.zeros((len(many), 1)), None, many), tolerance=0.02).rows[0].safe is True
+
+
 def test_examples_stand_in_the_order_of_their_hashes() -> None:
     damage = Damage.in_hash_order([b"c", b"a", b"b"], [[3.0], [1.0], [2.0]], [[1], [0], [-1]], [5, 5, 6])
     assert damage.losses.dtype == np.float32 and damage.losses.ravel().tolist() == [1, 2, 3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from drawn import planted, rng
 from scipy import stats as oracle
 
 from headcount.core.errors import StatisticsError
+from headcount.core.evaluation import Evaluation
 from headcount.core.stats import agreement, ranks, resampling, significance
 from headcount.core.stats.means import t_interval
 from headcount.core.stats.samples import Samples
+from headcount.core.stats.seed_parts import align_seed_counts
 
 # two models on the same examples
 
@@ -217,3 +220,31 @@ def test_a_seed_is_a_whole_number(seed: object) -> None:
 def test_importing_needs_neither_torch_nor_scipy() -> None:
     code = "import sys, headcount.core.stats; assert not {'torch', 'scipy'} & set(sys.modules), 'heavy import'"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_standard_error_of_a_loss_counts_documents() -> None:
+    """Ten equal examples of one document are one observation."""
+    of_documents = rng(0).gamma(2.0, 1.0, 60)
+    one = Evaluation("t", "report", 60, of_documents)
+    ten = Evaluation("t", "report", 600, of_documents.repeat(10), documents=np.repeat(np.arange(60), 10))
+    assert ten.loss_stderr == pytest.approx(one.loss_stderr) == pytest.approx(of_documents.std(ddof=1) / 60**0.5)
+    assert np.isnan(replace(ten, documents=np.zeros(600, dtype=int)).loss_stderr)
+
+
+def test_parts_of_a_single_seed_are_compared_as_those_of_a_model() -> None:
+    first, second = (np.column_stack([rng(seed).integers(0, 2, 300), np.ones(300)]) for seed in (1, 2))
+    (with_axis, without), total = align_seed_counts((first[:, None], second), share)
+    found = significance.paired_bootstrap(with_axis, without, total, seed=0)
+    assert found == significance.paired_bootstrap(first, second, share, seed=0)
+
+
+def test_the_lowest_units_are_shared_as_units() -> None:
+    """Of four groups of four heads, the lowest by its mean is the first, though the lowest heads are spread over the others."""
+    means = np.array([1.0, 1.0, 1.0, 1.0] + [0.0, 3.0, 3.0, 3.0] * 3)
+    other = np.array([1.0, 1.0, 1.0, 1.0] + [3.0, 3.0, 3.0, 0.5] * 3)
+    units = [tuple(range(start, start + 4)) for start in range(0, 16, 4)]
+    samples = [Samples.of(values + rng(seed).normal(0, 0.01, (300, 16))) for seed, values in enumerate((means, other))]
+    found = agreement.agreement(samples[0], samples[1], 1, seed=0, units=units, repeats=100)
+    assert (found.lowest.shared, found.lowest.k) == (1, 1)
+    assert agreement.agreement(samples[0], samples[1], 4, seed=0, repeats=100).lowest.shared < 4
+    assert agreement.stability(samples[0], [40], 1, seed=0, units=units)[0].overlap.value == 1

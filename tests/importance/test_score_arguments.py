@@ -6,15 +6,17 @@ import inspect
 from typing import Any, get_args
 
 import pytest
+from toys import shared, task
 from untouched import Unread, Untouchable
 
 import headcount as hc
-from headcount.core.errors import DataError, OptionError, UnknownName
+from headcount.core.errors import DataError, OptionError, PlanError, UnknownName
 from headcount.core.options import options_of
 from headcount.data.task import Split
 from headcount.importance.base import Importance
 from headcount.importance.methods.gradient import Gradient
 from headcount.importance.methods.magnitude import Magnitude
+from headcount.importance.rankings import agreements, stabilities
 from headcount.importance.score import score_all
 from headcount.importance.settings import ScoreSettings
 from headcount.models.tiny.build import tiny_model
@@ -52,6 +54,23 @@ def test_wrong_arguments_are_refused_before_any_work(arguments: dict[str, Any], 
 def test_data_are_asked_for_before_any_work() -> None:
     with pytest.raises(DataError, match="gradient needs data: pass a task, a dataset or batches"):
         hc.score(tiny_model("bert"))
+
+
+def test_a_race_generates_no_text() -> None:
+    with pytest.raises(PlanError, match="adaptive decides by the loss alone and generates no text"):
+        hc.score(tiny_model("bert"), Unread(), "ablation", adaptive=2, generate=True)
+
+
+def test_the_lowest_of_all_statistics_are_units() -> None:
+    """With six heads in two groups of each of two layers, a quarter of the units is one of four, not three of twelve heads."""
+    scores = {name: hc.score(shared("decoder"), task("decoder", 24), name) for name in ("ablation", "gradient")}
+    assert agreements(scores)["gradient"].lowest.k == len(scores["gradient"].all_units()) // 4 == 1
+    assert {row.overlap.value * 1 for row in stabilities(scores["gradient"], k=4)} == {1.0}, "all four units are the lowest four"
+    for k in (0, 5):
+        with pytest.raises(PlanError, match="k must be from 1 to 4, the units that go or stay together"):
+            agreements(scores, k=k)
+        with pytest.raises(PlanError, match="k must be from 1 to 4, the units that go or stay together"):
+            stabilities(scores["gradient"], k=k)
 
 
 def test_several_methods_are_a_list() -> None:

@@ -6,6 +6,7 @@ import copy
 import itertools
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +324,17 @@ def test_distillation_brings_a_model_to_its_teacher(kind: str) -> None:
     before = apart()
     fine_tune(student, task(kind, ROWS), Recipe(epochs=10, rate=5e-4, train_batch=8, distil=1.0), teacher=teacher)
     assert apart() < 0.6 * before
+
+
+def test_the_teacher_of_a_recovery_is_none_of_the_choice() -> None:
+    recipe = Recipe(steps=2, train_batch=8)
+    plain, distilled = (
+        hc.prune(shared("encoder"), task("encoder", ROWS), "l0", 6, recover="2steps", recipe=replace(recipe, distil=distil), progress=False)
+        for distil in (0.0, 0.9)
+    )
+    assert plain.plan == distilled.plan and plain.steps == distilled.steps == {"choose": 2, "recover": 2}
+    losses = [[entry["loss"] for entry in pruned.history if entry.get("stage") == "recover"] for pruned in (plain, distilled)]
+    assert losses[0] != losses[1], "the recovery learns from the dense model"
 
 
 def test_divergence_counts_the_tokens_that_are_predicted() -> None:

@@ -163,7 +163,7 @@ def test_dynamics_orders_checkpoints(capsys: pytest.CaptureFixture[str], checkpo
     named = [checkpoints / f"checkpoint-{step}" for step in (100, 3, 20)]
     assert result(capsys, "study", "dynamics", *named, *words)["rows"] == found["rows"] and files(tmp_path / "run") == before
     code, out, err = run(capsys, "study", "dynamics", checkpoints, *words)
-    assert code == 0 and "checkpoint-3 " in out and "heads that go for 10%" in out, err
+    assert code == 0 and "checkpoint-3 " in out and "heads that go for 10% (point estimate)" in out, err
     assert "checkpoint-3: no share is defined: accuracy" in out and "%)" not in out
 
 

@@ -88,6 +88,11 @@ def test_survivors_among_heads_that_share_keys_move_together(monkeypatch: pytest
     assert survivors.compare_survivors_with_chance(table, evenly, kv_groups=units) == survivors.compare_survivors_with_chance(
         table, evenly
     ), "groups that went in part are no units"
+    mixed, _ = survivors.compare_survivors_with_chance(table, {**kept, **evenly}, kv_groups=units)
+    p_values = {row.method: row.p for row in mixed if row.role == "offset:-1"}
+    assert {row.method: row.p for row in together if row.role == "offset:-1"}.items() <= p_values.items(), (
+        "one method splits groups, not others"
+    )
 
 
 def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:

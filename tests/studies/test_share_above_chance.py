@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from headcount.core.evaluation import Evaluation
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PERPLEXITY
@@ -13,6 +16,7 @@ from headcount.data.share_above_chance import difference_of_lost_shares, share_l
 from headcount.data.task import Task
 from headcount.studies._gated import measure_paired_change
 from headcount.studies._measure.dynamics import Checkpoint, CheckpointRow, summarise_curve
+from headcount.studies._measure.languages import StudiedModel, compare_models
 
 N = 200
 
@@ -28,7 +32,7 @@ def right(number: int) -> Evaluation:
 
 
 def toy(metric: Any) -> Task:
-    return Task("toy", [{}], [{}], [{}], lambda rows: {}, metric=metric)
+    return Task("toy", [{}], [{}], [{}], lambda rows: {"labels": torch.tensor([row["labels"] for row in rows])}, metric=metric)
 
 
 def test_the_share_is_of_what_is_above_chance() -> None:
@@ -86,8 +90,21 @@ def test_an_unknown_chance_is_said() -> None:
 
 
 def test_two_models_lose_shares_of_their_own() -> None:
-    gap = difference_of_lost_shares((right(180), right(120)), (right(120), right(90)), toy(ACCURACY), 0.3)
+    gap = difference_of_lost_shares((right(180), right(120)), (right(120), right(90)), toy(ACCURACY), (0.3, 0.3))
     assert gap.difference == pytest.approx(0.3 / 0.6 - 0.15 / 0.3)
+
+
+def test_each_model_has_its_own_chance() -> None:
+    gap = difference_of_lost_shares((right(180), right(120)), (right(160), right(130)), toy(ACCURACY), (0.3, 0.5))
+    assert gap.difference == pytest.approx(0.3 / 0.6 - 0.15 / 0.3)
+    evaluations = {("a", "en", "L0"): (right(180), right(120)), ("b", "en", "L0"): (right(160), right(130))}
+    first, second = (
+        StudiedModel(name, SimpleNamespace(model=None), {"en": replace(toy(ACCURACY), report=[{"labels": label} for label in labels])}, ())  # pyright: ignore[reportArgumentType]
+        for name, labels in (("a", [0] * 3 + [1] * 2 + [2] * 2 + [3] * 3), ("b", [0] * 5 + [1] * 5))
+    )
+    (row,) = compare_models(evaluations, first, second)
+    assert (row.lost, row.lost_by_other) == pytest.approx((0.3 / 0.6, 0.15 / 0.3))
+    assert row.difference == pytest.approx(row.lost - row.lost_by_other)
 
 
 def test_chance_is_the_best_constant_answer() -> None:

@@ -10,6 +10,7 @@ from toys import shared, task
 import headcount as hc
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
+from headcount.pruning.training import estimate as training
 from headcount.workflows import estimate
 from headcount.workflows.analysis_spec import AnalysisSpec
 
@@ -18,9 +19,9 @@ N = 40
 
 @pytest.fixture(autouse=True)
 def speeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An example takes a second, a training step a thousand."""
+    """An example takes a second, a training step on 32 examples a thousand."""
     monkeypatch.setattr(estimate, "measure_seconds_per_example", lambda *_: 1.0)
-    monkeypatch.setattr(estimate, "estimate_step_seconds", lambda *_: 1000.0)
+    monkeypatch.setattr(training, "estimate_step_seconds", lambda _, __, recipe: 1000.0 * recipe.train_batch / 32)
 
 
 def seconds(method: str, *, keep: int = 6, limit: int | None = None, **options: Any) -> float:
@@ -44,6 +45,12 @@ def test_a_choice_a_repair_and_evaluations_are_counted() -> None:
 def test_training_is_counted_in_steps() -> None:
     assert seconds("random", recover="7steps") == 3 * N + 7000
     assert seconds("l0", recipe=Recipe(steps=5)) >= 5000
+
+
+def test_every_request_trains_on_batches_of_its_own_size() -> None:
+    model: Any = shared("encoder")
+    small, large = (PruneSpec.of("l0", 6, recipe=Recipe(steps=5, train_batch=batch)) for batch in (32, 64))
+    assert training.estimate_training_seconds(model, task("encoder", N), [small, large, large]) == 5 * (1000 + 2 * 2000)
 
 
 def test_an_analysis_removes_single_heads_on_two_splits() -> None:

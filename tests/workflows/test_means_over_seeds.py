@@ -83,7 +83,7 @@ def test_mean_difference_and_interval_are_of_one_quantity(models: Any) -> None:
     assert drop.interval == pytest.approx((change.difference, change.low, change.high))
     share = share_left(dense, average, task, 0.0).lost_low_high
     assert share[0] == pytest.approx(1 - shown / dense.score) and share[1] is not None and share[1] < share[0] < share[2]
-    gap = difference_of_lost_shares((dense, average), (dense, seeds[0]), task, 0.0)
+    gap = difference_of_lost_shares((dense, average), (dense, seeds[0]), task, (0.0, 0.0))
     assert gap.difference == pytest.approx((seeds[0].score - shown) / dense.score) and gap.low < gap.difference < gap.high
 
 

@@ -15,6 +15,7 @@ from headcount.core.errors import ArtifactError, DataError, OptionError
 from headcount.core.evaluation import Evaluation, examples_are_right_or_wrong, score_interval
 from headcount.core.margin import Margin
 from headcount.core.metric_range import size_of_one_point
+from headcount.core.stats.documents import sum_by_document
 from headcount.core.stats.metric_parts import MetricOfSums, parts_if_all_wrong
 from headcount.core.stats.quality_loss import BettingLoss, BootstrapLoss, QualityLoss, TangoLoss
 from headcount.core.stats.samples import make_generator
@@ -288,8 +289,7 @@ def bound_of_metric(
 def bound_of_loss(dense: Evaluation, small: Evaluation, margin: Margin | None = None) -> QualityBound:
     """Returns the bound of the mean loss, the damage of each example clipped, and the verdict against the margin if there is one."""
     clip = TOKEN_CLIP if dense.metric == "perplexity" else CLIP
-    damage = _document_means(np.clip(small.losses - dense.losses, -clip, clip), dense.documents)
-    test = BettingLoss(_shuffle_by_data_hash(damage, dense.data), clip)
+    test = _bet_on_damage(np.clip(small.losses - dense.losses, -clip, clip), np.ones(dense.n_examples), dense, clip)
     low, high = test.one_sided_bounds(LEVEL)
     bound = QualityBound(
         "loss", dense.loss, small.loss, test.estimate, high, high / dense.loss if dense.loss > 0 else None, low, test.procedure, clip
@@ -340,26 +340,22 @@ def _loss_of_log_perplexity(dense: Evaluation, small: Evaluation) -> BettingLoss
     assert dense.parts is not None and small.parts is not None
     windows: LossesAndTokens = dense.parts
     tokens = windows[:, 1]
-    damage = np.clip((small.parts[:, 0] - windows[:, 0]) / tokens, -TOKEN_CLIP, TOKEN_CLIP) * tokens
+    damage = np.clip((small.parts[:, 0] - windows[:, 0]) / tokens, -TOKEN_CLIP, TOKEN_CLIP)
+    return _bet_on_damage(damage, tokens, dense, TOKEN_CLIP)
+
+
+def _bet_on_damage(
+    damage: Float[np.ndarray, " examples"], weights: Float[np.ndarray, " examples"], dense: Evaluation, clip: float
+) -> BettingLoss:
+    """Returns the test of the weighted mean of clipped damage over examples; where the data name documents, their means are bet on.
+
+    The order is one that the hash of the examples decides: gamblers win on a file that has its harmless examples first.
+    """
     if dense.documents is not None:
-        _, numbers = np.unique(dense.documents, return_inverse=True)
-        damage, tokens = np.bincount(numbers, damage), np.bincount(numbers, tokens)
-    return BettingLoss(_shuffle_by_data_hash(damage / tokens.mean(), dense.data), TOKEN_CLIP * float(tokens.max() / tokens.mean()))
-
-
-def _shuffle_by_data_hash(
-    damage: Float[np.ndarray, " examples_or_documents"], data_hash: str
-) -> Float[np.ndarray, " examples_or_documents"]:
-    """Returns damage in an order that the hash of the examples decides: gamblers win on a file that has its harmless examples first."""
-    return damage[make_generator(int.from_bytes(sha256(data_hash.encode()).digest()[:8])).permutation(len(damage))]
-
-
-def _document_means(damage: Float[np.ndarray, " examples"], documents: np.ndarray | None) -> Float[np.ndarray, " examples_or_documents"]:
-    """Returns clipped damage, as one mean per document where the data name documents."""
-    if documents is None:
-        return damage
-    _, numbers = np.unique(documents, return_inverse=True)
-    return np.bincount(numbers, damage) / np.bincount(numbers)
+        sums = sum_by_document(np.stack([damage * weights, weights], axis=1), dense.documents)
+        damage, weights = sums[:, 0] / sums[:, 1], sums[:, 1]
+    order = make_generator(int.from_bytes(sha256(dense.data.encode()).digest()[:8])).permutation(len(damage))
+    return BettingLoss(damage[order], clip, weights[order])
 
 
 def _reason_against_verdict(dense: Evaluation, test: QualityLoss) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -61,6 +62,14 @@ class Damage:
     def n_documents(self) -> int | None:
         """The number of documents; None where the data name none."""
         return None if self.documents is None else len(np.unique(self.documents))
+
+    @property
+    def document_sizes(self) -> Float[np.ndarray, " documents"] | None:
+        """How many examples each document has, in the order of `clipped_damage`: its weight in a mean over examples; None without documents."""
+        if self.documents is None:
+            return None
+        _, first, sizes = np.unique(self.documents, return_index=True, return_counts=True)
+        return sizes[np.argsort(first)].astype(float)
 
     def clipped_damage(self, tolerance: Tolerance) -> Float[np.ndarray, "examples_or_documents heads"]:
         """Returns what the gamblers bet on, in the unit of the tolerance: the clipped damage of every example, or its mean over every document.
@@ -169,21 +178,24 @@ def judge_damage(
     """Returns for every head how much removing it alone costs at most, and whether that is within the tolerance.
 
     Bounds and p-values come from betting on the clipped damage (`stats.betting`), which holds for every distribution within the clip, also where rare
-    harm was not drawn; p-values are corrected over heads by Benjamini–Hochberg.
+    harm was not drawn. Where there are documents, their means are bet on in proportion to their sizes, so that the mean is one over examples.
+    p-values are corrected over heads by Benjamini–Hochberg.
 
     Raises:
         OptionError: the tolerance is out of range, or in points where answers are not right or wrong.
     """
     size = Tolerance.parse(tolerance)
-    values = damage.clipped_damage(size)
-    p, bounds = p_value_of_mean_at_least(values, size.size, size.clip), upper_bound_of_mean(values, size.clip, level)
+    values, weights = damage.clipped_damage(size), damage.document_sizes
+    p = p_value_of_mean_at_least(values, size.size, size.clip, weights)
+    bounds, costs = upper_bound_of_mean(values, size.clip, level, weights), np.average(values, axis=0, weights=weights)
     q, n_needed = benjamini_hochberg(p), fewest_zeros_to_refute(size.size, size.clip, error_probability(level))
     unit_name = "examples" if damage.documents is None else "documents"
     few_documents = FEWEST_DOCUMENTS if damage.documents is not None else 0
     least = max(n_needed, few_documents)
+    share_laid = 1.0 if weights is None else float(weights.mean() / weights.max())  # a document smaller than the largest gets a smaller bet
     reason = "" if len(values) >= least else f"a verdict needs at least {least} {unit_name}; there are {len(values)}"
     safe = [None if reason else bool(each <= error_probability(level)) for each in q]
-    rows = zip(heads, values.mean(0).tolist(), bounds.tolist(), p.tolist(), q.tolist(), safe, strict=True)
+    rows = zip(heads, costs.tolist(), bounds.tolist(), p.tolist(), q.tolist(), safe, strict=True)
     return HeadVerdicts(
         method=method,
         rows=tuple(HeadVerdict(*row) for row in rows),
@@ -192,6 +204,6 @@ def judge_damage(
         n_examples=len(damage.losses),
         n_documents=damage.n_documents,
         n_needed=least,
-        n_enough=max(least, examples_needed_for_harmless_head(len(heads), size, level)),
+        n_enough=max(least, ceil(examples_needed_for_harmless_head(len(heads), size, level) / share_laid)),
         reason=reason,
     )

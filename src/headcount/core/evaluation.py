@@ -58,8 +58,9 @@ class Evaluation:
 
     @property
     def loss_stderr(self) -> float:
-        """The standard error of the mean loss."""
-        return float(np.std(self.losses, ddof=1) / sqrt(self.n_examples)) if self.n_examples > 1 else float("nan")
+        """The standard error of the mean loss, over examples, or over documents where the data name them."""
+        values = pseudovalues_by_document(self.losses, self.documents)
+        return float(np.std(values, ddof=1) / sqrt(len(values))) if len(values) > 1 else float("nan")
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,18 +125,22 @@ def metric_on_additive_scale(task: Task, value: Any) -> Any:
     return value if task.metric is None or task.metric.higher_is_better else -np.log(value)
 
 
-def difference_of_lost_shares(first: DenseAndPruned, second: DenseAndPruned, task: Task, chance: float, *, seed: int = 0) -> Difference:
+def difference_of_lost_shares(
+    first: DenseAndPruned, second: DenseAndPruned, task: Task, chances: tuple[float, float], *, seed: int = 0
+) -> Difference:
     """Returns the share of the score above chance that the first model loses minus that which the second loses, by paired bootstrap.
 
-    All four were measured on the same examples; both shares must be defined.
+    All four were measured on the same examples; both shares must be defined. Models may differ in their chance: of tokens, it is that of the
+    model's own tokens.
     """
     assert task.metric is not None
     of_all = [evaluation.parts for pair in (second, first) for evaluation in pair if evaluation.parts is not None]
     parts, total = align_seed_counts(of_all, task.metric.total)
-    floor = metric_on_additive_scale(task, chance)
+    floors, flag = [metric_on_additive_scale(task, chance) for chance in chances], np.ones((len(parts[0]), 1))
 
     def lost_share(summed_parts: np.ndarray) -> np.ndarray:
-        dense, pruned = (metric_on_additive_scale(task, total(part)) - floor for part in np.split(summed_parts, 2, axis=-1))
+        floor = np.where(summed_parts[..., -1] > 0, *floors)
+        dense, pruned = (metric_on_additive_scale(task, total(part)) - floor for part in np.split(summed_parts[..., :-1], 2, axis=-1))
         return 1 - pruned / dense
 
-    return paired_bootstrap(np.hstack(parts[:2]), np.hstack(parts[2:]), lost_share, seed=seed)
+    return paired_bootstrap(np.hstack([*parts[:2], 0 * flag]), np.hstack([*parts[2:], flag]), lost_share, seed=seed)

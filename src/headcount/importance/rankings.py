@@ -103,26 +103,36 @@ def samples_higher_is_keep(scores: Scores) -> Samples:
 def agreements(
     scores_by_method: Mapping[str, Scores], truth: str = "ablation", *, k: int | None = None, seed: int = 0
 ) -> dict[str, Agreement]:
-    """Returns how well every other score predicts ablation, by method; nothing if ablation does not vary over examples or heads."""
+    """Returns how well every other score predicts ablation, by method; nothing if ablation does not vary over examples or heads.
+
+    `k` units count as the lowest and the highest, by default a quarter.
+    """
     reference = scores_by_method[truth]
     if reference.samples is None or reference.samples.n_groups < 2 or len(set(reference.values)) < 2:
         return {}
-    k = max(1, len(reference.heads) // 4) if k is None else k
+    units = reference.unit_positions()
+    check_n_lowest(k, len(units))
+    k = quarter_of_units(reference) if k is None else k
     by_method = {}
     for name, scores in scores_by_method.items():
         if name == truth or len(set(scores.values)) < 2:
             continue
         same_groups = scores.samples is not None and scores.samples.n_groups == reference.samples.n_groups
         paired = same_groups and scores.data == reference.data
-        by_method[name] = agreement(samples_higher_is_keep(scores), samples_higher_is_keep(reference), k, seed=seed, paired=paired)
+        samples = samples_higher_is_keep(scores), samples_higher_is_keep(reference)
+        by_method[name] = agreement(*samples, k, units=units, seed=seed, paired=paired)
     return by_method
 
 
 def stabilities(scores: Scores, *, k: int | None = None, seed: int = 0) -> tuple[Stability, ...]:
-    """Returns the stability of the ranking by the number of examples: an eighth, a quarter, half and all; nothing for one example."""
+    """Returns the stability of the ranking by the number of examples: an eighth, a quarter, half and all; nothing for one example.
+
+    `k` units count as the lowest, by default a quarter.
+    """
+    check_n_lowest(k, len(scores.all_units()))
     samples = scores.scaled_samples()
     if samples is None or samples.n_groups < 2:
         return ()
     sizes = sorted({max(1, samples.n // part) for part in (8, 4, 2, 1)})
-    k = max(1, len(scores.heads) // 4) if k is None else k
-    return stability(samples, sizes, k, seed=seed, higher_is_keep=scores.higher_is_keep)
+    k = quarter_of_units(scores) if k is None else k
+    return stability(samples, sizes, k, units=scores.unit_positions(), seed=seed, higher_is_keep=scores.higher_is_keep)

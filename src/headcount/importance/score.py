@@ -212,12 +212,14 @@ def compute_scores(
 
 
 def _check_methods(methods: Sequence[Importance], data: Data, settings: ScoreSettings) -> None:
-    """Raises DataError if data are missing, and PlanError if the methods cannot race."""
+    """Raises DataError if data are missing, and PlanError if the methods cannot race, or a race would not use the texts it should generate."""
     streamed = {str(method): method for method in methods if method.reads_data}
     if streamed and data is None:
         raise DataError(f"{next(iter(streamed))} needs data: pass a task, a dataset or batches")
     if settings.adaptive is not None and [method.info.adaptive for method in streamed.values()] != [True]:
         raise PlanError(f"adaptive examines heads by ablation alone, not by {', '.join(streamed) or 'weights'}; score those apart")
+    if settings.adaptive is not None and settings.generate:
+        raise PlanError("adaptive decides by the loss alone and generates no text; leave adaptive or generate out")
 
 
 def reading_of(

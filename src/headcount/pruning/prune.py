@@ -171,7 +171,7 @@ def prune_by_spec(
         data=data,
         budget=budget if budget.limit is None else _budget_of_half_the_heads(budget, heads),
         seed=spec.seed,
-        recipe=spec.recipe,
+        recipe=replace(spec.recipe, distil=0.0),  # the predictions of the dense model are part of the recovery alone
         folder=folder / "choose" if folder else None,
         progress=progress,
         shared={} if shared is None else shared,

@@ -117,9 +117,10 @@ def _change_by_layer_and_kind_table(rows: Sequence[LayerRow], metric: str) -> Ta
     return Table("kinds", tuple(columns), tuple(cells), title)
 
 
-def _change_on_report_split(row: LayerRow) -> tuple[float | None, float | None, float | None]:
+def _change_on_report_split(row: LayerRow) -> tuple[float, float | None, float | None]:
     """Returns the change of the metric on the report split, or of the loss where there is none."""
-    return row.rise.interval if row.metric_change is None else difference_with_interval(row.metric_change)
+    change = row.rise if row.metric_change is None else row.metric_change
+    return change.difference, change.low, change.high
 
 
 def _loss_rise_by_layer_figure(rows: Sequence[LayerRow]) -> BarFigure:
@@ -160,7 +161,7 @@ def _harmed_layers_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     layers = rows[:-1]
     harmed = sum(is_significant(row.q) and row.rise.difference > 0 for row in layers)
     worst = max(layers, key=lambda row: row.chosen_rise)
-    change = f"{metric or 'the loss'} changes by {format_interval(*_zero_for_undefined_difference(_change_on_report_split(worst)))}"
+    change = f"{metric or 'the loss'} changes by {format_interval(*_change_on_report_split(worst))}"
     return (
         f"For {harmed} of {len(layers)} layers the loss rises significantly when one head is left (q ≤ {SIGNIFICANT}); "
         f"on the selection split it rises most in {worst.block}, where on the report split {change}."
@@ -178,11 +179,9 @@ def _split_difference_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     n_better = sum(report_rise_beyond_chosen(row) > 0 for row in layers)
     changes = ""
     if metric and widest.chosen_change is not None:
-        chosen, reported = (
-            format_interval(*_zero_for_undefined_difference(ends))
-            for ends in (difference_with_interval(widest.chosen_change), _change_on_report_split(widest))
-        )
-        changes = f", where {metric} changes by {chosen} and {reported}"
+        change = widest.chosen_change
+        chosen = format_interval(change.difference, change.low, change.high)
+        changes = f", where {metric} changes by {chosen} and {format_interval(*_change_on_report_split(widest))}"
     return (
         f"In {n_better} of {len(layers)} layers the loss rises more on the report split than on the split that chose the head; the splits "
         f"differ most in {widest.block}: {widest.chosen_rise:+.3g} where it was chosen, {widest.rise.difference:+.3g} on the report split{changes}."
@@ -192,10 +191,5 @@ def _split_difference_sentence(rows: Sequence[LayerRow], metric: str) -> str:
 def _all_layers_at_once_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     everywhere = rows[-1]
     rise = format_interval(everywhere.rise.difference, everywhere.rise.low, everywhere.rise.high)
-    change = f" and {metric} by {format_interval(*_zero_for_undefined_difference(_change_on_report_split(everywhere)))}" if metric else ""
+    change = f" and {metric} by {format_interval(*_change_on_report_split(everywhere))}" if metric else ""
     return f"One head in every layer at once changes the loss by {rise}{change} on the report split."
-
-
-def _zero_for_undefined_difference(interval: tuple[float | None, float | None, float | None]) -> tuple[float, float | None, float | None]:
-    value, low, high = interval
-    return 0.0 if value is None else value, low, high

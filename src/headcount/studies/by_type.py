@@ -11,6 +11,7 @@ from headcount.studies import _measure
 from headcount.studies._base import Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
+    from headcount.core.stats.means import MeanDifference
     from headcount.studies._measure.by_type import TypeRow
 
 
@@ -62,14 +63,18 @@ def _type_table(rows: Sequence[TypeRow], importance: str, metric_name: str) -> T
     for row in rows:
         changes = []
         for change, value in ((row.without_half, row.metric_without_half), (row.without_all, row.metric_without_all)):
-            changes += [change.difference, change.low, change.high, *([value] if metric_name else [])]
+            changes += [*_interval_or_none(change), *([value] if metric_name else [])]
         cells.append((row.kind, row.n_heads, row.mean, row.low, row.high, row.share, *changes))
     return Table("types", tuple(columns), tuple(cells))
 
 
+def _interval_or_none(change: MeanDifference | None) -> tuple[float | None, float | None, float | None]:
+    return (None, None, None) if change is None else change.interval
+
+
 def _loss_rise_by_type_figure(rows: Sequence[TypeRow]) -> BarFigure:
     changes = {
-        "without the lower half": [row.without_half.interval for row in rows],
+        "without the lower half": [_interval_or_none(row.without_half) for row in rows],
         "without any": [row.without_all.interval for row in rows],
     }
     return BarFigure(

@@ -92,7 +92,7 @@ def _checkpoint_table(curves: CheckpointCurves, share_to_hold: float) -> Table:
     columns = [Column("checkpoint"), Column(curves.checkpoints[0].dense.metric or "loss", format=".4g")]
     for share in shares:
         columns += interval_columns(f"{share:.0%}", ".0%")
-    columns.append(Column(f"heads that go for {1 - share_to_hold:.0%}", format=".0%"))
+    columns.append(Column(f"heads that go for {1 - share_to_hold:.0%}", "point estimate", ".0%"))
     cells = []
     for summary in curves.checkpoints:
         label = summary.checkpoint.label
@@ -134,4 +134,4 @@ def _summary_sentence(checkpoints: Sequence[CheckpointSummary], share_to_hold: f
     parts = [f"{summary.removable:.0%} at {summary.checkpoint.label}" for summary in checkpoints if summary.removable is not None]
     if not parts:
         return "No checkpoint is better than chance, so that none has a score to lose."
-    return f"Heads that can go while {share_to_hold:.0%} of the score above chance remains: {', '.join(parts)}."
+    return f"Heads that can go while {share_to_hold:.0%} of the score above chance remains, by point estimates without bounds: {', '.join(parts)}."

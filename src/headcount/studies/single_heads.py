@@ -11,7 +11,7 @@ from headcount.core.study_result import Cell, Column, StudyResult, Table, interv
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._parts import Part, choose_part
-from headcount.studies._rows import dense_sentence
+from headcount.studies._rows import dense_sentence, is_significant
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation
@@ -115,7 +115,7 @@ def _change_by_layer_and_index_table(rows: Sequence[HeadRow], metric: str) -> Ta
     columns = (Column("layer"), *(Column(f"H{index}", format="+.2g") for index in indices), Column(f"q ≤ {SIGNIFICANT}"))
     cells: list[tuple[Cell, ...]] = []
     for block, heads in _rows_by_block(rows).items():
-        significant = [f"H{index}" for index, row in heads.items() if row.q is not None and row.q <= SIGNIFICANT]
+        significant = [f"H{index}" for index, row in heads.items() if is_significant(row.q)]
         changes = [heads[index].change.difference if index in heads else None for index in indices]
         cells.append((block, *changes, " ".join(significant)))
     return Table(
@@ -153,7 +153,7 @@ def _change_heat_maps(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -
         blocks = _rows_by_block([row for row in rows if row.kind == kind])
         indices = sorted({index for heads in blocks.values() for index in heads})
         values = tuple(tuple(heads[i].change.difference if i in heads else None for i in indices) for heads in blocks.values())
-        marks = tuple(tuple(i in heads and (heads[i].q or 0) <= SIGNIFICANT for i in indices) for heads in blocks.values())
+        marks = tuple(tuple(i in heads and is_significant(heads[i].q) for i in indices) for heads in blocks.values())
         maps.append(
             HeatMap(
                 name="map" if len(kinds) == 1 else f"map of {kind}",
@@ -184,8 +184,9 @@ def _score_range_sentence(rows: Sequence[HeadRow], dense: Evaluation, metric: st
 
 
 def _summary_sentence(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -> str:
-    significant = [row for row in rows if row.q is not None and row.q <= SIGNIFICANT]
-    better = sum((row.change.difference > 0) == dense.higher_is_better for row in significant) if dense.value is not None else 0
+    significant = [row for row in rows if is_significant(row.q)]
+    higher_is_better = dense.value is not None and dense.higher_is_better
+    better = sum((row.change.difference > 0) == higher_is_better for row in significant)
     changes = [row.change.difference for row in rows]
     return (
         f"Without one head {metric} changes by {min(changes):+.3g} to {max(changes):+.3g}; {len(significant)} of {len(rows)} heads change it "

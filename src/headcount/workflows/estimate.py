@@ -15,7 +15,7 @@ from headcount.importance.base import Importance
 from headcount.models.head_map import HeadMap
 from headcount.pruning.repair.repair import FIT_EXAMPLES
 from headcount.pruning.spec import PruneSpec
-from headcount.pruning.training.estimate import estimate_step_seconds
+from headcount.pruning.training.estimate import estimate_training_seconds
 from headcount.workflows.analysis_spec import AnalysisSpec
 
 TIMED = 32
@@ -42,15 +42,13 @@ def estimate_pruning_seconds(
         return 0.0
     n_evaluated = sum(min(len(split), limit or len(split)) for split in (task.selection, task.report))
     n_calibration = min(len(task.calibration), FIT_EXAMPLES)
-    n_examples, n_steps = float(len(task.report)), 0
+    n_examples = float(len(task.report))
     for spec in specs:
         repairs = (
             spec.repair if spec.repair is not None else spec.recover is None and spec.ablation == "zero" and not spec.method.info.trains
         )
         n_examples += n_evaluated + n_calibration * (spec.method.count_passes(len(heads)) + REPAIR_PASSES * repairs)
-        n_steps += spec.n_steps(len(task.calibration))
-    seconds = n_examples * measure_seconds_per_example(model, task)
-    return seconds + n_steps * estimate_step_seconds(model, task, specs[0].recipe) if n_steps else seconds
+    return n_examples * measure_seconds_per_example(model, task) + estimate_training_seconds(model, task, specs)
 
 
 def estimate_analysis_seconds(model: nn.Module, task: Task, heads: HeadMap, spec: AnalysisSpec, specs: Sequence[PruneSpec]) -> float:

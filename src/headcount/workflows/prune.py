@@ -31,7 +31,7 @@ from headcount.models.provenance import model_key, rounding_provenance, weight_h
 from headcount.pruning.base import Pruner
 from headcount.pruning.prune import Pruned, check_request, prune_by_spec, rebuild
 from headcount.pruning.spec import PruneSpec
-from headcount.pruning.training.estimate import estimate_step_seconds
+from headcount.pruning.training.estimate import estimate_training_seconds
 from headcount.pruning.training.fine_tune import train_from_scratch
 from headcount.runs.artifacts import Artifact, ArtifactKey, safe_name
 from headcount.runs.layout import MODELS
@@ -334,8 +334,8 @@ def estimate_training(pruning: Pruning, specs: Sequence[PruneSpec]) -> TrainingE
     if not stages:
         return None
     totals = [sum(steps) for steps in stages]
-    seconds = estimate_step_seconds(pruning.model, pruning.task, unfinished[0].recipe)
-    return TrainingEstimate(len(totals), min(totals), max(totals), min(map(min, stages)), seconds * sum(totals))
+    seconds = estimate_training_seconds(pruning.model, pruning.task, unfinished)
+    return TrainingEstimate(len(totals), min(totals), max(totals), min(map(min, stages)), seconds)
 
 
 def card_sentences(spec: PruneSpec, certificate: TaskCertificate, timings: Sequence[Time]) -> list[str]:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.ranks import Overlap, are_among_k_extreme, overlap
+from headcount.core.stats.ranks import Overlap, are_among_k_extreme, overlap, unit_means
 from headcount.core.stats.resampling import GroupSampler, bootstrap_sampler, bootstrap_scores, resample_means_jointly
 from headcount.core.stats.samples import (
     Array,
@@ -138,18 +138,20 @@ def stability(
     n_lowest: int,
     *,
     seed: int,
+    units: Sequence[tuple[int, ...]] | None = None,
     repeats: int = 200,
     higher_is_keep: bool = True,
-    level: float = 0.95,
 ) -> tuple[Stability, ...]:
     """Returns how stable ranks are by calibration size: Spearman, and the share of the lowest heads in common: mean and ends over random subsets.
+
+    With `units`, positions of the heads that go or stay together, that many units by their mean are the lowest.
 
     A size counts examples and is honoured as that share of the groups, rounded, at least 1; up to 256 examples a group is one example.
     A subset in which all heads tie ranks nothing and counts as correlation 0.
     """
     samples = require_one_number_per_head(samples).orient(higher_is_keep=higher_is_keep)
     return tuple(
-        _stability_at_size(samples, size, n_lowest, repeats, derive_seed(seed, number), level) for number, size in enumerate(subset_sizes)
+        _stability_at_size(samples, size, n_lowest, units, repeats, derive_seed(seed, number)) for number, size in enumerate(subset_sizes)
     )
 
 
@@ -169,17 +171,19 @@ def reliability(samples: Samples, *, seed: int, repeats: int = 200, level: float
     return Estimate(*(c * x / (1 + (c - 1) * x) for x in (half_estimate.value, half_estimate.low, half_estimate.high)))
 
 
-def _stability_at_size(samples: Samples, n_examples: int, n_lowest: int, repeats: int, seed: int, level: float) -> Stability:
+def _stability_at_size(
+    samples: Samples, n_examples: int, n_lowest: int, units: Sequence[tuple[int, ...]] | None, repeats: int, seed: int, level: float = 0.95
+) -> Stability:
     require_count(n_examples, "size", 1, samples.n)
     groups = max(1, round(n_examples / samples.n * samples.n_groups))
     sets = 2 if 2 * groups <= samples.n_groups else 1
     first, *disjoint = _means_of_disjoint_subsets(samples, groups, repeats, seed, sets)
     pairs = [(first, samples.means()[None]), *((first, second) for second in disjoint)]
-    estimates = [
-        _mean_and_percentiles(values, level)
-        for a, b in pairs
-        for values in (_spearman_or_zero(a, b), (are_among_k_extreme(a, n_lowest) & are_among_k_extreme(b, n_lowest)).sum(-1) / n_lowest)
-    ]
+    estimates = []
+    for a, b in pairs:
+        are_lowest = [are_among_k_extreme(means if units is None else unit_means(means, units), n_lowest) for means in (a, b)]
+        shares = (are_lowest[0] & are_lowest[1]).sum(-1) / n_lowest
+        estimates += [_mean_and_percentiles(values, level) for values in (_spearman_or_zero(a, b), shares)]
     return Stability(n_examples, groups, *estimates, *[None] * (4 - len(estimates)))
 
 
@@ -235,12 +239,22 @@ class Agreement:
 
 
 def agreement(
-    cheap: Samples, truth: Samples, k: int, *, seed: int, paired: bool = False, repeats: int = 2000, level: float = 0.95
+    cheap: Samples,
+    truth: Samples,
+    k: int,
+    *,
+    seed: int,
+    units: Sequence[tuple[int, ...]] | None = None,
+    paired: bool = False,
+    repeats: int = 2000,
 ) -> Agreement:
-    """Compares a cheap score with true ablation, both with more meaning keep (`Samples.orient`)."""
-    rho = correlate(cheap, truth, seed=seed, paired=paired, repeats=repeats, level=level)
+    """Compares a cheap score with true ablation, both with more meaning keep (`Samples.orient`).
+
+    With `units`, positions of the heads that go or stay together, `k` units by their mean are the lowest and the highest.
+    """
+    rho = correlate(cheap, truth, seed=seed, paired=paired, repeats=repeats)
     if cheap.n_heads < 3:
         raise StatisticsError(f"agreement needs 3 heads or more, got {cheap.n_heads}")
-    means = cheap.means(), truth.means()
+    of_cheap, of_truth = (samples.means() if units is None else unit_means(samples.means(), units) for samples in (cheap, truth))
     ceiling = float(np.sqrt(reliability(truth, seed=derive_seed(seed, 2)).value))
-    return Agreement(rho, overlap(*means, k), overlap(*means, k, end="highest"), ceiling)
+    return Agreement(rho, overlap(of_cheap, of_truth, k), overlap(of_cheap, of_truth, k, end="highest"), ceiling)

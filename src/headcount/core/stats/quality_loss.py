@@ -121,36 +121,44 @@ class BettingLoss(QualityLoss):
 
     procedure = "betting"
 
-    def __init__(self, damage: ArrayLike, clip: float) -> None:
-        """Takes the rise of the loss of every example, in an order that does not depend on it, and the largest rise that counts."""
+    def __init__(self, damage: ArrayLike, clip: float, weights: ArrayLike | None = None) -> None:
+        """Takes the rise of the loss of every example, in an order that does not depend on it, and the largest rise that counts.
+
+        Args:
+            damage: The rise of every example, or the mean rise of every document.
+            clip: The largest rise that counts.
+            weights: The number of examples of every document, so that the mean is one over examples; equal by default.
+        """
         values = to_finite_array(damage, "damage")
         if values.ndim != 1 or len(values) < 2:
             raise StatisticsError(f"damage must be a vector of 2 examples or more, got shape {values.shape}")
         self.n, self.clip, self._damage = len(values), clip, np.clip(values, -clip, clip)
+        self._weights = np.ones(len(values)) if weights is None else to_finite_array(weights, "weights")
 
     @property
     def estimate(self) -> float:
         """The mean of the clipped damage."""
-        return float(self._damage.mean())
+        return float(np.average(self._damage, weights=self._weights))
 
     def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
         """Returns both bounds of the mean of the clipped damage."""
-        return -float(upper_bound_of_mean(-self._damage, self.clip, level)[0]), float(
-            upper_bound_of_mean(self._damage, self.clip, level)[0]
+        return -float(upper_bound_of_mean(-self._damage, self.clip, level, self._weights)[0]), float(
+            upper_bound_of_mean(self._damage, self.clip, level, self._weights)[0]
         )
 
     def p_value_of_at_least(self, margin: float) -> float:
         """Returns 1 / the largest wealth of gamblers who bet that the mean is below the margin; 1 for a margin beyond the clip."""
-        return float(p_value_of_mean_at_least(self._damage, margin, self.clip)[0]) if margin < self.clip else 1.0
+        return float(p_value_of_mean_at_least(self._damage, margin, self.clip, self._weights)[0]) if margin < self.clip else 1.0
 
     def p_value_of_at_most(self, margin: float) -> float:
         """Returns the same for gamblers who bet that it is above."""
-        return float(p_value_of_mean_at_least(-self._damage, -margin, self.clip)[0]) if margin < self.clip else 1.0
+        return float(p_value_of_mean_at_least(-self._damage, -margin, self.clip, self._weights)[0]) if margin < self.clip else 1.0
 
     def stderr_if_loss_were(self, margin: float) -> float:
-        """Returns the standard error of the mean."""
+        """Returns the standard error of the mean, which is a ratio of sums where there are weights."""
         del margin
-        return float(self._damage.std(ddof=1) / np.sqrt(self.n))
+        residuals = (self._damage - self.estimate) * self._weights / self._weights.mean()
+        return float(residuals.std(ddof=1) / np.sqrt(self.n))
 
 
 class _ModelMetrics(NamedTuple):

@@ -34,12 +34,12 @@ def align_seed_counts(
 ) -> tuple[list[Float[np.ndarray, "examples seed_parts"]], MetricOfSums]:
     """Returns parts with their seeds side by side, and the function that turns their sums into the mean of the metric over seeds.
 
-    All get the same number of seeds, by repetition, so that models that agree have exactly the same metric. Parts of single models, and their metric,
-    are returned as they are.
+    All get the same number of seeds, by repetition, so that models that agree have exactly the same metric. That of single models is returned as
+    it is.
     """
     n_seeds = lcm(*map(count_seeds, parts))
     if n_seeds == 1:
-        return list(parts), metric_of_sums
+        return [array.reshape(len(array), -1) for array in parts], metric_of_sums
 
     def mean_metric_over_seeds(sums: np.ndarray) -> np.ndarray:
         return metric_of_sums(sums.reshape(*sums.shape[:-1], n_seeds, -1)).mean(-1)

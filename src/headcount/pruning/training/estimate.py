@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,9 +14,20 @@ from headcount.data.task import Task
 from headcount.models.modules import unwrap
 from headcount.models.observe import evaluating, on_device
 from headcount.pruning.recipe import Recipe
+from headcount.pruning.spec import PruneSpec
 
 ROUNDS = 2
 """Steps that are timed after one that warms up."""
+
+
+def estimate_training_seconds(model: nn.Module, task: Task, specs: Sequence[PruneSpec]) -> float:
+    """Returns the seconds that some requests train; of every size of batch one step is timed."""
+    steps_by_batch: dict[int, int] = {}
+    for spec in specs:
+        steps_by_batch[spec.recipe.train_batch] = steps_by_batch.get(spec.recipe.train_batch, 0) + spec.n_steps(len(task.calibration))
+    return sum(
+        n_steps * estimate_step_seconds(model, task, Recipe(train_batch=batch)) for batch, n_steps in steps_by_batch.items() if n_steps
+    )
 
 
 def estimate_step_seconds(model: nn.Module, task: Task, recipe: Recipe) -> float:

@@ -87,7 +87,7 @@ def measure_layers_reduced_to_best_head(context: StudyContext, ablation: Ablatio
 
 def _correct_metric_p_values(rows: list[LayerRow]) -> list[LayerRow]:
     """Returns the rows with the corrected p-value of the change of the metric, where there is one."""
+    has_p = [row.metric_change is not None and row.metric_change.p is not None for row in rows]
     p_values = [row.metric_change.p for row in rows if row.metric_change is not None and row.metric_change.p is not None]
-    if len(p_values) < len(rows):
-        return rows
-    return [replace(row, metric_q=float(q)) for row, q in zip(rows, benjamini_hochberg(p_values), strict=True)]
+    corrected = iter(benjamini_hochberg(p_values).tolist() if p_values else ())
+    return [replace(row, metric_q=next(corrected)) if tested else row for row, tested in zip(rows, has_p, strict=True)]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from torch import nn
 
+from headcount.core.evaluation import Evaluation
+from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.core.stats.means import MeanDifference, mean_interval
 from headcount.data.evaluate import evaluate
@@ -22,7 +25,7 @@ from headcount.studies._base import StudyContext
 class TypeRow:
     """One type of attention: its heads, their mean score with the interval over examples, and the rise of the loss without some of them.
 
-    The interval is None for scores without examples, such as norms of weights; `share` of all scores unless all have one sign and some are not 0.
+    The interval is None for scores without examples, such as norms of weights; `share` of all scores unless all have one sign and some are not 0. A single head has no lower half: what is without it is None.
     """
 
     kind: str
@@ -31,7 +34,7 @@ class TypeRow:
     low: float | None
     high: float | None
     share: float | None
-    without_half: MeanDifference
+    without_half: MeanDifference | None
     without_all: MeanDifference
     metric: float | None
     metric_without_half: float | None
@@ -66,10 +69,8 @@ def compare_attention_types(
     for kind, indices in indices_by_kind.items():
         members = {scores.heads[index] for index in indices}
         order = [head for head in lowest_first if head in members]
-        pruned = []
-        for removed in (order[: len(order) // 2], order):
-            with mask(model, removed):
-                pruned.append(evaluate(model, task, limit=limit, batch_size=batch_size))
+        half = _evaluate_without(model, task, order[: len(order) // 2], limit, batch_size) if len(order) > 1 else None
+        every = _evaluate_without(model, task, order, limit, batch_size)
         ends = (None, None) if replicates is None else np.quantile(replicates[:, indices].mean(1), [0.025, 0.975]).tolist()
         rows.append(
             TypeRow(
@@ -79,15 +80,20 @@ def compare_attention_types(
                 low=ends[0],
                 high=ends[1],
                 share=float(values[indices].sum() / total) if total else None,
-                without_half=mean_interval(pruned[0].losses - dense.losses),
-                without_all=mean_interval(pruned[1].losses - dense.losses),
+                without_half=None if half is None else mean_interval(half.losses - dense.losses),
+                without_all=mean_interval(every.losses - dense.losses),
                 metric=dense.value,
-                metric_without_half=pruned[0].value,
-                metric_without_all=pruned[1].value,
+                metric_without_half=None if half is None else half.value,
+                metric_without_all=every.value,
                 n_examples=dense.n_examples,
             )
         )
     return rows
+
+
+def _evaluate_without(model: nn.Module, task: Task, removed: Sequence[Head], limit: int | None, batch_size: int | None) -> Evaluation:
+    with mask(model, removed):
+        return evaluate(model, task, limit=limit, batch_size=batch_size)
 
 
 def measure_attention_types(context: StudyContext, importance_name: str) -> tuple[Scores, list[TypeRow]]:

@@ -149,5 +149,6 @@ def _average_seeds_to_point(
     dense: Evaluation,
 ) -> GridPoint:
     average = evaluations[0] if len(evaluations) == 1 else average_evaluations(evaluations, context.task)
-    values, change = tuple(evaluation.score for evaluation in evaluations), compare_evaluations(dense, average, context.task)
+    values = tuple(evaluation.score for evaluation in evaluations)
+    change = compare_evaluations(dense, average, context.task, seed=context.seed)
     return GridPoint(intervention, n_kept, seeds, values, average, survivors, change, ())

@@ -503,12 +503,13 @@ def compare_models(
         pairs = evaluations[name, language, removal], evaluations[second.name, language, removal]
         if pairs[0][0].n_examples != pairs[1][0].n_examples:
             raise DataError(f"{first.name} and {second.name} read different examples of {language}; give both the same task and limit")
-        task = first.tasks[language]
-        chance = chance_of(first.loaded.model, task, limit)
-        shares = [share_left(*pair, task, chance, seed=seed).remaining for pair in pairs]
-        if chance is None or shares[0] is None or shares[1] is None:
+        chances = [chance_of(subject.loaded.model, subject.tasks[language], limit) for subject in (first, second)]
+        shares = [
+            share_left(*pair, first.tasks[language], chance, seed=seed).remaining for pair, chance in zip(pairs, chances, strict=True)
+        ]
+        if chances[0] is None or chances[1] is None or shares[0] is None or shares[1] is None:
             continue
-        gap = difference_of_lost_shares(*pairs, task, chance, seed=seed)
+        gap = difference_of_lost_shares(*pairs, first.tasks[language], (chances[0], chances[1]), seed=seed)
         lost = 1 - shares[0].difference, 1 - shares[1].difference
         rows.append(ModelGap(language, removal, *lost, *gap.interval, gap.p))
     return add_q_values(rows)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headcount.core.errors import OptionError, PlanError
 from headcount.core.evaluation import Evaluation, PairedDifference
+from headcount.core.heads import AttentionBlock
 from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.survivors import mean_survivors_by_kind
 from headcount.pruning.prune import check_request
@@ -118,17 +119,23 @@ def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
     free = [block for block in pruning.heads.blocks if not study.kinds or block.kind in study.kinds]
     rows = []
     for penalty in requests:
-        point, closed = points.get(penalty), (0,) * study.seeds
+        point = points.get(penalty)
         if point is None:
-            rows.append(PenaltyRow(penalty, closed, {block.kind: 0.0 for block in free}, None, None, None))
+            rows.append(PenaltyRow(penalty, (0,) * study.seeds, {block.kind: 0.0 for block in free}, None, None, None))
             continue
-        kept = [sum(len(survivors.intersection(block.heads)) for block in free) for survivors in point.survivors]
-        counts = (*kept, *closed[len(kept) :])
+        counts = _count_kept_by_seed(free, point, range(context.seed, context.seed + study.seeds))
         rows.append(
             PenaltyRow(penalty, counts, mean_survivors_by_kind(free, point.survivors), point.scores.steps, point.mean, point.change)
         )
     exact = _compare_with_exact_counts(study, context, pruning, points, rows) if study.exact else []
     return Sweep(dense, sum(block.n_heads for block in free), add_q_values(rows), add_q_values(exact))
+
+
+def _count_kept_by_seed(free_blocks: Sequence[AttentionBlock], point: GridPoint, seeds: Sequence[int]) -> tuple[int, ...]:
+    """Returns how many heads of some blocks every seed left, in the order of seeds; none for a seed that closed all gates, which has no model."""
+    kept = [sum(len(survivors.intersection(block.heads)) for block in free_blocks) for survivors in point.survivors]
+    by_seed = dict(zip(point.seeds, kept, strict=True))
+    return tuple(by_seed.get(seed, 0) for seed in seeds)
 
 
 def _train_gates(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]) -> None:

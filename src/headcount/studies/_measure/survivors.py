@@ -117,20 +117,21 @@ def compare_survivors_with_chance(
 ) -> tuple[list[Level], list[Survival]]:
     """Returns every method, level and role that some heads have and some lack; p-values of any role and of single roles are corrected apart.
 
-    If heads that share keys and values were removed together, chance moves these `kv_groups`, not single heads.
+    If a method removed heads that share keys and values together, chance moves these `kv_groups` there, not single heads.
     """
-    every_set = [survivors for sets in survivor_sets.values() for survivors in sets]
-    are_whole = all(len(survivors.intersection(unit)) in (0, len(unit)) for survivors in every_set for unit in kv_groups)
-    groups = {
-        role: RoleGroup(tested, having, _restrict_units_to_tested(tested, kv_groups if are_whole else ()))
-        for role, (tested, having) in _tested_heads_and_members_by_role(table).items()
-        if 0 < len(having) < len(tested)
-    }
-    levels = [_test_level(*key, sets, role, group, seed) for key, sets in survivor_sets.items() for role, group in groups.items()]
+    levels: list[Level] = []
     survival: list[Survival] = []
     for method in dict.fromkeys(method for method, _ in survivor_sets):
-        sets = [survivors for (name, _), of_level in survivor_sets.items() if name == method for survivors in of_level]
-        survival += [_test_survival(method, sets, role, group, seed) for role, group in groups.items()]
+        of_method = {key: sets for key, sets in survivor_sets.items() if key[0] == method}
+        every_set = [survivors for sets in of_method.values() for survivors in sets]
+        are_whole = all(len(survivors.intersection(unit)) in (0, len(unit)) for survivors in every_set for unit in kv_groups)
+        groups = {
+            role: RoleGroup(tested, having, _restrict_units_to_tested(tested, kv_groups if are_whole else ()))
+            for role, (tested, having) in _tested_heads_and_members_by_role(table).items()
+            if 0 < len(having) < len(tested)
+        }
+        levels += [_test_level(*key, sets, role, group, seed) for key, sets in of_method.items() for role, group in groups.items()]
+        survival += [_test_survival(method, every_set, role, group, seed) for role, group in groups.items()]
     return _correct_any_role_separately(levels), _correct_any_role_separately(survival)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from headcount.core.errors import StatisticsError
+from headcount.core.errors import DataError, StatisticsError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.core.stats.agreement import Correlated, correlate
@@ -69,7 +69,11 @@ def measure_head_changes(task: Task, dense: Evaluation, without_head: Mapping[He
     metric = task.metric
     if metric is not None and dense.parts is not None:
         n, width = dense.n_examples, dense.parts.shape[1]
-        parts = [np.hstack([dense.parts, evaluation.parts]) for evaluation in without_head.values() if evaluation.parts is not None]
+        parts = []
+        for head, evaluation in without_head.items():
+            if evaluation.parts is None:
+                raise DataError(f"{task.name} without {head} was not measured by {dense.metric} example by example; evaluate it again")
+            parts.append(np.hstack([dense.parts, evaluation.parts]))
 
         def change_of_metric(mean_parts_before_and_after: Float[np.ndarray, "*samples parts"]) -> Float[np.ndarray, "*samples"]:
             return metric.total(n * mean_parts_before_and_after[..., width:]) - metric.total(n * mean_parts_before_and_after[..., :width])
