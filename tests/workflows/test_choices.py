@@ -25,7 +25,7 @@ from headcount.runs.results import PRUNED, choose_row_by_size
 from headcount.runs.store import Run
 from headcount.studies.all_but_one import AllButOne
 from headcount.workflows.analysis_spec import BenchSizes
-from headcount.workflows.prune import Pruning, prune_and_test_sizes
+from headcount.workflows.prune import Pruning, prune_until_a_size_fails
 
 N = 60
 Pair = tuple[Any, hc.Task, hc.Task]
@@ -99,7 +99,7 @@ def test_prune_to_a_margin_takes_the_same_heads_at_every_size(pair: Pair, tmp_pa
             heads = hc.HeadMap.of(model)
             run.stage_records(describe_run(model_record(model, "toy"), command="", seed=0), heads)
             pruning = Pruning(run, model, data, margin=Margin.parse("99pt"))
-            tests = prune_and_test_sizes(pruning, PruneSpec.of("surgeon", 1), [9, 6])
+            tests = prune_until_a_size_fails(pruning, PruneSpec.of("surgeon", 1), [9, 6])
             removed = {artifact.key.name: artifact.content["removed"] for artifact in run.results(PRUNED).values()}
         return [test.n_kept for test in tests], removed
 

@@ -179,7 +179,7 @@ class RoleProbe:
         assert attention is not None and visible is not None
         number = twins.text_of_block[observation.block.path]
         text, examples, shape = twins.texts[number], np.array(self._examples), (attention.shape[2], attention.shape[3])
-        is_regular = text.layout.matches_mask(examples, visible.cpu().numpy())
+        is_regular = text.layout.ordinary_queries_match_mask(examples, visible.cpu().numpy())
         if not is_regular:
             sums = attention.new_zeros(len(twins.folds_of_sentences(self._examples)) * twins.n_attention_sums, attention.shape[1])
         else:

@@ -80,7 +80,7 @@ class _RankSets(NamedTuple):
 def _rank_sets_of_heads(scores: Scores, k: int, level: float, repeats: int, seed: int) -> _RankSets:
     """Returns the ranks that heads may have, with `k` units as the lowest."""
     none = [None] * len(scores.heads)
-    samples, units = scores.scaled_samples(), scores.unit_positions()
+    samples, units = scores.scaled_samples(), scores.head_indices_of_units()
     if samples is None:
         return _RankSets(none, none, none)
     options: Any = {"seed": seed, "repeats": repeats, "higher_is_keep": scores.higher_is_keep, "level": level}

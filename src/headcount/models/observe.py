@@ -360,14 +360,14 @@ def observe(
     if isinstance(data, Mapping | str) or not isinstance(data, Iterable):
         raise DataError(f"observe takes batches, each a mapping of tensors; got {type(data).__name__}. Write [batch] for one batch")
 
-    def observe_batches() -> Iterator[list[Observation]]:
+    def yield_observations_of_each_batch() -> Iterator[list[Observation]]:
         for batch in data:
             observations.clear()
             with observer:
                 observer.run(batch)
             yield list(observations)
 
-    return observe_batches()
+    return yield_observations_of_each_batch()
 
 
 def mean_outputs(

@@ -169,7 +169,7 @@ def prune_by_spec(
         model=inner,
         heads=heads,
         data=data,
-        budget=budget if budget.limit is None else _budget_of_half_the_heads(budget, heads),
+        budget=budget if budget.limit is None else _budget_of_half_the_free_units_without_floor(budget, heads),
         seed=spec.seed,
         recipe=spec.recipe,
         folder=folder / "choose" if folder else None,
@@ -201,7 +201,7 @@ def check_request(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> None:
         require_biases(model, heads, spec.kinds)
 
 
-def _budget_of_half_the_heads(budget: Budget, heads: HeadMap) -> Budget:
+def _budget_of_half_the_free_units_without_floor(budget: Budget, heads: HeadMap) -> Budget:
     """Returns a budget of heads in place of one with a limit, for methods that score heads on the way to a number: half of the free units go."""
     free = [unit for unit in heads.units() if budget.protected.isdisjoint(unit)]
     n_removed = sum(len(unit) for unit in free[: len(free) // 2])

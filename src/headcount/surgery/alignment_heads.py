@@ -14,10 +14,11 @@ from headcount.core.errors import ArtifactError, UnsupportedModel
 from headcount.core.files import json_bytes, read_json, write_atomic
 from headcount.core.folders import new_folder
 from headcount.core.heads import Head
+from headcount.models.archs.cut_record import LayerHeadPairs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.surgery import manifest
-from headcount.surgery.named_heads import LayerHeadPairs, assign_head_lists, heads_of_pairs, original_head_lists, pairs_of_heads
+from headcount.surgery.named_heads import assign_head_lists, heads_of_pairs, original_head_lists, pairs_of_heads
 
 FIELD = "generation_config.alignment_heads"
 FILE = "generation_config.json"

@@ -404,18 +404,20 @@ class PruningOutcome(NamedTuple):
     failed: dict[str, HeadcountError]
 
 
-def prune_and_test_sizes(pruning: Pruning, spec: PruneSpec, sizes: Sequence[int], *, progress: Progress | None = None) -> list[SizeTest]:
-    """Returns the tests of a request at several sizes, from large to small up to the first that fails."""
+def prune_until_a_size_fails(
+    pruning: Pruning, spec: PruneSpec, kept_counts: Sequence[int], *, progress: Progress | None = None
+) -> list[SizeTest]:
+    """Returns the tests of a request at several numbers of heads that stay, from large to small up to the first that fails."""
     dense, artifacts = pruning.evaluate_dense(), dict[int, Artifact]()
 
     def prune_and_certify(n_kept: int) -> TaskCertificate:
         job = pruning.make_job(spec.resized(n_kept))
         artifacts[n_kept] = pruning.run.find_or_compute(job.key, job.compute, provenance=pruning.provenance)
         if progress is not None:
-            progress(len(artifacts), len(sizes))
+            progress(len(artifacts), len(kept_counts))
         return pruning.compare_all_with_dense(dense, [artifacts[n_kept]])[0].certificate
 
-    tests = certify_sizes(sizes, prune_and_certify)
+    tests = certify_sizes(kept_counts, prune_and_certify)
     pruning.run.register_results(*artifacts.values())
     return tests
 

@@ -47,7 +47,7 @@ from headcount.runs.store import Run
 from headcount.surgery.bench import BATCHES, LENGTHS
 from headcount.workflows.analysis_spec import BenchSizes
 from headcount.workflows.estimate import estimate_pruning_seconds
-from headcount.workflows.prune import Pruning, estimate_training, prune_and_test_sizes
+from headcount.workflows.prune import Pruning, estimate_training, prune_until_a_size_fails
 
 
 def prune_model(
@@ -127,7 +127,7 @@ def _test_sizes(session: Session, pruning: Pruning, spec: PruneSpec, sizes: Sequ
     if estimate is not None:
         session.write_note(f"at most, if every size is certified: {format_training(*astuple(estimate))}")
     with session.progress(f"pruning by {spec.method.label} and testing sizes", "sizes") as advance:
-        return prune_and_test_sizes(pruning, spec, sizes, progress=advance)
+        return prune_until_a_size_fails(pruning, spec, sizes, progress=advance)
 
 
 def _size_tests_to_dicts(tests: Sequence[SizeTest]) -> list[dict[str, Any]]:

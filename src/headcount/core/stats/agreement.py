@@ -153,19 +153,19 @@ def stability(
     )
 
 
-def reliability(samples: Samples, *, seed: int, repeats: int = 200, level: float = 0.95) -> Estimate:
+def split_half_reliability(samples: Samples, *, seed: int, n_splits: int = 200, share_of_splits: float = 0.95) -> Estimate:
     """Returns how well the ranking repeats on as many other examples: Spearman of random halves, corrected by Spearman–Brown, r' = cr/(1+(c−1)r).
 
-    c is all groups over those of a half. The ends are percentiles over splits. A negative estimate counts as 0.
+    c is all groups over those of a half. The ends are percentiles, between which `share_of_splits` of the splits lie. A negative estimate counts as 0.
     """
     samples = require_one_number_per_head(samples)
     if samples.n_groups < 2:
         raise StatisticsError("split halves need 2 examples or more, got 1; score on more examples")
     half = samples.n_groups // 2
-    first, second = _means_of_disjoint_subsets(samples, half, repeats, seed, n_subsets=2)
+    first, second = _means_of_disjoint_subsets(samples, half, n_splits, seed, n_subsets=2)
     r = np.maximum(_spearman_or_zero(first, second), 0.0)
     c = samples.n_groups / half
-    half_estimate = _mean_and_percentiles(r, level)
+    half_estimate = _mean_and_percentiles(r, share_of_splits)
     return Estimate(*(c * x / (1 + (c - 1) * x) for x in (half_estimate.value, half_estimate.low, half_estimate.high)))
 
 
@@ -242,5 +242,5 @@ def agreement(
     if cheap.n_heads < 3:
         raise StatisticsError(f"agreement needs 3 heads or more, got {cheap.n_heads}")
     means = cheap.means(), truth.means()
-    ceiling = float(np.sqrt(reliability(truth, seed=derive_seed(seed, 2)).value))
+    ceiling = float(np.sqrt(split_half_reliability(truth, seed=derive_seed(seed, 2)).value))
     return Agreement(rho, overlap(*means, k), overlap(*means, k, end="highest"), ceiling)

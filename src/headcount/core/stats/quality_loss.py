@@ -96,7 +96,7 @@ class TangoLoss(QualityLoss):
     @property
     def estimate(self) -> float:
         """The difference of accuracies."""
-        return -self._counts.difference
+        return -self._counts.second_minus_first
 
     def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
         """Returns the ends of the interval of level 1 − 2 (1 − level)."""

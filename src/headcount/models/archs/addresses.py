@@ -116,7 +116,7 @@ def _short_stack_name(kind: Kind, first_part_after_prefix: str, distinguishing_p
     return "" if only_self and kind != "cross" else _clean_stack_name(first)
 
 
-def block_addresses(model: nn.Module, attention_modules: dict[str, nn.Module]) -> dict[str, BlockAddress]:
+def block_addresses_in_flat_order(model: nn.Module, attention_modules: dict[str, nn.Module]) -> dict[str, BlockAddress]:
     """Returns the address of every block, keyed by path, in flat order: stack by stack, layer by layer."""
     groups: dict[str, list[str]] = defaultdict(list)
     for path in attention_modules:

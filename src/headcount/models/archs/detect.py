@@ -12,7 +12,7 @@ from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock, Head, RefusedModule
 from headcount.models.archs import cut_record as record
 from headcount.models.archs import names
-from headcount.models.archs.addresses import BlockAddress, block_addresses
+from headcount.models.archs.addresses import BlockAddress, block_addresses_in_flat_order
 from headcount.models.archs.dependents import (
     further_projections_of_heads,
     gate_only_reason,
@@ -193,7 +193,7 @@ def detect_heads(model: nn.Module) -> HeadMap:
     if not geometries:
         reasons = "; ".join(f"{r.class_name} at '{r.path}': {r.reason}" for r in refused[:3]) or "it has no attention modules"
         raise UnsupportedModel(f"no attention heads were found in {type(inner).__name__} ({model_type}): {reasons}")
-    addresses = block_addresses(inner, {path: inner.get_submodule(path) for path in geometries})
+    addresses = block_addresses_in_flat_order(inner, {path: inner.get_submodule(path) for path in geometries})
     recorded = record.read_cut_record(inner)
     _check_model_is_whole(inner, addresses, recorded.keys())
     blocks = [

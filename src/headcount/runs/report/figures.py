@@ -58,7 +58,7 @@ class FigureFiles:
     missing: list[MissingFigure]
 
 
-def write_figures(run: Run, folder: Path) -> FigureFiles:
+def write_figures_with_matplotlib(run: Run, folder: Path) -> FigureFiles:
     """Writes every figure that the run has data for, under a name of its own; the same run gives the same bytes.
 
     Raises:

@@ -66,8 +66,22 @@ class StudiedModel:
     """Whether the model has a new head that only the training after pruning trains."""
 
 
-EvaluationsByRemoval = Mapping[tuple[str, str, str], tuple[Evaluation, Evaluation]]
-"""(model, language, what was removed) → the evaluations of the dense and the pruned model."""
+class ModelLanguageRemoval(NamedTuple):
+    """The name of a model, a language, and what was removed."""
+
+    model: str
+    language: str
+    removal: str
+
+
+class DenseAndPruned(NamedTuple):
+    """The evaluations of a dense model and of the pruned one."""
+
+    dense: Evaluation
+    pruned: Evaluation
+
+
+DenseAndPrunedEvaluations = Mapping[ModelLanguageRemoval, DenseAndPruned]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +191,7 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
         subjects.append(_open_and_tune_model(study, context, study.against, study.shared or study.names[:1], template, tuning))
     with context.progress("evaluating", "evaluations") as advance:
         rows, evaluations = measure_losses_by_language(context, subjects, n_seeds=study.seeds, progress=advance)
-    between = compare_languages(evaluations, subjects[0])
+    between = compare_languages_with_first(evaluations, subjects[0])
     pairs = [MeasuredModelPair(subjects, rows, evaluations)] if study.against is not None else []
     pairs += [_measure_model_pair(study, context, pair, template, tuning) for pair in list_model_pairs_on_further_tasks(study, context)]
     gaps, drops = _compare_model_pairs(context, pairs)
@@ -225,7 +239,7 @@ class MeasuredModelPair(NamedTuple):
 
     subjects: Sequence[StudiedModel]
     rows: Sequence[LossRow]
-    evaluations: EvaluationsByRemoval
+    evaluations: DenseAndPrunedEvaluations
 
 
 def _measure_model_pair(
@@ -330,7 +344,7 @@ def compare_language_groups(
     subject: StudiedModel,
     group_of_language: Mapping[str, LanguageGroup],
     rows: Sequence[LossRow],
-    evaluations: EvaluationsByRemoval,
+    evaluations: DenseAndPrunedEvaluations,
 ) -> tuple[list[FamilyContrast], list[SizeTrend]]:
     """Returns the contrasts between families and the rank correlations with size, of the share that a model loses."""
     lost: dict[str, dict[str, float]] = {}
@@ -339,7 +353,7 @@ def compare_language_groups(
         share, chance = row.share.lost_low_high[0], row.share.chance
         if row.model != subject.name or share is None or chance is None:
             continue
-        dense, pruned = evaluations[row.model, row.language, row.without]
+        dense, pruned = evaluations[ModelLanguageRemoval(row.model, row.language, row.without)]
         lost.setdefault(row.without, {})[row.language] = share
         draws = resample_lost_shares(dense, pruned, subject.tasks[row.language], chance, seed=context.seed)
         resampled.setdefault(row.without, {})[row.language] = draws
@@ -359,7 +373,7 @@ def _open_and_tune_model(
         has_new_head = (has_new_head and bool(labels)) or (context.new_head and loaded is context.loaded)
         loaded = load_as_classifier(context, model_name, labels)
     if study.fine_tune:
-        options = parse_name_value_pairs(study.tune_option, "tune_option")
+        options = {name.replace("-", "_"): value for name, value in parse_name_value_pairs(study.tune_option, "tune_option").items()}
         loaded = train_or_read_model(context, loaded, open_task_of_language(study, context, loaded, study.names[0], options), tuning)
     requests = [template]
     if study.keep or not template.method.sizing_option_text:
@@ -402,15 +416,15 @@ def open_task_of_language(
 
 def measure_losses_by_language(
     context: StudyContext, subjects: Sequence[StudiedModel], *, n_seeds: int = 1, progress: Progress | None = None
-) -> tuple[list[LossRow], EvaluationsByRemoval]:
+) -> tuple[list[LossRow], DenseAndPrunedEvaluations]:
     """Returns a row for every model, language and block of layers or number of heads, and the evaluations behind them."""
-    evaluations: dict[tuple[str, str, str], tuple[Evaluation, Evaluation]] = {}
+    evaluations: dict[ModelLanguageRemoval, DenseAndPruned] = {}
     rows: list[LossRow] = []
     for subject in subjects:
         allow_other_model(context.run, subject.loaded.model)
         chances = {language: chance_of(subject.loaded.model, task, context.limit) for language, task in subject.tasks.items()}
         for language, removal, dense, pruned, untrained in _evaluate_removals(context, subject, n_seeds, progress):
-            evaluations[subject.name, language, removal.name] = dense, pruned
+            evaluations[ModelLanguageRemoval(subject.name, language, removal.name)] = DenseAndPruned(dense, pruned)
             task = subject.tasks[language]
             drop = measure_paired_change(dense, pruned, task, seed=context.seed)
             share = share_left(dense, pruned, task, chances[language], seed=context.seed)
@@ -476,14 +490,14 @@ def _evaluate_removals(context: StudyContext, subject: StudiedModel, n_seeds: in
             yield EvaluatedRemoval(language, removal, dense_tuned, pruned, dense)
 
 
-def compare_languages(evaluations: EvaluationsByRemoval, subject: StudiedModel) -> list[LanguageGap]:
+def compare_languages_with_first(evaluations: DenseAndPrunedEvaluations, subject: StudiedModel) -> list[LanguageGap]:
     """Returns, by removal, the rise of the loss in each further language minus that in the first: different examples, so Welch's t."""
     first, *others = subject.tasks
     removals = [removal for model, language, removal in evaluations if (model, language) == (subject.name, first)]
     rows = []
     for language in others:
         for removal in removals:
-            pairs = [evaluations[subject.name, name, removal] for name in (language, first)]
+            pairs = [evaluations[ModelLanguageRemoval(subject.name, name, removal)] for name in (language, first)]
             rises = [pruned.losses - dense.losses for dense, pruned in pairs]
             test: Any = stats.ttest_ind(*rises, equal_var=False)
             low, high = test.confidence_interval()
@@ -495,7 +509,7 @@ def compare_languages(evaluations: EvaluationsByRemoval, subject: StudiedModel) 
 
 
 def compare_models(
-    evaluations: EvaluationsByRemoval, first: StudiedModel, second: StudiedModel, *, limit: int | None = None, seed: int = 0
+    evaluations: DenseAndPrunedEvaluations, first: StudiedModel, second: StudiedModel, *, limit: int | None = None, seed: int = 0
 ) -> list[ModelGap]:
     """Returns the share of its score above chance that the first model loses minus that of the second, in every language that both read.
 
@@ -506,9 +520,12 @@ def compare_models(
     """
     rows = []
     for name, language, removal in list(evaluations):
-        if name != first.name or (second.name, language, removal) not in evaluations:
+        if name != first.name or ModelLanguageRemoval(second.name, language, removal) not in evaluations:
             continue
-        pairs = evaluations[name, language, removal], evaluations[second.name, language, removal]
+        pairs = (
+            evaluations[ModelLanguageRemoval(name, language, removal)],
+            evaluations[ModelLanguageRemoval(second.name, language, removal)],
+        )
         if pairs[0][0].n_examples != pairs[1][0].n_examples:
             raise DataError(f"{first.name} and {second.name} read different examples of {language}; give both the same task and limit")
         task = first.tasks[language]
