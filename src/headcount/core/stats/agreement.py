@@ -156,7 +156,7 @@ def stability(
 def split_half_reliability(samples: Samples, *, seed: int, n_splits: int = 200, share_of_splits: float = 0.95) -> Estimate:
     """Returns how well the ranking repeats on as many other examples: Spearman of random halves, corrected by Spearman–Brown, r' = cr/(1+(c−1)r).
 
-    c is all groups over those of a half. The ends are percentiles, between which `share_of_splits` of the splits lie. A negative estimate counts as 0.
+    c is all groups over those of a half. The ends are percentiles, between which `share_of_splits` of the splits lie. A negative one counts as 0.
     """
     samples = require_one_number_per_head(samples)
     if samples.n_groups < 2:
