@@ -21,7 +21,7 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
-from headcount.runs.results import PRUNED, choose_row_by_size
+from headcount.runs.results import PRUNED, choose_row_index_by_kept_count
 from headcount.runs.store import Run
 from headcount.studies.all_but_one import AllButOne
 from headcount.workflows.analysis_spec import BenchSizes
@@ -62,7 +62,7 @@ def test_compare_chooses_by_selection(pair: Pair, tmp_path: Path) -> None:
     def choose(model: Any, data: hc.Task) -> Any:
         out = tmp_path / str(data.report[0]["labels"])
         found = hc.compare(model, data, out=out, methods=["gradient"], keep=(4, 8), seeds=3, repair=False, progress=False)
-        by_size, rows = choose_row_by_size(found.models), found.models
+        by_size, rows = choose_row_index_by_kept_count(found.models), found.models
         by_report = {keep: max((row.value or 0, -row.loss) for row in rows if row.n_kept == keep) for keep in by_size}
         agrees.append([((rows[at].value or 0, -rows[at].loss) == by_report[keep]) for keep, at in by_size.items()])
         assert found.chosen is not None

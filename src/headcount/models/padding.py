@@ -31,7 +31,7 @@ IGNORED = -100
 _NEEDS: WeakKeyDictionary[nn.Module, Need] = WeakKeyDictionary()
 
 
-def with_position_ids(model: nn.Module, batch: Batch) -> dict[str, Any]:
+def with_position_ids_if_needed(model: nn.Module, batch: Batch) -> dict[str, Any]:
     """The batch with `position_ids` where it is padded on the left and the model needs them; others as they are.
 
     Where position t is trained on the label at t + 1, the first token behind padding has its label ignored, as the first of a row has.

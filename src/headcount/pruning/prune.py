@@ -137,11 +137,11 @@ def prune(  # noqa: PLR0913 - every argument is explicit
     with show_progress(progress, "pruning") as advance:
         if parsed_margin is None:
             return prune_by_spec(model, data, spec, folder=checkpoints, progress=advance)
-        from headcount.pruning.certified import list_sizes_to_test, prune_to_margin  # imports this module
+        from headcount.pruning.certified import list_kept_counts_to_test, prune_to_margin  # imports this module
 
         inner = unwrap(model)
-        sizes = list_sizes_to_test(spec, inner, HeadMap.of(inner)) if margin_decides else None
-        return prune_to_margin(inner, data, spec, parsed_margin, sizes=sizes, folder=checkpoints, progress=advance)
+        sizes = list_kept_counts_to_test(spec, inner, HeadMap.of(inner)) if margin_decides else None
+        return prune_to_margin(inner, data, spec, parsed_margin, kept_counts=sizes, folder=checkpoints, progress=advance)
 
 
 @holds_model("pruning")

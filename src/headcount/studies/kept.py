@@ -42,7 +42,7 @@ class Kept(PrunedModels):
             tables=(
                 _table_of_models_with_kind_columns(kept),
                 _table_of_models_with_layer_columns(kept),
-                _survivors_table(kept.rows),
+                _table_of_survivors_by_model_and_seed(kept.rows),
             ),
             sentence=_summary_sentence(kept),
             notes=("Counts are means over seeds; in parentheses the fewest and the most of a seed.",),
@@ -82,7 +82,7 @@ def _table_of_models_with_layer_columns(kept: KeptHeads) -> Table:
     return Table("layers", columns, rows, "Heads that stay by layer: mean over seeds")
 
 
-def _survivors_table(rows: Sequence[KeptRow]) -> Table:
+def _table_of_survivors_by_model_and_seed(rows: Sequence[KeptRow]) -> Table:
     columns = (Column("method"), Column("heads"), Column("seed"), Column("survivors"))
     cells = tuple(
         (row.method, row.n_kept, seed, " ".join(heads)) for row in rows for seed, heads in zip(row.seeds, row.survivors, strict=True)

@@ -19,7 +19,7 @@ FIELDS: dict[str, Kind] = {"alignment_heads": "cross"}
 OWNERS = ("generation_config", "config")
 
 
-def read_head_lists(model: Any) -> dict[str, record.LayerHeadPairs]:
+def read_config_head_pairs(model: Any) -> dict[str, record.LayerHeadPairs]:
     """The lists of heads that a model's configurations hold now, by dotted name."""
     owners = {owner: getattr(model, owner, None) for owner in OWNERS}
     fields = {f"{owner}.{field}": getattr(config, field, None) for owner, config in owners.items() for field in FIELDS}
@@ -61,15 +61,15 @@ def _renumber_pairs(heads: HeadMap, field_name: str, original_pairs: record.Laye
     return [[layer, by_layer[layer].index(index)] for layer, index in original_pairs if index in by_layer.get(layer, ())]
 
 
-def original_head_lists(model: nn.Module, heads: HeadMap) -> dict[str, record.LayerHeadPairs]:
+def config_head_pairs_of_dense_model(model: nn.Module, heads: HeadMap) -> dict[str, record.LayerHeadPairs]:
     """The lists as the dense model has them, heads that were removed since included; a list that was edited after a cut counts as it is."""
-    recorded, fields = record.read_config_head_pairs_before_cuts(model), read_head_lists(model)
+    recorded, fields = record.read_config_head_pairs_before_cuts(model), read_config_head_pairs(model)
     originals = {name: pairs for name, pairs in recorded.items() if fields.get(name, []) == _renumber_pairs(heads, name, pairs)}
     listed = {name: heads_of_pairs(heads, name, pairs) for name, pairs in fields.items() if name not in originals}
     return originals | {name: [[head.layer, head.index] for head in named] for name, named in listed.items()}
 
 
-def assign_head_lists(model: Any, pairs_by_field: dict[str, record.LayerHeadPairs]) -> None:
+def assign_config_head_pairs(model: Any, pairs_by_field: dict[str, record.LayerHeadPairs]) -> None:
     """Gives a model's configurations these lists; an empty one is removed, so that the model's own code says that it has none.
 
     Configurations are replaced, not written to: a cut that fails puts the old ones back.
@@ -85,8 +85,8 @@ def assign_head_lists(model: Any, pairs_by_field: dict[str, record.LayerHeadPair
             model.generation_config = config
 
 
-def renumber_head_lists(model: nn.Module, original_lists: dict[str, record.LayerHeadPairs], heads: HeadMap) -> None:
+def renumber_config_head_pairs(model: nn.Module, original_lists: dict[str, record.LayerHeadPairs], heads: HeadMap) -> None:
     """Renumbers the lists for the heads that a cut left, and records the original ones."""
     if original_lists:
-        assign_head_lists(model, {name: _renumber_pairs(heads, name, pairs) for name, pairs in original_lists.items()})
+        assign_config_head_pairs(model, {name: _renumber_pairs(heads, name, pairs) for name, pairs in original_lists.items()})
         record.write_config_head_pairs_before_cuts(model, original_lists)

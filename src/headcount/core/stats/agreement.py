@@ -165,7 +165,7 @@ def split_half_reliability(samples: Samples, *, seed: int, n_splits: int = 200, 
     first, second = _means_of_disjoint_subsets(samples, half, n_splits, seed, n_subsets=2)
     r = np.maximum(_spearman_or_zero(first, second), 0.0)
     c = samples.n_groups / half
-    half_estimate = _mean_and_percentiles(r, share_of_splits)
+    half_estimate = _mean_and_central_percentiles(r, share_of_splits)
     return Estimate(*(c * x / (1 + (c - 1) * x) for x in (half_estimate.value, half_estimate.low, half_estimate.high)))
 
 
@@ -176,7 +176,7 @@ def _stability_at_size(samples: Samples, n_examples: int, n_lowest: int, repeats
     first, *disjoint = _means_of_disjoint_subsets(samples, groups, repeats, seed, sets)
     pairs = [(first, samples.means()[None]), *((first, second) for second in disjoint)]
     estimates = [
-        _mean_and_percentiles(values, level)
+        _mean_and_central_percentiles(values, level)
         for a, b in pairs
         for values in (_spearman_or_zero(a, b), (are_among_k_extreme(a, n_lowest) & are_among_k_extreme(b, n_lowest)).sum(-1) / n_lowest)
     ]
@@ -216,8 +216,8 @@ def _spearman_or_zero(a: Array, b: Array) -> Array:
     return correlations
 
 
-def _mean_and_percentiles(values: Array, level: float) -> Estimate:
-    low, high = np.quantile(values, [error_probability(level) / 2, 1 - error_probability(level) / 2])
+def _mean_and_central_percentiles(values: Array, share_between: float) -> Estimate:
+    low, high = np.quantile(values, [error_probability(share_between) / 2, 1 - error_probability(share_between) / 2])
     return Estimate(float(values.mean()), float(low), float(high))
 
 
@@ -225,7 +225,7 @@ def _mean_and_percentiles(values: Array, level: float) -> Estimate:
 class Agreement:
     """A cheap score against the truth: Spearman with interval and p-value over examples, shared lowest and highest k, and the noise ceiling.
 
-    The ceiling √reliability(truth) is the correlation that the true scores themselves would have with the truth as measured.
+    The ceiling √split_half_reliability(truth) is the correlation that the true scores themselves would have with the truth as measured.
     """
 
     spearman: Correlated

@@ -90,7 +90,7 @@ class TangoLoss(QualityLoss):
 
     def __init__(self, dense_correct: ArrayLike, small_correct: ArrayLike) -> None:
         """Takes 0 or 1 per example for both models."""
-        self._counts = PairedCounts.of(dense_correct, small_correct)
+        self._counts = PairedCounts.from_answers(dense_correct, small_correct)
         self.n = self._counts.n
 
     @property

@@ -28,7 +28,7 @@ class PairedCounts:
     only_second: int
 
     @classmethod
-    def of(cls, first_correct: ArrayLike, second_correct: ArrayLike) -> Self:
+    def from_answers(cls, first_correct: ArrayLike, second_correct: ArrayLike) -> Self:
         """Returns the counts of 0 or 1 per example for both models."""
         first, second = to_matching_arrays(first_correct, second_correct, ("first_correct", "second_correct"))
         if first.ndim != 1 or not np.isin(np.concatenate([first, second]), (0, 1)).all():

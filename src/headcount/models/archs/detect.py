@@ -61,12 +61,12 @@ def _kv_source_path(path: str, modules: dict[str, nn.Module], geometries: dict[s
     def names_without_numbers(module_path: str) -> list[str]:
         return [part for part in module_path.split(".") if not part.isdigit()]
 
-    def is_source(candidate_path: str) -> bool:
+    def is_kv_source(candidate_path: str) -> bool:
         module, layer_type = modules[candidate_path], getattr(modules[path], "layer_type", None)
         hands_on = getattr(module, "store_full_length_kv", False) is True and getattr(module, "layer_type", None) == layer_type
         return hands_on and names_without_numbers(candidate_path) == names_without_numbers(path)
 
-    return next((candidate for candidate in reversed(geometries) if is_source(candidate)), "")
+    return next((candidate for candidate in reversed(geometries) if is_kv_source(candidate)), "")
 
 
 def _examine_query_only_module(module: nn.Module, path: str, kv_source: Geometry | None) -> Geometry | RefusalReason:

@@ -9,7 +9,7 @@ from headcount.core.plan import Plan
 from headcount.core.registry import PRUNERS
 from headcount.core.scores import Scores
 from headcount.data.evaluate import evaluate
-from headcount.data.share_above_chance import chance_of, metric_on_additive_scale, why_share_is_undefined
+from headcount.data.share_above_chance import metric_on_additive_scale, score_of_best_constant_answer, why_share_is_undefined
 from headcount.data.task import Task
 from headcount.importance.base import Importance
 from headcount.importance.score import score
@@ -128,7 +128,7 @@ class _StopRule:
                 "stop needs a Task with a metric, of whose score above chance a share must be left; name how many heads stay (keep)"
             )
         task, dense = context.data, evaluate(context.model, context.data, split="selection")
-        chance = chance_of(context.model, task, split="selection")
+        chance = score_of_best_constant_answer(context.model, task, split="selection")
         reason = why_share_is_undefined(dense, task, chance, seed=context.seed)
         if chance is None or reason:
             raise PlanError(

@@ -17,7 +17,13 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import add_q_values
 from headcount.data.embedded.entailment import LABELS
-from headcount.data.share_above_chance import Share, chance_of, difference_of_lost_shares, share_left
+from headcount.data.share_above_chance import (
+    DenseAndPruned,
+    Share,
+    lost_share_of_first_minus_second,
+    score_of_best_constant_answer,
+    share_above_chance_left,
+)
 from headcount.data.task import SPLITS, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
@@ -72,13 +78,6 @@ class ModelLanguageRemoval(NamedTuple):
     model: str
     language: str
     removal: str
-
-
-class DenseAndPruned(NamedTuple):
-    """The evaluations of a dense model and of the pruned one."""
-
-    dense: Evaluation
-    pruned: Evaluation
 
 
 DenseAndPrunedEvaluations = Mapping[ModelLanguageRemoval, DenseAndPruned]
@@ -258,7 +257,7 @@ def _compare_model_pairs(context: StudyContext, pairs: Sequence[MeasuredModelPai
     gaps: list[ModelGap] = []
     rows_of: list[tuple[LossRow, LossRow]] = []
     for (first, second), rows, evaluations in pairs:
-        of_pair = compare_models(evaluations, first, second, limit=context.limit, seed=context.seed)
+        of_pair = subtract_share_lost_by_second_model(evaluations, first, second, limit=context.limit, seed=context.seed)
         by_model = {(row.model, row.language, row.without): row for row in rows}
         keys = [(gap.language, gap.without) for gap in of_pair]
         rows_of += [(by_model[first.name, *key], by_model[second.name, *key]) for key in keys]
@@ -422,12 +421,14 @@ def measure_losses_by_language(
     rows: list[LossRow] = []
     for subject in subjects:
         allow_other_model(context.run, subject.loaded.model)
-        chances = {language: chance_of(subject.loaded.model, task, context.limit) for language, task in subject.tasks.items()}
+        chances = {
+            language: score_of_best_constant_answer(subject.loaded.model, task, context.limit) for language, task in subject.tasks.items()
+        }
         for language, removal, dense, pruned, untrained in _evaluate_removals(context, subject, n_seeds, progress):
             evaluations[ModelLanguageRemoval(subject.name, language, removal.name)] = DenseAndPruned(dense, pruned)
             task = subject.tasks[language]
             drop = measure_paired_change(dense, pruned, task, seed=context.seed)
-            share = share_left(dense, pruned, task, chances[language], seed=context.seed)
+            share = share_above_chance_left(dense, pruned, task, chances[language], seed=context.seed)
             names = subject.name, language, removal.kind, removal.name
             before = None if untrained is dense or subject.is_untrained else untrained.score
             scores = pruned.loss, pruned.value, dense.n_examples
@@ -508,7 +509,7 @@ def compare_languages_with_first(evaluations: DenseAndPrunedEvaluations, subject
     return add_q_values(rows)
 
 
-def compare_models(
+def subtract_share_lost_by_second_model(
     evaluations: DenseAndPrunedEvaluations, first: StudiedModel, second: StudiedModel, *, limit: int | None = None, seed: int = 0
 ) -> list[ModelGap]:
     """Returns the share of its score above chance that the first model loses minus that of the second, in every language that both read.
@@ -529,11 +530,11 @@ def compare_models(
         if pairs[0][0].n_examples != pairs[1][0].n_examples:
             raise DataError(f"{first.name} and {second.name} read different examples of {language}; give both the same task and limit")
         task = first.tasks[language]
-        chance = chance_of(first.loaded.model, task, limit)
-        shares = [share_left(*pair, task, chance, seed=seed).remaining for pair in pairs]
+        chance = score_of_best_constant_answer(first.loaded.model, task, limit)
+        shares = [share_above_chance_left(*pair, task, chance, seed=seed).remaining for pair in pairs]
         if chance is None or shares[0] is None or shares[1] is None:
             continue
-        gap = difference_of_lost_shares(*pairs, task, chance, seed=seed)
+        gap = lost_share_of_first_minus_second(*pairs, task, chance, seed=seed)
         lost = 1 - shares[0].difference, 1 - shares[1].difference
         rows.append(ModelGap(language, removal, *lost, *gap.interval, gap.p))
     return add_q_values(rows)
