@@ -16,7 +16,7 @@ from headcount.behaviour.test import RoleTotals, build_role_scores, run_bias_tes
 from headcount.core.errors import ArtifactError, DataError
 from headcount.core.heads import Head
 from headcount.core.role_table import BestHead, RoleScore, RoleTable
-from headcount.core.stats.significance import adjust
+from headcount.core.stats.significance import adjust_p_values
 
 TAU, ALPHA = 3.0, 0.05
 
@@ -198,7 +198,7 @@ def test_nulls_are_rarely_taken_for_roles(kind: str, n: int) -> None:
     """In 400 tables of 30 heads × roles whose mean is exactly τ, few have any discovery: α, plus three standard errors of 400 draws."""
     bias = spread(np.random.default_rng(n), (400, n, 30), kind)
     p = null_p_values(bias)[0]
-    wrong = np.mean([(adjust(table, "bh") <= ALPHA).any() for table in p])
+    wrong = np.mean([(adjust_p_values(table, "bh") <= ALPHA).any() for table in p])
     assert wrong <= ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / 400)
 
 
@@ -213,7 +213,7 @@ def test_the_plain_test_would_take_nulls_that_lean_left_for_roles() -> None:
     found = {}
     for kind in ("ceiling", "rare zero"):
         tables = null_p_values(spread(np.random.default_rng(8), (200, 60, 30), kind))[1]
-        found[kind] = np.mean([(adjust(table, "bh") <= ALPHA).any() for table in tables])
+        found[kind] = np.mean([(adjust_p_values(table, "bh") <= ALPHA).any() for table in tables])
     assert found["ceiling"] > 0.12 and found["rare zero"] > 0.9
 
 
