@@ -78,9 +78,9 @@ census: $(STAMP)
 papers: $(STAMP)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python tools/papers.py $(ARGS)
 
-# How often verdicts and intervals err, by simulation; rewrites the tables of docs/statistics.md. About ten minutes of processor time; goes on after a stop.
+# How often verdicts, intervals and roles err, by simulation; rewrites the tables of docs/statistics.md. About ten minutes of processor time; goes on after a stop.
 coverage: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python tools/interval_coverage.py $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python tools/measure_coverage.py $(ARGS)
 
 # torch first, by itself, so that its pin decides before any other requirement does.
 $(STAMP): pyproject.toml constraints.txt

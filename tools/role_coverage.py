@@ -1,17 +1,14 @@
-"""How often roles beyond distance err, by simulation: rows for `make coverage`, from made-up heads over sentences of made-up trees.
-
-python tools/role_coverage.py [DRAWS]    # prints the rows
-"""
+"""How often roles beyond distance err, by simulation: experiments of `make coverage` on made-up heads over sentences of made-up trees."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import numpy as np
 import torch
-from interval_coverage import ALPHA, Row
+from interval_coverage import ALPHA, Experiment, Rate
 
 from headcount.behaviour.base import Corpus, Role
 from headcount.behaviour.catalogue.pos import PartOfSpeech
@@ -142,10 +139,19 @@ def count_labels(comparisons: Sequence[TwinComparison]) -> np.ndarray:
     return (benjamini_hochberg(p) <= ALPHA).sum(0)
 
 
-def role_rows(draws: int, n_sentences: int = 300, n_swaps: int = 20) -> Iterator[Row]:
-    """Yields how often heads of distance earn a content role, how often a planted head does, and the share of tests that label under swaps."""
+@dataclass(frozen=True, slots=True)
+class LabelRates:
+    """How often each head has a role of content, and the share of the tests that label under swapped annotations."""
+
+    by_head: Mapping[str, float]
+    of_swapped_tests: float
+
+
+@cache
+def measure_label_rates(draws: int, n_sentences: int, n_swaps: int) -> LabelRates:
+    """Simulates heads of distance and a planted head on `draws` texts."""
     heads = {**DISTANCE_HEADS, **PLANTED_HEADS}
-    has_role, n_errors, n_tests = np.zeros(len(heads)), 0, 0
+    has_role, n_errors = np.zeros(len(heads)), 0
     for draw in range(draws):
         random = np.random.default_rng(draw)
         sentences = [draw_sentence(random) for _ in range(n_sentences)]
@@ -154,14 +160,33 @@ def role_rows(draws: int, n_sentences: int = 300, n_swaps: int = 20) -> Iterator
         swapped = simulated.swapped
         assert swapped is not None
         p = excess_p_values(swapped.excess, swapped.stderr, swapped.n_folds[:, :, None], MIN_EXCESS)[1:]
+        assert p.size == count_swapped_tests(1, n_swaps)
         n_errors += sum(int((benjamini_hochberg(of_swap) <= ALPHA).sum()) for of_swap in p)
-        n_tests += p.size
-    for name, rate in zip(heads, has_role / draws, strict=True):
-        is_planted = name in PLANTED_HEADS
-        table, limit = ("power", "≥ 0.95") if is_planted else ("verdicts", "≤ 0.05")
-        yield Row(table, "any role of content, beyond distance", name, n_sentences, draws, float(rate), limit)
-    yield Row(
-        "verdicts", "a role of content under swapped annotations", "all these heads", n_sentences, n_tests, n_errors / n_tests, "≤ 0.05"
+    return LabelRates(dict(zip(heads, has_role / draws, strict=True)), n_errors / count_swapped_tests(draws, n_swaps))
+
+
+def count_swapped_tests(draws: int, n_swaps: int) -> int:
+    """Returns how many pairs of a role and a head are tested under swapped annotations."""
+    return draws * n_swaps * len(ROLES) * (len(DISTANCE_HEADS) + len(PLANTED_HEADS))
+
+
+def role_experiments(draws: int, n_sentences: int = 300, n_swaps: int = 20) -> Iterator[Experiment]:
+    """Yields how often heads of distance earn a content role, how often a planted head does, and the share of tests that label under swaps."""
+
+    def of_head(name: str) -> Rate:
+        return Rate(measure_label_rates(draws, n_sentences, n_swaps).by_head[name])
+
+    for name in (*DISTANCE_HEADS, *PLANTED_HEADS):
+        table, limit = ("power", "≥ 0.95") if name in PLANTED_HEADS else ("verdicts", "≤ 0.05")
+        yield Experiment(table, "any role of content, beyond distance", name, n_sentences, draws, limit, partial(of_head, name))
+    yield Experiment(
+        "verdicts",
+        "a role of content under swapped annotations",
+        "all these heads",
+        n_sentences,
+        count_swapped_tests(draws, n_swaps),
+        "≤ 0.05",
+        lambda: Rate(measure_label_rates(draws, n_sentences, n_swaps).of_swapped_tests),
     )
 
 
@@ -192,16 +217,3 @@ def relabel_at_random(sentence: Aligned, random: np.random.Generator) -> Aligned
         for word, head, relation in zip(sentence.annotated.words, heads, random.choice(RELATIONS, n), strict=True)
     )
     return replace(sentence, annotated=replace(sentence.annotated, words=words))
-
-
-def main() -> None:
-    """Prints the rows."""
-    draws = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    for row in role_rows(draws):
-        print(row, "" if row.holds else "FAILS")
-    excess = excess_of_random_labels(40, 10 * draws, list({**DISTANCE_HEADS, **PLANTED_HEADS}.values()))
-    print("mean excess mass on random labels, by head:", np.nanmean(excess, axis=(0, 1)).round(4).tolist())
-
-
-if __name__ == "__main__":
-    main()

@@ -53,7 +53,7 @@ def distance(sentence: Aligned, random: np.random.Generator) -> np.ndarray:
 
 
 def test_heads_of_distance_have_no_role_of_content_and_a_planted_one_is_found() -> None:
-    rows = list(coverage.role_rows(2, n_swaps=5))
+    rows = [experiment.run() for experiment in coverage.role_experiments(2, n_swaps=5)]
     assert len(rows) == len(coverage.DISTANCE_HEADS) + 2
     assert [row.rate for row in rows] == [0, 0, 0, 0, 0, 1, 0]
     assert all(row.holds for row in rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import interval_coverage as coverage
 import numpy as np
@@ -127,30 +126,3 @@ def test_a_rate_beyond_its_limit_is_seen() -> None:
     assert not coverage.Row("verdicts", "x", "y", 64, 2000, 0.09, "≤ 0.05").holds
     assert not coverage.Row("power", "x", "y", 64, 2000, 0.5, "≥ 0.7").holds
     assert coverage.Row("intervals", "x", "y", 64, 2000, 0.0, "≥ 0.93", shown=0.0).holds
-
-
-def test_measuring_goes_on_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[int] = []
-
-    def experiment(n: int) -> coverage.Experiment:
-        return coverage.Experiment("power", "x", "y", n, 0, "≥ 0.5", lambda: measured.append(n) or coverage.Rate(1.0))
-
-    page = tmp_path / "page.md"
-    page.write_text(f"before {coverage.START}{coverage.END} after")
-    monkeypatch.setattr(coverage, "ROWS", tmp_path / "rows.json")
-    monkeypatch.setattr(coverage, "PAGE", page)
-    monkeypatch.setattr(coverage, "plan", lambda draws: [experiment(1), experiment(2)])
-    monkeypatch.setattr("sys.argv", ["coverage"])
-    coverage.write_rows([experiment(2).run()])
-    assert coverage.main() == 0
-    assert measured == [2, 1]
-    assert "| x | y | 1 | exact | 100% | 1.000 | ≥ 0.5 |" in page.read_text()
-    monkeypatch.setattr("sys.argv", ["coverage", "--again", "x"])
-    assert coverage.main() == 0 and measured == [2, 1, 1, 2]
-
-
-def test_the_stored_rows_are_all_there_and_keep_their_limits_and_the_page_has_them() -> None:
-    rows = coverage.read_rows()
-    assert [row.key for row in rows] == [experiment.key for experiment in coverage.plan(2000)]
-    assert kept(rows)
-    assert coverage.format_tables(rows) in coverage.PAGE.read_text(encoding="utf-8")

@@ -268,6 +268,17 @@ def test_accuracy_is_over_tokens_and_its_interval_has_the_level() -> None:
         assert covered == pytest.approx(level, abs=0.06)
 
 
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_an_accuracy_on_which_all_sentences_agree_has_an_exact_interval(level: float) -> None:
+    """100 % of twelve sentences was 100 % (100 % … 100 %)."""
+    hits = np.broadcast_to([[[3.0, 0.0]]], (12, 1, 2)).copy()
+    made = totals(np.ones(hits.shape), tokens=np.full(hits.shape, 3.0), hits=hits)
+    right, wrong = build_role_scores(made, run_bias_test(made, TAU, level=level, seed=0), TAU)
+    exact = stats.binomtest(12, 12).proportion_ci(level, "exact")
+    assert (right.accuracy_low, right.accuracy_high) == pytest.approx((exact.low, 1.0)) and exact.low < 0.9
+    assert (wrong.accuracy_low, wrong.accuracy_high) == pytest.approx((0.0, 1 - exact.low))
+
+
 def test_effect_maximum_and_normalised_score() -> None:
     bias = np.array([4.0, 6.0, 8.0, 2.0]).reshape(4, 1, 1)
     maximum = np.array([8.0, 12.0, 8.0, 12.0]).reshape(4, 1, 1)

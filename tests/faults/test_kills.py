@@ -96,6 +96,7 @@ def share(shm: Path, workers: int, kills: int, draw: random.Random) -> tuple[lis
         team.append(grid.start(lambda: grid.join(folder, number=MANY)))
     for child in [leader, *team]:
         assert child.wait().code == 0, child.result
+    grid.finish(folder, lambda: grid.lead(folder, number=MANY))  # what a killed worker was writing is removed by the next leader
     return dead, folder
 
 

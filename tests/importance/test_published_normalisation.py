@@ -137,6 +137,16 @@ def test_norms_of_raw_scores_survive_in_types() -> None:
     for row in rows:
         own = [value for head, value in zip(raw.heads, raw.values, strict=True) if hc.HeadMap.of(model).block_of(head).kind == row.kind]
         assert row.mean == pytest.approx(sum(own) / len(own)) and row.share == pytest.approx(sum(own) / total)
+        assert row.low is not None and row.high is not None and row.low < row.mean < row.high
+
+
+def test_norms_of_weights_have_no_interval_over_examples() -> None:
+    """Their mean by type was 3.2 (3.2 … 3.2)."""
+    from headcount.studies._measure.by_type import compare_attention_types
+
+    model, data = shared("t5"), task("t5", 12)
+    rows = compare_attention_types(model, data, hc.score(model, by="magnitude"))
+    assert rows and all(row.low is row.high is None for row in rows)
 
 
 def test_rivals_of_the_surgeon_rank_as_published() -> None:

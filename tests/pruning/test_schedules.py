@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
+
 import pytest
 
 from headcount.core.errors import OptionError
+from headcount.core.options import describe_options
 from headcount.core.training_log import FEW_STEPS
 from headcount.pruning.methods.dsp import DSP
-from headcount.pruning.methods.l0 import L0
+from headcount.pruning.methods.l0 import L0, HardConcrete
 from headcount.pruning.recipe import FAIR_STEPS, Recipe, format_length
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
@@ -47,6 +51,19 @@ def test_the_control_from_scratch_has_a_recipe_of_its_own() -> None:
     again = PruneSpec.from_dict(spec.to_dict())
     assert again == spec and again.scratch_recipe == Recipe(steps=2000, rate=1e-3) and again.recipe.rate == 5e-5
     assert "from scratch 2000steps at 0.001" in spec.name
+
+
+@pytest.mark.parametrize("n_steps", [10, 300, 301])
+def test_shares_of_the_schedule_are_of_the_steps_that_their_help_names(n_steps: int) -> None:
+    """DSP cools over a share of all steps; the target of L0 stays and falls over shares of those before the plan is fixed."""
+    dsp, l0 = DSP(cool=0.4, settle=0.5), L0(penalty=0.1, warmup=0.5, settle=0.4)
+    temperatures = [dsp.temperature(step, n_steps) for step in range(n_steps)]
+    assert sum(tau > dsp.tau_end * (1 + 1e-9) for tau in temperatures) == math.ceil(0.4 * n_steps)
+    gates = SimpleNamespace(pruner=l0)
+    weights = [HardConcrete.penalty_weight(gates, step, n_steps) for step in range(n_steps)]  # pyright: ignore[reportArgumentType]
+    assert sum(weight < 0.1 * (1 - 1e-9) for weight in weights) == math.ceil(0.5 * (1 - 0.4) * n_steps)
+    helps = {row["option"]: row["what"] for row in describe_options(L0)}
+    assert all("before the plan is fixed" in helps[name] for name in ("warmup", "reach"))
 
 
 def pruned(steps: dict[str, int] | None, method: str = "dsp") -> Artifact:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headcount.runs.report.plain import format_speed
+from headcount.studies._measure.speed import SpeedRow
+from headcount.studies.speed import _summary_sentence
 from headcount.surgery.card import _format_cost_table
 
 COST = {"heads": 4, "parameters": 10, "bytes": 40, "flops": 99, "tokens": 18, "kv_bytes_per_token": 0}
@@ -16,6 +18,15 @@ COST = {"heads": 4, "parameters": 10, "bytes": 40, "flops": 99, "tokens": 18, "k
 )
 def test_a_slower_model_is_called_slow(ratio: float, words: str) -> None:
     assert format_speed(ratio) == words
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "words"),
+    [(1.25, 1.0, 1.5, "runs 1.25 times as fast (1.00 … 1.50) at"), (0.8, 0.5, 1.25, "runs 1.25 times as slow (0.80 … 2.00) at")],
+)
+def test_the_study_of_speed_calls_a_slower_model_slow(ratio: float, low: float, high: float, words: str) -> None:
+    row = SpeedRow(8, 0.5, 100, 0.9, 1, 8, 0.1, 0.1 / ratio, ratio, low, high, 0.5, 15, "cpu")
+    assert words in _summary_sentence([row])
 
 
 def test_operations_are_counted_for_a_number_of_tokens() -> None:

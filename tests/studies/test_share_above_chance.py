@@ -49,6 +49,17 @@ def test_at_chance_no_share_is_defined(number: int) -> None:
     assert summarise_curve(checkpoint, right(number), rows, 0.9).removable is None
 
 
+@pytest.mark.parametrize(("number", "chance"), [(1, 0.5), (3, 2 / 3), (10, 0.9), (9, 1e-9)])
+def test_few_examples_that_all_are_right_prove_no_score_above_chance(number: int, chance: float) -> None:
+    """Resamples of examples that all are right are all right: 100 % kept (100 % … 100 %) of three examples."""
+    perfect = evaluation(ACCURACY, np.ones((number, 2)))
+    share = share_above_chance_left(perfect, perfect, toy(ACCURACY), chance)
+    assert share.remaining is None and "not surely better than chance" in share.reason
+    nats = evaluation(PERPLEXITY, np.ones((number, 2)))
+    if number < 10:
+        assert share_above_chance_left(nats, nats, toy(PERPLEXITY), 50.0).remaining is None
+
+
 def test_a_score_of_zero_is_undefined_where_chance_is_zero() -> None:
     confusion = np.zeros((N, 4))
     confusion[:, 0] = 1  # class 0 is true and predicted, always: no correlation

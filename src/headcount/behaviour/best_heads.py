@@ -110,24 +110,38 @@ class BaselineComparison(NamedTuple):
     p_equal: float
 
 
-def accuracy_interval_and_p_value(accuracy: float, stderr: float, n_sentences: int, baseline: float) -> BaselineComparison:
-    """Returns the interval of an accuracy over sentences and its p-value against a baseline, both from one test.
+NO_SPREAD = 1e-9
+"""A standard error of an accuracy below this is rounding of Σ(h − a t)²: all sentences agree."""
+
+
+def accuracy_interval(accuracy: float, stderr: float, n_sentences: int, level: float = LEVEL) -> tuple[float, float]:
+    """Returns the interval of an accuracy over sentences.
 
     Student's t with n − 1 degrees; where all sentences agree, the exact binomial over sentences (Clopper–Pearson).
     """
     from scipy import special
 
-    tail = (1 - LEVEL) / 2
-    if stderr > 1e-9:  # below, Σ(h − a t)² is rounding
+    tail = (1 - level) / 2
+    if stderr > NO_SPREAD:
         reach = float(special.stdtrit(n_sentences - 1, 1 - tail)) * stderr
-        p = 2 * float(special.stdtr(n_sentences - 1, -abs(accuracy - baseline) / stderr))
-        return BaselineComparison(max(0.0, accuracy - reach), min(1.0, accuracy + reach), p)
+        return max(0.0, accuracy - reach), min(1.0, accuracy + reach)
     right = accuracy * n_sentences
     low = float(special.betaincinv(right, n_sentences - right + 1, tail)) if right > 0 else 0.0
     high = float(special.betaincinv(right + 1, n_sentences - right, 1 - tail)) if right < n_sentences else 1.0
+    return low, high
+
+
+def accuracy_interval_and_p_value(accuracy: float, stderr: float, n_sentences: int, baseline: float) -> BaselineComparison:
+    """Returns the interval of an accuracy over sentences and its p-value against a baseline, both from one test."""
+    from scipy import special
+
+    interval = accuracy_interval(accuracy, stderr, n_sentences)
+    if stderr > NO_SPREAD:
+        return BaselineComparison(*interval, 2 * float(special.stdtr(n_sentences - 1, -abs(accuracy - baseline) / stderr)))
+    right = accuracy * n_sentences
     above = float(special.betainc(right, n_sentences - right + 1, baseline)) if right > 0 else 1.0
     below = 1 - float(special.betainc(right + 1, n_sentences - right, baseline)) if right < n_sentences else 1.0
-    return BaselineComparison(low, high, min(1.0, 2 * min(above, below)))
+    return BaselineComparison(*interval, min(1.0, 2 * min(above, below)))
 
 
 def find_best_head_of_each_role(totals_by_view: Sequence[HalfTotals]) -> tuple[BestHead, ...]:

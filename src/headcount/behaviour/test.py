@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Shaped
 
-from headcount.behaviour.best_heads import HalfTotals
+from headcount.behaviour.best_heads import HalfTotals, accuracy_interval
 from headcount.behaviour.bias_test import bias_above_tau_p_values
 from headcount.core.definition import TAU
 from headcount.core.heads import Head
@@ -58,7 +58,7 @@ class RoleTotals:
 class RoleTestResults:
     """Results of the test, one entry for each head × role with two sentences or more.
 
-    `columns` are the columns of `RoleTotals`; `accuracy_reach` is half the width of the interval.
+    `columns` are the columns of `RoleTotals`; `accuracy_ends` are the ends of the intervals of the accuracies.
     """
 
     columns: np.ndarray
@@ -70,7 +70,7 @@ class RoleTestResults:
     p_t: np.ndarray
     p_permutation: np.ndarray
     accuracy: np.ndarray
-    accuracy_reach: np.ndarray
+    accuracy_ends: np.ndarray
     skewness: np.ndarray
 
 
@@ -91,6 +91,10 @@ def run_bias_test(totals: RoleTotals, tau: float, *, level: float, seed: int) ->
     half = np.where(stderr > 0, 0.5, 1.0)
     low = np.minimum(bias - stderr * inverse_hall_transform(quantile, n, skewness), bias * ((1 - level) / 2 / half) ** (1 / n))
     high = bias - stderr * inverse_hall_transform(-quantile, n, skewness)
+    accuracy_ends = [
+        accuracy_interval(accuracy, error, int(number), level)
+        for accuracy, error, number in zip(accuracies.mean().tolist(), accuracies.stderr().tolist(), n, strict=True)
+    ]
     return RoleTestResults(
         columns,
         bias,
@@ -101,7 +105,7 @@ def run_bias_test(totals: RoleTotals, tau: float, *, level: float, seed: int) ->
         p.plain_t,
         flipped,
         accuracies.mean(),
-        quantile * accuracies.stderr(),
+        np.array(accuracy_ends),
         skewness,
     )
 
@@ -145,8 +149,8 @@ def build_role_scores(totals: RoleTotals, test_results: RoleTestResults, tau: fl
                 maximum=float(maximum),
                 normalised=float((bias - uniform) / (maximum - uniform)) if maximum > uniform else 0.0,
                 accuracy=float(accuracy),
-                accuracy_low=float(max(0.0, accuracy - test_results.accuracy_reach[i])),
-                accuracy_high=float(min(1.0, accuracy + test_results.accuracy_reach[i])),
+                accuracy_low=float(test_results.accuracy_ends[i, 0]),
+                accuracy_high=float(test_results.accuracy_ends[i, 1]),
                 baseline=float(baseline[column]),
                 baseline_offset=int(best_offset[column]),
                 has_role=False,

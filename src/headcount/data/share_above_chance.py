@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from headcount.core.evaluation import Evaluation
+from headcount.core.evaluation import Evaluation, examples_are_right_or_wrong
+from headcount.core.stats.means import FEWEST_NONZERO
 from headcount.core.stats.seed_parts import align_seed_counts
 from headcount.core.stats.significance import Difference, paired_bootstrap
 from headcount.data.chunks import batches
@@ -71,9 +72,27 @@ def score_of_best_constant_answer(model: nn.Module, task: Task, limit: int | Non
 
 
 def why_share_is_undefined(dense: Evaluation, task: Task, chance: float | None, *, seed: int = 0) -> str:
-    """Returns why the dense model has no score above chance to keep a share of; empty where it is above chance in each of 2,000 resamples."""
+    """Returns why the dense model has no score above chance to keep a share of; empty where it is surely above chance.
+
+    That is: on ten examples or more, in each of 2,000 resamples of them, and for accuracies also by an exact binomial test, since resamples of
+    examples that all are right have none that is wrong.
+    """
     if chance is None or task.metric is None or dense.parts is None:
         return f"chance is not known for {dense.metric or 'a task without a metric'}"
+    score = f"{dense.metric} {dense.score:.4g}"
+    if metric_on_additive_scale(task, dense.score) <= metric_on_additive_scale(task, chance):
+        return f"{score} is not better than chance, {chance:.4g}"
+    if dense.n_examples < FEWEST_NONZERO:
+        return f"{score} is not surely better than chance, {chance:.4g}: {dense.n_examples} examples are too few to tell, it takes {FEWEST_NONZERO}"
+    p = _p_value_of_chance(dense, task, chance, seed)
+    return "" if p <= CHANCE_P else f"{score} is not surely better than chance, {chance:.4g} (p {p:.2g})"
+
+
+def _p_value_of_chance(dense: Evaluation, task: Task, chance: float, seed: int) -> float:
+    """Returns the two-sided p-value of a score above chance being chance."""
+    from scipy.stats import binom
+
+    assert task.metric is not None and dense.parts is not None
     (parts,), total = align_seed_counts((dense.parts,), task.metric.total)
     floor, flag = metric_on_additive_scale(task, chance), np.ones((len(parts), 1))
     against_chance = paired_bootstrap(
@@ -82,18 +101,15 @@ def why_share_is_undefined(dense: Evaluation, task: Task, chance: float | None, 
         lambda sums: np.where(sums[..., -1] > 0, metric_on_additive_scale(task, total(sums[..., :-1])), floor),
         seed=seed,
     )
-    score = f"{dense.metric} {dense.score:.4g}"
-    if against_chance.difference <= 0:
-        return f"{score} is not better than chance, {chance:.4g}"
-    if against_chance.p > CHANCE_P:
-        return f"{score} is not surely better than chance, {chance:.4g} (p {against_chance.p:.2g})"
-    return ""
+    if not examples_are_right_or_wrong(dense):
+        return against_chance.p
+    return max(against_chance.p, 2 * float(binom.sf(dense.parts[:, 0].sum() - 1, dense.n_examples, chance)))
 
 
 def share_above_chance_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float | None, *, seed: int = 0) -> Share:
     """Returns the share of the score above chance that remains, (pruned − chance) / (dense − chance); of perplexities, their logarithms.
 
-    It is not defined unless the dense model is above chance in each of 2,000 resamples of the examples.
+    It is not defined unless the dense model is surely above chance (`why_share_is_undefined`).
     """
     reason = why_share_is_undefined(dense, task, chance, seed=seed)
     if reason or chance is None or task.metric is None or dense.parts is None or pruned.parts is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from functools import lru_cache
 from types import CodeType
@@ -49,6 +50,13 @@ def decoder_start_id(model: nn.Module) -> int | None:
         return None
     token = getattr(model.config, "decoder_start_token_id", None)
     return token if isinstance(token, int) else pad_id(model)
+
+
+def constructor_config_class(model_class: type) -> type | None:
+    """The configuration class that the constructor names, which for a part of a family need not be the `config_class`; None where it names none."""
+    parameter = inspect.signature(model_class.__init__).parameters.get("config")
+    annotation = None if parameter is None else parameter.annotation
+    return annotation if isinstance(annotation, type) and hasattr(annotation, "model_type") else None
 
 
 def is_transposed(module: nn.Module) -> bool:

@@ -446,7 +446,7 @@ def _corpus_sizes_part(losses: LanguageLosses, head_rows: Sequence[LossRow], lan
     (row,) = [row for row in losses.trends if row.without == without]
     sentence = (
         f"Without {without}, the rank correlation of the share lost with the size of the corpus over {row.n_languages} languages is "
-        f"{format_interval(row.correlation, row.low, row.high, '+.2f')} (p = {row.p:.2g}, q = {row.q:.2g})."
+        f"{row.correlation:+.2f} (p = {row.p:.2g}, q = {row.q:.2g})."
     )
     return Part(tables, figures, sentence)
 
@@ -490,7 +490,7 @@ def _share_lost_by_corpus_size_figures(size_table: Table, trend_by_removal: Mapp
             n=len(own),
             n_unit="languages",
             groups=tuple(groups),
-            note="" if trend is None else f"rank correlation {format_interval(trend.correlation, trend.low, trend.high, '+.2f')}",
+            note="" if trend is None else f"rank correlation {trend.correlation:+.2f}",
         )
 
 
@@ -498,11 +498,9 @@ def _corpus_size_trend_table(rows: Sequence[SizeTrend]) -> Table:
     columns = (
         Column("without"),
         Column("languages"),
-        *interval_columns("rank correlation", "+.2f"),
+        Column("rank correlation", format="+.2f"),
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    title = (
-        "Rank correlation over languages of the share lost with the size of the corpus; interval by resampling examples, p by permutation"
-    )
+    title = "Rank correlation over languages of the share lost with the size of the corpus; p by permuting sizes over languages"
     return Table("sizes", columns, tuple(astuple(row) for row in rows), title)

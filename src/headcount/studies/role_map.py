@@ -50,7 +50,7 @@ class RoleMap(Study):
         rows = sorted(
             (row for row in table.rows if definition.family_of(row.role)), key=lambda row: order.index(definition.family_of(row.role) or "")
         )
-        roles, heads = build_role_table(rows, definition), _bias_by_head_and_role_table(rows, families, definition)
+        roles, heads = build_role_table(rows, table.best_heads, definition), _bias_by_head_and_role_table(rows, families, definition)
         n = int(table.conditions.get("n_examples", 0)) or None
         labels = build_labels_part(roles, heads, definition, table)
         parts = {

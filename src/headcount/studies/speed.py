@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.options import option
-from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
+from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.runs.report.plain import format_speed
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
 from headcount.workflows.analysis_spec import MIN_ROUNDS
@@ -131,8 +132,8 @@ def _speedup_line(label: str, x: tuple[float, ...], points: Sequence[SpeedRow]) 
 
 def _summary_sentence(rows: Sequence[SpeedRow]) -> str:
     smallest = max(rows, key=lambda row: (row.share_removed, row.batch))
-    speed = format_interval(smallest.speedup, smallest.low, smallest.high, ".2f")
+    speed = format_speed(smallest.speedup, smallest.low, smallest.high)
     return (
-        f"With {smallest.share_removed:.0%} of the heads removed the model runs {speed} times as fast at batch size {smallest.batch} and has "
+        f"With {smallest.share_removed:.0%} of the heads removed the model runs {speed} at batch size {smallest.batch} and has "
         f"{smallest.size:.1%} of the parameters."
     )

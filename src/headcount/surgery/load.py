@@ -21,8 +21,10 @@ from headcount.core.errors import (
     reraise_if_out_of_memory,
     unknown_name_error,
 )
+from headcount.core.files import read_json
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
+from headcount.models.modules import constructor_config_class
 from headcount.models.randomness import fork_rng
 from headcount.surgery import manifest, state
 from headcount.surgery.caches import install_cache_separation
@@ -300,8 +302,11 @@ def _load_and_check_weights(
         return original(loaded_class, folder, **from_pretrained_arguments, output_loading_info=True)
 
     try:
+        reader = _class_that_reads_saved_type(model_class, read_json(folder / "config.json").get("model_type"))
         with BUILD_LOCK:
-            model, loading_info = load_into_cut_class(model_class, block_records, load_into) if block_records else load_into(model_class)
+            model, loading_info = load_into_cut_class(reader, block_records, load_into) if block_records else load_into(reader)
+        if reader is not model_class:
+            model.__class__ = model_class
     except HeadcountError:
         raise
     except Exception as error:  # transformers raises many kinds of errors for configurations and weights that do not fit
@@ -314,6 +319,15 @@ def _load_and_check_weights(
         ) from error
     _check_loaded_weights(model, loading_info, folder, new_layers)
     return model
+
+
+def _class_that_reads_saved_type(model_class: type, saved_type: object) -> type:
+    """Returns the class, or, where it takes a part of its family's configuration and such a part was saved, a subclass that reads that part."""
+    taken = constructor_config_class(model_class)
+    parts = getattr(getattr(model_class, "config_class", None), "sub_configs", {}).values()
+    if not saved_type or taken not in parts or getattr(taken, "model_type", None) != saved_type:
+        return model_class
+    return type(model_class.__name__, (model_class,), {"config_class": taken, "__module__": model_class.__module__})
 
 
 def _restore_exact_state(model: nn.Module, folder: Path, requested_dtype: Any) -> None:

@@ -29,7 +29,7 @@ from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import HeadGates
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
-from headcount.models.tiny.build import ShrinkError, build_model, tiny_config
+from headcount.models.tiny.build import ShrinkError, build_model, tiny_config_of_class
 from headcount.models.tiny.build import model_class as natural_class
 from headcount.models.tiny.float64 import Float64
 from headcount.surgery.cut import cut
@@ -350,7 +350,7 @@ def variants_of(model_class: type[PreTrainedModel]) -> list[str]:
     try:
         if config_class is None or natural_class(config_class.model_type) is not model_class:
             return []
-        config = tiny_config(config_class)
+        config = tiny_config_of_class(model_class)
     except ShrinkError:
         return []
     declared = config.to_dict()
@@ -369,11 +369,11 @@ def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Cens
     row = CensusRow(model_class.__name__, variant, config_class.model_type, model_class.__module__.rpartition(".")[0].rpartition(".")[2])
 
     def build_variant(dtype: torch.dtype) -> nn.Module:
-        config = tiny_config(config_class)
+        config = tiny_config_of_class(model_class)
         name, _, value = variant.partition("=")
         if name:
             companions = {key: setting for key, setting in COMPANIONS.get(name, {}).items() if hasattr(config, key)}
-            config = tiny_config(config_class, {**companions, name: json.loads(value)})
+            config = tiny_config_of_class(model_class, {**companions, name: json.loads(value)})
         return build_model(model_class, config, dtype=dtype)
 
     try:
@@ -381,7 +381,8 @@ def examine_class(model_class: type[PreTrainedModel], variant: str = "") -> Cens
             if _batch_with_finite_outputs(build_variant(torch.float32)) is not None:
                 row.dtype = "float32"
             elif (
-                variant and _batch_with_finite_outputs(build_model(model_class, tiny_config(config_class), dtype=torch.float32)) is not None
+                variant
+                and _batch_with_finite_outputs(build_model(model_class, tiny_config_of_class(model_class), dtype=torch.float32)) is not None
             ):
                 row.built = f"{config_class.model_type}: {model_class.__name__} does not run in this configuration"
                 return row

@@ -171,7 +171,7 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
         PlanError: a size is no whole number of KV groups of this model.
 
     Example:
-        >>> run = hc.analyze("demo/entailment", out="runs/a", methods=("gradient",), keep=(0.5,))
+        >>> run = hc.analyze("demo/entailment", "demo/entailment", out="runs/a", methods=("gradient",), keep=(0.5,))
     """
     spec = AnalysisSpec(
         by=tuple(by),

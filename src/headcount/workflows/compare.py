@@ -205,7 +205,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
         PlanError: this model cannot be pruned so, or the plan is for another one.
 
     Example:
-        >>> found = hc.compare("demo/entailment", out="runs/c", methods=["gradient"], keep=["25%", "50%"], limit=100)
+        >>> found = hc.compare("demo/entailment", "demo/entailment", out="runs/c", methods=["gradient"], keep=["25%", "50%"])
         >>> for row in found.methods: print(row.method, row.n_kept, row.mean, row.deviation, row.q)
     """
     if text is not None and not keep_models:

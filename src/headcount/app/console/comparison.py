@@ -157,7 +157,7 @@ def _show_latency(session: Session, rows: Sequence[LatencyRow]) -> None:
             continue
         speed = format_interval(row.speedup, row.speedup_low, row.speedup_high, ".2f")
         lines.append((row.method, row.keep, row.batch, f"{1000 * dense.seconds:.3g}", f"{1000 * row.seconds:.3g}", speed))
-    columns = ("latency of", "heads", "batch", "dense ms", "ms", "times as fast (95%)")
+    columns = ("latency of", "heads", "batch", "dense ms", "ms", "speed-up (95%)")
     session.write_table(columns, lines, right_aligned=columns[1:])
     session.write_line(
         f"medians of {dense.rounds} rounds on {dense.device}, {dense.length} tokens; speed by t over the log-ratios of the rounds\n"

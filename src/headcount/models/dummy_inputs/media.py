@@ -30,7 +30,10 @@ def images(probe: Probe) -> Tensor:
         "perceiver_embeddings"
     ):  # IDEFICS: [batch, images, channels, height, width]
         return pixels.unsqueeze(1)
-    if type(probe.model).__name__.endswith("ForKeypointMatching"):  # pairs of images
+    matches = (
+        type(probe.model).__name__.endswith("ForKeypointMatching") or probe.first_config_value("coarse_matching_threshold") is not None
+    )
+    if matches:  # pairs of images
         return torch.stack([pixels, pixels.flip(-1)], dim=1)
     if probe.model_type == "instructblipvideo" and probe.takes_any_of("qformer_input_ids"):  # clips of frames
         return pixels.unsqueeze(1).repeat(1, 2, 1, 1, 1)

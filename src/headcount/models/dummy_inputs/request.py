@@ -35,7 +35,7 @@ class Probe:
     @property
     def model_type(self) -> str:
         """The registered name of the architecture, or the class name of a model without one."""
-        return str(getattr(getattr(self.model, "config", None), "model_type", type(self.model).__name__))
+        return getattr(getattr(self.model, "config", None), "model_type", "") or type(self.model).__name__
 
     def first_config_value(self, *names: str, default: Any = None) -> Any:
         """The value of the first name that some part of the configuration sets, outermost part first."""

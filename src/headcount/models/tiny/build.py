@@ -15,9 +15,10 @@ from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from headcount.core.errors import HeadcountError
+from headcount.models.modules import constructor_config_class
 from headcount.models.tiny import layers, sizes
 from headcount.models.tiny.draw import draw_weights
-from headcount.models.tiny.overrides import AUTO, DEFAULTS, MROPE, OVERRIDES, UNDECLARED
+from headcount.models.tiny.overrides import ARGUMENTS, AUTO, CLASS_OVERRIDES, DEFAULTS, MROPE, OVERRIDES, PARTS, UNDECLARED
 
 # Attributes that older base classes take as keyword arguments, whatever the signature says.
 _COMMON = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -73,25 +74,50 @@ def model_classes() -> list[type[PreTrainedModel]]:
     return list({cls.__name__: cls for cls in models if not cls.__name__.endswith("PreTrainedModel")}.values())
 
 
-def tiny_config(model_type: str | type[PretrainedConfig], overrides: Mapping[str, Any] = MappingProxyType({})) -> PretrainedConfig:
+def tiny_config(
+    model_type: str | type[PretrainedConfig],
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+    class_overrides: Mapping[str, Any] = MappingProxyType({}),
+) -> PretrainedConfig:
     """The type's default configuration with few layers, 6 heads of 8 where possible, and no dropout.
 
-    The type is a registered name or a configuration class. ``overrides`` replace attributes of the small configuration.
+    The type is a registered name or a configuration class. ``overrides`` replace attributes of the small configuration,
+    ``class_overrides`` dotted attributes as in `CLASS_OVERRIDES`.
     """
     if isinstance(model_type, str) and model_type not in CONFIG_MAPPING:
         raise ShrinkError(f"no model type {model_type!r} in this version of transformers")
     config_class = CONFIG_MAPPING[model_type] if isinstance(model_type, str) else model_type
-    name = model_type if isinstance(model_type, str) else model_type.model_type
+    name = model_type if isinstance(model_type, str) else model_type.model_type or model_type.__name__
     try:
         default = config_class(**DEFAULTS.get(name, {}))
         unknown = [key for key in overrides if not hasattr(default, key) and key not in UNDECLARED.get(default.model_type, ())]
         if unknown:
             raise ShrinkError(f"{default.model_type}: its configuration has no attribute {', '.join(unknown)} to override")
-        return _shrink_config(default, _map_special_ids_into_small_vocabulary(default), {**OVERRIDES.get(name, {}), **overrides})
+        return _shrink_config(
+            default, _map_special_ids_into_small_vocabulary(default), {**OVERRIDES.get(name, {}), **class_overrides, **overrides}
+        )
     except ShrinkError:
         raise
     except Exception as error:
         raise ShrinkError(f"{name}: the configuration does not shrink: {_format_error(error)}") from error
+
+
+def tiny_config_of_class(
+    model_class: type[PreTrainedModel],
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+    model_type: str | None = None,
+) -> PretrainedConfig:
+    """The small configuration that a model class is built from: that of its type, or the part of it that the constructor takes.
+
+    ``overrides`` replace attributes of the whole; ``model_type`` is the registered type where several share the class.
+    """
+    config_class = model_class.config_class
+    assert config_class is not None
+    config = tiny_config(model_type or config_class, overrides, CLASS_OVERRIDES.get(model_class.__name__, {}))
+    if model_class.__name__ in PARTS:
+        return getattr(config, PARTS[model_class.__name__])
+    parts = [part for part in _subconfigs(config).values() if type(part) is constructor_config_class(model_class)]
+    return parts[0] if parts else config
 
 
 def tiny_model(
@@ -108,8 +134,8 @@ def tiny_model(
     ``auto`` names the auto class, such as "AutoModelForSequenceClassification"; without it the most natural class with
     logits is taken, or the base model. ``attn`` is the attention implementation, ``overrides`` go to `tiny_config`.
     """
-    config = tiny_config(model_type, overrides)
-    return build_model(model_class(model_type, auto), config, seed=seed, dtype=dtype, attn=attn)
+    cls = model_class(model_type, auto)
+    return build_model(cls, tiny_config_of_class(cls, overrides, model_type), seed=seed, dtype=dtype, attn=attn)
 
 
 def build_model(
@@ -121,7 +147,7 @@ def build_model(
     attn: str | None = None,
 ) -> PreTrainedModel:
     """A model of a class and a small configuration, in eval mode, with weights drawn by ``seed``."""
-    options = {} if attn is None else {"attn_implementation": attn}
+    options = ARGUMENTS.get(model_class.__name__, {}) | ({} if attn is None else {"attn_implementation": attn})
     if dtype is torch.float64:
         # The grouped matrix product of the default expert implementation has no float64 kernel.
         options["experts_implementation"] = "eager"
@@ -130,7 +156,9 @@ def build_model(
             torch.manual_seed(seed)
             model = model_class._from_config(config, dtype=dtype, **options)
     except Exception as error:
-        raise ShrinkError(f"{config.model_type}: {model_class.__name__} does not build: {_format_error(error)}") from error
+        raise ShrinkError(
+            f"{config.model_type or type(config).__name__}: {model_class.__name__} does not build: {_format_error(error)}"
+        ) from error
     draw_weights(model, torch.Generator().manual_seed(seed))
     # Tables that the model computes in single precision follow its weights to double, as they do under `model.double()`.
     return (model.double() if dtype is torch.float64 else model).eval()

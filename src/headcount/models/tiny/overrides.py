@@ -1,4 +1,4 @@
-"""What the rules of `sizes` cannot know, per model type: data only."""
+"""What the rules of `sizes` cannot know, per model type or model class: data only."""
 
 from __future__ import annotations
 
@@ -64,6 +64,34 @@ _INDEXER = {
 }
 _COMPASS = {"full_attention": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
 
+# What the talker's code reads besides what its configuration declares.
+_TALKER = {"spatial_merge_size": 2, "text_config.shared_expert_intermediate_size": 64}
+
+# The group norm of these decoders has 32 groups whatever the width.
+_CODEC = {"hidden_size": 96, "num_attention_heads": 6, "head_dim": 16, "encoder_hidden_size": 4, "quantization_dim": 64}
+
+# The three frequencies of space and the one of the atom's number fill half a head.
+_ATOMS = {"num_spatial_rope_pairs_per_axis": 1, "num_uid_rope_pairs": 1}
+
+# Kernels, strides and paddings that keep the size of a map, and scales that bring the four stages to one size.
+_TEXT_DETECTOR = {
+    "scale_factor_list": [1, 2, 4, 8],
+    "kernel_list": [3, 2, 2],
+    "intraclass_block_config": {
+        "reduce_channel": [1, 1, 0],
+        "return_channel": [1, 1, 0],
+        **{
+            f"{shape}_{length}ratio": [kernel, 1, padding]
+            for length, side in {"long": 7, "mid": 5, "short": 3}.items()
+            for shape, kernel, padding in (
+                ("vertical_long_to_small_conv", [side, 1], [side // 2, 0]),
+                ("horizontal_small_to_long_conv", [1, side], [0, side // 2]),
+                ("symmetric_conv_long", [side, side], [side // 2, side // 2]),
+            )
+        },
+    },
+}
+
 # Dotted attribute of the tiny configuration -> value.
 OVERRIDES: dict[str, dict[str, Any]] = {
     "align": {
@@ -87,7 +115,14 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2},
     "diffusion_gemma": {"text_config.num_experts": 4, "text_config.top_k_experts": 2, "text_config.moe_intermediate_size": 64},
     "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
-    "granite4_vision": {"deepstack_layer_map": [[-1, 0]], "downsample_rate": "1/2", "spatial_target_layers": [0, 1]},
+    # Its Q-Former has a head for every 64 units of the width.
+    "granite4_vision": {
+        "deepstack_layer_map": [[-1, 0]],
+        "downsample_rate": "1/2",
+        "spatial_target_layers": [0, 1],
+        "vision_config.hidden_size": 128,
+        "vision_config.num_attention_heads": 4,
+    },
     **{name: {"vision_feature_layer": -1} for name in ("llava", "llava_next", "llava_next_video", "llava_onevision")},
     "mt5": _T5,
     "t5": _T5,
@@ -98,15 +133,27 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     **{f"vibevoice_acoustic_tokenizer{part}": {"num_filters": 2} for part in ("", "_encoder", "_decoder")},
     "perceiver": {"num_cross_attention_heads": 1},
     "pix2struct_text_model": {"initializer_range": 0.02},
-    "qwen3_omni_moe": {"talker_config.text_config.shared_expert_intermediate_size": 64},
-    "qwen3_omni_moe_talker": {"text_config.shared_expert_intermediate_size": 64},
+    "qwen3_omni_moe": {f"talker_config.{name}": value for name, value in _TALKER.items()},
     "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 64},
     "qwen4_exp": {f"text_config.{name}": value for name, value in _INDEXER.items()},
     "qwen4_exp_text": _INDEXER,
     "step3p5": {"sliding_window": 4},
     "step3p7": {"text_config.sliding_window": 4},
     "mimo_v2_flash": {"num_attention_heads": 8},  # windows have twice as many KV heads
-    "sapiens2": {"num_key_value_heads_per_layer": [6, 2, 6]},
+    "neucodec": _CODEC,
+    "xcodec2": _CODEC,
+    "pp_formulanet": {f"vision_config.{name}": 48 for name in ("post_conv_in_channels", "decoder_hidden_size")},
+    "pp_formulanet_vision": {"post_conv_in_channels": 48},
+    "pp_ocrv5_server_det": _TEXT_DETECTOR,
+    "pp_ocrv6_medium_det": _TEXT_DETECTOR,
+    "sapiens2": {
+        "num_key_value_heads_per_layer": [6, 2, 6],
+        "head_config.upsample_out_channels": [16],
+        "head_config.conv_out_channels": [16],
+        "head_config.scale_conv_out_channels": [8],
+        "head_config.scale_final_hidden_sizes": [16, 8],
+    },
+    "t5gemma2_encoder": {"text_config.dropout_rate": 0.0},
     "fun_asr_nano": {"adaptor_config.intermediate_size": 12},
     "hiera": {"decoder_hidden_size": 48, "decoder_depth": 2, "decoder_num_heads": 6},
     "kosmos-2.5": {"latent_query_num": 8},
@@ -150,13 +197,26 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "deformable_detr": _GROUPS_OF_32,
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
     "ernie4_5_vl_moe": {"text_config.rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "mrope_section": [1, 1, 2]}},
+    # The rotary positions of one axis fill half the width, which is four times a head.
+    "efficientloftr": {"stage_num_blocks": [1, 1, 1, 1], "out_features": [16, 16, 32, 64], "hidden_size": 64, "num_attention_heads": 8},
     "esm": {"pad_token_id": 1, "mask_token_id": 32, "vocab_size": 33},
+    "esmfold2": {
+        "single_inputs_size": 48 + 67,
+        **{f"atom_encoder.{name}": value for name, value in _ATOMS.items()},
+        **{f"structure_head.diffusion_module.atom_encoder.{name}": value for name, value in _ATOMS.items()},
+        "structure_head.num_diffusion_samples": 2,
+        "structure_head.inference_num_steps": 4,
+        "num_loops": 2,
+    },
     "falcon_h1": {"mamba_n_heads": 12, "mamba_d_head": 8, "mamba_d_ssm": 96},
     "glm5_next": {"text_config.index_topk": 4, "text_config.index_kpool": 2},
     "glm5_next_text": {"index_topk": 4, "index_kpool": 2},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"], "mamba_n_heads": 12, "mamba_d_head": 8},
     "grounding-dino": _GROUPS_OF_32,
+    # The constructor knows the depth by another name than the configuration.
+    "inkling_mm_model": {"vision_config.num_hidden_layers": 2},
+    "inkling_vision": {"num_hidden_layers": 2},
     "layoutlmv3": {"coordinate_size": 8, "shape_size": 8, "input_size": 64, "patch_size": 8},
     "led": {"attention_window": [4, 4]},
     "longcat_flash": {"qk_head_dim": 16},
@@ -190,3 +250,36 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 
 # Attributes that a model's code reads although its configuration class does not declare them.
 UNDECLARED: dict[str, tuple[str, ...]] = {"deberta-v2": ("share_att_key",)}
+
+_FOLDING_TRUNK = {
+    "num_blocks": 2,
+    "sequence_state_dim": 48,
+    "pairwise_state_dim": 16,
+    "sequence_head_width": 8,
+    "pairwise_head_width": 8,
+    "position_bins": 8,
+    "max_recycles": 1,
+    "structure_module": {"sequence_dim": 48, "pairwise_dim": 16, "ipa_dim": 8, "resnet_dim": 16, "num_heads_ipa": 6, "num_blocks": 2},
+}
+
+# Model class -> dotted attributes in which its configuration differs from that of the other classes of its type.
+CLASS_OVERRIDES: dict[str, dict[str, Any]] = {
+    "BayesianDetectorModel": {"watermarking_depth": 4},
+    "EsmForProteinFolding": {
+        "is_folding_model": True,
+        "esmfold_config": {"fp16_esm": False, "lddt_head_hid_dim": 8, "trunk": _FOLDING_TRUNK},
+    },
+    "Qwen3OmniMoeTalkerForConditionalGeneration": _TALKER,
+    "ReformerModelWithLMHead": {"is_decoder": True},
+    "T5GemmaEncoderModel": {"is_encoder_decoder": False},
+}
+
+# Model class -> the part of its type's configuration that it takes, where the annotation of its constructor does not say so.
+PARTS: dict[str, str] = {
+    "PPDocLayoutV2ReadingOrder": "reading_order_config",
+    "PPFormulaNetTextModel": "text_config",
+    "UVDocBridge": "backbone_config",
+}
+
+# Model class -> what its constructor takes besides the configuration.
+ARGUMENTS: dict[str, dict[str, Any]] = {"Qwen3OmniMoeCode2WavDecoderBlock": {"layer_idx": 0}}

@@ -74,8 +74,10 @@ class L0(Pruner):
     penalty: float = option(0.0, "λ of the published loss; unless it is 0, it decides how many heads stay", minimum=0)
     rate: float = option(0.1, "Learning rate of the gates", minimum=0)
     start: float = option(2.5, "log a of every gate at the start")
-    warmup: float = option(0.1, "Share of the steps in which the penalty rises, or the target stays", minimum=0, maximum=1)
-    reach: float = option(0.8, "Share of the steps after which the target is K", minimum=0, maximum=1)
+    warmup: float = option(
+        0.1, "Share of the steps before the plan is fixed in which the penalty rises, or the target stays", minimum=0, maximum=1
+    )
+    reach: float = option(0.8, "Share of the steps before the plan is fixed after which the target is K", minimum=0, maximum=1)
     settle: float = option(0.4, "Share of the steps at the end in which the plan is fixed and weights train on", minimum=0, below=1)
     init: str = option("none", "Importance that the order of log a starts from, or none")
     spread: float = option(2.0, "Standard deviation of log a at the start, where init names an importance", minimum=0)

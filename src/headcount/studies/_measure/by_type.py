@@ -22,14 +22,14 @@ from headcount.studies._base import StudyContext
 class TypeRow:
     """One type of attention: its heads, their mean score with the interval over examples, and the rise of the loss without some of them.
 
-    `share` of all scores is None unless all scores have one sign and some are not 0.
+    The interval is None for scores without examples, such as norms of weights; `share` of all scores unless all have one sign and some are not 0.
     """
 
     kind: str
     n_heads: int
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     share: float | None
     without_half: MeanDifference
     without_all: MeanDifference
@@ -59,7 +59,7 @@ def compare_attention_types(
     for index, head in enumerate(heads):
         indices_by_kind.setdefault(heads.block_of(head).kind, []).append(index)
     values = np.asarray(scores.values)
-    replicates = scores.replicates() if scores.samples is not None else values[None]
+    replicates = None if scores.samples is None else scores.replicates()
     total = float(values.sum()) if (values >= 0).all() or (values <= 0).all() else 0.0
     lowest_first = (ranking_scores or scores).ranking()[::-1]
     rows = []
@@ -70,14 +70,14 @@ def compare_attention_types(
         for removed in (order[: len(order) // 2], order):
             with mask(model, removed):
                 pruned.append(evaluate(model, task, limit=limit, batch_size=batch_size))
-        low, high = np.quantile(replicates[:, indices].mean(1), [0.025, 0.975])
+        ends = (None, None) if replicates is None else np.quantile(replicates[:, indices].mean(1), [0.025, 0.975]).tolist()
         rows.append(
             TypeRow(
                 kind=kind,
                 n_heads=len(indices),
                 mean=float(values[indices].mean()),
-                low=float(low),
-                high=float(high),
+                low=ends[0],
+                high=ends[1],
                 share=float(values[indices].sum() / total) if total else None,
                 without_half=mean_interval(pruned[0].losses - dense.losses),
                 without_all=mean_interval(pruned[1].losses - dense.losses),

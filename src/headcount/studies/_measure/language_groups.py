@@ -10,24 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from scipy import stats
 
 from headcount.core.errors import DataError
-from headcount.core.evaluation import Evaluation
 from headcount.core.stats.agreement import spearman
 from headcount.core.stats.corrected_rows import add_q_values
-from headcount.core.stats.resampling import bootstrap_sampler
-from headcount.core.stats.seed_parts import align_seed_counts
-from headcount.data.share_above_chance import metric_on_additive_scale
-from headcount.data.task import Task
 
 COLUMNS = ("language", "family", "size")
 FEWEST_LANGUAGES = 4
 """With fewer languages no rank correlation is tested."""
-RESAMPLES, PERMUTATIONS = 1000, 10_000
-FEWEST_DEFINED = 0.95
-"""The share of the resamples that must have a correlation for an interval."""
+PERMUTATIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +85,14 @@ class FamilyContrast:
 
 @dataclass(frozen=True, slots=True)
 class SizeTrend:
-    """The rank correlation over languages of the share lost with the size of the corpus.
+    """The rank correlation over languages of the share lost with the size of the corpus; p permutes sizes over languages.
 
-    The interval is of the observed correlation, by resampling the examples of every language, None where resamples often have none; p permutes
-    sizes over languages.
+    It has no interval: few languages give none by that test, and one by resampling examples would speak of these languages alone.
     """
 
     without: str
     n_languages: int
     correlation: float
-    low: float | None
-    high: float | None
     p: float
     q: float | None = None
 
@@ -131,16 +120,9 @@ def contrast_language_families(
 
 
 def correlate_losses_with_corpus_size(
-    resampled_shares_by_removal: Mapping[str, Mapping[str, Float[np.ndarray, " resamples"]]],
-    lost_shares_by_removal: Mapping[str, Mapping[str, float]],
-    group_of_language: Mapping[str, LanguageGroup],
-    *,
-    seed: int = 0,
+    lost_shares_by_removal: Mapping[str, Mapping[str, float]], group_of_language: Mapping[str, LanguageGroup], *, seed: int = 0
 ) -> list[SizeTrend]:
-    """Returns, for every removal, the rank correlation of the share lost with the size; none for fewer than four languages with a size.
-
-    `resampled_shares_by_removal` holds the share lost on resampled examples, by removal and language.
-    """
+    """Returns, for every removal, the rank correlation of the share lost with the size; none for fewer than four languages with a size."""
     random = np.random.Generator(np.random.Philox(seed))
     rows = []
     for without, shares in lost_shares_by_removal.items():
@@ -154,33 +136,5 @@ def correlate_losses_with_corpus_size(
         observed = float(spearman(values, sizes))
         permuted = spearman(np.tile(values, (PERMUTATIONS, 1)), random.permuted(np.tile(sizes, (PERMUTATIONS, 1)), axis=1))
         p = (1 + int((np.abs(permuted) >= abs(observed) - 1e-12).sum())) / (1 + PERMUTATIONS)
-        draws = np.stack([resampled_shares_by_removal[without][language] for language in languages], axis=1)
-        rows.append(SizeTrend(without, len(languages), observed, *_interval_of_correlation(observed, draws, sizes), p))
+        rows.append(SizeTrend(without, len(languages), observed, p))
     return add_q_values(rows)
-
-
-def _interval_of_correlation(
-    observed_correlation: float, resampled_shares: Float[np.ndarray, "resamples languages"], corpus_sizes: Float[np.ndarray, " languages"]
-) -> tuple[float | None, float | None]:
-    """Returns the ends of the interval of a rank correlation from the shares lost on resampled examples, [resamples, languages].
-
-    A resample in which all languages lose the same has no correlation; with many of them there is no interval.
-    """
-    defined = resampled_shares[np.isfinite(resampled_shares).all(1) & (np.ptp(np.nan_to_num(resampled_shares), axis=1) > 0)]
-    if len(defined) < FEWEST_DEFINED * len(resampled_shares):
-        return None, None
-    low, high = np.quantile(spearman(defined, np.broadcast_to(corpus_sizes, defined.shape)), [0.025, 0.975])
-    return min(float(low), observed_correlation), max(float(high), observed_correlation)
-
-
-def resample_lost_shares(
-    dense: Evaluation, pruned: Evaluation, task: Task, chance: float, *, seed: int = 0
-) -> Float[np.ndarray, " resamples"]:
-    """Returns the share of the score above chance that is lost on resampled examples, from the metric's parts of both models."""
-    assert task.metric is not None and dense.parts is not None and pruned.parts is not None
-    by_model, total = align_seed_counts((dense.parts, pruned.parts), task.metric.total)
-    counts = bootstrap_sampler(dense.n_examples, seed)(RESAMPLES)[:, 0]
-    floor = metric_on_additive_scale(task, chance)
-    before, after = (metric_on_additive_scale(task, total(counts @ parts)) - floor for parts in by_model)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return 1 - after / before

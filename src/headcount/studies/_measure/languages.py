@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from scipy import stats
 from torch import nn
 
@@ -42,7 +41,6 @@ from headcount.studies._measure.language_groups import (
     contrast_language_families,
     correlate_losses_with_corpus_size,
     read_language_groups,
-    resample_lost_shares,
 )
 from headcount.studies._measure.layers import LAYER, THIRD, group_layers
 from headcount.studies._results import describe_study_run
@@ -203,7 +201,7 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
         "tune": tuning.to_dict() if study.fine_tune else None,
     }
     columns = [(subject.name, language) for subject in subjects for language in subject.tasks]
-    contrasts, trends = compare_language_groups(context, subjects[0], groups, rows, evaluations) if groups else ([], [])
+    contrasts, trends = compare_language_groups(context, subjects[0], groups, rows) if groups else ([], [])
     return LanguageLosses(models, columns, request, rows, between, gaps, contrasts, trends, groups, drops)
 
 
@@ -343,21 +341,15 @@ def compare_language_groups(
     subject: StudiedModel,
     group_of_language: Mapping[str, LanguageGroup],
     rows: Sequence[LossRow],
-    evaluations: DenseAndPrunedEvaluations,
 ) -> tuple[list[FamilyContrast], list[SizeTrend]]:
     """Returns the contrasts between families and the rank correlations with size, of the share that a model loses."""
     lost: dict[str, dict[str, float]] = {}
-    resampled: dict[str, dict[str, np.ndarray]] = {}
     for row in rows:
-        share, chance = row.share.lost_low_high[0], row.share.chance
-        if row.model != subject.name or share is None or chance is None:
-            continue
-        dense, pruned = evaluations[ModelLanguageRemoval(row.model, row.language, row.without)]
-        lost.setdefault(row.without, {})[row.language] = share
-        draws = resample_lost_shares(dense, pruned, subject.tasks[row.language], chance, seed=context.seed)
-        resampled.setdefault(row.without, {})[row.language] = draws
+        share = row.share.lost_low_high[0]
+        if row.model == subject.name and share is not None:
+            lost.setdefault(row.without, {})[row.language] = share
     return contrast_language_families(lost, group_of_language), correlate_losses_with_corpus_size(
-        resampled, lost, group_of_language, seed=context.seed
+        lost, group_of_language, seed=context.seed
     )
 
 
