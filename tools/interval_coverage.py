@@ -16,7 +16,7 @@ from scipy import special
 
 from headcount.core.certificate import bound_of_loss, bound_of_metric
 from headcount.core.damage import FEWEST_DOCUMENTS, Damage, judge_damage
-from headcount.core.evaluation import Evaluation, differences_of_loss_and_metric, score_interval
+from headcount.core.evaluation import Evaluation, loss_and_metric_of_pruned_minus_dense, score_interval
 from headcount.core.heads import Head
 from headcount.core.margin import Margin
 from headcount.core.stats.agreement import correlate, spearman
@@ -592,7 +592,7 @@ def metric_experiments(sizes: Sequence[int], draws: int) -> Iterator[Experiment]
     def of_difference(n: int) -> Rate:
         random, hits = make_generator(n), []
         for seed in range(draws):
-            change = differences_of_loss_and_metric(*pair.draw(random, n), total, seed=seed)["metric"]
+            change = loss_and_metric_of_pruned_minus_dense(*pair.draw(random, n), total, seed=seed)["metric"]
             hits.append(None if change.low is None or change.high is None else change.low <= truths[1] - truths[0] <= change.high)
         return Rate.of(hits)
 
@@ -623,7 +623,7 @@ def few_experiments(draws: int) -> Iterator[Experiment]:
 
     def of_seeds(n: int) -> Rate:
         values = make_generator(n).normal(0.8, 0.01, (draws, n))
-        scores = [SeedScores.of(row.tolist(), "accuracy") for row in values]
+        scores = [SeedScores.from_value_of_each_seed(row.tolist(), "accuracy") for row in values]
         return Rate.of([None if row.low is None or row.high is None else row.low <= 0.8 <= row.high for row in scores])
 
     def of_rounds(n: int) -> Rate:
@@ -631,7 +631,7 @@ def few_experiments(draws: int) -> Iterator[Experiment]:
         drift = random.normal(0, 0.05, (draws, n, 1)).cumsum(1)
         stalls = (random.random((draws, n, 2)) < 0.05) * random.gamma(1.0, 0.3, (draws, n, 2))
         times = np.exp(drift + random.normal(0, 0.03, (draws, n, 2)) + stalls)
-        found = [Speedup.of(rounds[:, 0], rounds[:, 1]) for rounds in times]
+        found = [Speedup.from_seconds_of_rounds(rounds[:, 0], rounds[:, 1]) for rounds in times]
         return Rate.of([None if row.low is None or row.high is None else row.low <= 1 <= row.high for row in found])
 
     for n in (2, 3, 5):

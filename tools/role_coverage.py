@@ -117,7 +117,7 @@ def simulate(
     """Measures heads on sentences as a pass over a model does; `sees` is the mask of a number of tokens."""
     corpus = Corpus(tuple(sentences))
     mask = sees(max(len(s.ids) for s in sentences))
-    twin_pass = TwinPass.of(corpus, "source", roles, {"block": mask}, n_swaps=n_swaps, seed=0)
+    twin_pass = TwinPass.for_content_roles(corpus, "source", roles, {"block": mask}, n_swaps=n_swaps, seed=0)
     sums = np.zeros((N_FOLDS, twin_pass.n_attention_sums, len(heads)))
     for first in range(0, len(sentences), AT_ONCE):
         numbers = list(range(first, min(first + AT_ONCE, len(sentences))))

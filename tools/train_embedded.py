@@ -83,11 +83,11 @@ def _bert_config(**options: Any) -> BertConfig:
 
 
 def _sentences(random: Random, number: int) -> list[Clause]:
-    return draw_split(random, "train", number, draw_clause, lambda clause: str(english.say(clause)))
+    return draw_split(random, "train", number, draw_clause, lambda clause: str(english.say_clause(clause)))
 
 
 def _said(language: ModuleType, pairs: list[EntailmentPair]) -> list[tuple[str, str]]:
-    return [(str(language.say(pair.premise)), str(language.say(pair.hypothesis))) for pair in pairs]
+    return [(str(language.say_clause(pair.premise)), str(language.say_clause(pair.hypothesis))) for pair in pairs]
 
 
 def _text(n_english: int, n_tavi: int, n_translated: int = 0) -> RowMaker:
@@ -97,9 +97,11 @@ def _text(n_english: int, n_tavi: int, n_translated: int = 0) -> RowMaker:
         singles: list[str] = []
         pairs: list[tuple[str, str]] = []
         for language, number in ((english, round(share * n_english)), (tavi, round(share * n_tavi))):
-            singles += [str(language.say(clause)) for clause in _sentences(random, number - number // 3)]
+            singles += [str(language.say_clause(clause)) for clause in _sentences(random, number - number // 3)]
             pairs += _said(language, draw_split(random, "train", number // 3, draw_pair, english_text_of_pair))
-        both = [(str(english.say(clause)), str(tavi.say(clause))) for clause in _sentences(random, round(share * n_translated))]
+        both = [
+            (str(english.say_clause(clause)), str(tavi.say_clause(clause))) for clause in _sentences(random, round(share * n_translated))
+        ]
         pairs += [(a, b) if random.random() < 0.5 else (b, a) for a, b in both]
         made = [tokenizer(text) for text in singles] + [tokenizer(a, b) for a, b in pairs]
         return [{name: one[name] for name in ("input_ids", "token_type_ids")} for one in made]
@@ -123,8 +125,8 @@ def _pairs(n_english: int, n_tavi: int = 0) -> RowMaker:
 def _translations(number: int) -> RowMaker:
     def rows(random: Random, tokenizer: PreTrainedTokenizerFast, share: float) -> Rows:
         drawn = _sentences(random, round(share * number))
-        sources = tokenizer([str(english.say(c)) for c in drawn], add_special_tokens=False)["input_ids"]
-        targets = tokenizer([str(tavi.say(c)) for c in drawn], add_special_tokens=False)["input_ids"]
+        sources = tokenizer([str(english.say_clause(c)) for c in drawn], add_special_tokens=False)["input_ids"]
+        targets = tokenizer([str(tavi.say_clause(c)) for c in drawn], add_special_tokens=False)["input_ids"]
         end = tokenizer.eos_token_id
         return [{"input_ids": [*s, end], "labels": [*t, end]} for s, t in zip(sources, targets, strict=True)]
 

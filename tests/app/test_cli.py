@@ -303,9 +303,9 @@ def test_verbose_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[st
 
 
 def test_names_from_files_cannot_steer_the_terminal() -> None:
-    from headcount.app.console.session import without_control_characters
+    from headcount.app.console.session import replace_control_characters_but_newlines
 
-    assert "\x1b" not in without_control_characters("bert\x1b[2Jx")
+    assert "\x1b" not in replace_control_characters_but_newlines("bert\x1b[2Jx")
 
 
 # Signals.

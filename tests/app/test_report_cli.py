@@ -106,11 +106,11 @@ def test_a_damaged_run_is_told_and_nothing_is_written(tmp_path: Path, capsys: py
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_figures_are_whole_and_the_same_twice(tmp_path: Path) -> None:
-    from headcount.runs.report.figures import write_figures
+    from headcount.runs.report.figures import write_figures_with_matplotlib
 
     run = make_run(tmp_path / "run", n=30)
-    first = {path.name: path.read_bytes() for path in write_figures(run, tmp_path / "one").paths}
-    again = {path.name: path.read_bytes() for path in write_figures(run, tmp_path / "two").paths}
+    first = {path.name: path.read_bytes() for path in write_figures_with_matplotlib(run, tmp_path / "one").paths}
+    again = {path.name: path.read_bytes() for path in write_figures_with_matplotlib(run, tmp_path / "two").paths}
     assert first == again
     assert {name.partition(".")[0] for name in first} >= {"map-gradient", "map-ablation", "curves", "cost", "roles"}
     for name, content in first.items():
@@ -123,9 +123,9 @@ def test_figures_are_whole_and_the_same_twice(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("text", [HOSTILE[i] for i in (1, 16, 40, 48, 55, 57)], ids=range(6))
 def test_figures_take_hostile_names_as_text(text: str, tmp_path: Path) -> None:
-    from headcount.runs.report.figures import write_figures
+    from headcount.runs.report.figures import write_figures_with_matplotlib
 
-    for path in write_figures(make_run(tmp_path / "run", n=20, text=text, layers=1), tmp_path / "figures").paths:
+    for path in write_figures_with_matplotlib(make_run(tmp_path / "run", n=20, text=text, layers=1), tmp_path / "figures").paths:
         assert path.parent == tmp_path / "figures"
         if path.suffix == ".svg":
             tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(path.read_bytes()).iter()}

@@ -225,6 +225,11 @@ BAD: dict[str, Bad] = {
     "no data": lambda tmp, _: ([], 1, "task 'classification' needs data: give train"),
     "option of another task": lambda tmp, data: (["--train", data, "--source-column", "x"], 1, "does not use source_column"),
     "task option without value": lambda tmp, data: (["--train", data, "--task-option", "metric"], 2, "takes NAME=VALUE"),
+    "task option twice": lambda tmp, data: (
+        ["--train", data, "--task-option", "metric=f1", "--task-option", "metric=matthews"],
+        2,
+        "--task-option names metric twice, with 'f1' and 'matthews'",
+    ),
 }
 
 

@@ -216,7 +216,7 @@ def test_roles_of_nested_sieves_are_one_kind() -> None:
 def test_a_mask_that_is_not_one_of_positions_leaves_no_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such heads keep their bias; the note says why there is no label."""
     corpus = read_corpus(encoder(), annotated(40), tokenizer_of("[CLS] $A [SEP]"))
-    monkeypatch.setattr(MaskLayout, "matches_mask", lambda *_: False)
+    monkeypatch.setattr(MaskLayout, "ordinary_queries_match_mask", lambda *_: False)
     table = hc.roles(encoder(), corpus, only=["same", "offset:-1"], swaps=2)
     rows = [row for row in table if row.role == "same"]
     assert rows and all(row.excess is None and "no distance twin can be fitted" in row.note and not row.has_role for row in rows)

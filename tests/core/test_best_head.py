@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headcount.behaviour.best_heads import HalfTotals, compare_with_baseline, find_best_head_of_each_role, half_of_example
+from headcount.behaviour.best_heads import HalfTotals, accuracy_interval_and_p_value, find_best_head_of_each_role, half_of_example
 from headcount.core.errors import HeadcountError
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleTable
@@ -57,11 +57,11 @@ def test_noise_does_not_flatter() -> None:
 
 @pytest.mark.parametrize("accuracy", [0.0, 1.0, 0.5])
 def test_without_spread_interval_and_p_are_of_one_exact_test(accuracy: float) -> None:
-    low, high, _ = compare_with_baseline(accuracy, 0.0, 12, 0.3)
+    low, high, _ = accuracy_interval_and_p_value(accuracy, 0.0, 12, 0.3)
     exact = stats.binomtest(int(12 * accuracy), 12).proportion_ci(0.95, "exact")
     assert (low, high) == pytest.approx((exact.low, exact.high))
     for end in {low, high} - {0.0, 1.0}:
-        assert compare_with_baseline(accuracy, 0.0, 12, end)[2] == pytest.approx(0.05)
+        assert accuracy_interval_and_p_value(accuracy, 0.0, 12, end)[2] == pytest.approx(0.05)
 
 
 def test_halves_go_by_content() -> None:

@@ -187,7 +187,7 @@ def test_reliability_predicts_the_correlation_with_a_new_sample() -> None:
     for trial in range(30):
         theta = rng(trial).normal(size=80)
         a, b = planted(100, theta, 8.0, trial + 100), planted(100, theta, 8.0, trial + 200)
-        predicted.append(agreement.reliability(a, seed=trial, repeats=50).value)
+        predicted.append(agreement.split_half_reliability(a, seed=trial, n_splits=50).value)
         real.append(float(agreement.spearman(a.means(), b.means())))
     assert np.mean(predicted) == pytest.approx(np.mean(real), abs=0.03)
 

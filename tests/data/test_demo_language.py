@@ -24,7 +24,7 @@ def clauses(number: int = 400) -> list[Clause]:
 @pytest.mark.parametrize("language", [english, tavi])
 def test_every_sentence_is_one_projective_tree(language) -> None:
     for clause in clauses():
-        sentence: Sentence = language.say(clause)
+        sentence: Sentence = language.say_clause(clause)
         heads = [word.head for word in sentence.words]
         assert heads.count(0) == 1
         for place in range(1, len(heads) + 1):
@@ -39,14 +39,14 @@ def test_every_sentence_is_one_projective_tree(language) -> None:
 
 def test_english_verbs_agree_at_a_distance() -> None:
     dogs = Phrase(lexicon.PEOPLE[0], plural=True, location=(lexicon.PLACES[1], Phrase(lexicon.THINGS[0])))
-    assert str(english.say(Clause(dogs, lexicon.INTRANSITIVE[0]))) == "the dogs near the box sleep ."
+    assert str(english.say_clause(Clause(dogs, lexicon.INTRANSITIVE[0]))) == "the dogs near the box sleep ."
     dog = Phrase(lexicon.PEOPLE[0], relative=Relative(lexicon.TRANSITIVE[0], Phrase(lexicon.PEOPLE[1], plural=True), of_subject=False))
-    assert str(english.say(Clause(dog, lexicon.INTRANSITIVE[0], negated=True))) == "the dog that the cats see does not sleep ."
+    assert str(english.say_clause(Clause(dog, lexicon.INTRANSITIVE[0], negated=True))) == "the dog that the cats see does not sleep ."
 
 
 def test_tavi_agrees_in_gender_and_ends_in_the_verb() -> None:
     for clause in clauses():
-        words = tavi.say(clause).words
+        words = tavi.say_clause(clause).words
         assert words[-2].relation == "root"
         assert words[-2].form.removesuffix("mi")[-1] == lexicon.GENDER_SUFFIX[clause.subject.noun.gender]
         for word in words:
@@ -58,8 +58,8 @@ def test_tavi_agrees_in_gender_and_ends_in_the_verb() -> None:
 def test_both_languages_carry_the_same_words() -> None:
     """Content words correspond one to one, with the same relations."""
     for clause in clauses():
-        ours = Counter(w.relation for w in english.say(clause).words if w.pos in ("NOUN", "ADJ", "VERB", "ADV"))
-        theirs = Counter(w.relation for w in tavi.say(clause).words if w.pos in ("NOUN", "ADJ", "VERB", "ADV"))
+        ours = Counter(w.relation for w in english.say_clause(clause).words if w.pos in ("NOUN", "ADJ", "VERB", "ADV"))
+        theirs = Counter(w.relation for w in tavi.say_clause(clause).words if w.pos in ("NOUN", "ADJ", "VERB", "ADV"))
         assert ours == theirs
 
 
@@ -68,7 +68,7 @@ def test_the_tokenizer_knows_every_word_and_splits_tavi_at_its_suffixes() -> Non
     assert len(tokenizer) == len(vocabulary())
     for clause in clauses():
         for language in (english, tavi):
-            sentence = language.say(clause)
+            sentence = language.say_clause(clause)
             pieces = tokenizer.tokenize(str(sentence))
             assert "[UNK]" not in pieces
             assert [p for p in pieces if not p.startswith("##")] == [w.lemma if language is tavi else w.form for w in sentence.words]
@@ -96,7 +96,7 @@ def test_word_overlap_does_not_give_the_label_away() -> None:
     """A large share of neutral hypotheses uses only words of the premise."""
     random = Random(3)
     pairs = [p for p in (draw_pair(random) for _ in range(2000)) if p.label == "neutral"]
-    contained = sum(set(str(english.say(p.hypothesis)).split()) <= set(str(english.say(p.premise)).split()) for p in pairs)
+    contained = sum(set(str(english.say_clause(p.hypothesis)).split()) <= set(str(english.say_clause(p.premise)).split()) for p in pairs)
     assert contained / len(pairs) > 0.1
 
 
@@ -108,7 +108,9 @@ def test_stories_repeat_their_participants() -> None:
 
 
 def test_the_same_seed_gives_the_same_text() -> None:
-    assert [str(english.say(draw_clause(Random(7)))) for _ in range(3)] == [str(english.say(draw_clause(Random(7)))) for _ in range(3)]
+    assert [str(english.say_clause(draw_clause(Random(7)))) for _ in range(3)] == [
+        str(english.say_clause(draw_clause(Random(7)))) for _ in range(3)
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

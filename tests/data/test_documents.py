@@ -11,7 +11,7 @@ import pytest
 
 import headcount as hc
 from headcount.core.errors import DataError
-from headcount.core.evaluation import Evaluation, differences_of_loss_and_metric, score_interval
+from headcount.core.evaluation import Evaluation, loss_and_metric_of_pruned_minus_dense, score_interval
 from headcount.core.stats.metric_parts import ratio
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.results import EVALUATION, pack_evaluation, unpack_evaluation
@@ -68,10 +68,10 @@ def test_paired_differences_count_documents_not_examples() -> None:
 
     few, many = ([evaluation(each, copies, named=True) for each in right] for copies in (1, 8))
     for name in ("loss", "metric"):
-        first, second = differences_of_loss_and_metric(*few, ratio)[name], differences_of_loss_and_metric(*many, ratio)[name]
+        first, second = loss_and_metric_of_pruned_minus_dense(*few, ratio)[name], loss_and_metric_of_pruned_minus_dense(*many, ratio)[name]
         assert (first.low, first.high, first.p) == pytest.approx((second.low, second.high, second.p))
     plain = [evaluation(each, 8, named=False) for each in right]
-    narrow, wide = differences_of_loss_and_metric(*plain, ratio), differences_of_loss_and_metric(*many, ratio)
+    narrow, wide = loss_and_metric_of_pruned_minus_dense(*plain, ratio), loss_and_metric_of_pruned_minus_dense(*many, ratio)
     assert wide["metric"].by == "paired bootstrap" and narrow["metric"].by == "Tango"
     assert wide["loss"].high - wide["loss"].low > 2 * (narrow["loss"].high - narrow["loss"].low)  # pyright: ignore[reportOptionalOperand]
     ends = score_interval(many[0], ratio), score_interval(plain[0], ratio)

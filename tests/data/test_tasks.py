@@ -107,7 +107,7 @@ def model(name: str) -> torch.nn.Module:
 
 def sentences(number: int, seed: int = 0) -> list[str]:
     random = Random(seed)
-    return [str(english.say(draw_clause(random))) for _ in range(number)]
+    return [str(english.say_clause(draw_clause(random))) for _ in range(number)]
 
 
 def write(path: Path, lines: list[str], end: str = "\n") -> Path:
@@ -310,7 +310,7 @@ def test_token_classification(tmp_path: Path) -> None:
 
 
 def test_labels_stand_at_the_first_piece_of_a_word(tmp_path: Path) -> None:
-    words = str(tavi.say(draw_clause(Random(3)))).split()
+    words = str(tavi.say_clause(draw_clause(Random(3)))).split()
     rows = [
         json.dumps({"tokens": [*words, end], "tags": ["NOUN"] * len(words) + ["DET"]})
         for end in [clause for text in sentences(6) for clause in text.split()]
@@ -391,8 +391,8 @@ def _parallel(folder: Path, number: int = 24) -> list[Path]:
     clauses = [draw_clause(random) for _ in range(number)]
     source, target = folder / "s.en.gz", folder / "t.tavi"
     with gzip.open(source, "wt", encoding="utf-8") as file:
-        file.writelines(f"{english.say(clause)}\n" for clause in clauses)
-    return [source, write(target, [str(tavi.say(clause)) for clause in clauses])]
+        file.writelines(f"{english.say_clause(clause)}\n" for clause in clauses)
+    return [source, write(target, [str(tavi.say_clause(clause)) for clause in clauses])]
 
 
 @pytest.mark.parametrize("name", ["translation", "summarisation"])

@@ -494,9 +494,9 @@ def test_offsets_reproduce_the_forms(forms: list[tuple[str, bool]], tmp_path_fac
 
 
 def test_the_embedded_trees_come_back_from_their_file(tmp_path: Path) -> None:
-    clauses = draw_split(Random("trees/report/3"), "report", 40, draw_clause, lambda clause: str(english.say(clause)))
+    clauses = draw_split(Random("trees/report/3"), "report", 40, draw_clause, lambda clause: str(english.say_clause(clause)))
     path = tmp_path / "e.conllu.gz"
-    path.write_bytes(gzip.compress("".join(english.say(clause).conllu() for clause in clauses).encode()))
+    path.write_bytes(gzip.compress("".join(english.say_clause(clause).conllu() for clause in clauses).encode()))
     expected = draw_sentences("english", 40, seed=3)
     found = list(read_conllu(path))
     assert [replace(one, origin="") for one in found] == [replace(one, origin="") for one in expected]

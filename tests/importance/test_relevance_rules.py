@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from headcount.core.errors import UnknownName, UnsupportedModel
 from headcount.importance.relevance import layers
-from headcount.importance.relevance.layers import share_matrix_product
+from headcount.importance.relevance.layers import share_relevance_of_matrix_product
 from headcount.importance.relevance.owners import Owners
 from headcount.importance.relevance.propagate import BackwardWalk, operation_rule_of
 from headcount.importance.relevance.record import record_forward
-from headcount.importance.relevance.rules import AlphaBeta, Epsilon, RelevanceError, Rule, make_rule, share_sum
+from headcount.importance.relevance.rules import AlphaBeta, Epsilon, RelevanceError, Rule, make_rule, share_of_each_term
 from headcount.models.head_map import HeadMap
 
 RULES = [Epsilon(1e-3), AlphaBeta(0.5), AlphaBeta(0.8)]
@@ -139,9 +139,9 @@ def brute(rule: Rule, a: Tensor, b: Tensor, start: Tensor) -> tuple[Tensor, Tens
     to_a, to_b = torch.zeros_like(a), torch.zeros_like(b)
     for i in range(a.shape[0]):
         for j in range(b.shape[1]):
-            shares, _ = share_sum(rule, list(a[i] * b[:, j]))
+            shares, _ = share_of_each_term(rule, list(a[i] * b[:, j]))
             for k, share in enumerate(shares):
-                (left, right), _ = share_sum(rule, [a[i, k], b[k, j]])
+                (left, right), _ = share_of_each_term(rule, [a[i, k], b[k, j]])
                 to_a[i, k] += start[i, j] * share * left
                 to_b[k, j] += start[i, j] * share * right
     return to_a, to_b
@@ -153,7 +153,7 @@ def test_matrix_product_equals_its_terms(rule: Rule, piece: int, monkeypatch: py
     monkeypatch.setattr(layers, "PIECE", piece)
     a, b, start = normal(2, 3, 4), normal(2, 4, 5, seed=1), normal(2, 3, 5, seed=2)
     a[0, 1, 2] = b[1, 2, 3] = 0.0
-    split = share_matrix_product(rule, a, b, torch.zeros_like(start), start)
+    split = share_relevance_of_matrix_product(rule, a, b, torch.zeros_like(start), start)
     for n in range(2):
         to_a, to_b = brute(rule, a[n], b[n], start[n])
         torch.testing.assert_close(split.lhs[n], to_a)
@@ -168,8 +168,8 @@ def test_scale_of_a_product_is_no_factor() -> None:
         normal(2, 3, 5, seed=2),
         normal(2, 3, 5, seed=3),
     )
-    scaled = share_matrix_product(AlphaBeta(0.5), a, b, bias, start, scale=0.1)
-    plain = share_matrix_product(AlphaBeta(0.5), a, b, bias * 10, start)
+    scaled = share_relevance_of_matrix_product(AlphaBeta(0.5), a, b, bias, start, scale=0.1)
+    plain = share_relevance_of_matrix_product(AlphaBeta(0.5), a, b, bias * 10, start)
     torch.testing.assert_close(scaled.lhs, plain.lhs)
     torch.testing.assert_close(scaled.leaked, plain.leaked)
 
@@ -177,7 +177,7 @@ def test_scale_of_a_product_is_no_factor() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_shares_add_up_to_one(rule: Rule) -> None:
     terms = [normal(1000, seed=seed) * 10 ** normal(1000, seed=seed + 10) for seed in range(3)]
-    shares, lost = share_sum(rule, terms)
+    shares, lost = share_of_each_term(rule, terms)
     torch.testing.assert_close(sum(shares) + lost, torch.ones(1000, dtype=torch.float64), rtol=1e-7, atol=1e-7)
 
 

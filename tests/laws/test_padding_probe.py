@@ -14,7 +14,7 @@ import headcount as hc
 from headcount.models import padding
 from headcount.models.gates import HeadGates
 from headcount.models.observe import Observer, mean_outputs
-from headcount.models.padding import with_position_ids
+from headcount.models.padding import with_position_ids_if_needed
 from headcount.models.tiny.build import tiny_model
 from headcount.models.tiny.float64 import Float64
 
@@ -42,7 +42,7 @@ def test_gates_for_every_example_do_not_meet_the_measurement(how: Any) -> None:
     gates = torch.ones(2, len(hc.HeadMap.of(model)), dtype=torch.float64)
     gates[1, 0] = 0.0
     with HeadGates(model, gates, how=how):
-        inputs = with_position_ids(model, batch)
+        inputs = with_position_ids_if_needed(model, batch)
     assert "position_ids" in inputs and padding._NEEDS[model] == "positions"
 
 
@@ -82,7 +82,7 @@ def test_a_pass_of_another_worker_stays_gated_during_the_measurement(monkeypatch
     monkeypatch.setattr(padding, "_logits_or_first_output", output_with_a_worker_beside_it)
     with HeadGates(model, gates):
         outside, expected = copy_context(), logits()
-        with_position_ids(model, batch)
+        with_position_ids_if_needed(model, batch)
     assert meanwhile and torch.equal(meanwhile[0], expected)
 
 
@@ -103,7 +103,7 @@ def test_the_measurement_leaves_modes_hooks_and_attributes_as_they_were() -> Non
     passes: list[bool] = []
     model.register_forward_hook(lambda module, *_: passes.append(module.training))
     modes, hooks = [module.training for module in model.modules()], dict(model._forward_hooks)
-    with_position_ids(model, left_padded(model))
+    with_position_ids_if_needed(model, left_padded(model))
     assert model.transformer.ln_f.longest == 0
     assert [module.training for module in model.modules()] == modes and dict(model._forward_hooks) == hooks
     assert passes and not any(passes), "hooks of others belong to the model, and dropout is off"

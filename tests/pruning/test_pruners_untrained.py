@@ -18,7 +18,7 @@ from headcount.core.errors import HeadcountError, PlanError
 from headcount.core.heads import hashed_tie_ranks
 from headcount.data.evaluate import evaluate
 from headcount.data.metrics import PERPLEXITY
-from headcount.data.share_above_chance import chance_of
+from headcount.data.share_above_chance import score_of_best_constant_answer
 from headcount.pruning.base import Choice, PruneContext, Pruner
 from headcount.pruning.methods import rank as rank_file
 from headcount.pruning.methods.fisher import exchange_removed_units, gate_gradients_of_examples
@@ -243,7 +243,7 @@ def test_the_stop_rule_keeps_the_last_plan_that_holds(metric: str, again: str) -
     data, share = (own_labels(model, N), 0.9) if metric == "accuracy" else (own_tokens(model), 0.8)
     unit = len(hc.HeadMap.of(model).units()[0])
     choice = chosen(model, f"rank again={again} step=0.1 stop={share}", unit, data)
-    whole, chance = evaluate(model, data, split="selection"), chance_of(model, data, split="selection")
+    whole, chance = evaluate(model, data, split="selection"), score_of_best_constant_answer(model, data, split="selection")
     assert chance is not None and whole.value is not None
 
     def holds(entry: dict[str, Any]) -> bool:

@@ -24,7 +24,7 @@ def problem(seed: int, *, ones: bool = True) -> tuple[Tensor, Tensor]:
 
 
 def surgeon(x: Tensor, w: Tensor, metric: Tensor | None = None, n: int = 1) -> Surgeon:
-    return Surgeon.of(
+    return Surgeon.before_any_removal(
         x.T @ x, w, torch.eye(OUT).double() if metric is None else metric, [[SIZE * u, SIZE * u + 1] for u in range(UNITS)], n
     )
 
@@ -42,13 +42,13 @@ def test_the_cost_so_far_is_the_error_of_a_direct_refit(seed: int, ones: bool) -
     x, w = problem(seed, ones=ones)
     one, gone = surgeon(x, w), ()
     for unit in np.random.default_rng(seed).permutation(UNITS).tolist():
-        told = one.removal_costs()[unit]
-        assert one.remove(unit) == told >= 0
+        told = one.cost_of_removing_each_unit()[unit]
+        assert one.remove_unit(unit) == told >= 0
         gone = (*gone, unit)
         left = residual(x, w, gone)
         assert one.total_cost == pytest.approx(float((left**2).sum()), rel=1e-5, abs=1e-6)
         np.testing.assert_allclose((x @ w - x @ one.weights).numpy(), left, atol=1e-4)
-    assert not one.removal_costs()
+    assert not one.cost_of_removing_each_unit()
     if ones:
         np.testing.assert_allclose(one.weights[-1].numpy(), (x @ w).mean(0).numpy(), rtol=1e-6, atol=1e-6)
         assert float(one.inverse[-1, -1]) == pytest.approx(1 / N, rel=1e-6)
@@ -61,7 +61,7 @@ def test_the_first_removal_is_the_best_and_later_ones_the_best_after_it(seed: in
     metric = made @ made.T
     one, gone = surgeon(x, w, metric, N), ()
     while len(gone) < UNITS:
-        costs = one.removal_costs()
+        costs = one.cost_of_removing_each_unit()
         for unit, cost in costs.items():
             left = residual(x, w, (*gone, unit))
             direct = float(np.einsum("to,op,tp->", left, metric.numpy(), left)) / N
@@ -69,7 +69,7 @@ def test_the_first_removal_is_the_best_and_later_ones_the_best_after_it(seed: in
         best = min(costs, key=costs.__getitem__)
         left = {unit: residual(x, w, (*gone, unit)) for unit in costs}
         assert best == min(left, key=lambda unit: np.einsum("to,op,tp->", left[unit], metric.numpy(), left[unit]))
-        one.remove(best)
+        one.remove_unit(best)
         gone = (*gone, best)
 
 
@@ -77,11 +77,11 @@ def test_one_of_two_equal_units_costs_nothing() -> None:
     x, w = problem(0)
     x[:, 2:4] = x[:, 0:2]
     one = surgeon(x, w)
-    costs = one.removal_costs()
+    costs = one.cost_of_removing_each_unit()
     total = float((x @ w).pow(2).sum())
     assert max(costs[0], costs[1]) < 1e-6 * total < min(costs[2], costs[3])
-    one.remove(0)
-    assert one.removal_costs()[1] > 1e-3 * total
+    one.remove_unit(0)
+    assert one.cost_of_removing_each_unit()[1] > 1e-3 * total
     np.testing.assert_allclose((x @ one.weights).numpy(), (x @ w).numpy(), atol=1e-3)
 
 
@@ -90,11 +90,11 @@ def test_costs_are_never_negative_where_inputs_are_fewer_than_they_look() -> Non
     x[:, :SIZE] = 0
     x[:, 4:8] = x[:, 2:3]
     one = surgeon(x, w)
-    assert one.removal_costs()[0] == pytest.approx(0, abs=1e-4)
+    assert one.cost_of_removing_each_unit()[0] == pytest.approx(0, abs=1e-4)
     while one.units:
-        costs = one.removal_costs()
+        costs = one.cost_of_removing_each_unit()
         assert all(np.isfinite(cost) and cost >= 0 for cost in costs.values())
-        one.remove(min(costs, key=costs.__getitem__))
+        one.remove_unit(min(costs, key=costs.__getitem__))
     assert torch.isfinite(one.weights).all()
 
 
@@ -106,7 +106,7 @@ def test_pairs_that_are_cheap_together_by_brute_force() -> None:
     one = surgeon(x, w)
     gone = []
     for _ in range(2):
-        costs = one.removal_costs()
+        costs = one.cost_of_removing_each_unit()
         gone.append(min(costs, key=costs.__getitem__))
-        one.remove(gone[-1])
+        one.remove_unit(gone[-1])
     assert set(gone) == set(min(combinations(range(UNITS), 2), key=lambda pair: float((residual(x, w, pair) ** 2).sum()))) == {1, 3}

@@ -15,7 +15,7 @@ from toys import KINDS, build, examples, shared, task
 import headcount as hc
 from headcount.core.errors import DataError, OptionError, UnknownName
 from headcount.pruning.repair.projection import has_bias, read_weight_and_bias, rows_of_real_tokens
-from headcount.pruning.repair.removal_order import Surgeon, measure_grams, order_removals
+from headcount.pruning.repair.removal_order import Surgeon, measure_grams, order_units_by_removal_cost
 from headcount.pruning.repair.repair import RepairSettings, refit
 
 N = 64
@@ -71,7 +71,7 @@ def test_a_survey_holds_direct_sums(kind: str) -> None:
         if has_bias(module):
             delta = delta - delta.mean(0)
         direct = torch.einsum("to,op,tp->", delta, mine.gradient_gram / mine.n_tokens, delta) / mine.n_examples
-        assert mine.surgeon(weights, everything).removal_costs()[0] == pytest.approx(float(direct), rel=1e-3)
+        assert mine.make_surgeon(weights, everything).cost_of_removing_each_unit()[0] == pytest.approx(float(direct), rel=1e-3)
 
 
 def test_independent_gradients_make_the_cost_the_mean_square_of_the_first_order_change() -> None:
@@ -79,15 +79,15 @@ def test_independent_gradients_make_the_cost_the_mean_square_of_the_first_order_
     made = torch.Generator().manual_seed(0)
     x, g = torch.randn(200_000, 4, generator=made).double(), torch.randn(200_000, 3, generator=made).double()
     weights = torch.randn(4, 3, generator=made).double()
-    surgeon = Surgeon.of(x.T @ x, weights, g.T @ g / len(g), [[0, 1], [2, 3]], 100_000)  # two tokens an example
+    surgeon = Surgeon.before_any_removal(x.T @ x, weights, g.T @ g / len(g), [[0, 1], [2, 3]], 100_000)  # two tokens an example
     felt = ((x[:, :2] @ weights[:2]) * g).sum(1)
-    assert surgeon.removal_costs()[0] == pytest.approx(float((felt**2).sum()) / 100_000, rel=0.02)
+    assert surgeon.cost_of_removing_each_unit()[0] == pytest.approx(float((felt**2).sum()) / 100_000, rel=0.02)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_unit_is_in_the_order_once(kind: str) -> None:
     model = shared(kind)
-    order = order_removals(model, task(kind, N))
+    order = order_units_by_removal_cost(model, task(kind, N))
     assert sorted(unit for unit, _ in order) == sorted(hc.HeadMap.of(model).units())
     assert all(cost >= 0 for _, cost in order)
 

@@ -9,7 +9,7 @@ import pytest
 
 from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.figure import LineFigure
-from headcount.core.metric_range import range_of_metric, score_interval_from_change
+from headcount.core.metric_range import dense_score_plus_change_interval, range_of_metric
 from headcount.core.stats.seed_scores import SeedScores
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PEARSON, PERPLEXITY, TOKEN_ACCURACY
 from headcount.studies.pruning_curve import _difference_from_dense_figure, _score_by_share_removed_figure
@@ -34,13 +34,13 @@ def evaluation(metric: str, value: float) -> Evaluation:
     ],
 )
 def test_an_interval_ends_where_the_metric_does(metric: str, dense: float, expected: tuple[float, float]) -> None:
-    assert score_interval_from_change(evaluation(metric, dense), CHANGE) == pytest.approx(expected)
+    assert dense_score_plus_change_interval(evaluation(metric, dense), CHANGE) == pytest.approx(expected)
 
 
 def test_an_interval_over_seeds_ends_there_too() -> None:
-    scores = SeedScores.of((0.8, 0.99, 0.98), "accuracy")
+    scores = SeedScores.from_value_of_each_seed((0.8, 0.99, 0.98), "accuracy")
     assert scores.high == 1 and scores.low is not None and 0.5 < scores.low < scores.mean
-    plain = SeedScores.of((0.8, 0.99, 0.98), "")
+    plain = SeedScores.from_value_of_each_seed((0.8, 0.99, 0.98), "")
     assert plain.low == scores.low and plain.high is not None and plain.high > 1
 
 
@@ -64,7 +64,7 @@ def test_the_curve_shows_scores_in_range_and_the_difference_shows_what_is_tested
         joint=CHANGE,
         against_random=None,
         kept_by_kind={},
-        band=score_interval_from_change(evaluation("accuracy", 0.99), CHANGE),
+        band=dense_score_plus_change_interval(evaluation("accuracy", 0.99), CHANGE),
         dense=0.99,
     )
     curve, difference = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headcount.core.figure import HeatMap, LineFigure
 from headcount.studies._measure.kept import KeptHeads, KeptRow
-from headcount.studies.kept import _figures_of_method, _heads_by_kind_table
+from headcount.studies.kept import _figures_of_method, _table_of_models_with_kind_columns
 
 
 def make_row(counts: tuple[tuple[int, int], ...]) -> KeptRow:
@@ -20,7 +20,7 @@ def kept_heads(*counts: tuple[int, int]) -> KeptHeads:
 
 def test_means_stand_between_the_fewest_and_the_most_of_a_seed() -> None:
     kept = kept_heads((1, 3), (2, 2), (0, 4))
-    (row,) = _heads_by_kind_table(kept).records()
+    (row,) = _table_of_models_with_kind_columns(kept).records()
     assert [row[f"encoder-self{end}"] for end in (" low", "", " high")] == [0, 1, 2]
     assert [row[f"cross{end}"] for end in (" low", "", " high")] == [2, 3, 4]
     by_kind, by_layer = _figures_of_method(kept, "l0", "l0", "", names_method=False)
@@ -33,7 +33,7 @@ def test_means_stand_between_the_fewest_and_the_most_of_a_seed() -> None:
 
 def test_one_seed_has_no_range_and_one_kind_no_figure() -> None:
     kept = kept_heads((1, 3))
-    assert _heads_by_kind_table(kept).records()[0]["cross low"] is None
+    assert _table_of_models_with_kind_columns(kept).records()[0]["cross low"] is None
     by_kind, _ = _figures_of_method(kept, "l0", "l0", "", names_method=False)
     assert isinstance(by_kind, LineFigure) and all(line.low == () for line in by_kind.lines) and "seeds" not in by_kind.title
     alone = KeptHeads({"encoder-self": 4}, {"encoder-self 0": 4}, [make_row(((1, 3), (2, 2)))])

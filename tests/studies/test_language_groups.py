@@ -21,7 +21,7 @@ from headcount.studies._measure.language_groups import (
     correlate_losses_with_corpus_size,
     read_language_groups,
 )
-from headcount.studies._measure.weight_change import average_by_part_and_layer, correlate_changes_with_depth
+from headcount.studies._measure.weight_change import correlate_changes_with_depth, mean_change_by_part_and_layer
 from headcount.studies._tuning import relative_weight_changes, weights_by_head
 
 NAMES = [f"l{number}" for number in range(8)]
@@ -177,7 +177,7 @@ def test_the_change_of_weights_by_layer(tmp_path: Path) -> None:
         live.get_submodule(block.v.path).weight.mul_(1.5)
     changes = relative_weight_changes(before, weights_by_head(live))
     values = {part: np.array([parts[part] for parts in changes.values()]) for part in ("q", "v")}
-    rows = {(row.part, row.layer): row for row in average_by_part_and_layer(list(changes), values)}
+    rows = {(row.part, row.layer): row for row in mean_change_by_part_and_layer(list(changes), values)}
     assert rows["v", "L1"].mean == pytest.approx(0.5) and rows["v", "L0"].mean == rows["q", "L1"].mean == 0
     (trend,) = correlate_changes_with_depth(list(changes), values)
     assert trend.part == "v" and trend.correlation > 0.9 and trend.p < 0.05

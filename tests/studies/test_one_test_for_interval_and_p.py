@@ -103,10 +103,10 @@ def test_the_interval_of_accuracies_covers(n: int, share: float) -> None:
 
 def test_a_single_survivor_has_neither_interval_nor_p() -> None:
     from headcount.core.stats.corrected_rows import add_q_values
-    from headcount.studies._measure.compensation import summarise_head_changes
+    from headcount.studies._measure.compensation import summarise_pruned_minus_dense_changes
 
-    single = summarise_head_changes("v", "L0", np.array([0.5]), np.array([0.2]))
-    several = summarise_head_changes("v", "all", np.array([0.5, 0.6, 0.4]), np.array([0.2, 0.2, 0.2]))
+    single = summarise_pruned_minus_dense_changes("v", "L0", np.array([0.5]), np.array([0.2]))
+    several = summarise_pruned_minus_dense_changes("v", "all", np.array([0.5, 0.6, 0.4]), np.array([0.2, 0.2, 0.2]))
     single, several = add_q_values([single, several])
     assert single.difference == pytest.approx(0.3) and single.low is single.p is single.q is None
     assert several.q == several.p, "corrected over those that were tested"

@@ -20,7 +20,7 @@ from headcount.app.cli.study import Request
 from headcount.app.console.inputs import ModelAndTaskOptions
 from headcount.app.jobs.study import ConsoleSources
 from headcount.core.heads import Head
-from headcount.data.share_above_chance import chance_of, share_left
+from headcount.data.share_above_chance import score_of_best_constant_answer, share_above_chance_left
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
@@ -50,14 +50,16 @@ def test_a_drop_is_paired_and_relative_to_the_own_score() -> None:
     gone = evaluate_without(None, "", live, toy, hc.HeadMap.of(live))
     lost = measure_paired_change(whole, gone, toy)
     assert lost.loss.difference == pytest.approx(gone.loss - whole.loss)
-    assert share_left(whole, gone, toy, chance_of(live, toy)).remaining is None, "made-up labels cannot be known"
+    assert share_above_chance_left(whole, gone, toy, score_of_best_constant_answer(live, toy)).remaining is None, (
+        "made-up labels cannot be known"
+    )
     mean = average_evaluations([whole, gone], toy)
     assert mean.loss == pytest.approx((whole.loss + gone.loss) / 2)
     plain = hc.Task("plain", toy.calibration, toy.selection, toy.report, toy.collate)
     bare = measure_paired_change(
         evaluate_without(None, "", live, plain, ()), evaluate_without(None, "", live, plain, hc.HeadMap.of(live)), plain
     )
-    assert bare.metric is None and bare.score is bare.loss and chance_of(live, plain) is None
+    assert bare.metric is None and bare.score is bare.loss and score_of_best_constant_answer(live, plain) is None
 
 
 def test_levels_are_whole_units() -> None:
@@ -191,10 +193,10 @@ def test_names_of_checkpoints() -> None:
 
 def test_steps_of_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "epoch-7").mkdir()
-    assert dynamics.read_step(tmp_path / "epoch-7") == 7 and dynamics.read_step(tmp_path) is None
+    assert dynamics.training_step_of_checkpoint(tmp_path / "epoch-7") == 7 and dynamics.training_step_of_checkpoint(tmp_path) is None
     (tmp_path / "epoch-7" / "trainer_state.json").write_text("{}")
     with pytest.raises(hc.HeadcountError, match="does not tell the step"):
-        dynamics.read_step(tmp_path / "epoch-7")
+        dynamics.training_step_of_checkpoint(tmp_path / "epoch-7")
 
 
 # Compensation.
@@ -236,7 +238,7 @@ def test_uneven_compensation_is_found() -> None:
         Artifact(ArtifactKey("tuned", name, {}), {"heads": heads, "loss": 1.0, "metric": "", "value": None}, {"changes": values})
         for name, values in (("a", moved), ("b", noise))
     ]
-    changes = compensation.compare_head_changes([compensation.TrainingPair(*artifacts, hc.Plan.removing([]))])
+    changes = compensation.compare_changes_after_pruning_with_dense([compensation.TrainingPair(*artifacts, hc.Plan.removing([]))])
     assert {row.part: row.p < 0.01 for row in changes.evenness} == {"q": False, "k": False, "v": False, "o": True, "importance": False}
     of_layer = {row.layer: row for row in changes.rows if row.part == "o"}
     assert of_layer["L0"].difference == pytest.approx(0.5) and of_layer["L1"].difference == 0 and of_layer["all"].heads == 32

@@ -15,13 +15,14 @@ from toys import files, saved_classifier, shared
 
 import headcount as hc
 from headcount.core.definition import Definition
+from headcount.core.errors import OptionError
 from headcount.core.heads import Head
 from headcount.core.role_table import RoleScore, RoleTable
 from headcount.pruning.methods.role import RolePruner
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
-from headcount.studies._base import ANY_ROLE
+from headcount.studies._base import ANY_ROLE, parse_name_value_pairs
 from headcount.studies._measure import role_pruning, survivors
 from headcount.studies._measure.roles_importance import compare_ranks_by_role
 from headcount.workflows.roles import read_roles
@@ -133,6 +134,15 @@ def test_the_model_of_a_comparison_is_opened_as_it_was(
     code, shown, err = run(capsys, "bench", tmp_path / "run", "--batches", 1, "--lengths", 8, "--rounds", 1)
     assert code == 0 and "float64, BertForSequenceClassification" in err and "without repair" not in err, err
     assert len([line for line in shown.splitlines() if " times as " in line or "as fast" in line]) == 2, shown
+
+
+def test_groups_keep_their_names_and_come_once() -> None:
+    assert parse_name_value_pairs(["my-group=sink", "edges=delimiter,sink=2"], "groups") == {
+        "my-group": "sink",
+        "edges": "delimiter,sink=2",
+    }
+    with pytest.raises(OptionError, match="groups must name near once; got 'sink' and 'delimiter'"):
+        parse_name_value_pairs(["near=sink", "near=delimiter"], "groups")
 
 
 def test_any_role_is_one_of_the_definition() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from headcount.core.evaluation import Evaluation
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PERPLEXITY
-from headcount.data.share_above_chance import difference_of_lost_shares, share_left
+from headcount.data.share_above_chance import lost_share_of_first_minus_second, share_above_chance_left
 from headcount.data.task import Task
 from headcount.studies._gated import measure_paired_change
 from headcount.studies._measure.dynamics import Checkpoint, CheckpointRow, summarise_curve
@@ -36,17 +36,17 @@ def toy(metric: Any) -> Task:
 
 
 def test_the_share_is_of_what_is_above_chance() -> None:
-    share = share_left(right(180), right(120), toy(ACCURACY), 0.3)
+    share = share_above_chance_left(right(180), right(120), toy(ACCURACY), 0.3)
     assert share.remaining is not None and share.remaining.difference == pytest.approx((0.6 - 0.3) / (0.9 - 0.3))
     assert share.remaining.low < 0.5 < share.remaining.high and share.remaining.p < 0.01
-    whole = share_left(right(180), right(180), toy(ACCURACY), 0.3)
+    whole = share_above_chance_left(right(180), right(180), toy(ACCURACY), 0.3)
     assert whole.remaining is not None and (whole.remaining.difference, whole.remaining.low, whole.remaining.p) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("number", [0, 60, 64])
 def test_at_chance_no_share_is_defined(number: int) -> None:
     """A model that answers as a constant would has nothing to lose: not 100 % kept, and no heads that can go."""
-    share = share_left(right(number), right(number), toy(ACCURACY), 0.3)
+    share = share_above_chance_left(right(number), right(number), toy(ACCURACY), 0.3)
     assert share.remaining is None and share.reason.endswith("than chance, 0.3") == (number <= 60)
     checkpoint, drop = Checkpoint("a", 1), measure_paired_change(right(number), right(number), toy(ACCURACY))
     rows = [CheckpointRow(checkpoint, 1, 0.9, 1.0, None, drop, share)]
@@ -57,31 +57,31 @@ def test_at_chance_no_share_is_defined(number: int) -> None:
 def test_few_examples_that_all_are_right_prove_no_score_above_chance(number: int, chance: float) -> None:
     """Resamples of examples that all are right are all right: 100 % kept (100 % … 100 %) of three examples."""
     perfect = evaluation(ACCURACY, np.ones((number, 2)))
-    share = share_left(perfect, perfect, toy(ACCURACY), chance)
+    share = share_above_chance_left(perfect, perfect, toy(ACCURACY), chance)
     assert share.remaining is None and "not surely better than chance" in share.reason
     nats = evaluation(PERPLEXITY, np.ones((number, 2)))
     if number < 10:
-        assert share_left(nats, nats, toy(PERPLEXITY), 50.0).remaining is None
+        assert share_above_chance_left(nats, nats, toy(PERPLEXITY), 50.0).remaining is None
 
 
 def test_a_score_of_zero_is_undefined_where_chance_is_zero() -> None:
     confusion = np.zeros((N, 4))
     confusion[:, 0] = 1  # class 0 is true and predicted, always: no correlation
     nothing = evaluation(MATTHEWS, confusion)
-    assert nothing.value == 0 and share_left(nothing, nothing, toy(MATTHEWS), 0.0).remaining is None
+    assert nothing.value == 0 and share_above_chance_left(nothing, nothing, toy(MATTHEWS), 0.0).remaining is None
 
 
 def test_perplexities_compare_in_nats() -> None:
     def surprise(nats: float) -> Evaluation:
         return evaluation(PERPLEXITY, np.stack([nats + 0.1 * np.sin(np.arange(N)), np.ones(N)], 1))
 
-    share = share_left(surprise(2.0), surprise(3.0), toy(PERPLEXITY), float(np.exp(4.0)))
+    share = share_above_chance_left(surprise(2.0), surprise(3.0), toy(PERPLEXITY), float(np.exp(4.0)))
     assert share.remaining is not None and share.remaining.difference == pytest.approx(0.5, abs=0.01)
-    assert share_left(surprise(4.1), surprise(4.1), toy(PERPLEXITY), float(np.exp(4.0))).remaining is None
+    assert share_above_chance_left(surprise(4.1), surprise(4.1), toy(PERPLEXITY), float(np.exp(4.0))).remaining is None
 
 
 def test_an_unknown_chance_is_said() -> None:
-    share = share_left(right(180), right(120), toy(ACCURACY), None)
+    share = share_above_chance_left(right(180), right(120), toy(ACCURACY), None)
     assert (
         share.remaining is None
         and share.to_dict() == {**dict.fromkeys(("chance", "remaining", "remaining low", "remaining high")), "reason": share.reason}
@@ -90,7 +90,7 @@ def test_an_unknown_chance_is_said() -> None:
 
 
 def test_two_models_lose_shares_of_their_own() -> None:
-    gap = difference_of_lost_shares((right(180), right(120)), (right(120), right(90)), toy(ACCURACY), (0.3, 0.3))
+    gap = lost_share_of_first_minus_second((right(180), right(120)), (right(120), right(90)), toy(ACCURACY), (0.3, 0.3))
     assert gap.difference == pytest.approx(0.3 / 0.6 - 0.15 / 0.3)
 
 

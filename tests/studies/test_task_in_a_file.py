@@ -24,7 +24,7 @@ def write_pairs(path: Path, seed: int) -> Path:
         writer.writerow(("premise", "hypothesis", "label"))
         for _ in range(60):
             pair = draw_pair(random)
-            writer.writerow((english.say(pair.premise), english.say(pair.hypothesis), pair.label))
+            writer.writerow((english.say_clause(pair.premise), english.say_clause(pair.hypothesis), pair.label))
     return path
 
 

@@ -97,7 +97,7 @@ def sentences(number: int, seed: int = 0) -> list[str]:
     random = Random(seed)
     found: dict[str, None] = {}
     while len(found) < number:
-        found[str(english.say(draw_clause(random)))] = None
+        found[str(english.say_clause(draw_clause(random)))] = None
     return list(found)
 
 

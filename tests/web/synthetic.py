@@ -13,7 +13,7 @@ from headcount.core.heads import Head
 from headcount.core.scores import Scores
 from headcount.core.study_result import StudyResult
 from headcount.runs.report.bench import flag_times
-from headcount.runs.report.scores import group_removal_order, removal_order
+from headcount.runs.report.scores import head_index_groups_in_removal_order, head_indices_in_removal_order
 from headcount.runs.report.studies import pack_result, pack_table
 
 ROLES = [
@@ -187,7 +187,10 @@ def ranked(run: Json, values: list[float]) -> Json:
         for place, group in zip(block["heads"], block["kv_group"] or block["heads"], strict=True):
             groups.setdefault((block["path"], group), []).append(heads[place])
     scores = Scores(heads, tuple(values), units=tuple(map(tuple, groups.values())))
-    orders = {"removal_order": removal_order(scores, run["heads"]), "group_removal_order": group_removal_order(scores, run["heads"])}
+    orders = {
+        "removal_order": head_indices_in_removal_order(scores, run["heads"]),
+        "group_removal_order": head_index_groups_in_removal_order(scores, run["heads"]),
+    }
     return {"values": values, **orders}
 
 

@@ -21,11 +21,11 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
-from headcount.runs.results import PRUNED, choose_row_by_size
+from headcount.runs.results import PRUNED, choose_row_index_by_kept_count
 from headcount.runs.store import Run
 from headcount.studies.all_but_one import AllButOne
 from headcount.workflows.analysis_spec import BenchSizes
-from headcount.workflows.prune import Pruning, prune_and_test_sizes
+from headcount.workflows.prune import Pruning, prune_until_a_size_fails
 
 N = 60
 Pair = tuple[Any, hc.Task, hc.Task]
@@ -62,7 +62,7 @@ def test_compare_chooses_by_selection(pair: Pair, tmp_path: Path) -> None:
     def choose(model: Any, data: hc.Task) -> Any:
         out = tmp_path / str(data.report[0]["labels"])
         found = hc.compare(model, data, out=out, methods=["gradient"], keep=(4, 8), seeds=3, repair=False, progress=False)
-        by_size, rows = choose_row_by_size(found.models), found.models
+        by_size, rows = choose_row_index_by_kept_count(found.models), found.models
         by_report = {keep: max((row.value or 0, -row.loss) for row in rows if row.n_kept == keep) for keep in by_size}
         agrees.append([((rows[at].value or 0, -rows[at].loss) == by_report[keep]) for keep, at in by_size.items()])
         assert found.chosen is not None
@@ -99,7 +99,7 @@ def test_prune_to_a_margin_takes_the_same_heads_at_every_size(pair: Pair, tmp_pa
             heads = hc.HeadMap.of(model)
             run.stage_records(describe_run(model_record(model, "toy"), command="", seed=0), heads)
             pruning = Pruning(run, model, data, margin=Margin.parse("99pt"))
-            tests = prune_and_test_sizes(pruning, PruneSpec.of("surgeon", 1), [9, 6])
+            tests = prune_until_a_size_fails(pruning, PruneSpec.of("surgeon", 1), [9, 6])
             removed = {artifact.key.name: artifact.content["removed"] for artifact in run.results(PRUNED).values()}
         return [test.n_kept for test in tests], removed
 

@@ -82,7 +82,7 @@ def test_survivors_are_those_of_the_plans(found: Comparison, folder: Path) -> No
 def test_survivors_of_several_kinds_of_attention() -> None:
     blocks = hc.HeadMap.of(tiny_model("bart")).blocks
     first = next(block for block in blocks if block.kind == "cross")
-    survivors = Survivors.of(blocks, [str(head) for head in first.heads])
+    survivors = Survivors.after_removal(blocks, [str(head) for head in first.heads])
     assert set(survivors.by_kind) == {"encoder-self", "decoder-self", "cross"} and survivors.by_block[first.name] == 0
     assert survivors.by_kind["cross"] == sum(block.n_heads for block in blocks if block.kind == "cross") - first.n_heads
     lines = survivors.format_layers()

@@ -15,7 +15,7 @@ from headcount.app.console.pruning import parse_kept_head_count
 from headcount.app.console.steps import format_step
 from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
-from headcount.core.plan import Plan, nearest_head_count
+from headcount.core.plan import Plan, nearest_count_of_whole_units
 from headcount.core.scores import Scores
 from headcount.models.tiny.build import tiny_model
 from headcount.pruning.prune import check_request
@@ -78,7 +78,7 @@ def test_default_sizes_of_analyze_are_whole_groups_and_are_told(kv_heads: int, s
 
 
 def test_nearest_whole_units_of_mixed_sizes() -> None:
-    assert [nearest_head_count(share, [4, 4, 1, 1]) for share in (0.01, 0.25, 0.3, 0.7, 0.99)] == [1, 2, 4, 8, 10]
+    assert [nearest_count_of_whole_units(share, [4, 4, 1, 1]) for share in (0.01, 0.25, 0.3, 0.7, 0.99)] == [1, 2, 4, 8, 10]
 
 
 def test_the_command_line_reads_the_same() -> None:

@@ -13,9 +13,9 @@ import headcount as hc
 from headcount.core.evaluation import Evaluation
 from headcount.core.stats.significance import paired_bootstrap
 from headcount.data.metrics import ACCURACY, F1, PERPLEXITY, Metric, bleu
-from headcount.data.share_above_chance import difference_of_lost_shares, share_left
+from headcount.data.share_above_chance import lost_share_of_first_minus_second, share_above_chance_left
 from headcount.studies._gated import measure_paired_change
-from headcount.workflows.grid import average_evaluations, compare_evaluations
+from headcount.workflows.grid import average_evaluations, evaluation_minus_baseline
 
 N = 120
 WORDS = ["the", "a", "cat", "dog", "sees", "finds", "small", "large", "old", "young"]
@@ -74,33 +74,33 @@ def test_mean_difference_and_interval_are_of_one_quantity(models: Any) -> None:
     shown = mean(evaluation.score for evaluation in seeds)
     pooled = float(task.metric.total(np.mean([evaluation.parts for evaluation in seeds], axis=0).sum(0)))
     assert abs(pooled - shown) > 0.01, "the metric of the pool is another number"
-    change = compare_evaluations(dense, average, task)
+    change = evaluation_minus_baseline(dense, average, task)
     assert average.value == pytest.approx(shown) and change.by == "paired bootstrap"
     assert change.difference == pytest.approx(shown - dense.score) and change.low < change.difference < change.high < 0
-    back = compare_evaluations(average, dense, task)
+    back = evaluation_minus_baseline(average, dense, task)
     assert (back.difference, back.low, back.high, back.p) == pytest.approx((-change.difference, -change.high, -change.low, change.p))
     drop = measure_paired_change(dense, average, task).score
     assert drop.interval == pytest.approx((change.difference, change.low, change.high))
-    share = share_left(dense, average, task, 0.0).lost_low_high
+    share = share_above_chance_left(dense, average, task, 0.0).lost_low_high
     assert share[0] == pytest.approx(1 - shown / dense.score) and share[1] is not None and share[1] < share[0] < share[2]
-    gap = difference_of_lost_shares((dense, average), (dense, seeds[0]), task, (0.0, 0.0))
+    gap = lost_share_of_first_minus_second((dense, average), (dense, seeds[0]), task, (0.0, 0.0))
     assert gap.difference == pytest.approx((seeds[0].score - shown) / dense.score) and gap.low < gap.difference < gap.high
 
 
 def test_two_means_over_other_numbers_of_seeds() -> None:
     task, _, seeds = f1_models()
     two, three = average_evaluations(seeds[:2], task), average_evaluations(seeds, task)
-    change = compare_evaluations(two, three, task)
+    change = evaluation_minus_baseline(two, three, task)
     assert change.difference == pytest.approx(three.score - two.score) and change.low < change.difference < change.high
 
 
 def test_equal_models_differ_by_exactly_nothing() -> None:
     task, dense, seeds = f1_models()
     average = average_evaluations(seeds, task)
-    same = compare_evaluations(average, average_evaluations(list(reversed(seeds)), task), task)
+    same = evaluation_minus_baseline(average, average_evaluations(list(reversed(seeds)), task), task)
     assert same.difference == pytest.approx(0, abs=1e-15)
     agreeing = average_evaluations([dense, replace(dense)], task)
-    assert compare_evaluations(dense, agreeing, task).difference == 0 and agreeing.parts is not None and agreeing.parts.ndim == 2
+    assert evaluation_minus_baseline(dense, agreeing, task).difference == 0 and agreeing.parts is not None and agreeing.parts.ndim == 2
 
 
 def test_metrics_that_are_linear_are_as_before() -> None:
@@ -109,10 +109,10 @@ def test_metrics_that_are_linear_are_as_before() -> None:
     dense, *seeds = [evaluate(ACCURACY, np.stack([hit, np.ones(N)], axis=1)) for hit in hits]
     task = task_of(ACCURACY)
     average = average_evaluations(seeds, task)
-    change = compare_evaluations(dense, average, task)
+    change = evaluation_minus_baseline(dense, average, task)
     pooled = paired_bootstrap(dense.parts, np.mean([seed.parts for seed in seeds], axis=0), ACCURACY.total, seed=0)  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert (change.difference, change.low, change.high) == pytest.approx(pooled.interval)
-    assert compare_evaluations(dense, seeds[0], task).by == "Tango"
+    assert evaluation_minus_baseline(dense, seeds[0], task).by == "Tango"
 
 
 def test_perplexity_is_averaged_over_seeds() -> None:
@@ -120,6 +120,6 @@ def test_perplexity_is_averaged_over_seeds() -> None:
     models = [evaluate(PERPLEXITY, np.stack([random.gamma(2, scale, N), np.ones(N)], axis=1)) for scale in (0.5, 0.6, 1.5)]
     task = task_of(PERPLEXITY)
     average = average_evaluations(models[1:], task)
-    assert compare_evaluations(models[0], average, task).difference == pytest.approx(
+    assert evaluation_minus_baseline(models[0], average, task).difference == pytest.approx(
         mean((models[1].score, models[2].score)) - models[0].score
     )

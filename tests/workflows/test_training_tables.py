@@ -90,7 +90,7 @@ def test_the_gates_of_every_head_are_those_of_the_plan_in_the_end(folder: Path) 
     assert list(gates.columns) == ["method", "label", "keep", "seed", "step", "head", "gate"] and len(gates) == 4 * 20 * 32
     open_run = Run.open(folder)
     for artifact in open_run.results(PRUNED).values():
-        record = PrunedRecord.of(artifact)
+        record = PrunedRecord.from_artifact(artifact)
         last = gates[(gates["label"] == record.label) & (gates["step"] == STEPS)]
         if record.label.startswith(("dsp", "l0")):
             assert set(last["head"][last["gate"] == 0]) == set(record.removed) and set(last["gate"]) == {0.0, 1.0}

@@ -85,7 +85,7 @@ class HalfTotals:
         hits_squared, both, tokens_squared = self.squares[:, head_role_column]
         spread = max(0.0, hits_squared - 2 * accuracy * both + accuracy**2 * tokens_squared)
         stderr = float(np.sqrt(spread * n / (n - 1)) / tokens)
-        compared = compare_with_baseline(float(accuracy), stderr, n, baseline)
+        compared = accuracy_interval_and_p_value(float(accuracy), stderr, n, baseline)
         return BestHead(
             role=self.roles[role],
             head=head,
@@ -131,7 +131,7 @@ def accuracy_interval(accuracy: float, stderr: float, n_sentences: int, level: f
     return low, high
 
 
-def compare_with_baseline(accuracy: float, stderr: float, n_sentences: int, baseline: float) -> BaselineComparison:
+def accuracy_interval_and_p_value(accuracy: float, stderr: float, n_sentences: int, baseline: float) -> BaselineComparison:
     """Returns the interval of an accuracy over sentences and its p-value against a baseline, both from one test."""
     from scipy import special
 

@@ -41,7 +41,7 @@ class TwinSums:
                 self.sums[fold] += part
         self.irregular += measured[f"{self.view}/irregular"][0]
 
-    def compare_heads_by_mask(self) -> list[HeadComparison]:
+    def compare_heads_with_twins(self) -> list[HeadComparison]:
         """Returns heads beside their twins; heads of blocks whose mask was not the expected one are left out."""
         compared = []
         for text in range(len(self.twins.texts)):

@@ -89,7 +89,7 @@ class RoleProbe:
             shape = tuple(side.n_tokens_of_longest_sentence for side in query_and_key_sides(self.corpus, view))
             seen = {b.path: masks[b.path].cpu().numpy() for b in of_view if b.path in masks and tuple(masks[b.path].shape) == shape}
             if seen:
-                twins[view] = TwinPass.of(self.corpus, view, roles[view], seen, n_swaps=n_swaps, seed=seed)
+                twins[view] = TwinPass.for_content_roles(self.corpus, view, roles[view], seen, n_swaps=n_swaps, seed=seed)
         return twins
 
     def roles_of_view(self, view: ViewName) -> list[Role]:
@@ -179,7 +179,7 @@ class RoleProbe:
         assert attention is not None and visible is not None
         number = twins.text_of_block[observation.block.path]
         text, examples, shape = twins.texts[number], np.array(self._examples), (attention.shape[2], attention.shape[3])
-        is_regular = text.layout.matches_mask(examples, visible.cpu().numpy())
+        is_regular = text.layout.ordinary_queries_match_mask(examples, visible.cpu().numpy())
         if not is_regular:
             sums = attention.new_zeros(len(twins.folds_of_sentences(self._examples)) * twins.n_attention_sums, attention.shape[1])
         else:

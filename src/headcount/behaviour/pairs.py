@@ -198,7 +198,7 @@ class MaskLayout:
         is_token, is_ordinary = self.special[pattern, :keys] != NO_TOKEN, self.types[pattern, :queries] >= 0
         return self.mask[None, :queries, :keys] & is_token[:, None, :] & is_ordinary[:, :, None]
 
-    def matches_mask(self, sentence_numbers: Int[np.ndarray, " some"], visible: Bool[np.ndarray, "some q k"]) -> bool:
+    def ordinary_queries_match_mask(self, sentence_numbers: Int[np.ndarray, " some"], visible: Bool[np.ndarray, "some q k"]) -> bool:
         """Returns whether the ordinary queries of a batch see what they see by the mask."""
         shape = (visible.shape[1], visible.shape[2])
         if shape[0] > self.mask.shape[0] or shape[1] > self.mask.shape[1]:

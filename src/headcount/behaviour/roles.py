@@ -201,7 +201,7 @@ def measure_roles(
         sums = _run_pass_and_sum(probe, reading) if probe.measured_views() else PassSums({}, {}, {})
         untested |= _explain_untested(probe, sums.totals.values())
         totals += sums.totals.values()
-        comparisons += [compared for twins in sums.twins.values() for compared in twins.compare_heads_by_mask()]
+        comparisons += [compared for twins in sums.twins.values() for compared in twins.compare_heads_with_twins()]
         nested += find_inner_and_outer_roles(sums.overlaps, {view: total.roles for view, total in sums.totals.items()})
         fingerprints += [reading.fingerprint] if sums.totals else []
     content = {str(role) for _, group in selected.groups for role in group if role.info.is_content}

@@ -87,7 +87,7 @@ class TwinPass:
     _n_inside: int = field(init=False)
 
     @classmethod
-    def of(
+    def for_content_roles(
         cls,
         corpus: Corpus,
         view: ViewName,

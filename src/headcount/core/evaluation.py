@@ -77,7 +77,7 @@ class PairedDifference:
     by: str
 
 
-def differences_of_loss_and_metric(
+def loss_and_metric_of_pruned_minus_dense(
     dense: Evaluation, pruned: Evaluation, metric_of_sums: MetricOfSums | None = None, *, seed: int = 0, level: float = 0.95
 ) -> dict[str, PairedDifference]:
     """Returns the paired differences of a model from the dense model on the same examples, or documents where the data name them.
@@ -101,11 +101,13 @@ def differences_of_loss_and_metric(
         return {**differences, "metric": PairedDifference(change.difference, change.low, change.high, change.p, "Tango")}
     return {
         **differences,
-        "metric": bootstrap_metric_difference(dense.parts, pruned.parts, metric_of_sums, documents=dense.documents, seed=seed, level=level),
+        "metric": bootstrap_metric_of_pruned_minus_dense(
+            dense.parts, pruned.parts, metric_of_sums, documents=dense.documents, seed=seed, level=level
+        ),
     }
 
 
-def bootstrap_metric_difference(
+def bootstrap_metric_of_pruned_minus_dense(
     dense_parts: Float[np.ndarray, "examples parts"],
     pruned_parts: Float[np.ndarray, "examples parts"],
     metric_of_sums: MetricOfSums,

@@ -140,9 +140,9 @@ class Figure:
     @property
     def has_values(self) -> bool:
         """Whether there is a value to draw."""
-        return any(value is not None for value in self._drawn_values())
+        return any(value is not None for value in self._values_of_marks())
 
-    def _drawn_values(self) -> Iterator[float | None]:
+    def _values_of_marks(self) -> Iterator[float | None]:
         """Yields what is drawn: the value of every mark, None where it is not defined."""
         raise NotImplementedError
 
@@ -186,7 +186,7 @@ class LineFigure(Figure):
     lines: tuple[Line, ...]
     references: tuple[Reference, ...] = ()
 
-    def _drawn_values(self) -> Iterator[float | None]:
+    def _values_of_marks(self) -> Iterator[float | None]:
         return (y for line in self.lines for y in line.y)
 
     def __post_init__(self) -> None:
@@ -207,7 +207,7 @@ class BarFigure(Figure):
     is_stacked: bool = False
     is_horizontal: bool = False
 
-    def _drawn_values(self) -> Iterator[float | None]:
+    def _values_of_marks(self) -> Iterator[float | None]:
         return (value for series in self.bars for value in series.values)
 
     def __post_init__(self) -> None:
@@ -242,7 +242,7 @@ class HeatMap(Figure):
     is_diverging: bool = False
     missing_label: str = "not defined"
 
-    def _drawn_values(self) -> Iterator[float | None]:
+    def _values_of_marks(self) -> Iterator[float | None]:
         return (value for row in self.values for value in row)
 
     def __post_init__(self) -> None:
@@ -264,7 +264,7 @@ class ScatterFigure(Figure):
 
     groups: tuple[Points, ...]
 
-    def _drawn_values(self) -> Iterator[float | None]:
+    def _values_of_marks(self) -> Iterator[float | None]:
         return (y for group in self.groups for y in group.y)
 
     def __post_init__(self) -> None:
@@ -282,7 +282,7 @@ class Histogram(Figure):
     edges: tuple[float, ...]
     groups: tuple[Counts, ...]
 
-    def _drawn_values(self) -> Iterator[float | None]:
+    def _values_of_marks(self) -> Iterator[float | None]:
         return (number or None for group in self.groups for number in group.counts)
 
     def __post_init__(self) -> None:

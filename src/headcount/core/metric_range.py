@@ -27,7 +27,7 @@ def size_of_one_point(metric: str) -> float:
     return 0.01 if max(abs(lowest), abs(highest)) == 1 else 1.0
 
 
-def score_interval_from_change(dense: Evaluation, change: PairedDifference) -> tuple[float | None, float | None]:
+def dense_score_plus_change_interval(dense: Evaluation, change: PairedDifference) -> tuple[float | None, float | None]:
     """Returns the score of the dense model plus the interval of the change from it, as far as the metric can have such values."""
     if change.low is None or change.high is None:
         return None, None

@@ -254,7 +254,7 @@ def _choose_kept_heads(scores: Scores, budget: Budget) -> set[Head]:
         )
     n_heads = budget.heads(len(scores.heads))
     best = rank_units_best_first(scores, budget.unit)
-    stay = _required_heads(best, budget)
+    stay = _heads_kept_whatever_their_score(best, budget)
     if len(stay) > n_heads:
         raise PlanError(
             f"a floor of {budget.floor} heads per block and {len(budget.protected)} protected heads need {len(stay)} heads, more than the "
@@ -286,13 +286,13 @@ def _reachable_suffix_sums(sizes: list[int]) -> list[set[int]]:
     return sums[::-1]
 
 
-def nearest_head_count(share: float, unit_sizes: Sequence[int]) -> int:
+def nearest_count_of_whole_units(kept_share: float, unit_sizes: Sequence[int]) -> int:
     """Returns the number of heads nearest to a share of all of them that whole units make, at least one unit; of two equally near, the larger."""
-    target = Budget(keep=share).heads(sum(unit_sizes))
+    target = Budget(keep=kept_share).heads(sum(unit_sizes))
     return min(_reachable_suffix_sums(list(unit_sizes))[0] - {0}, key=lambda count: (abs(count - target), -count))
 
 
-def _required_heads(ranked_units: list[tuple[Head, ...]], budget: Budget) -> set[Head]:
+def _heads_kept_whatever_their_score(ranked_units: list[tuple[Head, ...]], budget: Budget) -> set[Head]:
     """Returns the heads that stay whatever their score: protected units, and the best of every block up to the floor."""
     stay = {head for unit in ranked_units if budget.protected.intersection(unit) for head in unit}
     size = Counter((head.stack, head.layer) for unit in ranked_units for head in unit)

@@ -262,11 +262,11 @@ class RoleTable:
         """Returns roles of different kinds: without those whose sieve lies in that of another of these roles; of identical ones the first stays."""
         nested = set(self.nested)
 
-        def lies_in_another(position: int, role: str) -> bool:
+        def lies_in_wider_role(position: int, role: str) -> bool:
             wider = [(other, place) for place, other in enumerate(roles) if other != role and (role, other) in nested]
             return any((other, role) not in nested or place < position for other, place in wider)
 
-        return [role for number, role in enumerate(roles) if not lies_in_another(number, role)]
+        return [role for number, role in enumerate(roles) if not lies_in_wider_role(number, role)]
 
     def multifunctional(self) -> list[Head]:
         """Returns the heads with roles of two kinds or more."""

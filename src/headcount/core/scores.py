@@ -163,7 +163,7 @@ class Scores:
         """Returns for each head its rank among heads of equal score."""
         return hashed_tie_ranks(self.heads, self.seed)
 
-    def unit_positions(self) -> tuple[tuple[int, ...], ...]:
+    def head_indices_of_units(self) -> tuple[tuple[int, ...], ...]:
         """Returns the units by the indices of their heads."""
         index = {head: i for i, head in enumerate(self.heads)}
         return tuple(tuple(index[head] for head in unit) for unit in self.all_units())

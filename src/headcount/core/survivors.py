@@ -60,7 +60,7 @@ class Survivors:
     removed: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, blocks: Sequence[HeadBlock], removed: Collection[str]) -> Self:
+    def after_removal(cls, blocks: Sequence[HeadBlock], removed: Collection[str]) -> Self:
         """Returns the heads that stay in a model with these blocks without some heads."""
         removed_names, everything = frozenset(removed), [str(head) for block in blocks for head in block.heads]
         by_block = {block.name: sum(str(head) not in removed_names for head in block.heads) for block in blocks}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -19,7 +19,13 @@ from headcount.models.modules import shifts_labels
 
 CHANCE_P = 0.001
 """The largest p-value of being above chance at which a share of the score is defined: with 2,000 resamples, none is at chance or below."""
-DenseAndPruned = tuple[Evaluation, Evaluation]
+
+
+class DenseAndPruned(NamedTuple):
+    """The evaluations of a dense model and of the pruned one."""
+
+    dense: Evaluation
+    pruned: Evaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class Share:
         return {"chance": self.chance, **dict(zip(names, self.remaining_low_high, strict=True)), "reason": self.reason}
 
 
-def chance_of(model: nn.Module, task: Task, limit: int | None = None, *, split: Split = "report") -> float | None:
+def score_of_best_constant_answer(model: nn.Module, task: Task, limit: int | None = None, *, split: Split = "report") -> float | None:
     """Returns the metric of the best constant answer to the labels of a split; None where the task's metric defines none."""
     if task.metric is None or task.metric.chance is None:
         return None
@@ -100,7 +106,7 @@ def _p_value_of_chance(dense: Evaluation, task: Task, chance: float, seed: int) 
     return max(against_chance.p, 2 * float(binom.sf(dense.parts[:, 0].sum() - 1, dense.n_examples, chance)))
 
 
-def share_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float | None, *, seed: int = 0) -> Share:
+def share_above_chance_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float | None, *, seed: int = 0) -> Share:
     """Returns the share of the score above chance that remains, (pruned − chance) / (dense − chance); of perplexities, their logarithms.
 
     It is not defined unless the dense model is surely above chance (`why_share_is_undefined`).
@@ -111,8 +117,8 @@ def share_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float 
     (before, after), total = align_seed_counts((dense.parts, pruned.parts), task.metric.total)
     floor, width = metric_on_additive_scale(task, chance), before.shape[1]
 
-    def remaining_share(summed_parts: np.ndarray) -> np.ndarray:
-        halves = summed_parts[..., :width], summed_parts[..., width:]
+    def remaining_share(dense_and_pruned_sums: np.ndarray) -> np.ndarray:
+        halves = dense_and_pruned_sums[..., :width], dense_and_pruned_sums[..., width:]
         of_dense, of_pruned = (metric_on_additive_scale(task, total(half)) - floor for half in halves)
         return of_pruned / of_dense
 
@@ -125,7 +131,7 @@ def metric_on_additive_scale(task: Task, value: Any) -> Any:
     return value if task.metric is None or task.metric.higher_is_better else -np.log(value)
 
 
-def difference_of_lost_shares(
+def lost_share_of_first_minus_second(
     first: DenseAndPruned, second: DenseAndPruned, task: Task, chances: tuple[float, float], *, seed: int = 0
 ) -> Difference:
     """Returns the share of the score above chance that the first model loses minus that which the second loses, by paired bootstrap.
@@ -138,9 +144,9 @@ def difference_of_lost_shares(
     parts, total = align_seed_counts(of_all, task.metric.total)
     floors, flag = [metric_on_additive_scale(task, chance) for chance in chances], np.ones((len(parts[0]), 1))
 
-    def lost_share(summed_parts: np.ndarray) -> np.ndarray:
-        floor = np.where(summed_parts[..., -1] > 0, *floors)
-        dense, pruned = (metric_on_additive_scale(task, total(part)) - floor for part in np.split(summed_parts[..., :-1], 2, axis=-1))
+    def lost_share(dense_and_pruned_sums: np.ndarray) -> np.ndarray:
+        floor = np.where(dense_and_pruned_sums[..., -1] > 0, *floors)
+        dense, pruned = (metric_on_additive_scale(task, total(part)) - floor for part in np.split(dense_and_pruned_sums[..., :-1], 2, axis=-1))
         return 1 - pruned / dense
 
     return paired_bootstrap(np.hstack([*parts[:2], 0 * flag]), np.hstack([*parts[2:], flag]), lost_share, seed=seed)

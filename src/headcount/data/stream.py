@@ -272,7 +272,7 @@ def _measure_within_memory(reading: Reading, chunk: Chunk, measure: Measure) -> 
         size = reading.batch_size or min(BATCH, chunk.size)
         try:
             for numbers, batch in chunk.batches(size, n_measured):
-                _write_rows(results, chunk, numbers, measure(batch, [chunk.first + number for number in numbers]))
+                _write_batch_into_chunk(results, chunk, numbers, measure(batch, [chunk.first + number for number in numbers]))
                 n_measured += len(numbers)
         except OneByOne:
             reading.batch_size = 1
@@ -304,14 +304,16 @@ def _too_large_error(chunk: Chunk, error: BaseException) -> OutOfMemory:
     )
 
 
-def _write_rows(results: dict[str, np.ndarray], chunk: Chunk, numbers: NumbersInChunk, measured: Mapping[str, Tensor | Summed]) -> None:
+def _write_batch_into_chunk(
+    results_of_chunk: dict[str, np.ndarray], chunk: Chunk, numbers: NumbersInChunk, measured_on_batch: Mapping[str, Tensor | Summed]
+) -> None:
     """Writes the results of a batch into the rows of its examples; adds its sums."""
-    for name, values in measured.items():
+    for name, values in measured_on_batch.items():
         if isinstance(values, Summed):
             array = values.value.detach().double().cpu().numpy()
-            results[name] = results[name] + array if name in results else array
+            results_of_chunk[name] = results_of_chunk[name] + array if name in results_of_chunk else array
             continue
         array = values.detach().double().cpu().numpy()
-        if name not in results:
-            results[name] = np.full((chunk.size, *array.shape[1:]), np.nan)
-        results[name][numbers] = array
+        if name not in results_of_chunk:
+            results_of_chunk[name] = np.full((chunk.size, *array.shape[1:]), np.nan)
+        results_of_chunk[name][numbers] = array

@@ -45,7 +45,7 @@ class RankedHead:
     is_lowest: bool | None
 
 
-def quarter_of_units(scores: Scores) -> int:
+def count_a_quarter_of_units(scores: Scores) -> int:
     """Returns a quarter of the units, at least one: the default number of lowest units."""
     return max(1, len(scores.all_units()) // 4)
 
@@ -59,7 +59,7 @@ def check_n_lowest(k: int | None, n_units: int) -> None:
 def rank_heads(scores: Scores, *, k: int | None = None, level: float = LEVEL, repeats: int = 1000, seed: int = 0) -> list[RankedHead]:
     """Returns every head with the intervals of its score and its rank, in flat order; `k` units count as the lowest, by default a quarter."""
     check_n_lowest(k, len(scores.all_units()))
-    k = quarter_of_units(scores) if k is None else k
+    k = count_a_quarter_of_units(scores) if k is None else k
     ranking = ranks(np.asarray(scores.values), higher_is_keep=scores.higher_is_keep, tie_ranks=scores.ties())
     stderr = scores.stderr or (None,) * len(scores.heads)
     ends = [(None, None) if interval is None else (interval.low, interval.high) for interval in scores.intervals(level)]
@@ -80,7 +80,7 @@ class _RankSets(NamedTuple):
 def _rank_sets_of_heads(scores: Scores, k: int, level: float, repeats: int, seed: int) -> _RankSets:
     """Returns the ranks that heads may have, with `k` units as the lowest."""
     none = [None] * len(scores.heads)
-    samples, units = scores.scaled_samples(), scores.unit_positions()
+    samples, units = scores.scaled_samples(), scores.head_indices_of_units()
     if samples is None:
         return _RankSets(none, none, none)
     options: Any = {"seed": seed, "repeats": repeats, "higher_is_keep": scores.higher_is_keep, "level": level}

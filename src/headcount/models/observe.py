@@ -19,7 +19,7 @@ from headcount.models.attention import AttentionTap
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch, device_of, is_transposed, unwrap
 from headcount.models.ownership import Ownership, SavedStates, holding
-from headcount.models.padding import with_position_ids
+from headcount.models.padding import with_position_ids_if_needed
 from headcount.models.state import forward_preserving_state, preserve
 
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "decoder_start_token_id")
@@ -102,7 +102,7 @@ def on_device(batch: Batch, model: nn.Module) -> dict[str, Any]:
 
 def model_inputs(batch: Batch, model: nn.Module) -> dict[str, Any]:
     """Returns the batch on the model's device, with position ids where padding on the left would otherwise change what the model computes."""
-    return with_position_ids(model, on_device(batch, model))
+    return with_position_ids_if_needed(model, on_device(batch, model))
 
 
 def _queries_are_decoder_tokens(model: nn.Module, block: AttentionBlock) -> bool:
@@ -360,14 +360,14 @@ def observe(
     if isinstance(data, Mapping | str) or not isinstance(data, Iterable):
         raise DataError(f"observe takes batches, each a mapping of tensors; got {type(data).__name__}. Write [batch] for one batch")
 
-    def observe_batches() -> Iterator[list[Observation]]:
+    def yield_observations_of_each_batch() -> Iterator[list[Observation]]:
         for batch in data:
             observations.clear()
             with observer:
                 observer.run(batch)
             yield list(observations)
 
-    return observe_batches()
+    return yield_observations_of_each_batch()
 
 
 def mean_outputs(

@@ -31,7 +31,7 @@ IGNORED = -100
 _NEEDS: WeakKeyDictionary[nn.Module, Need] = WeakKeyDictionary()
 
 
-def with_position_ids(model: nn.Module, batch: Batch) -> dict[str, Any]:
+def with_position_ids_if_needed(model: nn.Module, batch: Batch) -> dict[str, Any]:
     """The batch with `position_ids` where it is padded on the left and the model needs them; others as they are.
 
     Where position t is trained on the label at t + 1, the first token behind padding has its label ignored, as the first of a row has.
@@ -90,14 +90,14 @@ def _measure_padding_need(model: nn.Module, padded_example: Batch) -> Need:
         tries.append(("positions", {**padded_example, "position_ids": position_ids_of(padded_example["attention_mask"])}))
     with preserve(model), suspending_hooks(), torch.no_grad():
         model.eval()
-        expected = _logits_or_first_output(model, _strip_left_padding(padded_example))
+        expected = _logits_or_first_output(model, _strip_left_padding_and_decoder_labels(padded_example))
         for need, batch in tries:
             if _equal_up_to_rounding(_logits_or_first_output(model, batch), expected):
                 return need
     return "right padding"
 
 
-def _strip_left_padding(padded_example: Batch) -> dict[str, Any]:
+def _strip_left_padding_and_decoder_labels(padded_example: Batch) -> dict[str, Any]:
     """One example without the padding before it; labels have no part in what is compared."""
     batch = {name: value for name, value in padded_example.items() if name != "labels" or "decoder_input_ids" not in padded_example}
     for name in ("attention_mask", "decoder_attention_mask"):

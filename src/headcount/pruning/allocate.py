@@ -46,13 +46,13 @@ class Costs:
     by_block: list[list[float]]
 
 
-def count_removed_units_by_block(curves: Sequence[Curve], limit: float) -> list[int]:
+def count_removed_units_by_block(curves: Sequence[Curve], cost_limit: float) -> list[int]:
     """Returns how many units each block loses: the least loss of score whose costs add up to the limit at most.
 
     Raises:
         PlanError: even the lowest costs of all blocks add up to more.
     """
-    grain = limit / GRAINS
+    grain = cost_limit / GRAINS
     costs_in_grains = [np.ceil(np.asarray(curve.costs) / grain - 1e-9).astype(int) for curve in curves]
     least_loss = np.full(GRAINS + 1, np.inf)  # by the grains that the blocks so far cost together
     least_loss[0] = 0.0
@@ -70,7 +70,7 @@ def count_removed_units_by_block(curves: Sequence[Curve], limit: float) -> list[
     if not np.isfinite(least_loss).any():
         least = fsum(min(curve.costs) for curve in curves)
         raise PlanError(
-            f"even without all heads that may go, the attention blocks cost {least:g}, more than the {limit:g} left for them; raise the limit"
+            f"even without all heads that may go, the attention blocks cost {least:g}, more than the {cost_limit:g} left for them; raise the limit"
         )
     spent = int(np.argmin(least_loss))
     numbers = []
@@ -158,8 +158,8 @@ def _measure_latency_costs(model: nn.Module, heads: HeadMap, blocks: Sequence[At
     models: dict[str, nn.Module] = {"dense": model}
     for number, members in enumerate(shapes.values()):
         for share in (0.5, 0.0):
-            models[f"{number} {share}"] = cut(model, Plan.removing(_heads_to_remove(heads, members, share)))
-    models["least"] = cut(model, Plan.removing(_heads_to_remove(heads, blocks, 0.0)))
+            models[f"{number} {share}"] = cut(model, Plan.removing(_heads_beyond_kept_share(heads, members, share)))
+    models["least"] = cut(model, Plan.removing(_heads_beyond_kept_share(heads, blocks, 0.0)))
     timings = {t.name: t.seconds for t in bench(models, batches=(budget.bench_batch,), lengths=(budget.bench_length,), rounds=7)}
     by_path: dict[str, list[float]] = {}
     for number, members in enumerate(shapes.values()):
@@ -175,7 +175,7 @@ def _measure_latency_costs(model: nn.Module, heads: HeadMap, blocks: Sequence[At
     return Costs(fixed, [[value * scale for value in by_path[block.path]] for block in blocks])
 
 
-def _heads_to_remove(heads: HeadMap, blocks: Sequence[AttentionBlock], kept_share: float) -> list[Head]:
+def _heads_beyond_kept_share(heads: HeadMap, blocks: Sequence[AttentionBlock], kept_share: float) -> list[Head]:
     """Returns the heads to remove so that a share of the units of every block stays, one at least."""
     removed = []
     for block in blocks:

@@ -10,9 +10,9 @@ from torch import nn
 from headcount.core.certificate import TaskCertificate, certify_task
 from headcount.core.errors import DataError, NotCertified, PlanError
 from headcount.core.margin import Margin
-from headcount.core.plan import nearest_head_count
+from headcount.core.plan import nearest_count_of_whole_units
 from headcount.core.progress import Progress
-from headcount.core.sizes import certify_sizes
+from headcount.core.sizes import certify_until_a_size_fails
 from headcount.data.evaluate import evaluate
 from headcount.data.task import Data, Task
 from headcount.models.head_map import HeadMap
@@ -24,7 +24,7 @@ SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 """The shares of the heads, in whole KV groups, that are tested where no size is named."""
 
 
-def list_sizes_to_test(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> list[int]:
+def list_kept_counts_to_test(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> list[int]:
     """Returns the numbers of heads, most first, that a request is tested at where it names none.
 
     Sizes at the small end that protected heads or a floor rule out are left out.
@@ -35,7 +35,7 @@ def list_sizes_to_test(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> lis
     blocks = {block.name for block in heads.blocks if not spec.kinds or block.kind in spec.kinds}
     units = [len(unit) for unit in heads.units() if heads.block_of(unit[0]).name in blocks]
     spec.budget_for(heads)
-    counts = sorted({nearest_head_count(share, units) for share in SHARES} - {sum(units)}, reverse=True)
+    counts = sorted({nearest_count_of_whole_units(share, units) for share in SHARES} - {sum(units)}, reverse=True)
     sizes: list[int] = []
     for n_kept in counts:
         try:
@@ -56,11 +56,11 @@ def prune_to_margin(
     spec: PruneSpec,
     margin: Margin,
     *,
-    sizes: list[int] | None,
+    kept_counts: list[int] | None,
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Pruned:
-    """Returns the smallest certified model of `sizes`, or, where `sizes` is None, the model of the request, both with their certificate.
+    """Returns the smallest certified model with `kept_counts` heads, or, where that is None, the model of the request, both with their certificate.
 
     Raises:
         NotCertified: not even the largest size is certified.
@@ -77,7 +77,7 @@ def prune_to_margin(
         pruned = prune_by_spec(inner, data, request, folder=folder / name if folder else None, progress=progress, shared=shared)
         return replace(pruned, certificate=certify_task(dense, evaluate(pruned.model, data), total, margin))
 
-    if sizes is None:
+    if kept_counts is None:
         return prune_and_certify(spec, progress)
     certified: Pruned | None = None
 
@@ -88,10 +88,10 @@ def prune_to_margin(
         if pruned.certificate.verdict == "certified":
             certified = pruned
         if progress is not None:
-            progress(sizes.index(n_kept) + 1, len(sizes))
+            progress(kept_counts.index(n_kept) + 1, len(kept_counts))
         return pruned.certificate
 
-    tests = certify_sizes(sizes, prune_and_certify_size)
+    tests = certify_until_a_size_fails(kept_counts, prune_and_certify_size)
     if certified is None:
         quality = tests[0].certificate.quality
         raise NotCertified(

@@ -28,7 +28,7 @@ def check_starting_importance(importance: str) -> None:
         Importance.parse(importance)
 
 
-def train_gates(context: PruneContext, model: nn.Module, gates: Gating) -> TrainingSummary:
+def train_gates_and_unfrozen_weights(context: PruneContext, model: nn.Module, gates: Gating) -> TrainingSummary:
     """Trains gates, and the weights of `model` that are not frozen, by the recipe of a pruning."""
     callback = GateCallback(model, gates)
     return fine_tune(
@@ -67,16 +67,16 @@ def mark_removable_units(context: PruneContext) -> Bool[Tensor, " units"]:
     return torch.tensor([context.budget.protected.isdisjoint(unit) for unit in context.heads.units()])
 
 
-def starting_values_of_units(context: PruneContext, importance: str, limit: int, spread: float) -> UnitValues:
-    """Returns the ranks of units by an importance, centred, with standard deviation `spread`; zeros for "none"."""
+def ranks_as_starting_values(context: PruneContext, importance: str, n_examples: int, standard_deviation: float) -> UnitValues:
+    """Returns the ranks of units by an importance, centred, of that standard deviation; zeros for "none"."""
     units = context.heads.units()
     if importance == "none":
         return torch.zeros(len(units), dtype=torch.float64)
 
-    by_head = score(context.model, context.data, importance, limit=limit, seed=context.seed).keep_values()
+    by_head = score(context.model, context.data, importance, limit=n_examples, seed=context.seed).keep_values()
     values = torch.tensor([sum(by_head[head] for head in unit) / len(unit) for unit in units], dtype=torch.float64)
     ranks = torch.from_numpy(rankdata(values.numpy()))  # equal values have equal ranks; importances span orders of magnitude
-    return (ranks - ranks.mean()) / ranks.std(correction=0).clamp(min=1e-12) * spread
+    return (ranks - ranks.mean()) / ranks.std(correction=0).clamp(min=1e-12) * standard_deviation
 
 
 @cache

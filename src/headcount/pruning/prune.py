@@ -137,11 +137,11 @@ def prune(  # noqa: PLR0913 - every argument is explicit
     with show_progress(progress, "pruning") as advance:
         if parsed_margin is None:
             return prune_by_spec(model, data, spec, folder=checkpoints, progress=advance)
-        from headcount.pruning.certified import list_sizes_to_test, prune_to_margin  # imports this module
+        from headcount.pruning.certified import list_kept_counts_to_test, prune_to_margin  # imports this module
 
         inner = unwrap(model)
-        sizes = list_sizes_to_test(spec, inner, HeadMap.of(inner)) if margin_decides else None
-        return prune_to_margin(inner, data, spec, parsed_margin, sizes=sizes, folder=checkpoints, progress=advance)
+        sizes = list_kept_counts_to_test(spec, inner, HeadMap.of(inner)) if margin_decides else None
+        return prune_to_margin(inner, data, spec, parsed_margin, kept_counts=sizes, folder=checkpoints, progress=advance)
 
 
 @holds_model("pruning")
@@ -169,7 +169,7 @@ def prune_by_spec(
         model=inner,
         heads=heads,
         data=data,
-        budget=budget if budget.limit is None else _budget_of_half_the_heads(budget, heads),
+        budget=budget if budget.limit is None else _budget_of_half_the_free_units_without_floor(budget, heads),
         seed=spec.seed,
         recipe=replace(spec.recipe, distil=0.0),  # the predictions of the dense model are part of the recovery alone
         folder=folder / "choose" if folder else None,
@@ -201,7 +201,7 @@ def check_request(spec: PruneSpec, model: nn.Module, heads: HeadMap) -> None:
         require_biases(model, heads, spec.kinds)
 
 
-def _budget_of_half_the_heads(budget: Budget, heads: HeadMap) -> Budget:
+def _budget_of_half_the_free_units_without_floor(budget: Budget, heads: HeadMap) -> Budget:
     """Returns a budget of heads in place of one with a limit, for methods that score heads on the way to a number: half of the free units go."""
     free = [unit for unit in heads.units() if budget.protected.isdisjoint(unit)]
     n_removed = sum(len(unit) for unit in free[: len(free) // 2])

@@ -19,7 +19,7 @@ Scope = Literal["global", "layer", "type"]
 """Where heads are ranked together: in the whole model, in each block, or in each kind of attention."""
 
 
-def keep_at_least(context: PruneContext, scores: Scores, n_keep: int) -> Plan:
+def keep_best_in_whole_units(context: PruneContext, scores: Scores, n_keep: int) -> Plan:
     """Returns the plan that keeps the best `n_keep` heads, or the next larger number that whole units can make.
 
     At the budget's own number there is no next larger one: PlanError is raised where whole units cannot make it.

@@ -30,7 +30,7 @@ class Speedup:
     p: float | None
 
     @classmethod
-    def of(cls, dense_seconds: ArrayLike, seconds: ArrayLike) -> Self:
+    def from_seconds_of_rounds(cls, dense_seconds: ArrayLike, seconds: ArrayLike) -> Self:
         """Returns the speed-up from the seconds of both models in the same rounds."""
         import numpy as np  # help texts do without
 
@@ -90,7 +90,7 @@ def unpack_latency(artifact: Artifact) -> list[LatencyRow]:
     for name, (method, keep) in content["models"].items():
         times = artifact.arrays[name]
         low, median, high = np.quantile(times, [0.25, 0.5, 0.75]).tolist()
-        speedup = Speedup.of(artifact.arrays[DENSE], times)
+        speedup = Speedup.from_seconds_of_rounds(artifact.arrays[DENSE], times)
         rows.append(
             LatencyRow(
                 method=method,

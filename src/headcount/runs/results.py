@@ -12,7 +12,7 @@ import numpy as np
 from headcount.core.certificate import TaskCertificate, certify_task
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
-from headcount.core.sizes import SizeTest, certify_sizes, smallest_certified
+from headcount.core.sizes import SizeTest, certify_until_a_size_fails, smallest_certified
 from headcount.core.stats.metric_parts import MetricOfSums
 from headcount.core.survivors import HeadBlock, Survivors
 from headcount.core.training_log import FEW_STEPS
@@ -118,7 +118,7 @@ class PrunedRecord:
     selection: SelectionRecord | None = None
 
     @classmethod
-    def of(cls, artifact: Artifact) -> PrunedRecord:
+    def from_artifact(cls, artifact: Artifact) -> PrunedRecord:
         """Returns the content of the artifact of a pruned model."""
         content = artifact.content
         optional = {"gates": content.get("gates"), "changed_weights": "gates" not in content}
@@ -202,17 +202,21 @@ class PrunedRow:
         }
 
 
-def compare_pruned(
-    dense: Evaluation, artifacts: Sequence[Artifact], total: MetricOfSums | None, blocks: Sequence[HeadBlock], margin: Margin | None = None
+def compare_pruned_with_dense(
+    dense: Evaluation,
+    artifacts: Sequence[Artifact],
+    metric_of_sums: MetricOfSums | None,
+    blocks: Sequence[HeadBlock],
+    margin: Margin | None = None,
 ) -> list[PrunedRow]:
-    """Returns one row per pruned model, with its bound against the dense model; `total` makes the metric of its parts.
+    """Returns one row per pruned model, with its bound against the dense model; `metric_of_sums` makes the metric of its parts.
 
-    A metric whose parts or total are not known is compared by the loss.
+    A metric that is not known example by example is compared by the loss.
     """
     rows = []
     n_heads = sum(len(block.heads) for block in blocks)
     for artifact in artifacts:
-        record = PrunedRecord.of(artifact)
+        record = PrunedRecord.from_artifact(artifact)
         rows.append(
             PrunedRow(
                 method=method_label(artifact),
@@ -223,9 +227,9 @@ def compare_pruned(
                 loss=record.loss,
                 value=record.value,
                 higher_is_better=record.higher_is_better,
-                certificate=certify_pruned(dense, unpack_pruned_evaluation(artifact), total, margin),
+                certificate=certify_pruned(dense, unpack_pruned_evaluation(artifact), metric_of_sums, margin),
                 parameters=record.cost["parameters"],
-                survivors=Survivors.of(blocks, record.removed),
+                survivors=Survivors.after_removal(blocks, record.removed),
                 within_rounding=tuple(record.within_rounding),
                 selection=record.selection,
             )
@@ -233,10 +237,12 @@ def compare_pruned(
     return rows
 
 
-def certify_pruned(dense: Evaluation, small: Evaluation, total: MetricOfSums | None, margin: Margin | None = None) -> TaskCertificate:
+def certify_pruned(
+    dense: Evaluation, small: Evaluation, metric_of_sums: MetricOfSums | None, margin: Margin | None = None
+) -> TaskCertificate:
     """Returns the certificate of a pruned model, by the loss where its metric is not known example by example."""
-    if total is not None and dense.parts is not None and small.parts is not None:
-        return certify_task(dense, small, total, margin)
+    if metric_of_sums is not None and dense.parts is not None and small.parts is not None:
+        return certify_task(dense, small, metric_of_sums, margin)
     by_loss: dict[str, Any] = {"value": None, "metric": "", "parts": None}
     share = margin if margin is not None and margin.share is not None else None
     return certify_task(replace(dense, **by_loss), replace(small, **by_loss), None, share)
@@ -254,7 +260,7 @@ def method_label(artifact: Artifact) -> str:
     return artifact.content["label"] + few
 
 
-def choose_row_by_size(rows: Sequence[PrunedRow]) -> dict[int, int]:
+def choose_row_index_by_kept_count(rows: Sequence[PrunedRow]) -> dict[int, int]:
     """Returns the position of the row that the selection split chooses for every number of heads of the model, most heads first.
 
     The best metric on the selection split decides, then the least loss there, then method and seed by name. A model that lost no head is the dense
@@ -262,11 +268,11 @@ def choose_row_by_size(rows: Sequence[PrunedRow]) -> dict[int, int]:
     """
     chosen: dict[int, int] = {}
 
-    def selection_order(position: int) -> tuple[tuple[float, float], str, int]:
-        return rows[position].selection_sort_key, rows[position].method, rows[position].seed
+    def selection_key_of_row(row_index: int) -> tuple[tuple[float, float], str, int]:
+        return rows[row_index].selection_sort_key, rows[row_index].method, rows[row_index].seed
 
     candidates = [position for position, row in enumerate(rows) if row.removed and row.selection is not None]
-    for position in sorted(candidates, key=lambda position: (-rows[position].n_kept, selection_order(position))):
+    for position in sorted(candidates, key=lambda position: (-rows[position].n_kept, selection_key_of_row(position))):
         chosen.setdefault(rows[position].n_kept, position)
     return chosen
 
@@ -295,10 +301,10 @@ def choose_model(rows: Sequence[PrunedRow], *, has_margin: bool) -> ChosenModel 
     None if no model lost a head. Which models are candidates is decided by the selection split alone; of models that are equally good there, the
     one with the fewest heads is taken.
     """
-    by_size = choose_row_by_size(rows)
+    by_size = choose_row_index_by_kept_count(rows)
     if not by_size:
         return None
     if not has_margin:
         return ChosenModel(min(by_size.values(), key=lambda at: (rows[at].selection_sort_key[0], rows[at].n_kept)))
-    tests = certify_sizes(by_size, lambda n_kept: rows[by_size[n_kept]].certificate)
+    tests = certify_until_a_size_fails(by_size, lambda n_kept: rows[by_size[n_kept]].certificate)
     return ChosenModel(by_size[(smallest_certified(tests) or tests[0]).n_kept], tuple(tests))

@@ -105,8 +105,8 @@ def _curve_table(run: Run) -> pandas.DataFrame | None:
 
 def _pruned_model_row(artifact: Artifact, blocks: Sequence[BlockRecord]) -> dict[str, Any]:
     """Returns a pruned model as a row: its request, how many heads of the dense model it has and where, its results and its costs."""
-    record = PrunedRecord.of(artifact)
-    survivors = Survivors.of(blocks, record.removed)
+    record = PrunedRecord.from_artifact(artifact)
+    survivors = Survivors.after_removal(blocks, record.removed)
     spec, budget = record.spec, record.budget
     limits = [f"{name}={format_exact_number(budget[name])}" for name in LIMITS if budget.get(name) is not None]
     return {
@@ -135,8 +135,8 @@ def _plan_table(run: Run) -> pandas.DataFrame | None:
 
     rows = []
     for name, artifact in run.results(PRUNED).items():
-        record = PrunedRecord.of(artifact)
-        survivors = Survivors.of(run.heads().blocks, record.removed)
+        record = PrunedRecord.from_artifact(artifact)
+        survivors = Survivors.after_removal(run.heads().blocks, record.removed)
         lists = {"kept": " ".join(survivors.heads), "removed": " ".join(survivors.removed)}
         rows.append({"model": name, "method": method_label(artifact), "keep": len(survivors.heads), "seed": record.spec["seed"], **lists})
     return pandas.DataFrame(rows) if rows else None

@@ -30,7 +30,7 @@ COLUMNS = {
 
 def read_training(artifact: Artifact, n_heads: int) -> LoggedTraining:
     """Returns the log of the training of a pruned model; it has no steps where nothing trained."""
-    record = PrunedRecord.of(artifact)
+    record = PrunedRecord.from_artifact(artifact)
     steps = []
     for entry in record.history:
         if "step" in entry and "loss" in entry:

@@ -118,7 +118,7 @@ class Sources(Protocol):
         ...
 
     @property
-    def has_text(self) -> bool:
+    def has_text_or_task(self) -> bool:
         """Whether the caller named a text, or a task whose texts can be read."""
         ...
 
@@ -195,7 +195,7 @@ class StudyContext:
     def text_problem(self) -> HeadcountError | OSError | None:
         """Why the text of the caller, or of the task, cannot be read with the tokenizer of the model; None if it can, or if there is none."""
         try:
-            if self.sources.has_text:
+            if self.sources.has_text_or_task:
                 self.sources.open_corpus(self.loaded, self.task)
         except (HeadcountError, OSError) as error:
             return error
@@ -283,13 +283,15 @@ def family_label_of_head(roles_of_head: Iterable[str]) -> str:
 
 
 def parse_name_value_pairs(texts: Sequence[str], option_name: str) -> dict[str, str]:
-    """Returns the values of texts of the form NAME=VALUE by name; raises OptionError for any other text."""
-    values = {}
+    """Returns the values of texts of the form NAME=VALUE by name; raises OptionError for any other text, and for a name that comes twice."""
+    values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
             raise OptionError(f"{option_name} must be NAME=VALUE; got {text!r}")
-        values[name.replace("-", "_")] = value
+        if name in values:
+            raise OptionError(f"{option_name} must name {name} once; got {values[name]!r} and {value!r}")
+        values[name] = value
     return values
 
 

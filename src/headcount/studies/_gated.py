@@ -15,7 +15,7 @@ from headcount.core.errors import OptionError
 from headcount.core.evaluation import Evaluation, rise_of_loss
 from headcount.core.heads import Head
 from headcount.core.stats.means import MeanDifference
-from headcount.core.stats.seed_parts import change_of_metric
+from headcount.core.stats.seed_parts import metric_of_second_minus_first
 from headcount.data.chunks import batches
 from headcount.data.task import Split, Task
 from headcount.models.gates import HeadGates, Replacement
@@ -51,7 +51,7 @@ def measure_paired_change(dense: Evaluation, pruned: Evaluation, task: Task, *, 
     loss = rise_of_loss(dense, pruned)
     if task.metric is None or dense.parts is None or pruned.parts is None:
         return PairedChange(loss, None)
-    change = change_of_metric(dense, pruned, task.metric.total, seed=seed)
+    change = metric_of_second_minus_first(dense, pruned, task.metric.total, seed=seed)
     return PairedChange(loss, MeanDifference(change.difference, change.low, change.high, change.p))
 
 

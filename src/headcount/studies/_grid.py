@@ -42,7 +42,7 @@ def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec]
         dense, artifacts, failed = prune_all(pruning, specs, saves_model=lambda spec: keep_models and spec.n_steps(1) > 0, progress=advance)
     for error in failed.values():
         raise error
-    return Grid.of(pruning, evaluate_dense_reference(context, pruning, specs) if context.new_head else dense, artifacts)
+    return Grid.from_artifacts(pruning, evaluate_dense_reference(context, pruning, specs) if context.new_head else dense, artifacts)
 
 
 def with_new_head_training(spec: PruneSpec) -> PruneSpec:

@@ -27,7 +27,7 @@ def shorten_labels(methods: Iterable[str]) -> ShortLabels:
     has_no_repair = all(WITHOUT_REPAIR in name for name in names)
     short = {}
     for name in names:
-        text = _OPTIONS.sub(lambda match: _drop_options(match[1], shared), name, count=1)
+        text = _OPTIONS.sub(lambda match: _without_shared_options(match[1], shared), name, count=1)
         text = text.replace(WITHOUT_REPAIR, "") if has_no_repair else text
         short[name] = _FEW_STEPS.sub("", text) if len(steps) == 1 else text
     if len(set(short.values())) < len(names):
@@ -39,7 +39,7 @@ def shorten_labels(methods: Iterable[str]) -> ShortLabels:
     return ShortLabels(short, f"{note[0].upper()}{note[1:]}." if note else "")
 
 
-def _drop_options(text: str, shared: Sequence[str]) -> str:
+def _without_shared_options(text: str, shared: Sequence[str]) -> str:
     """Returns options in parentheses without those that are shared; nothing if none is left."""
     own = [option for option in text.split(";") if option not in shared]
     return f"({';'.join(own)})" if own else ""

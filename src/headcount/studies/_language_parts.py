@@ -37,7 +37,7 @@ def build_language_parts(losses: LanguageLosses, first_language: str, *, is_trai
 
     `first_language` is the one that heads are chosen on, and that all models are trained on if they are.
     """
-    lost, languages = _share_lost_table(losses), _dense_scores_table(losses)
+    lost, languages = _table_of_removals_with_model_language_columns(losses), _dense_scores_table(losses)
     heads = [row for row in losses.rows if row.kind == SINGLE_HEADS and row.model == losses.models[0]]
     parts = {"transfer": _transfer_part(losses, (lost, languages), heads, first_language)}
     if is_trained:
@@ -102,7 +102,7 @@ def _rows_of_smallest_model(rows: Sequence[LossRow]) -> list[LossRow]:
 # What is lost: every language and block of layers or number of heads.
 
 
-def _share_lost_table(losses: LanguageLosses) -> Table:
+def _table_of_removals_with_model_language_columns(losses: LanguageLosses) -> Table:
     row_of = {(row.model, row.language, row.without): row for row in losses.rows}
     headings = [Column("without")]
     for name, n_examples in zip(_column_headings(losses), losses.n_examples_of_columns, strict=True):
@@ -297,7 +297,7 @@ def _models_part(losses: LanguageLosses) -> Part:
     names = _short_model_names(losses)
     tables = [_share_lost_by_task_table(losses.drops, names)] if losses.drops else []
     title = f"Share above chance that {names[losses.models[0]]} loses minus that of the other model, on the same examples"
-    tables.append(_model_gap_table(losses.gaps, title))
+    tables.append(_table_of_gaps_by_language_and_removal(losses.gaps, title))
     both = " and ".join(names[model] for model in losses.models)
     text = f"{_format_significant_count(losses.gaps)} removals take another share of the score above chance from {both} (q ≤ {SIGNIFICANT})"
     smallest = {drop.gap.language: drop for drop in losses.drops}  # the last of every task is the smallest model
@@ -357,7 +357,7 @@ def _share_lost_by_task_figure(drops: Sequence[TaskDrop], short_name_by_model: M
     )
 
 
-def _model_gap_table(rows: Sequence[ModelGap], title: str) -> Table:
+def _table_of_gaps_by_language_and_removal(rows: Sequence[ModelGap], title: str) -> Table:
     columns = (
         Column("language"),
         Column("without"),
@@ -433,7 +433,7 @@ def _family_contrast_table(rows: Sequence[FamilyContrast]) -> Table:
 
 
 def _corpus_sizes_part(losses: LanguageLosses, head_rows: Sequence[LossRow], language_table: Table) -> Part:
-    sizes = _share_lost_by_corpus_size_table(losses, head_rows)
+    sizes = _table_of_languages_with_corpus_sizes(losses, head_rows)
     tables = (*([_corpus_size_trend_table(losses.trends)] if losses.trends else []), sizes, language_table)
     figures = tuple(_share_lost_by_corpus_size_figures(sizes, {row.without: row for row in losses.trends}))
     if not losses.trends:
@@ -451,7 +451,7 @@ def _corpus_sizes_part(losses: LanguageLosses, head_rows: Sequence[LossRow], lan
     return Part(tables, figures, sentence)
 
 
-def _share_lost_by_corpus_size_table(losses: LanguageLosses, head_rows: Sequence[LossRow]) -> Table:
+def _table_of_languages_with_corpus_sizes(losses: LanguageLosses, head_rows: Sequence[LossRow]) -> Table:
     columns = (
         Column("language"),
         Column("family"),

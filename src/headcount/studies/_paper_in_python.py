@@ -15,7 +15,7 @@ from headcount.core.progress import Progress
 from headcount.data.task import Task
 from headcount.studies._paper import Item, Paper, PaperResult, choose_items
 from headcount.studies._run_paper import check_items, commit_page, list_items, run_paper, write_files
-from headcount.studies._run_study import PythonSources, format_call, name_of_model, open_context
+from headcount.studies._run_study import PythonSources, format_headcount_call_without_empty_values, name_of_model, open_context
 
 
 @check_arguments
@@ -71,7 +71,7 @@ def paper(
     chosen = replace(chosen, quick=True) if quick else chosen
     sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
     arguments = {"text": text, "out": out, "seed": seed, "limit": limit, "batch_size": batch_size, "new_head": new_head}
-    call = format_call("paper", [str(chosen), name_of_model(model), sources.task_name], arguments)
+    call = format_headcount_call_without_empty_values("paper", [str(chosen), name_of_model(model), sources.task_name], arguments)
     with open_context(sources, model, out=out, new_head=new_head, progress=progress, call=call) as context:
         all_items = list_items(chosen, context)
         items = choose_items(all_items, only)

@@ -35,7 +35,7 @@ def list_items(paper: Paper, context: StudyContext) -> tuple[Item, ...]:
 
     Those on roles cannot where the tokenizer does not say which words its tokens are, or the task has no texts that roles can be measured on.
     """
-    subject = Subject(context.loaded.heads, context.task, context.sources.has_text, has_new_head=context.new_head)
+    subject = Subject(context.loaded.heads, context.task, context.sources.has_text_or_task, has_new_head=context.new_head)
     items = tuple(paper.items(subject))
     problem = context.text_problem if any(_uses_text(item) for item in items) else None
     if problem is not None and (

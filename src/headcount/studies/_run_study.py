@@ -79,7 +79,7 @@ def study(
         model = model_path_or_name(record.model.name, record.config)
     sources = PythonSources(data, tokenizer, text, seed, limit, batch_size)
     arguments = {"text": text, "out": out, "seed": seed, "limit": limit, "batch_size": batch_size, "new_head": new_head}
-    call = format_call("study", [str(chosen), name_of_model(model), sources.task_name], arguments)
+    call = format_headcount_call_without_empty_values("study", [str(chosen), name_of_model(model), sources.task_name], arguments)
     with open_context(sources, model, out=out, new_head=new_head, progress=progress, call=call) as context:
         return run_study(chosen, context)
 
@@ -125,11 +125,13 @@ def name_of_model(model: nn.Module | str | Path | None) -> str:
     return str(getattr(getattr(model, "config", None), "name_or_path", "") or type(model).__name__)
 
 
-def format_call(function_name: str, positional: Sequence[str], keywords: Mapping[str, object]) -> str:
+def format_headcount_call_without_empty_values(
+    public_name: str, positional_values: Sequence[str], keyword_values: Mapping[str, object]
+) -> str:
     """Returns a call of the public API as Python text, with the arguments that are not empty; a text that is no path is left out."""
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in keywords.items()}
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in keyword_values.items()}
     named = [f"{name}={value!r}" for name, value in plain.items() if value and isinstance(value, str | int)]
-    return f"headcount.{function_name}({', '.join([*(repr(value) for value in positional if value), *named])})"
+    return f"headcount.{public_name}({', '.join([*(repr(value) for value in positional_values if value), *named])})"
 
 
 def _check_inputs(study: Study, inputs: Mapping[str, object]) -> None:
@@ -176,7 +178,7 @@ class PythonSources:
         return self.data.name if isinstance(self.data, Task) else self.data or ""
 
     @property
-    def has_text(self) -> bool:
+    def has_text_or_task(self) -> bool:
         """Whether the caller named a text, or a task whose texts can be read."""
         return self.text is not None or self.data is not None
 

@@ -43,10 +43,10 @@ class AllButOne(Study):
         task = context.task
         rows = _measure.all_but_one.measure_layers_reduced_to_best_head(context, self.how)
         metric = task.metric.name if task.metric else ""
-        layers, figures = _layer_table(rows, metric), (_chosen_and_reported_change_figure(rows, metric),) if metric else ()
+        layers, figures = _table_of_reduced_layers(rows, metric), (_chosen_and_reported_change_figure(rows, metric),) if metric else ()
         parts = {
             "layers": Part(
-                (layers, _change_by_layer_and_kind_table(rows, metric)),
+                (layers, _table_of_layers_with_kind_columns(rows, metric)),
                 (_loss_rise_by_layer_figure(rows), *figures),
                 _harmed_layers_sentence(rows, metric),
             ),
@@ -63,7 +63,7 @@ class AllButOne(Study):
         )
 
 
-def _layer_table(rows: Sequence[LayerRow], metric: str) -> Table:
+def _table_of_reduced_layers(rows: Sequence[LayerRow], metric: str) -> Table:
     chosen, reported = interval_columns("change when chosen", "+.3g", metric), interval_columns("change on report", "+.3g", metric)
     metric_columns = (Column(metric, format=".4g"), *chosen, *reported, Column("q of the change", format=".2g")) if metric else ()
     columns = (
@@ -96,7 +96,7 @@ def _layer_table(rows: Sequence[LayerRow], metric: str) -> Table:
     )
 
 
-def _change_by_layer_and_kind_table(rows: Sequence[LayerRow], metric: str) -> Table:
+def _table_of_layers_with_kind_columns(rows: Sequence[LayerRow], metric: str) -> Table:
     """Returns the change on the report split by layer and kind of attention."""
     blocks = {(row.layer, row.kind): row for row in rows if row.layer is not None}
     kinds = list(dict.fromkeys(kind for _, kind in blocks))
@@ -172,11 +172,11 @@ def _split_difference_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     """Returns how much better a layer looks on the split that its head was chosen on."""
     layers = rows[:-1]
 
-    def report_rise_beyond_chosen(row: LayerRow) -> float:
+    def report_rise_minus_chosen_rise(row: LayerRow) -> float:
         return row.rise.difference - row.chosen_rise
 
-    widest = max(layers, key=lambda row: abs(report_rise_beyond_chosen(row)))
-    n_better = sum(report_rise_beyond_chosen(row) > 0 for row in layers)
+    widest = max(layers, key=lambda row: abs(report_rise_minus_chosen_rise(row)))
+    n_better = sum(report_rise_minus_chosen_rise(row) > 0 for row in layers)
     changes = ""
     if metric and widest.chosen_change is not None:
         change = widest.chosen_change

@@ -36,7 +36,7 @@ class ByType(Study):
         measurements = {"model": context.model_name, "task": task.name, "by": by, "normalise": ranking.normalise}
         return StudyResult(
             study=str(self),
-            tables=(_type_table(rows, by, metric),),
+            tables=(_table_of_attention_types(rows, by, metric),),
             sentence=_summary_sentence(rows),
             notes=(
                 f"Changes of the loss on the report split when heads are removed.{dense}",
@@ -47,7 +47,7 @@ class ByType(Study):
         )
 
 
-def _type_table(rows: Sequence[TypeRow], importance: str, metric_name: str) -> Table:
+def _table_of_attention_types(rows: Sequence[TypeRow], importance: str, metric_name: str) -> Table:
     half, none = "without the lower half", "without any"
     columns = [
         Column("attention"),

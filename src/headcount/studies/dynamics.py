@@ -71,7 +71,7 @@ class Dynamics(Study):
         curves = _measure.dynamics.measure_checkpoints(self, context)
         return StudyResult(
             study=str(self),
-            tables=(_checkpoint_table(curves, self.hold),),
+            tables=(_table_of_checkpoints_with_removed_share_columns(curves, self.hold),),
             sentence=_summary_sentence(curves.checkpoints, self.hold),
             notes=(*_checkpoint_notes(curves.checkpoints), f"Heads are ranked by {curves.by}, scores {curves.normalisation_in_words}."),
             figures=(_remaining_score_figure(curves, self.hold),),
@@ -86,7 +86,7 @@ class Dynamics(Study):
         )
 
 
-def _checkpoint_table(curves: CheckpointCurves, share_to_hold: float) -> Table:
+def _table_of_checkpoints_with_removed_share_columns(curves: CheckpointCurves, share_to_hold: float) -> Table:
     shares = sorted({row.removed for row in curves.rows})
     row_of = {(row.checkpoint.label, row.removed): row for row in curves.rows}
     columns = [Column("checkpoint"), Column(curves.checkpoints[0].dense.metric or "loss", format=".4g")]

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from headcount.core.figure import Axis, Line, LineFigure, Reference
-from headcount.core.metric_range import score_interval_from_change
+from headcount.core.metric_range import dense_score_plus_change_interval
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
@@ -113,7 +113,7 @@ def _model_table(measured: ScratchResult, metric: str) -> Table:
     cells = []
     for row in measured.rows:
         counts, scores = [row.kept_by_kind[kind] for kind in kinds], row.scores
-        over_examples = (scores.mean, *score_interval_from_change(measured.dense, row.change))
+        over_examples = (scores.mean, *dense_score_plus_change_interval(measured.dense, row.change))
         over_seeds = (scores.mean, scores.low, scores.high, scores.deviation)
         identity = (row.model, row.n_kept, *counts, scores.n_seeds, scores.steps)
         cells.append((*identity, *over_examples, *over_seeds, *difference_with_interval(row.change), row.p, row.q))
@@ -139,7 +139,7 @@ def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFig
     lines = []
     for name in measured.models:
         ordered = sorted((row for row in measured.rows if row.model == name), key=lambda row: row.n_kept)
-        low, high = zip(*(score_interval_from_change(measured.dense, row.change) for row in ordered), strict=True)
+        low, high = zip(*(dense_score_plus_change_interval(measured.dense, row.change) for row in ordered), strict=True)
         lines.append(Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high))
     return LineFigure(
         name="controls",

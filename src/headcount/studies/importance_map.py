@@ -57,23 +57,23 @@ class ImportanceMap(Study):
                 for scores in maps
             ),
             figures=part.figures,
-            measurements={"model": context.model_name, "task": context.task.name, "rows": _score_table(maps).records()},
+            measurements={"model": context.model_name, "task": context.task.name, "rows": _table_of_heads_by_importance(maps).records()},
         )
 
     def _score_part(self, context: StudyContext, maps: Sequence[MappedScores]) -> Part:
         figures = [figure for scores in maps for figure in _score_heat_maps(scores)]
         if not self.distances:
-            return Part((_score_table(maps),), tuple(figures), _score_sentence(maps))
+            return Part((_table_of_heads_by_importance(maps),), tuple(figures), _score_sentence(maps))
         distances = _measure.importance_map.measure_attention_distances(context)
         columns = (Column("kind"), Column("layer"), Column("other layer"), Column("distance", format=".3f"))
         cells = tuple((matrix.kind, *layers, value) for matrix in distances for layers, value in matrix.mean_between_layers().items())
         by_layers = Table("layer distances", columns, cells, "Mean distance between the heads of two layers")
-        tables = _score_table(maps), by_layers, _distance_by_head_pair_table(distances)
+        tables = _table_of_heads_by_importance(maps), by_layers, _distance_by_head_pair_table(distances)
         sentence = f"{_score_sentence(maps)} {_distance_sentence(distances)}"
         return Part(tables, (*figures, *map(_layer_distance_heat_map, distances)), sentence)
 
 
-def _score_table(maps: Sequence[MappedScores]) -> Table:
+def _table_of_heads_by_importance(maps: Sequence[MappedScores]) -> Table:
     columns = (Column("importance"), Column("kind"), Column("layer"), Column("head"), *interval_columns("score", ".4g"), Column("rank"))
     cells = [
         (scores.title, row.kind, row.layer, row.head, row.value, row.low, row.high, row.rank) for scores in maps for row in scores.rows

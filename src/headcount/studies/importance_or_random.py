@@ -41,13 +41,13 @@ class ImportanceOrRandom(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns a row for every choice and stage at every number of heads."""
-        choices = _measure.importance_or_random.compare_importance_with_random(self, context)
+        choices = _measure.importance_or_random.prune_by_importance_and_at_random(self, context)
         metric = choices.dense.metric or "loss"
         trained = choices.dense_recovered
         after_training = "" if trained is None else f", {trained.score:.4g} after the same training"
         return StudyResult(
             study=str(self),
-            tables=(_choice_table(choices.rows, metric),),
+            tables=(_table_of_choices_by_size_and_stage(choices.rows, metric),),
             sentence=_summary_sentence(choices, self.by),
             notes=(f"Dense model: {metric} {choices.dense.score:.4g} on {choices.dense.n_examples} examples{after_training}.",),
             figures=tuple(_change_by_stage_figure(choices, n_kept, metric) for n_kept in dict.fromkeys(row.n_kept for row in choices.rows)),
@@ -62,7 +62,7 @@ class ImportanceOrRandom(Study):
         )
 
 
-def _choice_table(rows: Sequence[ChoiceRow], metric: str) -> Table:
+def _table_of_choices_by_size_and_stage(rows: Sequence[ChoiceRow], metric: str) -> Table:
     columns = (Column("heads"), Column("choice"), Column("stage"), *controlled_columns(metric))
     cells = tuple((row.n_kept, row.choice, row.stage, *controlled_cells(row)) for row in rows)
     return Table("choices", columns, cells, f"{metric} of the importance's choice, of random heads and of its complement")

@@ -40,9 +40,9 @@ class Kept(PrunedModels):
         return StudyResult(
             study=str(self),
             tables=(
-                _heads_by_kind_table(kept),
-                _heads_by_layer_table(kept),
-                _survivors_table(kept.rows),
+                _table_of_models_with_kind_columns(kept),
+                _table_of_models_with_layer_columns(kept),
+                _table_of_survivors_by_model_and_seed(kept.rows),
             ),
             sentence=_summary_sentence(kept),
             notes=("Counts are means over seeds; in parentheses the fewest and the most of a seed.",),
@@ -69,20 +69,20 @@ def _fewest_and_most_of_seeds(row: KeptRow, kind: str) -> tuple[float | None, fl
     return row.range_by_kind[kind] if len(row.survivors) > 1 else (None, None)
 
 
-def _heads_by_kind_table(kept: KeptHeads) -> Table:
+def _table_of_models_with_kind_columns(kept: KeptHeads) -> Table:
     columns = [column for kind, number in kept.by_kind.items() for column in interval_columns(kind, ".3g", f"of {number}")]
     cells = [[cell for kind in kept.by_kind for cell in (row.by_kind[kind], *_fewest_and_most_of_seeds(row, kind))] for row in kept.rows]
     rows = tuple((*_method_and_size_cells(row), *counts) for row, counts in zip(kept.rows, cells, strict=True))
     return Table("kinds", (*_MODEL_COLUMNS, *columns), rows, "Heads that stay by kind of attention: mean over seeds, fewest and most")
 
 
-def _heads_by_layer_table(kept: KeptHeads) -> Table:
+def _table_of_models_with_layer_columns(kept: KeptHeads) -> Table:
     columns = (*_MODEL_COLUMNS, *(Column(layer, f"of {number}", ".3g") for layer, number in kept.by_layer.items()))
     rows = tuple((*_method_and_size_cells(row), *(row.by_layer[layer] for layer in kept.by_layer)) for row in kept.rows)
     return Table("layers", columns, rows, "Heads that stay by layer: mean over seeds")
 
 
-def _survivors_table(rows: Sequence[KeptRow]) -> Table:
+def _table_of_survivors_by_model_and_seed(rows: Sequence[KeptRow]) -> Table:
     columns = (Column("method"), Column("heads"), Column("seed"), Column("survivors"))
     cells = tuple(
         (row.method, row.n_kept, seed, " ".join(heads)) for row in rows for seed, heads in zip(row.seeds, row.survivors, strict=True)

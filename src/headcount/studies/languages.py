@@ -74,8 +74,7 @@ class Languages(Study):
     @property
     def files(self) -> dict[str, str]:
         """The files of the languages by name; empty where tasks are named."""
-        parse_name_value_pairs(self.languages, "a language")  # raises for a text that is none
-        return {name: file for name, _, file in (text.partition("=") for text in self.languages)}
+        return parse_name_value_pairs(self.languages, "a language")
 
     @property
     def names(self) -> tuple[str, ...]:

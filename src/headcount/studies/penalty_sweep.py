@@ -6,7 +6,7 @@ from math import log10
 from typing import TYPE_CHECKING, Literal
 
 from headcount.core.figure import Axis, Line, LineFigure, Reference
-from headcount.core.metric_range import score_interval_from_change
+from headcount.core.metric_range import dense_score_plus_change_interval
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
@@ -59,7 +59,7 @@ class PenaltySweep(Study):
                 f"Dense model: {metric} {sweep.dense.score:.4g} on {sweep.dense.n_examples} examples, {sweep.n_free} heads with a gate.",
                 "Numbers of heads are means over seeds.",
             ),
-            figures=tuple(_figures(sweep, metric, self.exact)),
+            figures=tuple(_heads_left_and_score_figures(sweep, metric, self.exact)),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
@@ -119,7 +119,7 @@ def _exact_against_penalty_table(sweep: Sweep, metric: str) -> Table:
     cells = tuple(
         (
             *(row.penalty, row.n_kept, row.method),
-            *(row.score, *score_interval_from_change(sweep.dense, row.against_dense)),
+            *(row.score, *dense_score_plus_change_interval(sweep.dense, row.against_dense)),
             *(row.score_of_penalty, *_score_interval_ends(rows_of[row.penalty], sweep)),
             *(*difference_with_interval(row.change), row.p, row.q),
         )
@@ -128,7 +128,7 @@ def _exact_against_penalty_table(sweep: Sweep, metric: str) -> Table:
     return Table("exact", columns, cells, "A method that takes a number of heads, at the mean number that λ left, minus λ")
 
 
-def _figures(sweep: Sweep, metric: str, exact_method: str) -> list[LineFigure]:
+def _heads_left_and_score_figures(sweep: Sweep, metric: str, exact_method: str) -> list[LineFigure]:
     rows = sweep.rows
     n_seeds = len(rows[0].kept)
     seeds = "seeds" if n_seeds > 1 else "seed"
@@ -166,7 +166,7 @@ def _exact_against_penalty_figure(sweep: Sweep, metric: str, exact_method: str) 
     rows = sorted(sweep.exact, key=lambda row: row.n_kept)
     rows_of = {row.penalty: row for row in sweep.rows}
     x = tuple(float(row.n_kept) for row in rows)
-    ends = [score_interval_from_change(sweep.dense, row.against_dense) for row in rows]
+    ends = [dense_score_plus_change_interval(sweep.dense, row.against_dense) for row in rows]
     ends_of_penalty = [_score_interval_ends(rows_of[row.penalty], sweep) for row in rows]
     return LineFigure(
         name="exact",
@@ -191,7 +191,7 @@ def _line_with_intervals(
 
 def _score_interval_ends(row: PenaltyRow, sweep: Sweep) -> tuple[float | None, float | None]:
     """Returns the score of the dense model plus the interval of the change; None where λ left no model."""
-    return (None, None) if row.change is None else score_interval_from_change(sweep.dense, row.change)
+    return (None, None) if row.change is None else dense_score_plus_change_interval(sweep.dense, row.change)
 
 
 def _summary_sentence(sweep: Sweep, metric: str) -> str:

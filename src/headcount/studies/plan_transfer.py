@@ -56,7 +56,7 @@ class PlanTransfer(Study):
         metric = transfer.dense.metric or "loss"
         return StudyResult(
             study=str(self),
-            tables=(_choice_table(transfer, metric), _transferred_choice_test_table(transfer.tests, metric)),
+            tables=(_table_of_choices_by_size(transfer, metric), _transferred_choice_test_table(transfer.tests, metric)),
             sentence=_summary_sentence(transfer),
             notes=(dense_sentence(transfer.dense),),
             figures=(_change_by_task_figure(transfer, metric),),
@@ -80,7 +80,7 @@ def _choice_label(row: TransferRow, transfer: Transfer) -> str:
     )
 
 
-def _choice_table(transfer: Transfer, metric: str) -> Table:
+def _table_of_choices_by_size(transfer: Transfer, metric: str) -> Table:
     columns = (
         Column("heads"),
         Column("choice"),

@@ -37,7 +37,7 @@ class RareWords(Study):
         best = measured.best["rarest"] if "rarest" in measured.best else next(iter(measured.best.values()))
         return StudyResult(
             study=str(self),
-            tables=(_best_head_table(measured), _frequency_rank_shares_table(measured)),
+            tables=(_table_of_best_heads_by_token_set(measured), _table_of_heads_with_frequency_rank_columns(measured)),
             sentence=(
                 f"{best.head} has its strongest key on the rarest token for {best.accuracy:.0%} of the queries, a random key would for "
                 f"{best.chance:.0%}, and the best offset ({best.baseline_offset:+d}) for {best.baseline:.0%} (p = {best.p:.2g})."
@@ -58,7 +58,7 @@ def _frequency_rank_labels(measured: RareWordResult) -> tuple[str, ...]:
     return (*(str(rank) for rank in range(1, n_ranks + 1)), f"{n_ranks + 1} or more")
 
 
-def _best_head_table(measured: RareWordResult) -> Table:
+def _table_of_best_heads_by_token_set(measured: RareWordResult) -> Table:
     columns = (
         Column("tokens"),
         Column("best head"),
@@ -80,7 +80,7 @@ def _best_head_table(measured: RareWordResult) -> Table:
     return Table("best", columns, tuple(rows), title)
 
 
-def _frequency_rank_shares_table(measured: RareWordResult) -> Table:
+def _table_of_heads_with_frequency_rank_columns(measured: RareWordResult) -> Table:
     columns = (Column("head"), Column("layer"), *(Column(f"rank {name}", format=".3f") for name in _frequency_rank_labels(measured)))
     rows = [(str(head), layer_of_address(head), *shares) for head, shares in measured.shares.items()]
     rows.append(("random key", "", *measured.chance))

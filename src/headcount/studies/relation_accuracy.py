@@ -43,7 +43,7 @@ class RelationAccuracy(Study):
                 f"and significantly above it for {n_above} (q ≤ {SIGNIFICANT})."
             ),
             notes=("Head and offset are chosen on one half of the sentences; accuracies and n are those of the other half.",),
-            figures=(_accuracy_by_relation_figure(rows),),
+            figures=(_accuracy_and_baseline_by_relation_figure(rows),),
             measurements={"model": context.model_name, "rows": [{**asdict(row), "head": str(row.head)} for row in rows]},
         )
 
@@ -87,7 +87,7 @@ def _relation_table(rows: Sequence[RelationRow]) -> Table:
     return Table("rows", columns, tuple(cells), "Accuracy of the best head of every relation, with its 95 % interval over sentences")
 
 
-def _accuracy_by_relation_figure(rows: Sequence[RelationRow]) -> BarFigure:
+def _accuracy_and_baseline_by_relation_figure(rows: Sequence[RelationRow]) -> BarFigure:
     heads = zip(*((row.accuracy, row.low, row.high) for row in rows), strict=True)
     return BarFigure(
         name="relations",

@@ -46,7 +46,7 @@ class RemainingRoles(PrunedModels):
         return StudyResult(
             study=str(self),
             tables=(
-                _heads_by_model_and_family_table(measured),
+                _table_of_models_with_family_columns(measured),
                 _family_change_table(measured.changes),
                 Table("heads", head_columns, heads, "Roles of every head that remains, before and after", is_printed=False),
             ),
@@ -65,7 +65,7 @@ class RemainingRoles(PrunedModels):
         )
 
 
-def _heads_by_model_and_family_table(measured: RemainingFamilies) -> Table:
+def _table_of_models_with_family_columns(measured: RemainingFamilies) -> Table:
     columns = (
         Column("method"),
         Column("heads"),

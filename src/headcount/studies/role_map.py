@@ -45,7 +45,7 @@ class RoleMap(Study):
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the bias and test of every head and role, and the families of every head."""
         table = _measure.role_tables.measure_role_table(context, self.name, self.definition, self.sentences)
-        definition, families = Definition.parse(self.definition), _measure.role_tables.Families.of(table)
+        definition, families = Definition.parse(self.definition), _measure.role_tables.Families.from_role_table(table)
         order = list(definition.info.families)
         rows = sorted(
             (row for row in table.rows if definition.family_of(row.role)), key=lambda row: order.index(definition.family_of(row.role) or "")

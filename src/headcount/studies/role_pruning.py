@@ -72,7 +72,7 @@ class RolePruning(Study):
         metric = dense.metric or "loss"
         return StudyResult(
             study=str(self),
-            tables=(_role_level_table(rows, metric),),
+            tables=(_table_of_roles_by_kept_heads(rows, metric),),
             sentence=_summary_sentence(rows, higher_is_better=dense.value is not None and dense.higher_is_better),
             notes=(dense_sentence(dense), *measured.left_out),
             figures=(_change_by_kept_heads_figure(rows, metric, dense.n_examples, len(context.loaded.heads)),),
@@ -86,7 +86,7 @@ class RolePruning(Study):
         )
 
 
-def _role_level_table(rows: Sequence[RoleLevel], metric: str) -> Table:
+def _table_of_roles_by_kept_heads(rows: Sequence[RoleLevel], metric: str) -> Table:
     controls = {"dense": "against the dense model", "random": "against random", "spare": "pruned against spared"}
     columns = (
         Column("heads"),

@@ -50,7 +50,7 @@ class SingleHeads(Study):
         parts = {
             "histogram": Part((heads,), (_score_histogram(rows, dense, metric),), _score_range_sentence(rows, dense, metric)),
             "heads": Part(
-                (_change_by_layer_and_index_table(rows, metric), heads),
+                (_table_of_layers_with_head_index_columns(rows, metric), heads),
                 tuple(_change_heat_maps(rows, dense, metric)),
                 _summary_sentence(rows, dense, metric),
             ),
@@ -110,7 +110,7 @@ def _rows_by_block(rows: Sequence[HeadRow]) -> dict[str, dict[int, HeadRow]]:
     return blocks
 
 
-def _change_by_layer_and_index_table(rows: Sequence[HeadRow], metric: str) -> Table:
+def _table_of_layers_with_head_index_columns(rows: Sequence[HeadRow], metric: str) -> Table:
     indices = sorted({row.index for row in rows})
     columns = (Column("layer"), *(Column(f"H{index}", format="+.2g") for index in indices), Column(f"q ≤ {SIGNIFICANT}"))
     cells: list[tuple[Cell, ...]] = []

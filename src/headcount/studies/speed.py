@@ -44,7 +44,7 @@ class Speed(Study):
         by_size = [_speedup_by_share_removed_figure(rows)] if len({row.n_kept for row in rows}) > 1 else []
         return StudyResult(
             study=str(self),
-            tables=(_speed_table(rows),),
+            tables=(_table_of_speed_by_size_and_batch(rows),),
             sentence=_summary_sentence(rows),
             notes=(
                 f"Measured on {rows[0].device} with {rows[0].length} tokens in {rows[0].n_rounds} rounds; other machines give other times.",
@@ -54,7 +54,7 @@ class Speed(Study):
         )
 
 
-def _speed_table(rows: Sequence[SpeedRow]) -> Table:
+def _table_of_speed_by_size_and_batch(rows: Sequence[SpeedRow]) -> Table:
     columns = (
         Column("heads"),
         Column("removed", format=".0%"),

@@ -46,7 +46,7 @@ class TaskTransfer(Study):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the correlation of the changes on the task and on every other one."""
-        tasks, rows = _measure.task_transfer.compare_tasks(self, context)
+        tasks, rows = _measure.task_transfer.measure_tasks_and_correlate_with_first(self, context)
         return StudyResult(
             study=str(self),
             tables=(_task_correlation_table(rows), _changes_by_task_and_head_table(tasks)),

@@ -40,7 +40,7 @@ class TrainingLog(Study):
         training = _measure.training_log.train_and_read_log(self, context)
         heads = tuple(map(str, context.loaded.heads))
         columns = [column for column in FIGURES if any(column in step.numbers for step in training.steps)]
-        log = _training_log_table(training, columns)
+        log = _table_of_training_steps(training, columns)
         numbers = [draw_column([training], column, name=FIGURES[column], table=log.name) for column in columns]
         gate_columns = Column("step"), Column("head"), Column("gate", format=".4f")
         gates = tuple((step.step, head, gate) for step in training.steps for head, gate in zip(heads, step.gates, strict=True))
@@ -53,7 +53,7 @@ class TrainingLog(Study):
         )
 
 
-def _training_log_table(training: LoggedTraining, quantity_names: Sequence[str]) -> Table:
+def _table_of_training_steps(training: LoggedTraining, quantity_names: Sequence[str]) -> Table:
     columns = (Column("step"), Column("sum of gates", format=".4g"), *(Column(FIGURES[name], format=".4g") for name in quantity_names))
     cells = []
     for step in training.steps:

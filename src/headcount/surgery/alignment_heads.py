@@ -14,10 +14,11 @@ from headcount.core.errors import ArtifactError, UnsupportedModel
 from headcount.core.files import json_bytes, read_json, write_atomic
 from headcount.core.folders import new_folder
 from headcount.core.heads import Head
+from headcount.models.archs.cut_record import LayerHeadPairs
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.surgery import manifest
-from headcount.surgery.named_heads import LayerHeadPairs, assign_head_lists, heads_of_pairs, original_head_lists, pairs_of_heads
+from headcount.surgery.named_heads import assign_config_head_pairs, config_head_pairs_of_dense_model, heads_of_pairs, pairs_of_heads
 
 FIELD = "generation_config.alignment_heads"
 FILE = "generation_config.json"
@@ -49,7 +50,7 @@ def set_alignment_heads(model: nn.Module, heads: Iterable[Head | str]) -> LayerH
     inner: Any = unwrap(model)
     check_has_alignment_list(type(inner))
     pairs = pairs_of_heads(HeadMap.of(inner), FIELD, [Head.parse(head) for head in heads])
-    assign_head_lists(inner, {FIELD: pairs})
+    assign_config_head_pairs(inner, {FIELD: pairs})
     inner.generation_config._from_model_config = False  # from a model's configuration, transformers would make it anew without the list
     return pairs
 
@@ -71,7 +72,7 @@ def write_alignment_heads(model: nn.Module, model_folder: str | Path) -> Path:
     with new_folder(target, overwrite=True, marker_file=manifest.NAME) as fresh:
         shutil.copytree(target, fresh, ignore=shutil.ignore_patterns(FILE, manifest.NAME), dirs_exist_ok=True)
         write_atomic(fresh / FILE, _encode_generation_config_with_list(inner, target))
-        listing.named_heads = original_head_lists(inner, HeadMap.of(inner))
+        listing.named_heads = config_head_pairs_of_dense_model(inner, HeadMap.of(inner))
         listing.files = manifest.hash_files(fresh)
         manifest.write_manifest(fresh, listing)
     return target / FILE

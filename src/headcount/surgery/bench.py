@@ -52,7 +52,7 @@ class _Candidate:
     gates: HeadGates | None
 
     @classmethod
-    def of(cls, model_or_masked: nn.Module | tuple[nn.Module, Plan]) -> _Candidate:
+    def from_model_or_masked_model(cls, model_or_masked: nn.Module | tuple[nn.Module, Plan]) -> _Candidate:
         if not isinstance(model_or_masked, tuple):
             return cls(unwrap(model_or_masked), None)
         gates = HeadGates(model_or_masked[0])
@@ -106,7 +106,7 @@ def bench(
     """
     if rounds < 1 or not models:
         raise DataError(f"a bench needs a model and at least one round, got {len(models)} models and {rounds} rounds")
-    candidates = {name: _Candidate.of(model) for name, model in models.items()}
+    candidates = {name: _Candidate.from_model_or_masked_model(model) for name, model in models.items()}
     limits = [limit for candidate in candidates.values() if (limit := n_positions(candidate.model)) is not None]
     cases = list(dict.fromkeys((batch, min(length, *limits)) if limits else (batch, length) for batch in batches for length in lengths))
     timings: list[Timing] = []
@@ -119,7 +119,9 @@ def bench(
 
 def measure_seconds_by_round(models: Mapping[str, nn.Module], batch_size: int, n_tokens: int, n_rounds: int) -> dict[str, list[float]]:
     """Returns the seconds of one pass of every model in every round; each round times all models, after one that warms up."""
-    return _measure_candidate_seconds({name: _Candidate.of(model) for name, model in models.items()}, batch_size, n_tokens, n_rounds)
+    return _measure_candidate_seconds(
+        {name: _Candidate.from_model_or_masked_model(model) for name, model in models.items()}, batch_size, n_tokens, n_rounds
+    )
 
 
 def _measure_candidate_seconds(
@@ -140,6 +142,6 @@ def _measure_timings(candidates: Mapping[str, _Candidate], batch_size: int, n_to
     timings = []
     for name, seconds in times.items():
         low, high = sorted(seconds)[len(seconds) // 4], sorted(seconds)[(3 * len(seconds)) // 4]
-        speedup = Speedup.of(base, seconds)
+        speedup = Speedup.from_seconds_of_rounds(base, seconds)
         timings.append(Timing(name, batch_size, n_tokens, median(seconds), low, high, speedup.ratio, n_rounds, speedup.low, speedup.high))
     return timings

@@ -17,6 +17,9 @@ from headcount.models.observe import evaluating, frozen_parameters
 from headcount.models.ownership import holds_model
 from headcount.models.state import forward_preserving_state
 
+HeadMapOfSameModel = HeadMap
+"""The heads that the model has now, where they are known already; not those that shall stay."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -46,7 +49,7 @@ def kv_bytes_per_token(model_output: Any) -> int:
 
 
 @holds_model("a count of its operations")
-def cost(model: nn.Module, inputs: Batch | None = None, *, heads: HeadMap | None = None) -> Cost:
+def cost(model: nn.Module, inputs: Batch | None = None, *, heads: HeadMapOfSameModel | None = None) -> Cost:
     """Returns the cost of a model, its operations counted and its cache measured on a probe batch or on `inputs`.
 
     Operations are counted on the eager path, where all of them can be seen. `heads` are those of the model, if known already.

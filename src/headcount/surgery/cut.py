@@ -21,7 +21,7 @@ from headcount.models.ownership import holds_model
 from headcount.models.state import copy_model
 from headcount.surgery.caches import install_cache_separation, requiring_separate_caches
 from headcount.surgery.config import HeadCounts, restore_config_before_uniform_cut, write_cut_into_config_if_uniform
-from headcount.surgery.named_heads import original_head_lists, renumber_head_lists
+from headcount.surgery.named_heads import config_head_pairs_of_dense_model, renumber_config_head_pairs
 from headcount.surgery.reshape import Cut, apply_cuts, cuts_keeping_positions, n_head_elements, n_kept_elements, n_removed_table_elements
 from headcount.surgery.verify import (
     HALF,
@@ -150,11 +150,11 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
 
 
 def _cut_in_place(model: nn.Module, heads: HeadMap, plan: Plan) -> None:
-    lists = original_head_lists(model, heads)
+    lists = config_head_pairs_of_dense_model(model, heads)
     restore_config_before_uniform_cut(model, heads)
     before = {block.path: HeadCounts(block.n_heads, block.n_kv_heads) for block in heads.blocks}
     apply_cuts(model, _cuts_of_plan(heads, plan))
     cut_heads = HeadMap.of(model)
     write_cut_into_config_if_uniform(model, cut_heads, before)
     install_cache_separation(model, cut_heads)
-    renumber_head_lists(model, lists, cut_heads)
+    renumber_config_head_pairs(model, lists, cut_heads)

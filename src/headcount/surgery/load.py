@@ -41,7 +41,7 @@ LOCATION_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_f
 
 def cut_to_record(model: nn.Module, block_records: BlockRecords) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
-    values, lists = record.config_values_before_uniform_cut(model), record.read_config_head_lists_before_cuts(model)
+    values, lists = record.config_values_before_uniform_cut(model), record.read_config_head_pairs_before_cuts(model)
     setattr(model.config, record.KEY, None)
     heads = HeadMap.of(model)
     by_path = {record.path_without_base_prefix(model, block.path): block for block in heads.blocks}
@@ -72,7 +72,7 @@ def cut_to_record(model: nn.Module, block_records: BlockRecords) -> None:
     install_cache_separation(model, heads)
     record.write_cut_record(model, record.read_cut_record(model) | built_small, values)
     if lists:
-        record.write_config_head_lists_before_cuts(model, lists)
+        record.write_config_head_pairs_before_cuts(model, lists)
 
 
 def make_cut_class(model_class: type, block_records: BlockRecords) -> type:

@@ -18,11 +18,8 @@ FIELDS: dict[str, Kind] = {"alignment_heads": "cross"}
 
 OWNERS = ("generation_config", "config")
 
-LayerHeadPairs = list[list[int]]
-"""Heads as [layer, place of the head in it]."""
 
-
-def read_head_lists(model: Any) -> dict[str, LayerHeadPairs]:
+def read_config_head_pairs(model: Any) -> dict[str, record.LayerHeadPairs]:
     """The lists of heads that a model's configurations hold now, by dotted name."""
     owners = {owner: getattr(model, owner, None) for owner in OWNERS}
     fields = {f"{owner}.{field}": getattr(config, field, None) for owner, config in owners.items() for field in FIELDS}
@@ -35,7 +32,7 @@ def _heads_by_layer(heads: HeadMap, field_name: str) -> dict[int, tuple[Head, ..
     return {block.layer: block.heads for block in heads.blocks if block.kind == kind}
 
 
-def heads_of_pairs(heads: HeadMap, field_name: str, pairs: LayerHeadPairs) -> tuple[Head, ...]:
+def heads_of_pairs(heads: HeadMap, field_name: str, pairs: record.LayerHeadPairs) -> tuple[Head, ...]:
     """The heads that the pairs of a field name; raises PlanError for a pair that names none."""
     by_layer = _heads_by_layer(heads, field_name)
     for layer, position in pairs:
@@ -47,7 +44,7 @@ def heads_of_pairs(heads: HeadMap, field_name: str, pairs: LayerHeadPairs) -> tu
     return tuple(by_layer[layer][position] for layer, position in pairs)
 
 
-def pairs_of_heads(heads: HeadMap, field_name: str, listed: Sequence[Head]) -> LayerHeadPairs:
+def pairs_of_heads(heads: HeadMap, field_name: str, listed: Sequence[Head]) -> record.LayerHeadPairs:
     """The pairs of a field that name some heads, in the order of the model; raises PlanError for a head that the field cannot name."""
     known = {head: [layer, position] for layer, block in _heads_by_layer(heads, field_name).items() for position, head in enumerate(block)}
     unknown = next((head for head in listed if head not in known), None)
@@ -58,21 +55,21 @@ def pairs_of_heads(heads: HeadMap, field_name: str, listed: Sequence[Head]) -> L
     return sorted(known[head] for head in set(listed))
 
 
-def _renumber_pairs(heads: HeadMap, field_name: str, original_pairs: LayerHeadPairs) -> LayerHeadPairs:
-    """LayerHeadPairs of original indices, as pairs that count the heads a model has now; heads that are gone leave the list."""
+def _renumber_pairs(heads: HeadMap, field_name: str, original_pairs: record.LayerHeadPairs) -> record.LayerHeadPairs:
+    """Pairs of original indices, as pairs that count the heads a model has now; heads that are gone leave the list."""
     by_layer = {layer: [head.index for head in block] for layer, block in _heads_by_layer(heads, field_name).items()}
     return [[layer, by_layer[layer].index(index)] for layer, index in original_pairs if index in by_layer.get(layer, ())]
 
 
-def original_head_lists(model: nn.Module, heads: HeadMap) -> dict[str, LayerHeadPairs]:
+def config_head_pairs_of_dense_model(model: nn.Module, heads: HeadMap) -> dict[str, record.LayerHeadPairs]:
     """The lists as the dense model has them, heads that were removed since included; a list that was edited after a cut counts as it is."""
-    recorded, fields = record.read_config_head_lists_before_cuts(model), read_head_lists(model)
+    recorded, fields = record.read_config_head_pairs_before_cuts(model), read_config_head_pairs(model)
     originals = {name: pairs for name, pairs in recorded.items() if fields.get(name, []) == _renumber_pairs(heads, name, pairs)}
     listed = {name: heads_of_pairs(heads, name, pairs) for name, pairs in fields.items() if name not in originals}
     return originals | {name: [[head.layer, head.index] for head in named] for name, named in listed.items()}
 
 
-def assign_head_lists(model: Any, pairs_by_field: dict[str, LayerHeadPairs]) -> None:
+def assign_config_head_pairs(model: Any, pairs_by_field: dict[str, record.LayerHeadPairs]) -> None:
     """Gives a model's configurations these lists; an empty one is removed, so that the model's own code says that it has none.
 
     Configurations are replaced, not written to: a cut that fails puts the old ones back.
@@ -88,8 +85,8 @@ def assign_head_lists(model: Any, pairs_by_field: dict[str, LayerHeadPairs]) -> 
             model.generation_config = config
 
 
-def renumber_head_lists(model: nn.Module, original_lists: dict[str, LayerHeadPairs], heads: HeadMap) -> None:
+def renumber_config_head_pairs(model: nn.Module, original_lists: dict[str, record.LayerHeadPairs], heads: HeadMap) -> None:
     """Renumbers the lists for the heads that a cut left, and records the original ones."""
     if original_lists:
-        assign_head_lists(model, {name: _renumber_pairs(heads, name, pairs) for name, pairs in original_lists.items()})
-        record.write_config_head_lists_before_cuts(model, original_lists)
+        assign_config_head_pairs(model, {name: _renumber_pairs(heads, name, pairs) for name, pairs in original_lists.items()})
+        record.write_config_head_pairs_before_cuts(model, original_lists)

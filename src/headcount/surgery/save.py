@@ -21,7 +21,7 @@ from headcount.surgery import manifest
 from headcount.surgery.card import format_card
 from headcount.surgery.config import config_builds_same_model, head_map_built_by_config
 from headcount.surgery.cost import Cost
-from headcount.surgery.named_heads import original_head_lists
+from headcount.surgery.named_heads import config_head_pairs_of_dense_model
 from headcount.surgery.state import write_unrestored_tensors
 
 COMPANIONS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model", "sentencepiece*", "source.spm",
@@ -182,7 +182,7 @@ def _build_manifest(model: nn.Module, heads: HeadMap, command: str | None, cost:
         command=command,
         removed=manifest.removed_addresses(heads),
         blocks=manifest.block_entries(heads),
-        named_heads=original_head_lists(model, heads),
+        named_heads=config_head_pairs_of_dense_model(model, heads),
         cost={"before": cost[0].to_dict(), "after": cost[1].to_dict()} if cost else None,
         files={},
     )

@@ -46,13 +46,13 @@ class Savings:
     all_kv_bytes: int
 
 
-def largest_savings(model: nn.Module, heads: HeadMap, share: float = 0.5) -> Savings:
-    """Returns what removing at most a share of the heads saves at most, in whole KV groups of blocks that can be cut."""
+def largest_savings(model: nn.Module, heads: HeadMap, max_removed_share: float = 0.5) -> Savings:
+    """Returns what removing at most this share of the heads saves at most, in whole KV groups of blocks that can be cut."""
     units = [unit for unit in heads.units() if all(heads.block_of(head).can_cut for head in unit)]
     saved = {unit: count_removed_parameters(heads, Plan.removing(unit)) for unit in units}
     removed: list[tuple[Head, ...]] = []
     for unit in sorted(units, key=lambda unit: -saved[unit] / len(unit)):
-        if sum(map(len, removed)) + len(unit) <= share * len(heads):
+        if sum(map(len, removed)) + len(unit) <= max_removed_share * len(heads):
             removed.append(unit)
     removed_heads = [head for unit in removed for head in unit]
     parameters = sum(saved[unit] for unit in removed)

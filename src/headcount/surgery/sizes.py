@@ -41,7 +41,7 @@ class WeightSizes(NamedTuple):
     largest: int
 
     @classmethod
-    def of(cls, shapes: Mapping[str, tuple[int, ...]], pickled_bytes: int = 0) -> WeightSizes:
+    def from_tensor_shapes(cls, shapes: Mapping[str, tuple[int, ...]], pickled_bytes: int = 0) -> WeightSizes:
         """The sizes of tensors by name, and of pickles by their bytes alone: they are not opened to be measured."""
         elements = sum(prod(shape) for shape in shapes.values()) + pickled_bytes
         largest = max((size for shape in shapes.values() for size in shape), default=0)

@@ -120,7 +120,7 @@ def check_and_measure_weights(
             f"{folder / unsafe} is a pickle, which can run code when read{why}. Convert it to safetensors, or allow it "
             "(allow_pickle=True) if you trust it."
         )
-    return WeightSizes.of(shapes, sum(path.stat().st_size for path in pickles) if unsafe is not None else 0)
+    return WeightSizes.from_tensor_shapes(shapes, sum(path.stat().st_size for path in pickles) if unsafe is not None else 0)
 
 
 class WeightFileChoice(NamedTuple):

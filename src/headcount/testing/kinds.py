@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import headcount as hc
+from headcount.behaviour.base import View
 from headcount.core.errors import HeadcountError
 from headcount.core.options import Configurable, options_of
 from headcount.core.registry import IMPORTANCES, PRUNERS, ROLES, Registry
@@ -181,14 +182,14 @@ def _open_model_text_and_tokenizer(attention: RoleAttention) -> tuple[nn.Module,
 
 
 @contextmanager
-def _record_sieves(role: Configurable, check_sieve: Callable[[Any, Any], None]) -> Iterator[list[Any]]:
-    """Calls `check_sieve` with every view and sieve of a role inside; the list holds the sieves."""
+def _record_sieves(role: Configurable, check_returned_sieve_tensor: Callable[[View, Tensor], None]) -> Iterator[list[Any]]:
+    """Calls `check_returned_sieve_tensor` with every view and sieve of a role inside; the list holds the sieves."""
     original: Any = getattr(type(role), "sieve", None)
     sieves: list[Any] = []
 
     def checked_sieve(self: Any, view: Any) -> Any:
         sieve = original(self, view)
-        check_sieve(view, sieve)
+        check_returned_sieve_tensor(view, sieve)
         sieves.append(sieve)
         return sieve
 
@@ -216,7 +217,7 @@ def check_role(role: str | Configurable, text: Any = None) -> None:
     attention: RoleAttention = next(name for name in get_args(RoleAttention) if name in attentions)
     model, embedded_text, tokenizer = _open_model_text_and_tokenizer(attention)
 
-    def check_sieve(view: Any, sieve: Any) -> None:
+    def check_returned_sieve_tensor(view: View, sieve: Any) -> None:
         law = "its sieve is a boolean tensor [batch, q, k]"
         checks.require(isinstance(sieve, Tensor) and sieve.dtype is torch.bool, law, f"got {getattr(sieve, 'dtype', type(sieve).__name__)}")
         expected = (*view.queries.ids.shape, view.keys.ids.shape[1])
@@ -226,7 +227,7 @@ def check_role(role: str | Configurable, text: Any = None) -> None:
     with (
         checks.require_success("it is tested on a model and leaves it as it was"),
         require_unchanged(model, str(method)),
-        _record_sieves(method, check_sieve) as sieves,
+        _record_sieves(method, check_returned_sieve_tensor) as sieves,
     ):
         table = hc.roles(model, embedded_text if text is None else text, tokenizer, only=[method])  # pyright: ignore[reportArgumentType]
     rows = [row for row in table.rows if row.role == str(method)]

@@ -22,7 +22,7 @@ from headcount.core.damage import HeadVerdicts, examples_needed_for_harmless_hea
 from headcount.core.errors import HeadcountError, UnsupportedModel
 from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
-from headcount.core.plan import Plan, nearest_head_count
+from headcount.core.plan import Plan, nearest_count_of_whole_units
 from headcount.core.progress import Progress, show_progress_by_stage
 from headcount.core.scores import Scores
 from headcount.core.survivors import Survivors
@@ -45,7 +45,7 @@ from headcount.runs.artifacts import Artifact
 from headcount.runs.describe import describe_run
 from headcount.runs.report.certificates import describe_size_tests, describe_smallest_margin, headline
 from headcount.runs.report.write import write_report
-from headcount.runs.results import ChosenModel, PrunedRecord, PrunedRow, choose_model, choose_row_by_size
+from headcount.runs.results import ChosenModel, PrunedRecord, PrunedRow, choose_model, choose_row_index_by_kept_count
 from headcount.runs.store import Run
 from headcount.surgery.load import load
 from headcount.surgery.verify import forward_outputs, gate_values_of_plan, largest_relative_difference, run_gated
@@ -272,7 +272,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     chosen = choose_model(rows, has_margin=spec.margin is not None)
     yield _summarise_models(job, dense, rows, chosen, failed)
     if chosen is not None:
-        request = PruneSpec.from_dict(PrunedRecord.of(artifacts[chosen.position]).spec)
+        request = PruneSpec.from_dict(PrunedRecord.from_artifact(artifacts[chosen.position]).spec)
         artifact, small = pruning.load_or_make_model(request, progress=job.progress("the kept model"))
         pruning.attach_certificate(artifact, rows[chosen.position].certificate, chosen.tests)
         yield _describe_kept_model(job, pruning, rows[chosen.position], request, artifact)
@@ -286,11 +286,11 @@ def make_prune_requests(spec: AnalysisSpec, heads: HeadMap) -> list[PruneSpec]:
     """Returns the request of every pruned model."""
     if spec.keep is None:
         unit_sizes = [len(unit) for unit in heads.units()]
-        keeps: list[Any] = sorted({nearest_head_count(share, unit_sizes) for share in DEFAULT_SHARES})
+        keeps: list[Any] = sorted({nearest_count_of_whole_units(share, unit_sizes) for share in DEFAULT_SHARES})
     else:
         keeps = sorted({PruneSpec.of("random", keep).resolve_share(heads).limits.heads(len(heads)) for keep in spec.keep})
     template = PruneSpec.of("random", 1, recipe=spec.recipe)
-    return build_grid(spec.methods, keeps, spec.seeds, template, first_seed=spec.seed, training_seeds=spec.training_seeds)
+    return build_grid(spec.methods, keeps, spec.seeds, template, first_seed=spec.seed, n_training_seeds=spec.training_seeds)
 
 
 def _verify_heads(job: AnalysisJob, heads: HeadMap, requests: Sequence[PruneSpec]) -> Step:
@@ -389,7 +389,7 @@ def _summarise_models(
         methods=len({row.method for row in rows}),
         by_size=[
             {"keep": rows[at].keep, "method": rows[at].method, "seed": rows[at].seed, "headline": headline(rows[at].certificate)}
-            for at in choose_row_by_size(rows).values()
+            for at in choose_row_index_by_kept_count(rows).values()
         ],
         margin=None if margin is None else str(margin),
         sizes=[asdict(test.to_record()) for test in tests],
@@ -399,7 +399,7 @@ def _summarise_models(
 
 
 def _describe_kept_model(job: AnalysisJob, pruning: Pruning, row: PrunedRow, request: PruneSpec, artifact: Artifact) -> Step:
-    record = PrunedRecord.of(artifact)
+    record = PrunedRecord.from_artifact(artifact)
     return _make_step(
         job,
         "keep",
@@ -413,13 +413,13 @@ def _describe_kept_model(job: AnalysisJob, pruning: Pruning, row: PrunedRow, req
         headline=headline(row.certificate),
         verdict=row.certificate.verdict,
         smallest_margin=describe_smallest_margin(row.certificate.quality),
-        survivors=Survivors.of(pruning.heads.blocks, record.removed).to_dict(),
+        survivors=Survivors.after_removal(pruning.heads.blocks, record.removed).to_dict(),
     )
 
 
 def _verify_saved_model(job: AnalysisJob, heads: HeadMap, pruning: Pruning, artifact: Artifact, small: nn.Module) -> Iterator[Step]:
     """Yields the comparison of the saved model with the one in memory, and with the dense model under gates."""
-    batch, plan = job.example_batch(), Plan.removing(PrunedRecord.of(artifact).removed)
+    batch, plan = job.example_batch(), Plan.removing(PrunedRecord.from_artifact(artifact).removed)
     loaded = load(pruning.model_folder(artifact.key)).to(next(small.parameters()).device)
     ours, theirs = small.state_dict(), loaded.state_dict()
     yield _make_step(

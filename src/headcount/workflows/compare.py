@@ -32,11 +32,18 @@ from headcount.pruning.spec import Ablation, PruneSpec
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.describe import describe_run
 from headcount.runs.latency import LatencyRow, unpack_latency
-from headcount.runs.results import COMPARISON, ChosenModel, PrunedRecord, PrunedRow, choose_model, choose_row_by_size
+from headcount.runs.results import COMPARISON, ChosenModel, PrunedRecord, PrunedRow, choose_model, choose_row_index_by_kept_count
 from headcount.runs.store import Run
 from headcount.surgery.cut import cut
 from headcount.workflows.analysis_spec import COMPARED_SIZES, BenchSizes
-from headcount.workflows.grid import Grid, GridPoint, MethodDifference, MethodRow, list_differences, summarise_methods
+from headcount.workflows.grid import (
+    Grid,
+    GridPoint,
+    MethodDifference,
+    MethodRow,
+    differences_from_random_and_between_methods,
+    summarise_methods,
+)
 from headcount.workflows.inputs import TextsForRoles, corpus_or_reason, open_inputs
 from headcount.workflows.latency import CutModel, time_models
 from headcount.workflows.prune import Pruning, build_grid, prune_all
@@ -82,7 +89,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Returns the comparison as plain data."""
         dense, chosen = self.dense, self.chosen
-        by_size = choose_row_by_size(self.models)
+        by_size = choose_row_index_by_kept_count(self.models)
         return {
             "out": str(self.folder),
             "dense": {"loss": dense.loss, "metric": dense.metric, "value": dense.value, "n_examples": dense.n_examples},
@@ -235,7 +242,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
         if corpus is None:
             warnings.warn(f"the roles of the kept models are not measured: {why_none}; name a text", stacklevel=2)
         else:
-            roles = FamilyTest.of(corpus, definition, seed=seed, batch_size=batch_size)
+            roles = FamilyTest.by_definition(corpus, definition, seed=seed, batch_size=batch_size)
     names = [str(pruner) for pruner in pruners]
     command = (
         f"headcount.compare({inputs.name!r}, {inputs.task.name!r}, out={str(out)!r}, methods={names}, keep={list(keep)}, seeds={seeds})"
@@ -273,7 +280,7 @@ def _heads_removed_by_plan(plan: Plan | str | Path, heads: HeadIndex) -> tuple[s
 def build_requests(
     methods: Sequence[str | Pruner],
     keeps: Sequence[int],
-    seeds: int,
+    n_seeds: int,
     template: PruneSpec,
     heads: HeadIndex,
     *,
@@ -285,7 +292,7 @@ def build_requests(
     Args:
         methods: Pruners or importances; random is always added.
         keeps: Numbers of heads that stay.
-        seeds: Seeds of methods with chance in them.
+        n_seeds: Number of seeds of methods with chance in them.
         template: The request that all others differ from in method, size and seed alone; its seed is the first.
         heads: The heads of the model.
         removed_by_plan: The heads that a plan made elsewhere removes: the plan, its complement, and random heads of their sizes are added.
@@ -295,10 +302,10 @@ def build_requests(
     if removed_by_plan:
         pruners += [PlanPruner(removed=removed_by_plan), PlanPruner(removed=removed_by_plan, complement=True)]
         sizes = [size for size in (len(heads) - len(removed_by_plan), len(removed_by_plan)) if size not in keeps]
-    specs = build_grid(pruners, keeps, seeds, template, first_seed=template.seed)
-    specs += build_grid((), sizes, seeds, template, first_seed=template.seed)
+    specs = build_grid(pruners, keeps, n_seeds, template, first_seed=template.seed)
+    specs += build_grid((), sizes, n_seeds, template, first_seed=template.seed)
     if has_untrained_head:
-        specs += build_grid((), [len(heads)], seeds, template, first_seed=template.seed)
+        specs += build_grid((), [len(heads)], n_seeds, template, first_seed=template.seed)
     return specs
 
 
@@ -307,9 +314,9 @@ def run_comparison(job: ComparisonJob) -> Comparison:
     pruning = job.pruning
     with job.progress("pruning", "models") as advance:
         dense, artifacts, failed = prune_all(pruning, job.specs, saves_model=lambda spec: job.keep_models, progress=advance)
-    grid = Grid.of(pruning, dense, artifacts)
+    grid = Grid.from_artifacts(pruning, dense, artifacts)
     methods = summarise_methods(grid, job.kinds, seed=job.seed)
-    differences = list_differences(grid, methods, job.kinds, seed=job.seed)
+    differences = differences_from_random_and_between_methods(grid, methods, job.kinds, seed=job.seed)
     if artifacts:
         tables = {"methods": [row.flatten() for row in methods], "differences": [row.flatten() for row in differences]}
         _store_tables(job, "methods", artifacts, tables)
@@ -343,7 +350,9 @@ def _save_all_models(job: ComparisonJob, artifacts: Sequence[Artifact]) -> dict[
     folders = {}
     with job.progress("keeping models", "models") as advance:
         for number, artifact in enumerate(artifacts, 1):
-            folders[artifact.key.name] = job.pruning.find_or_make_model_folder(PruneSpec.from_dict(PrunedRecord.of(artifact).spec))
+            folders[artifact.key.name] = job.pruning.find_or_make_model_folder(
+                PruneSpec.from_dict(PrunedRecord.from_artifact(artifact).spec)
+            )
             if advance is not None:
                 advance(number, len(artifacts))
     return folders
@@ -377,7 +386,7 @@ def _measure_role_changes(job: ComparisonJob, artifacts: Sequence[Artifact]) -> 
     """Returns what became of every family of roles in the pruned models, which the run keeps as a table."""
     assert job.roles is not None
     pruning = job.pruning
-    specs = [PruneSpec.from_dict(PrunedRecord.of(artifact).spec) for artifact in artifacts]
+    specs = [PruneSpec.from_dict(PrunedRecord.from_artifact(artifact).spec) for artifact in artifacts]
     with job.progress("roles of the dense model", "examples") as advance:
         dense = measure_dense_roles(pruning, job.roles, progress=advance)
     with job.progress("roles of the pruned models", "models") as advance:

@@ -11,11 +11,11 @@ from statistics import mean
 
 import numpy as np
 
-from headcount.core.evaluation import Evaluation, PairedDifference, differences_of_loss_and_metric
+from headcount.core.evaluation import Evaluation, PairedDifference, loss_and_metric_of_pruned_minus_dense
 from headcount.core.heads import Head
-from headcount.core.metric_range import score_interval_from_change
+from headcount.core.metric_range import dense_score_plus_change_interval
 from headcount.core.stats.corrected_rows import add_q_values
-from headcount.core.stats.seed_parts import change_of_metric, stack_parts_of_seeds
+from headcount.core.stats.seed_parts import metric_of_second_minus_first, stack_parts_of_seeds
 from headcount.core.stats.seed_scores import SeedScores
 from headcount.core.stats.significance import single_interval_level
 from headcount.core.survivors import mean_survivors_by_kind
@@ -61,7 +61,9 @@ class GridPoint:
     @cached_property
     def scores(self) -> SeedScores:
         """The scores over seeds."""
-        return SeedScores.of(self.values, self.evaluation.metric, steps_of_shortest_stage(self.artifacts[0]) if self.artifacts else None)
+        return SeedScores.from_value_of_each_seed(
+            self.values, self.evaluation.metric, steps_of_shortest_stage(self.artifacts[0]) if self.artifacts else None
+        )
 
     @property
     def is_control(self) -> bool:
@@ -84,17 +86,19 @@ class Grid:
     points: tuple[GridPoint, ...]
 
     @classmethod
-    def of(cls, pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifact]) -> Grid:
+    def from_artifacts(cls, pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifact]) -> Grid:
         """Returns the grid of finished pruned models; requests that differ in their seed alone are one point."""
         groups: dict[str, list[Artifact]] = {}
         for artifact in artifacts:
             request = {**artifact.content["spec"], "seed": 0}
             groups.setdefault(json.dumps(request, sort_keys=True), []).append(artifact)
-        return cls(pruning.task, pruning.heads, dense, tuple(_make_point(pruning, dense, group) for group in groups.values()))
+        return cls(
+            pruning.task, pruning.heads, dense, tuple(_average_artifacts_to_point(pruning, dense, group) for group in groups.values())
+        )
 
-    def compare(self, point: GridPoint, control: GridPoint, *, seed: int = 0) -> PairedDifference:
+    def point_minus_control(self, point: GridPoint, control: GridPoint, *, seed: int = 0) -> PairedDifference:
         """Returns the difference of a point from another one on the same examples, of means over seeds."""
-        return compare_evaluations(control.evaluation, point.evaluation, self.task, seed=seed)
+        return evaluation_minus_baseline(control.evaluation, point.evaluation, self.task, seed=seed)
 
     def get_point(self, spec: PruneSpec) -> GridPoint:
         """Returns the point of a request, whatever its seed; StopIteration if it was not made."""
@@ -107,7 +111,7 @@ class Grid:
         return list(dict.fromkeys(point.method for point in self.points))
 
 
-def _make_point(pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifact]) -> GridPoint:
+def _average_artifacts_to_point(pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifact]) -> GridPoint:
     evaluations = [unpack_pruned_evaluation(artifact) for artifact in artifacts]
     average = average_evaluations(evaluations, pruning.task)
     removed = [frozenset(map(Head.parse, artifact.content["removed"])) for artifact in artifacts]
@@ -119,7 +123,7 @@ def _make_point(pruning: Pruning, dense: Evaluation, artifacts: Sequence[Artifac
         tuple(evaluation.score for evaluation in evaluations),
         average,
         survivors,
-        compare_evaluations(dense, average, pruning.task),
+        evaluation_minus_baseline(dense, average, pruning.task),
         tuple(artifacts),
     )
 
@@ -140,16 +144,16 @@ def average_evaluations(evaluations: Sequence[Evaluation], task: Task) -> Evalua
     return replace(first, losses=losses, parts=parts[:, 0] if (parts == parts[:, :1]).all() else parts, value=value)
 
 
-def compare_evaluations(
+def evaluation_minus_baseline(
     baseline: Evaluation, evaluation: Evaluation, task: Task, *, seed: int = 0, level: float = 0.95
 ) -> PairedDifference:
     """Returns the metric of an evaluation minus that of the baseline on the same examples, or of the loss where there is no metric.
 
-    `core.stats.seed_parts.change_of_metric` says by which test.
+    `core.stats.seed_parts.metric_of_second_minus_first` says by which test.
     """
     if task.metric is None or baseline.parts is None or evaluation.parts is None:
-        return differences_of_loss_and_metric(baseline, evaluation, level=level)["loss"]
-    return change_of_metric(baseline, evaluation, task.metric.total, seed=seed, level=level)
+        return loss_and_metric_of_pruned_minus_dense(baseline, evaluation, level=level)["loss"]
+    return metric_of_second_minus_first(baseline, evaluation, task.metric.total, seed=seed, level=level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +258,7 @@ def summarise_methods(
     for method in grid.methods:
         points = sorted((point for point in grid.points if point.method == method), key=lambda point: -point.n_kept)
         for point in points:
-            joint = compare_evaluations(grid.dense, point.evaluation, grid.task, level=single_interval_level(len(points)))
+            joint = evaluation_minus_baseline(grid.dense, point.evaluation, grid.task, level=single_interval_level(len(points)))
             n_kept = point.count_kept(grid.heads, attention_kinds)
             control = None if point.is_control else controls.get(n_kept)
             rows.append(
@@ -269,9 +273,9 @@ def summarise_methods(
                     point.scores.deviation,
                     point.change,
                     joint,
-                    None if control is None else grid.compare(point, control, seed=seed),
+                    None if control is None else grid.point_minus_control(point, control, seed=seed),
                     mean_survivors_by_kind(grid.heads.blocks, point.survivors),
-                    score_interval_from_change(grid.dense, joint),
+                    dense_score_plus_change_interval(grid.dense, joint),
                     grid.dense.score,
                     share=None if measure_share is None else measure_share(point.evaluation),
                 )
@@ -286,14 +290,14 @@ def compare_methods_in_pairs(grid: Grid, attention_kinds: Sequence[str] = (), *,
         if not point.is_control:
             by_size.setdefault(point.count_kept(grid.heads, attention_kinds), []).append(point)
     rows = [
-        MethodDifference(n_kept, first.method, second.method, grid.compare(first, second, seed=seed))
+        MethodDifference(n_kept, first.method, second.method, grid.point_minus_control(first, second, seed=seed))
         for n_kept in sorted(by_size, reverse=True)
         for first, second in combinations(by_size[n_kept], 2)
     ]
     return add_q_values(rows)
 
 
-def list_differences(
+def differences_from_random_and_between_methods(
     grid: Grid, rows: Sequence[MethodRow], attention_kinds: Sequence[str] = (), *, seed: int = 0
 ) -> list[MethodDifference]:
     """Returns the differences of all methods from random heads, as their rows have them, and those between every two other methods."""

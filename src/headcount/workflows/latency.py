@@ -47,8 +47,8 @@ def time_models(
     conditions = {"batch": batch, "length": length, "rounds": rounds, "machine": machine_entries(model)}
     key = ArtifactKey(LATENCY, f"{artifact_name}, batch {batch}, length {length}", {**model_key(dense), "removed": removed, **conditions})
 
-    def measure() -> tuple[Mapping[str, object], Mapping[str, np.ndarray]]:
+    def measure_seconds() -> tuple[Mapping[str, object], Mapping[str, np.ndarray]]:
         times = measure_seconds_by_round(models, batch, length, rounds)
         return {**conditions, "models": labels}, {label: np.asarray(seconds) for label, seconds in times.items()}
 
-    return run.find_or_compute(key, measure, provenance=rounding_provenance())
+    return run.find_or_compute(key, measure_seconds, provenance=rounding_provenance())

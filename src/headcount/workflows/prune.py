@@ -20,7 +20,7 @@ from headcount.core.files import model_path_or_name
 from headcount.core.heads import Head
 from headcount.core.margin import Margin
 from headcount.core.plan import Plan
-from headcount.core.sizes import SizeTest, certify_sizes
+from headcount.core.sizes import SizeTest, certify_until_a_size_fails
 from headcount.core.stats.metric_parts import MetricOfSums
 from headcount.data.evaluate import evaluate, fingerprint_of_examples
 from headcount.data.stream import Progress
@@ -45,7 +45,7 @@ from headcount.runs.results import (
     PrunedRecord,
     PrunedRow,
     certify_pruned,
-    compare_pruned,
+    compare_pruned_with_dense,
     pack_example_arrays,
     unpack_pruned_evaluation,
 )
@@ -164,7 +164,7 @@ class Pruning:
         artifact = self.run.find(self.key(replace(spec, scratch=None, scratch_rate=PruneSpec.scratch_rate)))
         if artifact is None:
             return None
-        record = PrunedRecord.of(artifact)
+        record = PrunedRecord.from_artifact(artifact)
         plan = Plan.removing(record.removed, protected=spec.limits.protected)
         gates = None if record.gates is None else tuple(record.gates)
         history = [dict(entry) for entry in record.history]
@@ -222,7 +222,7 @@ class Pruning:
 
     def _save_rebuilt_model_if_possible(self, spec: PruneSpec, artifact: Artifact) -> bool:
         """Saves the model of a finished artifact from its plan and gates, and returns whether these suffice: no weights were trained."""
-        record = PrunedRecord.of(artifact)
+        record = PrunedRecord.from_artifact(artifact)
         if record.changed_weights or spec.scratch is not None:
             return False
         plan = Plan.removing(record.removed, protected=spec.limits.protected)
@@ -259,7 +259,9 @@ class Pruning:
 
     def latency_of(self, artifact: Artifact) -> list[Time]:
         """Returns the latency of the model of a finished artifact; nothing without `bench_sizes`."""
-        return self._measure_latency(artifact.key, PrunedRecord.of(artifact).removed, lambda: load(self.model_folder(artifact.key)))
+        return self._measure_latency(
+            artifact.key, PrunedRecord.from_artifact(artifact).removed, lambda: load(self.model_folder(artifact.key))
+        )
 
     def model_folder(self, key: ArtifactKey) -> Path:
         """Returns the folder of the model of an artifact."""
@@ -279,12 +281,12 @@ class Pruning:
     def write_plan(self, artifact: Artifact) -> None:
         """Writes the plan of a pruned model beside the folder of its model."""
         folder = self.model_folder(artifact.key)
-        plan = Plan.removing(PrunedRecord.of(artifact).removed)
+        plan = Plan.removing(PrunedRecord.from_artifact(artifact).removed)
         plan.write(folder.parent / f"{folder.name}.plan.json", self.heads, weights=self.base_key["weights"])
 
     def compare_all_with_dense(self, dense: Evaluation, artifacts: Sequence[Artifact]) -> list[PrunedRow]:
         """Returns one row per artifact, with its bound against the dense model."""
-        return compare_pruned(dense, artifacts, self.metric_total, self.heads.blocks, self.margin)
+        return compare_pruned_with_dense(dense, artifacts, self.metric_total, self.heads.blocks, self.margin)
 
     def attach_certificate(self, artifact: Artifact, certificate: TaskCertificate, tests: Sequence[SizeTest] = ()) -> Certificate:
         """Returns the certificate of a kept model on its task, which is written beside it and into its card.
@@ -363,26 +365,26 @@ def card_sentences(spec: PruneSpec, certificate: TaskCertificate, timings: Seque
 def build_grid(
     methods: Sequence[str | Pruner],
     keeps: Sequence[int | float | str],
-    seeds: int,
+    n_seeds: int,
     template: PruneSpec,
     *,
     first_seed: int = 0,
-    training_seeds: int | None = None,
+    n_training_seeds: int | None = None,
 ) -> list[PruneSpec]:
     """Returns all requests of a comparison.
 
     Args:
         methods: Pruners or importances, also with alternatives (`dsp(tau=1|10)`); random is always added.
         keeps: Numbers or shares of heads. A method that itself decides how many heads stay is there once, not for each of them.
-        seeds: Seeds of methods with chance in them; other methods run once.
+        n_seeds: Number of seeds of methods with chance in them; other methods run once.
         template: The request that all others differ from in method, size and seed alone.
         first_seed: The first of the seeds.
-        training_seeds: Seeds of methods that train; by default as many as the others.
+        n_training_seeds: Number of seeds of methods that train; by default as many as the others.
     """
     pruners = Pruner.parse_grid([*methods, "random"])
     specs = []
     for pruner in pruners:
-        number = (training_seeds or seeds) if pruner.info.trains else seeds if pruner.info.draws else 1
+        number = (n_training_seeds or n_seeds) if pruner.info.trains else n_seeds if pruner.info.draws else 1
         floor: dict[str, Any] = {"floor": template.limits.floor, "protected": template.limits.protected, "unit": template.limits.unit}
         budgets = [Budget(**floor)] if pruner.sizing_option_text else [Budget(keep=keep, **floor) for keep in keeps]
         for budget in budgets:
@@ -404,18 +406,20 @@ class PruningOutcome(NamedTuple):
     failed: dict[str, HeadcountError]
 
 
-def prune_and_test_sizes(pruning: Pruning, spec: PruneSpec, sizes: Sequence[int], *, progress: Progress | None = None) -> list[SizeTest]:
-    """Returns the tests of a request at several sizes, from large to small up to the first that fails."""
+def prune_until_a_size_fails(
+    pruning: Pruning, spec: PruneSpec, kept_counts: Sequence[int], *, progress: Progress | None = None
+) -> list[SizeTest]:
+    """Returns the tests of a request at several numbers of heads that stay, from large to small up to the first that fails."""
     dense, artifacts = pruning.evaluate_dense(), dict[int, Artifact]()
 
     def prune_and_certify(n_kept: int) -> TaskCertificate:
         job = pruning.make_job(spec.resized(n_kept))
         artifacts[n_kept] = pruning.run.find_or_compute(job.key, job.compute, provenance=pruning.provenance)
         if progress is not None:
-            progress(len(artifacts), len(sizes))
+            progress(len(artifacts), len(kept_counts))
         return pruning.compare_all_with_dense(dense, [artifacts[n_kept]])[0].certificate
 
-    tests = certify_sizes(sizes, prune_and_certify)
+    tests = certify_until_a_size_fails(kept_counts, prune_and_certify)
     pruning.run.register_results(*artifacts.values())
     return tests
 

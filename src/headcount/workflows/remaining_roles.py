@@ -32,7 +32,7 @@ class FamilyTest:
     spec: RoleSpec
 
     @classmethod
-    def of(cls, corpus: Corpus, definition: str, *, seed: int, batch_size: int | None) -> FamilyTest:
+    def by_definition(cls, corpus: Corpus, definition: str, *, seed: int, batch_size: int | None) -> FamilyTest:
         """Returns the test of a definition.
 
         Raises:
@@ -163,9 +163,9 @@ def measure_remaining_roles(
         labelled,
         len(counted),
         (*names, SEVERAL, NO_ROLE),
-        count_family_groups([dense_families], names),
+        mean_head_counts_by_family_group([dense_families], names),
         [
-            Level(method, n_kept, len(models), count_family_groups([model.families for model in models], names))
+            Level(method, n_kept, len(models), mean_head_counts_by_family_group([model.families for model in models], names))
             for (method, n_kept), models in by_level.items()
         ],
         [
@@ -209,13 +209,13 @@ def families_by_head(table: RoleTable, counted_heads: Iterable[Head]) -> dict[He
     return {head: frozenset(definition.families_of(labels[head])) for head in counted_heads if head in labels}
 
 
-def count_family_groups(models: Sequence[Mapping[Head, frozenset[str]]], family_names: Sequence[str]) -> dict[str, float]:
+def mean_head_counts_by_family_group(models: Sequence[Mapping[Head, frozenset[str]]], family_names: Sequence[str]) -> dict[str, float]:
     """Returns how many heads belong to each family alone, to several and to none, as means over models."""
 
-    def group_of(families: frozenset[str]) -> str:
+    def family_group_of_head(families: frozenset[str]) -> str:
         return SEVERAL if len(families) > 1 else next(iter(families), NO_ROLE)
 
-    groups = [[group_of(families) for families in model.values()] for model in models]
+    groups = [[family_group_of_head(families) for families in model.values()] for model in models]
     return {name: mean(of_model.count(name) for of_model in groups) for name in (*family_names, SEVERAL, NO_ROLE)}
 
 

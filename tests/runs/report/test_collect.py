@@ -23,7 +23,7 @@ from headcount.core.stats.significance import benjamini_hochberg, tango
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.report import contract
 from headcount.runs.report.collect import collect_report
-from headcount.runs.report.roles import role_marks
+from headcount.runs.report.roles import short_mark_of_each_role
 from headcount.runs.report.scores import _score_columns, _test_scores_against_zero
 from headcount.runs.scores import all_scores, all_verdicts
 from headcount.runs.store import Run
@@ -154,7 +154,7 @@ def test_roles_keep_every_row_and_say_where_no_head_beats_the_baseline(tmp_path:
 def test_no_two_roles_share_a_mark() -> None:
     names = [*(f"offset:{n:+d}" for n in range(-3, 4)), *(f"syntax:{r}{e}" for r in ("nsubj", "nmod", "obj", "obl") for e in ("", "-of"))]
     names += [f"pos:X{i}" for i in range(60)]
-    marks = role_marks(names)
+    marks = short_mark_of_each_role(names)
     assert len(set(marks)) == len(names) and all(1 <= len(mark) <= 2 for mark in marks)
     assert marks[:3] == ["-3", "-2", "-1"]
 
@@ -211,7 +211,7 @@ def test_a_run_whose_artifacts_are_gone_is_refused(tmp_path: Path, capsys: pytes
 
 def test_the_q_of_a_relation_is_that_of_its_difference(tmp_path: Path) -> None:
     from headcount.core.role_table import RoleTable
-    from headcount.runs.report.roles import roles_of
+    from headcount.runs.report.roles import pack_roles
 
     content = next(iter(make_run(tmp_path / "run").results("roles").values())).content
     syntax = [best for best in content["best_heads"] if best["role"].startswith("syntax:")]
@@ -220,11 +220,11 @@ def test_the_q_of_a_relation_is_that_of_its_difference(tmp_path: Path) -> None:
 
     def relations(**changes: float) -> list[dict]:
         best = [{**one, "accuracy": 0.9, "p": value, **changes} for one, value in zip(syntax, p, strict=True)]
-        return roles_of(RoleTable.from_dict({**content, "best_heads": best}), heads_of())["relations"]
+        return pack_roles(RoleTable.from_dict({**content, "best_heads": best}), heads_of())["relations"]
 
     assert [one["q"] for one in relations()] == pytest.approx(benjamini_hochberg(p).tolist())
     assert all(one["holds"] for one in relations()) and not any(one["holds"] for one in relations(baseline=0.99))
-    without = roles_of(RoleTable.from_dict({**content, "best_heads": []}), heads_of())
+    without = pack_roles(RoleTable.from_dict({**content, "best_heads": []}), heads_of())
     assert without["best"] == [] and without["relations"] == [], "roles that occur in one half only have no best heads"
 
 

@@ -30,7 +30,7 @@ from headcount.runs.results import (
     PrunedRow,
     SelectionRecord,
     choose_model,
-    choose_row_by_size,
+    choose_row_index_by_kept_count,
     unpack_evaluation,
     unpack_pruned_evaluation,
 )
@@ -148,14 +148,14 @@ def test_the_selection_split_chooses_and_the_report_split_does_not() -> None:
         row_of(4, 0.75, right_to_wrong=500, method="b"),
         replace(row_of(16, 1.0), removed=0),
     ]
-    assert choose_row_by_size(rows) == {8: 0, 4: 4}
+    assert choose_row_index_by_kept_count(rows) == {8: 0, 4: 4}
     assert choose_model(rows, has_margin=False) == ChosenModel(0), "the best on the selection split"
     equal = [row_of(8, 0.9), row_of(4, 0.9)]
     assert choose_model(equal, has_margin=False) == ChosenModel(1), "of equals the one with the fewest heads"
     assert choose_model([], has_margin=True) is None and choose_model(rows[-1:], has_margin=False) is None
     assert choose_model([replace(rows[0], selection=None)], has_margin=False) is None
     for order in permutations(range(3)):
-        assert rows[order[choose_row_by_size([rows[at] for at in order])[8]]] == rows[0], "equals do not depend on their order"
+        assert rows[order[choose_row_index_by_kept_count([rows[at] for at in order])[8]]] == rows[0], "equals do not depend on their order"
 
 
 def test_sizes_are_tested_in_order_up_to_the_first_that_fails() -> None:

@@ -17,7 +17,7 @@ from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.draw import draw_figure
 from headcount.runs.paper_pages import ITEM, MISSING, read_paper_pages
 from headcount.runs.report.collect import collect_report
-from headcount.runs.report.figures import write_figures
+from headcount.runs.report.figures import write_figures_with_matplotlib
 from headcount.runs.report.page import load_front_end
 from headcount.runs.report.write import fit_report
 from headcount.runs.store import Run
@@ -91,7 +91,7 @@ def test_long_tables_go_when_the_file_would_be_too_large(run: Run) -> None:
 
 
 def test_all_figures_are_written_from_the_data(run: Run, tmp_path: Path) -> None:
-    drawn = write_figures(run, tmp_path)
+    drawn = write_figures_with_matplotlib(run, tmp_path)
     expected: dict[str, Figure] = {f"study-layers-{figure.name}": figure for figure in DRAWN.figures}
     expected |= {"michel2019-m8-lines": DRAWN.figures[0]}
     names = {path.stem for path in drawn.paths}
@@ -106,7 +106,7 @@ def test_all_figures_are_written_from_the_data(run: Run, tmp_path: Path) -> None
 
 
 def test_a_run_without_studies_says_so(tmp_path: Path) -> None:
-    drawn = write_figures(make_run(tmp_path / "run", n=20, kinds=("roles",)), tmp_path / "figures")
+    drawn = write_figures_with_matplotlib(make_run(tmp_path / "run", n=20, kinds=("roles",)), tmp_path / "figures")
     missing = {figure.name: figure for figure in drawn.missing}
     assert {"head maps", "curves", "cost", "studies", "papers"} <= set(missing) and "roles" not in missing
     assert missing["studies"].command.startswith("headcount study NAME ") and str(tmp_path / "run") in missing["papers"].command
@@ -119,5 +119,5 @@ def test_names_that_would_be_one_file_are_told_apart(tmp_path: Path) -> None:
         for name in ("a b", "a+b"):
             content = {"result": StudyResult(name, (ROWS,), "", (), {}, (line,)).to_dict(), "rows": []}
             run.register_results(run.commit(ArtifactKey(STUDY, name, {}), content, provenance={}))
-    names = {path.name for path in write_figures(run, tmp_path / "figures").paths}
+    names = {path.name for path in write_figures_with_matplotlib(run, tmp_path / "figures").paths}
     assert {"study-a-b-lines.svg", "study-a-b-lines-2.svg", "study-a-b-lines.pdf", "study-a-b-lines-2.pdf"} <= names

@@ -89,13 +89,13 @@ class Request:
     out: Path | None = None
 
     @property
-    def has_text(self) -> bool:
+    def has_text_or_task(self) -> bool:
         """Whether a text or a task is named."""
         task = self.task if self.common is None else self.common.task
         return self.text is not None or self.embedded is not None or task is not None
 
     def check_text_for(self, info: StudyInfo) -> None:
         """Raises BadParameter unless the text that a study needs is named, once and with only those options that apply to it."""
-        if "text" in info.needs or ("comparison" in info.needs and self.has_text):
+        if "text" in info.needs or ("comparison" in info.needs and self.has_text_or_task):
             check_exactly_one_text(self.common or ModelAndTaskOptions("", task=self.task), self.text, self.embedded)
         check_at_most_one_text(self.text, self.embedded)

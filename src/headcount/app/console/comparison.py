@@ -91,12 +91,12 @@ def show_comparison(session: Session, comparison: Comparison) -> None:
 def show_best_of_each_size(session: Session, comparison: Comparison) -> None:
     """Prints the model of each size that the selection split chose, with its bound; with a margin, the sizes tested in order."""
     from headcount.runs.report.certificates import describe_smallest_margin, format_bound
-    from headcount.runs.results import choose_row_by_size
+    from headcount.runs.results import choose_row_index_by_kept_count
 
     chosen, rows = comparison.chosen, comparison.models
     lines = [
         (rows[at].keep, rows[at].method, rows[at].seed, format_bound(quality), describe_smallest_margin(quality))
-        for at in choose_row_by_size(rows).values()
+        for at in choose_row_index_by_kept_count(rows).values()
         if (quality := rows[at].certificate.quality)
     ]
     if lines:

@@ -73,13 +73,16 @@ BatchSize = Annotated[
 
 
 def parse_named_values(texts: list[str] | None, flag: str) -> dict[str, str]:
-    """Returns the values of a repeated option NAME=VALUE by name."""
-    values = {}
+    """Returns the values of a repeated option NAME=VALUE by name, hyphens in which count as underscores; a name may come once."""
+    values: dict[str, str] = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
             raise typer.BadParameter(f"{flag} takes NAME=VALUE, got {text!r}")
-        values[name.replace("-", "_")] = value
+        field_name = name.replace("-", "_")
+        if field_name in values:
+            raise typer.BadParameter(f"{flag} names {name} twice, with {values[field_name]!r} and {value!r}; give it once")
+        values[field_name] = value
     return values
 
 

@@ -29,14 +29,14 @@ ExitCode = int
 """The exit code of a command: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
 
 
-def without_control_characters(value: object) -> str:
+def replace_control_characters_but_newlines(value: object) -> str:
     """Returns a value as text without control characters: names may come from files that others wrote."""
     return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in str(value))
 
 
 def write_to_stderr(text: str) -> None:
     """Writes a line to stderr."""
-    print(without_control_characters(text), file=sys.stderr)
+    print(replace_control_characters_but_newlines(text), file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Session:
     def write_line(self, text: str) -> None:
         """Writes a line of the result at once, unless the result is JSON."""
         if not self.json:
-            print(without_control_characters(text), file=self.results, flush=True)
+            print(replace_control_characters_but_newlines(text), file=self.results, flush=True)
 
     def write_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, right_aligned: Sequence[str] = ()) -> None:
         """Writes a table, unless the result is JSON; `right_aligned` names the columns of numbers. Columns without content are left out."""
@@ -124,7 +124,7 @@ class Session:
         for column in columns:
             table.add_column(column, justify="right" if column in right_aligned else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(Text(without_control_characters(cell)) for cell in row))
+            table.add_row(*(Text(replace_control_characters_but_newlines(cell)) for cell in row))
         Console(file=self.results, width=self.table_width, highlight=False, markup=False).print(table)
         print(file=self.results)
 

@@ -116,4 +116,4 @@ def _open_role_test(
     if corpus is None:
         session.write_note(f"the roles of the kept models are not measured: {why_none}; name a text with --text FILE or --embedded NAME")
         return None
-    return FamilyTest.of(corpus, measure.definition or DEFAULT_DEFINITION, seed=data.seed, batch_size=data.examples_per_batch)
+    return FamilyTest.by_definition(corpus, measure.definition or DEFAULT_DEFINITION, seed=data.seed, batch_size=data.examples_per_batch)

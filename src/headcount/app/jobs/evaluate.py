@@ -15,7 +15,7 @@ from headcount.app.console.options import split_at_commas
 from headcount.app.console.pruning import read_removed_heads
 from headcount.app.console.session import Session
 from headcount.core.errors import unknown_name_error
-from headcount.core.evaluation import Evaluation, PairedDifference, differences_of_loss_and_metric
+from headcount.core.evaluation import Evaluation, PairedDifference, loss_and_metric_of_pruned_minus_dense
 from headcount.core.plan import Plan
 from headcount.data.mask import mask
 from headcount.data.task import SPLITS
@@ -54,7 +54,7 @@ def evaluate_model(
         under = {"removed": sorted(removed), "how": "zero"}
         with session.progress(f"evaluating without {len(removed)} heads") as advance, mask(model, removed):
             pruned = evaluate_into(run, f"without {len(removed)} heads", model, task, gate_description=under, progress=advance, **reading)
-        changes = differences_of_loss_and_metric(dense, pruned, task.metric.total if task.metric else None, seed=data.seed)
+        changes = loss_and_metric_of_pruned_minus_dense(dense, pruned, task.metric.total if task.metric else None, seed=data.seed)
     _show_evaluations(session, dense, pruned, changes, len(head_map), len(removed))
     content: dict[str, Any] = {"model": data.model, "task": task.name, "split": split_name, "dense": _evaluation_to_dict(dense)}
     if pruned is not None:

@@ -35,7 +35,7 @@ from headcount.core.plan import Plan
 from headcount.core.sizes import SizeTest, smallest_certified
 from headcount.models.provenance import weight_hash
 from headcount.pruning.base import Pruner
-from headcount.pruning.certified import list_sizes_to_test
+from headcount.pruning.certified import list_kept_counts_to_test
 from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.spec import PruneSpec
@@ -47,7 +47,7 @@ from headcount.runs.store import Run
 from headcount.surgery.bench import BATCHES, LENGTHS
 from headcount.workflows.analysis_spec import BenchSizes
 from headcount.workflows.estimate import estimate_pruning_seconds
-from headcount.workflows.prune import Pruning, estimate_training, prune_and_test_sizes
+from headcount.workflows.prune import Pruning, estimate_training, prune_until_a_size_fails
 
 
 def prune_model(
@@ -81,7 +81,7 @@ def prune_model(
         )
     if size.keep is not None:
         spec = spec.resized(parse_kept_head_count(size.keep, heads, options.attention_kinds))
-    sizes = list_sizes_to_test(spec, model, heads) if margin_decides else []
+    sizes = list_kept_counts_to_test(spec, model, heads) if margin_decides else []
     if not margin_decides:
         check_request(spec, model, heads)
     if run is None:
@@ -105,7 +105,7 @@ def prune_model(
         dense = pruning.evaluate_dense()
     tests: list[SizeTest] = []
     if margin is not None and sizes:
-        tests = _test_sizes(session, pruning, spec, sizes)
+        tests = _prune_until_a_size_fails(session, pruning, spec, sizes)
         show_size_tests(session, tests, margin, dense.n_examples)
         certified = smallest_certified(tests)
         if certified is None:
@@ -121,13 +121,13 @@ def prune_model(
     return 0
 
 
-def _test_sizes(session: Session, pruning: Pruning, spec: PruneSpec, sizes: Sequence[int]) -> list[SizeTest]:
+def _prune_until_a_size_fails(session: Session, pruning: Pruning, spec: PruneSpec, kept_counts: Sequence[int]) -> list[SizeTest]:
     """Returns the tests of the sizes in order, up to the first that fails."""
-    estimate = estimate_training(pruning, [spec.resized(n_kept) for n_kept in sizes])
+    estimate = estimate_training(pruning, [spec.resized(n_kept) for n_kept in kept_counts])
     if estimate is not None:
         session.write_note(f"at most, if every size is certified: {format_training(*astuple(estimate))}")
     with session.progress(f"pruning by {spec.method.label} and testing sizes", "sizes") as advance:
-        return prune_and_test_sizes(pruning, spec, sizes, progress=advance)
+        return prune_until_a_size_fails(pruning, spec, kept_counts, progress=advance)
 
 
 def _size_tests_to_dicts(tests: Sequence[SizeTest]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headcount.app.console.session import Session
 from headcount.runs.report.compare import why_not_comparable
-from headcount.runs.report.figures import FigureFiles, write_figures
+from headcount.runs.report.figures import FigureFiles, write_figures_with_matplotlib
 from headcount.runs.report.sentences import missing_model_warnings
 from headcount.runs.report.write import MEGABYTE, too_large_sentence, write_report
 from headcount.runs.store import Run
@@ -31,7 +31,7 @@ def write_page_and_figures(
     figure_files = FigureFiles([], [])
     if figures_folder is not None:
         session.begin_work("drawing figures")
-        figure_files = write_figures(first, figures_folder)
+        figure_files = write_figures_with_matplotlib(first, figures_folder)
     session.write_note(f"{path.stat().st_size / 1e6:.2f} MB; open it in a browser")
     for written in (path, *figure_files.paths):
         session.write_line(str(written))

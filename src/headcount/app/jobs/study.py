@@ -82,9 +82,9 @@ class ConsoleSources:
         return self.data.task or ""
 
     @property
-    def has_text(self) -> bool:
+    def has_text_or_task(self) -> bool:
         """Whether a text or a task is named."""
-        return self.request.has_text
+        return self.request.has_text_or_task
 
     def load_model(self, model_name: str, *, class_from_config: bool = False, new_classes: Sequence[str] = ()) -> LoadedModel:
         """Returns the model of a folder, hub id or embedded name, of the class that the command line chose unless `class_from_config`."""

@@ -16,7 +16,7 @@ from headcount.behaviour.corpus import read_corpus
 from headcount.behaviour.profiles.profile import sentences_and_attention_maps
 from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, DataError, HeadcountError, UnknownTokens
-from headcount.core.evaluation import Evaluation, differences_of_loss_and_metric
+from headcount.core.evaluation import Evaluation, loss_and_metric_of_pruned_minus_dense
 from headcount.core.heads import Head
 from headcount.data.checks import n_positions
 from headcount.data.evaluate import evaluate
@@ -144,7 +144,7 @@ def ablate(served: ServedRun, body: Any) -> dict[str, Any]:
     task, dense = served.task(), _evaluate_dense(served, limit)
     with mask(served.model(), [served.heads[index] for index in ablated]):
         gated = evaluate(served.model(), task, limit=limit)
-    differences = differences_of_loss_and_metric(dense, gated, task.metric.total if task.metric else None)
+    differences = loss_and_metric_of_pruned_minus_dense(dense, gated, task.metric.total if task.metric else None)
     name = "metric" if "metric" in differences else "loss"
     change = differences[name]
     return {

@@ -15,19 +15,19 @@ GAP = "…"
 
 def token_texts(aligned: Aligned, tokenizer: Any = None, *, start_token: int | None = None) -> list[str]:
     """Returns what every token stands for: its part of the text, else its name in the vocabulary; `start_token` is the start token of a decoder."""
-    front = [] if start_token is None else [_token_to_text(start_token, tokenizer)]
+    front = [] if start_token is None else [_name_in_vocabulary(start_token, tokenizer)]
     text = aligned.annotated.text
     return front + [
-        text[first:last] if last > first and not special else _token_to_text(token, tokenizer)
+        text[first:last] if last > first and not special else _name_in_vocabulary(token, tokenizer)
         for token, (first, last), special in zip(aligned.ids, aligned.offsets, aligned.special, strict=True)
     ]
 
 
-def _token_to_text(token: int, tokenizer: Any) -> str:
+def _name_in_vocabulary(token_id: int, tokenizer: Any) -> str:
     if tokenizer is None:
-        return f"#{token}"
-    name = tokenizer.convert_ids_to_tokens(token)
-    return str(name) if name is not None else f"#{token}"
+        return f"#{token_id}"
+    name = tokenizer.convert_ids_to_tokens(token_id)
+    return str(name) if name is not None else f"#{token_id}"
 
 
 def describe_side(aligned: Aligned, tokenizer: Any = None, *, start_token: int | None = None) -> dict[str, Any]:

@@ -155,19 +155,19 @@ def stability(
     )
 
 
-def reliability(samples: Samples, *, seed: int, repeats: int = 200, level: float = 0.95) -> Estimate:
+def split_half_reliability(samples: Samples, *, seed: int, n_splits: int = 200, share_of_splits: float = 0.95) -> Estimate:
     """Returns how well the ranking repeats on as many other examples: Spearman of random halves, corrected by Spearman–Brown, r' = cr/(1+(c−1)r).
 
-    c is all groups over those of a half. The ends are percentiles over splits. A negative estimate counts as 0.
+    c is all groups over those of a half. The ends are percentiles, between which `share_of_splits` of the splits lie. A negative one counts as 0.
     """
     samples = require_one_number_per_head(samples)
     if samples.n_groups < 2:
         raise StatisticsError("split halves need 2 examples or more, got 1; score on more examples")
     half = samples.n_groups // 2
-    first, second = _means_of_disjoint_subsets(samples, half, repeats, seed, n_subsets=2)
+    first, second = _means_of_disjoint_subsets(samples, half, n_splits, seed, n_subsets=2)
     r = np.maximum(_spearman_or_zero(first, second), 0.0)
     c = samples.n_groups / half
-    half_estimate = _mean_and_percentiles(r, level)
+    half_estimate = _mean_and_central_percentiles(r, share_of_splits)
     return Estimate(*(c * x / (1 + (c - 1) * x) for x in (half_estimate.value, half_estimate.low, half_estimate.high)))
 
 
@@ -183,7 +183,7 @@ def _stability_at_size(
     for a, b in pairs:
         are_lowest = [are_among_k_extreme(means if units is None else unit_means(means, units), n_lowest) for means in (a, b)]
         shares = (are_lowest[0] & are_lowest[1]).sum(-1) / n_lowest
-        estimates += [_mean_and_percentiles(values, level) for values in (_spearman_or_zero(a, b), shares)]
+        estimates += [_mean_and_central_percentiles(values, level) for values in (_spearman_or_zero(a, b), shares)]
     return Stability(n_examples, groups, *estimates, *[None] * (4 - len(estimates)))
 
 
@@ -220,8 +220,8 @@ def _spearman_or_zero(a: Array, b: Array) -> Array:
     return correlations
 
 
-def _mean_and_percentiles(values: Array, level: float) -> Estimate:
-    low, high = np.quantile(values, [error_probability(level) / 2, 1 - error_probability(level) / 2])
+def _mean_and_central_percentiles(values: Array, share_between: float) -> Estimate:
+    low, high = np.quantile(values, [error_probability(share_between) / 2, 1 - error_probability(share_between) / 2])
     return Estimate(float(values.mean()), float(low), float(high))
 
 
@@ -229,7 +229,7 @@ def _mean_and_percentiles(values: Array, level: float) -> Estimate:
 class Agreement:
     """A cheap score against the truth: Spearman with interval and p-value over examples, shared lowest and highest k, and the noise ceiling.
 
-    The ceiling √reliability(truth) is the correlation that the true scores themselves would have with the truth as measured.
+    The ceiling √split_half_reliability(truth) is the correlation that the true scores themselves would have with the truth as measured.
     """
 
     spearman: Correlated
@@ -256,5 +256,5 @@ def agreement(
     if cheap.n_heads < 3:
         raise StatisticsError(f"agreement needs 3 heads or more, got {cheap.n_heads}")
     of_cheap, of_truth = (samples.means() if units is None else unit_means(samples.means(), units) for samples in (cheap, truth))
-    ceiling = float(np.sqrt(reliability(truth, seed=derive_seed(seed, 2)).value))
+    ceiling = float(np.sqrt(split_half_reliability(truth, seed=derive_seed(seed, 2)).value))
     return Agreement(rho, overlap(of_cheap, of_truth, k), overlap(of_cheap, of_truth, k, end="highest"), ceiling)

@@ -12,7 +12,7 @@ CHANGED_SHARE = 1 / 50
 """The share of the predictions that is taken to change; one half for the better."""
 
 
-def certifiable_loss_of_accuracy(n_examples: int, level: float = 0.95) -> float:
+def smallest_certifiable_loss_of_accuracy(n_examples: int, level: float = 0.95) -> float:
     """Returns the bound by Tango's method if one prediction in fifty changes and the model is no worse; margins above it are certified then."""
     _require_two_examples(n_examples)
     n_changed = max(2, round(n_examples * CHANGED_SHARE))
@@ -20,7 +20,7 @@ def certifiable_loss_of_accuracy(n_examples: int, level: float = 0.95) -> float:
     return -low
 
 
-def certifiable_rise_of_loss(n_examples: int, clip: float, level: float = 0.95) -> float:
+def smallest_certifiable_rise_of_loss(n_examples: int, clip: float, level: float = 0.95) -> float:
     """Returns the bound of the mean clipped damage by betting if no example is damaged, in nats."""
     _require_two_examples(n_examples)
     return float(upper_bound_of_mean(np.zeros(n_examples), clip, level)[0])

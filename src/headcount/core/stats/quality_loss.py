@@ -90,13 +90,13 @@ class TangoLoss(QualityLoss):
 
     def __init__(self, dense_correct: ArrayLike, small_correct: ArrayLike) -> None:
         """Takes 0 or 1 per example for both models."""
-        self._counts = PairedCounts.of(dense_correct, small_correct)
+        self._counts = PairedCounts.from_answers(dense_correct, small_correct)
         self.n = self._counts.n
 
     @property
     def estimate(self) -> float:
         """The difference of accuracies."""
-        return -self._counts.difference
+        return -self._counts.second_minus_first
 
     def one_sided_bounds(self, level: float = 0.95) -> tuple[float, float]:
         """Returns the ends of the interval of level 1 − 2 (1 − level)."""

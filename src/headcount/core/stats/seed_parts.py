@@ -13,7 +13,7 @@ from math import lcm
 import numpy as np
 from jaxtyping import Float
 
-from headcount.core.evaluation import Evaluation, PairedDifference, bootstrap_metric_difference, examples_are_right_or_wrong
+from headcount.core.evaluation import Evaluation, PairedDifference, bootstrap_metric_of_pruned_minus_dense, examples_are_right_or_wrong
 from headcount.core.stats.metric_parts import MetricOfSums
 from headcount.core.stats.significance import tango
 
@@ -49,7 +49,7 @@ def align_seed_counts(
     return [array.reshape(len(array), -1) for array in repeated], mean_metric_over_seeds
 
 
-def change_of_metric(
+def metric_of_second_minus_first(
     first: Evaluation, second: Evaluation, metric_of_sums: MetricOfSums, *, seed: int = 0, level: float = 0.95
 ) -> PairedDifference:
     """Returns the change of the metric on the same examples, as a mean over seeds, with the test that gives its interval and p-value.
@@ -62,4 +62,4 @@ def change_of_metric(
         change = tango(first.parts[:, 0], second.parts[:, 0], level=level)
         return PairedDifference(change.difference, change.low, change.high, change.p, "Tango")
     (before, after), mean_metric_over_seeds = align_seed_counts((first.parts, second.parts), metric_of_sums)
-    return bootstrap_metric_difference(before, after, mean_metric_over_seeds, documents=first.documents, seed=seed, level=level)
+    return bootstrap_metric_of_pruned_minus_dense(before, after, mean_metric_over_seeds, documents=first.documents, seed=seed, level=level)

@@ -35,7 +35,7 @@ class SeedScores:
     deviation: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float], metric: str, steps: int | None = None) -> Self:
+    def from_value_of_each_seed(cls, values: Sequence[float], metric: str, steps: int | None = None) -> Self:
         """Returns the summary of the values of a metric by all seeds."""
         n_seeds, center = len(values), mean(values)
         if n_seeds < MIN_SEEDS:

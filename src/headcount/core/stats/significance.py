@@ -92,8 +92,8 @@ class Difference:
 
 def tango(correct_a: ArrayLike, correct_b: ArrayLike, *, level: float = 0.95) -> Difference:
     """Compares two accuracies on the same examples by Tango's score method (`PairedCounts`); the p-value is McNemar's without correction."""
-    counts = PairedCounts.of(correct_a, correct_b)
-    return Difference(counts.difference, *counts.interval(level), counts.p_value_of_equal())
+    counts = PairedCounts.from_answers(correct_a, correct_b)
+    return Difference(counts.second_minus_first, *counts.interval(level), counts.p_value_of_equal())
 
 
 def paired_bootstrap(

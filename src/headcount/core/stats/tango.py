@@ -28,7 +28,7 @@ class PairedCounts:
     only_second: int
 
     @classmethod
-    def of(cls, first_correct: ArrayLike, second_correct: ArrayLike) -> Self:
+    def from_answers(cls, first_correct: ArrayLike, second_correct: ArrayLike) -> Self:
         """Returns the counts of 0 or 1 per example for both models."""
         first, second = to_matching_arrays(first_correct, second_correct, ("first_correct", "second_correct"))
         if first.ndim != 1 or not np.isin(np.concatenate([first, second]), (0, 1)).all():
@@ -38,7 +38,7 @@ class PairedCounts:
         return cls(len(first), int((first > second).sum()), int((second > first).sum()))
 
     @property
-    def difference(self) -> float:
+    def second_minus_first(self) -> float:
         """The second accuracy minus the first."""
         return (self.only_second - self.only_first) / self.n
 
@@ -49,22 +49,22 @@ class PairedCounts:
         q = (np.sqrt(max(0.0, second**2 - 4 * first * third)) - second) / (2 * first)
         return float(np.sqrt(max(0.0, n * (2 * q + true_difference * (1 - true_difference)))) / n)
 
-    def statistic(self, difference: float) -> float:
-        """Returns T(difference)."""
-        spread, gap = self.stderr(difference), self.difference - difference
+    def score_statistic(self, true_difference: float) -> float:
+        """Returns T(true_difference)."""
+        spread, gap = self.stderr(true_difference), self.second_minus_first - true_difference
         return gap / spread if spread > 0 else float(np.sign(gap) * np.inf) if gap else 0.0
 
-    def p_value_of_at_most(self, difference: float) -> float:
-        """Returns the one-sided p-value of a true difference of `difference` or less; a small one says that it is above."""
+    def p_value_of_at_most(self, true_difference: float) -> float:
+        """Returns the one-sided p-value of a true difference of `true_difference` or less; a small one says that it is above."""
         from scipy import special
 
-        return float(special.ndtr(-self.statistic(difference)))
+        return float(special.ndtr(-self.score_statistic(true_difference)))
 
-    def p_value_of_at_least(self, difference: float) -> float:
-        """Returns the one-sided p-value of a true difference of `difference` or more."""
+    def p_value_of_at_least(self, true_difference: float) -> float:
+        """Returns the one-sided p-value of a true difference of `true_difference` or more."""
         from scipy import special
 
-        return float(special.ndtr(self.statistic(difference)))
+        return float(special.ndtr(self.score_statistic(true_difference)))
 
     def p_value_of_equal(self) -> float:
         """Returns the two-sided p-value of no difference, which is McNemar's without correction."""
@@ -77,10 +77,10 @@ class PairedCounts:
         z = float(special.ndtri(1 - error_probability(level) / 2))
 
         def bisect_end(outside: float, sign: int) -> float:
-            inside = self.difference
+            inside = self.second_minus_first
             for _ in range(_HALVINGS):
                 middle = (inside + outside) / 2
-                inside, outside = (middle, outside) if sign * self.statistic(middle) <= z else (inside, middle)
+                inside, outside = (middle, outside) if sign * self.score_statistic(middle) <= z else (inside, middle)
             return inside
 
         return bisect_end(-1.0, 1), bisect_end(1.0, -1)

@@ -55,7 +55,7 @@ def _relative_clause(relative: Relative, modified_noun: Phrase) -> TreeNode:
     return verb
 
 
-def say(clause: Clause) -> Sentence:
+def say_clause(clause: Clause) -> Sentence:
     """Returns the English sentence of a clause, with its tree."""
     plural = clause.subject.plural
     if clause.negated:

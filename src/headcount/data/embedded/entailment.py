@@ -1,6 +1,6 @@
 """Entailment on the embedded languages: pairs of clauses about one scene, labelled entailment, neutral or contradiction.
 
-What a clause says holds without any of its modifiers, and so does what its relative clauses say. Denying any of that, or saying the opposite
+What a clause says holds without any of its modifiers, and so does what its relative clauses say_clause. Denying any of that, or saying the opposite
 adverb of an action, contradicts it. Anything else (participants exchanged or replaced, another verb, a modifier added) is neutral. Telling them
 apart takes syntax: all words of a neutral hypothesis can stand in the premise.
 """
@@ -28,7 +28,7 @@ class EntailmentPair:
 
 def english_text_of_pair(pair: EntailmentPair) -> str:
     """Returns premise and hypothesis in English, whatever language the pair is put into: its identity."""
-    return f"{english.say(pair.premise)} | {english.say(pair.hypothesis)}"
+    return f"{english.say_clause(pair.premise)} | {english.say_clause(pair.hypothesis)}"
 
 
 def _list_facts(clause: Clause) -> list[Clause]:

@@ -28,7 +28,7 @@ RelationAndLemma = tuple[str, str]
 def draw_sentences(language: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
     """Returns sentences of one split, always the same for one seed; the same meanings in both languages."""
     speaker = _language_module(language)
-    return [_annotate(speaker.say(clause), f"sentence {i}") for i, clause in enumerate(_draw_clauses(number, seed, split))]
+    return [_annotate(speaker.say_clause(clause), f"sentence {i}") for i, clause in enumerate(_draw_clauses(number, seed, split))]
 
 
 def draw_translations(source: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
@@ -36,7 +36,7 @@ def draw_translations(source: Language = "english", number: int = 512, *, seed: 
     _language_module(source)
     translations = []
     for i, clause in enumerate(_draw_clauses(number, seed, split)):
-        ours, theirs = (_annotate(speaker.say(clause), f"sentence {i}") for speaker in (english, tavi))
+        ours, theirs = (_annotate(speaker.say_clause(clause), f"sentence {i}") for speaker in (english, tavi))
         # Content words with the same meaning on the same path of relations to the root: no two of a clause have both in common.
         by_path = {_path_to_root(theirs.words, number, {}): number for number, word in enumerate(theirs.words) if word.upos in CONTENT}
         links = {
@@ -57,7 +57,7 @@ def _language_module(language: str) -> Any:
 def _draw_clauses(n_clauses: int, seed: int, split: Split) -> list[Clause]:
     if n_clauses < 1:
         raise DataError(f"the number of sentences must be 1 or more, got {n_clauses}")
-    return draw_split(Random(f"trees/{split}/{seed}"), split, n_clauses, draw_clause, lambda clause: str(english.say(clause)))
+    return draw_split(Random(f"trees/{split}/{seed}"), split, n_clauses, draw_clause, lambda clause: str(english.say_clause(clause)))
 
 
 def _annotate(sentence: Sentence, origin: str) -> Annotated:

@@ -13,7 +13,7 @@ Drawn = TypeVar("Drawn")
 _HELD_OUT: dict[int, Split] = {0: "calibration", 1: "selection", 2: "report"}
 
 
-def split_of(text: str) -> Split:
+def split_by_hash_of_text(text: str) -> Split:
     """Returns the split that a text belongs to: 13 of 16 texts are for training."""
     return _HELD_OUT.get(hashlib.sha256(text.encode()).digest()[0] % 16, "train")
 
@@ -25,6 +25,6 @@ def draw_split(
     examples: list[Drawn] = []
     while len(examples) < n_items:
         candidate = draw(random)
-        if split_of(identity(candidate)) == split:
+        if split_by_hash_of_text(identity(candidate)) == split:
             examples.append(candidate)
     return examples

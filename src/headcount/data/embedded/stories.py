@@ -22,5 +22,5 @@ def draw_story(random: Random, n_sentences: int = 5) -> list[str]:
             clause = replace(clause, location=draw_place(random))
         if random.random() < 0.3:
             clause = replace(clause, adverb=random.choice(lexicon.ADVERBS))
-        story.append(str(english.say(clause)))
+        story.append(str(english.say_clause(clause)))
     return story

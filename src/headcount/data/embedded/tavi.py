@@ -46,7 +46,7 @@ def _relative_clause(relative: Relative, modified_noun: Phrase) -> TreeNode:
     return participle
 
 
-def say(clause: Clause) -> Sentence:
+def say_clause(clause: Clause) -> Sentence:
     """Returns the Tavi sentence of a clause, with its tree."""
     negation = lexicon.NEGATION_SUFFIX if clause.negated else ""
     verb = make_node(clause.verb.stem + negation + _gender_and_number_suffix(clause.subject), clause.verb.stem, "VERB", "root")

@@ -34,15 +34,15 @@ def to_class_numbers(request: TaskRequest, labels: Sequence[PositionAndLabel]) -
         (position, (value.number if are_unnamed else value.name) if isinstance(value, ClassLabel) else value) for position, value in labels
     ]
     by_name = {name.casefold(): number for number, name in names.items()}
-    if len(by_name) < len(names) or not any(_label_text(value).casefold() in by_name for _, value in labels):
+    if len(by_name) < len(names) or not any(_label_as_written(value).casefold() in by_name for _, value in labels):
         by_name = {str(number): number for number in range(n_labels(request))}
     for position, value in labels:
-        if _label_text(value).casefold() not in by_name:
+        if _label_as_written(value).casefold() not in by_name:
             raise DataError(
                 f"{position}: label {value!r} is neither a name nor a number of the model's {n_labels(request)} classes: id2label is {names}. "
                 "Correct the labels, set the names in model.config, or, if this line is a header, name its columns"
             )
-    return [by_name[_label_text(value).casefold()] for _, value in labels]
+    return [by_name[_label_as_written(value).casefold()] for _, value in labels]
 
 
 def distinct_class_names(request: TaskRequest, labels: Iterable[Any]) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def distinct_class_names(request: TaskRequest, labels: Iterable[Any]) -> tuple[s
     """
     numbers: dict[str, int | None] = {}
     for label in labels:
-        numbers[label.name if isinstance(label, ClassLabel) else _label_text(label)] = (
+        numbers[label.name if isinstance(label, ClassLabel) else _label_as_written(label)] = (
             label.number if isinstance(label, ClassLabel) else None
         )
     are_numeric = all(name.removeprefix("-").replace(".", "", 1).isdecimal() for name in numbers)
@@ -66,7 +66,7 @@ def distinct_class_names(request: TaskRequest, labels: Iterable[Any]) -> tuple[s
     return tuple(sorted(numbers, key=lambda name: (numbers[name] is None, numbers[name] or 0, name)))
 
 
-def _label_text(value: Any) -> str:
+def _label_as_written(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value).strip()
 
 
@@ -76,7 +76,7 @@ def to_regression_values(labels: Sequence[PositionAndLabel]) -> list[float]:
     Raises:
         DataError: a label is no finite number, or all are whole numbers, which look like classes.
     """
-    if not any(isinstance(value, float) or "." in _label_text(value) for _, value in labels):
+    if not any(isinstance(value, float) or "." in _label_as_written(value) for _, value in labels):
         raise DataError(
             f"the model has num_labels=1, which means regression, but the labels are no decimal numbers (the first is {labels[0][1]!r}, "
             f"{labels[0][0]}); load the model with as many labels as there are classes, or write values as 3.0"
@@ -106,7 +106,7 @@ class LabelledRows:
         counts = self._counts[source_label(source)] = Counter()
         for row in self._read(source):
             for label in self._labels_of(row):
-                text = _label_text(label.name if isinstance(label, ClassLabel) else label).casefold()
+                text = _label_as_written(label.name if isinstance(label, ClassLabel) else label).casefold()
                 if len(counts) < 2 or text in counts:
                     counts[text] += 1
             yield row

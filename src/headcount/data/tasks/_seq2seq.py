@@ -88,17 +88,17 @@ class TextToText(GeneratedText):
         def read_pairs(source: Source) -> Iterator[TextPair]:
             return (TextPair(row.text("source"), row.text("target"), row.origin) for row in read_rows(source, layout, request.max_rows))
 
-        def pairs_by_split() -> dict[Split, list[TextPair]]:
+        def read_pairs_by_split() -> dict[Split, list[TextPair]]:
             return read_splits(request, read_pairs, TextPair.identity_bytes)
 
         def read_texts(split: Split) -> Iterator[Text]:
-            return (Text(pair.origin, self.prefix + pair.source, target=pair.target) for pair in pairs_by_split()[split])
+            return (Text(pair.origin, self.prefix + pair.source, target=pair.target) for pair in read_pairs_by_split()[split])
 
-        pairs = pairs_by_split()
-        examples = for_each_split(lambda split: Packed(self._examples(request, pairs[split])))
+        pairs = read_pairs_by_split()
+        examples = for_each_split(lambda split: Packed(self._yield_model_inputs(request, pairs[split])))
         return self.build_from_pairs(request, pairs, examples, Texts(read_texts, request.max_length, request.truncate))
 
-    def _examples(self, request: TaskRequest, pairs: Sequence[TextPair]) -> Iterator[dict[str, Any]]:
+    def _yield_model_inputs(self, request: TaskRequest, pairs: Sequence[TextPair]) -> Iterator[dict[str, Any]]:
         sources = encode(request, ((pair.origin, self.prefix + pair.source) for pair in pairs))
         targets = encode(request, ((pair.origin, pair.target) for pair in pairs), is_target=True)
         for source, target in zip(sources, targets, strict=True):

@@ -58,19 +58,19 @@ def read_splits(request: TaskRequest, read: Read[T], key: Callable[[T], bytes]) 
     train, held_out = request.train, request.eval
     _check_sources(request)
 
-    def divide_source(source: Source, names: Sequence[Split], shares: Sequence[int]) -> dict[Split, list[T]]:
-        divided = split_by_hash(_read_limited(request, read, source), key, shares, request.limit)
-        empty = next((name for name, items in zip(names, divided, strict=True) if not items), None)
+    def divide_source_by_hash(source: Source, split_names: Sequence[Split], split_shares: Sequence[int]) -> dict[Split, list[T]]:
+        divided = split_by_hash(_read_limited(request, read, source), key, split_shares, request.limit)
+        empty = next((name for name, items in zip(split_names, divided, strict=True) if not items), None)
         if empty is not None:
             raise DataError(
                 f"{source_label(source)} has {sum(map(len, divided))} examples, too few different ones to be divided into disjoint splits: a hash of "
                 f"its content names the split of each, and none falls into {empty}; give more"
             )
-        return dict(zip(names, divided, strict=True))
+        return dict(zip(split_names, divided, strict=True))
 
     if train is None or held_out is None:
-        return divide_source(held_out if train is None else train, SPLITS, (2, 1, 1))
-    return {**divide_source(train, SPLITS[:1], (1,)), **divide_source(held_out, SPLITS[1:], (1, 1))}
+        return divide_source_by_hash(held_out if train is None else train, SPLITS, (2, 1, 1))
+    return {**divide_source_by_hash(train, SPLITS[:1], (1,)), **divide_source_by_hash(held_out, SPLITS[1:], (1, 1))}
 
 
 def _check_sources(request: TaskRequest) -> None:

@@ -82,15 +82,15 @@ class LanguageModelling(TaskBuilder):
                 raise DataError(
                     f"task '{request.name}' by windows cuts nothing off, so truncate means nothing; leave it out, or use by=line"
                 )
-            yield from _token_windows(request, source_label(source), _first_rows(request, source))
+            yield from _token_windows(request, source_label(source), _rows_from_beginning(request, source))
             return
-        rows = _text_rows(request, source, request.max_rows) if self.by == "line" else _paragraphs(_first_rows(request, source))
+        rows = _text_rows(request, source, request.max_rows) if self.by == "line" else _paragraphs(_rows_from_beginning(request, source))
         to_encode, again = tee((origin, text) for origin, text in rows if text.strip())
         for encoded, (origin, text) in zip(encode(request, to_encode), again, strict=True):
             yield Passage(encoded["input_ids"], origin, text)
 
 
-def _first_rows(request: TaskRequest, source: Source) -> Iterator[PositionAndText]:
+def _rows_from_beginning(request: TaskRequest, source: Source) -> Iterator[PositionAndText]:
     """Yields the rows that a limited task reads of running text, from its beginning."""
     for number, row in enumerate(_text_rows(request, source, None)):
         if number == request.max_rows:

@@ -29,11 +29,11 @@ class CausalLM(LanguageModelling):
             raise DataError(f"task '{request.name}' needs a decoder, not {type(request.model).__name__}; try translation or masked-lm")
         check_tokenizer(request)
         passages = self.passages_by_split(request)
-        examples = for_each_split(lambda split: Packed(_examples(passages[split])))
+        examples = for_each_split(lambda split: Packed(_yield_model_inputs(passages[split])))
         return make_task(request, examples, PERPLEXITY, self.texts(request))
 
 
-def _examples(passages: Sequence[Passage]) -> Iterator[dict[str, list[int]]]:
+def _yield_model_inputs(passages: Sequence[Passage]) -> Iterator[dict[str, list[int]]]:
     for passage in passages:
         if len(passage.ids) < 2:
             raise DataError(f"{passage.origin} has a single token, which nothing comes before; remove it")

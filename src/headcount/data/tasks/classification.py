@@ -76,15 +76,15 @@ class Classification(TaskBuilder):
         """Returns the task of rows that hold text, label and perhaps text_pair; they are read again for the texts."""
         labelled = LabelledRows(read_rows, lambda row: [row.values["label"]])
 
-        def rows_by_split() -> dict[Split, list[TableRow]]:
+        def read_rows_by_split() -> dict[Split, list[TableRow]]:
             return read_splits(request, labelled, _split_key)
 
-        metric, rows = choose_metric(request, self.metric, default_metric), rows_by_split()
+        metric, rows = choose_metric(request, self.metric, default_metric), read_rows_by_split()
         to_values = to_regression_values if n_labels(request) == 1 else partial(to_class_numbers, request)
         labels = for_each_split(lambda split: to_values([(row.origin, row.values["label"]) for row in rows[split]]))
         labelled.check_labels_vary()
-        examples = for_each_split(lambda split: Packed(_examples(request, rows[split], labels[split])))
-        texts = Texts(lambda split: map(_text_of_row, rows_by_split()[split]), request.max_length, request.truncate)
+        examples = for_each_split(lambda split: Packed(_yield_model_inputs(request, rows[split], labels[split])))
+        texts = Texts(lambda split: map(_text_of_row, read_rows_by_split()[split]), request.max_length, request.truncate)
         documents = for_each_split(lambda split: [str(row.values["document"]) for row in rows[split]]) if request.document_column else {}
         return replace(make_task(request, examples, metric, texts), documents=documents)
 
@@ -112,7 +112,7 @@ def _text_of_row(row: TableRow) -> Text:
     return Text(row.origin, row.text("text"), row.text("text_pair") if "text_pair" in row.values else None)
 
 
-def _examples(request: TaskRequest, rows: Sequence[TableRow], labels: Sequence[float]) -> Iterator[dict[str, Any]]:
+def _yield_model_inputs(request: TaskRequest, rows: Sequence[TableRow], labels: Sequence[float]) -> Iterator[dict[str, Any]]:
     texts = [_text_of_row(row) for row in rows]
     inputs = [(text.origin, text.text if text.pair is None else (text.text, text.pair)) for text in texts]
     for example, label in zip(encode(request, inputs), labels, strict=True):

@@ -25,7 +25,7 @@ from headcount.data.tasks._windows import PositionAndText, mask_id, mask_tokens
 
 SIZES: dict[Split, int] = {"calibration": 512, "selection": 512, "report": 1000}
 Language = Any
-"""A module with `say`."""
+"""A module with `say_clause`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,54 +42,54 @@ class EmbeddedRecipe:
 
 
 def _say_in_english(clause: Clause) -> str:
-    return str(english.say(clause))
+    return str(english.say_clause(clause))
 
 
 def _positions_and_sentences(language: Language, clauses: Sequence[Clause]) -> Iterator[PositionAndText]:
-    return ((f"sentence {number}", str(language.say(clause))) for number, clause in enumerate(clauses))
+    return ((f"sentence {number}", str(language.say_clause(clause))) for number, clause in enumerate(clauses))
 
 
 def _entailment_recipe(language: Language) -> EmbeddedRecipe:
-    def text(pair: EntailmentPair, position: str) -> Text:
-        return Text(position, str(language.say(pair.premise)), str(language.say(pair.hypothesis)))
+    def to_text(pair: EntailmentPair, position: str) -> Text:
+        return Text(position, str(language.say_clause(pair.premise)), str(language.say_clause(pair.hypothesis)))
 
-    def examples(request: TaskRequest, pairs: Sequence[EntailmentPair]) -> Iterator[dict[str, Any]]:
+    def encode_examples(request: TaskRequest, pairs: Sequence[EntailmentPair]) -> Iterator[dict[str, Any]]:
         labels = to_class_numbers(request, [(f"pair {number}", pair.label) for number, pair in enumerate(pairs)])
-        texts = (text(pair, f"pair {number}") for number, pair in enumerate(pairs))
+        texts = (to_text(pair, f"pair {number}") for number, pair in enumerate(pairs))
         encoded = encode(request, ((pair.origin, (pair.text, pair.pair)) for pair in texts))
         yield from ({**example, "labels": label} for example, label in zip(encoded, labels, strict=True))
 
-    return EmbeddedRecipe(draw_pair, english_text_of_pair, text, examples, ("SequenceClassification",), ACCURACY)
+    return EmbeddedRecipe(draw_pair, english_text_of_pair, to_text, encode_examples, ("SequenceClassification",), ACCURACY)
 
 
 def _masked_text_recipe(language: Language) -> EmbeddedRecipe:
-    def text(clause: Clause, position: str) -> Text:
-        return Text(position, str(language.say(clause)))
+    def to_text(clause: Clause, position: str) -> Text:
+        return Text(position, str(language.say_clause(clause)))
 
-    def examples(request: TaskRequest, clauses: Sequence[Clause]) -> Iterator[dict[str, Any]]:
+    def encode_examples(request: TaskRequest, clauses: Sequence[Clause]) -> Iterator[dict[str, Any]]:
         mask, special = mask_id(request), special_ids(request)
         for number, example in enumerate(encode(request, _positions_and_sentences(language, clauses))):
             yield {**example, **mask_tokens(example["input_ids"], (request.seed, number), mask_id=mask, special_ids=special)}
 
-    return EmbeddedRecipe(draw_clause, _say_in_english, text, examples, ("MaskedLM", "ForPreTraining"), PERPLEXITY)
+    return EmbeddedRecipe(draw_clause, _say_in_english, to_text, encode_examples, ("MaskedLM", "ForPreTraining"), PERPLEXITY)
 
 
 def _stories_recipe() -> EmbeddedRecipe:
-    def examples(request: TaskRequest, stories: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def encode_examples(request: TaskRequest, stories: Sequence[str]) -> Iterator[dict[str, Any]]:
         for example in encode(request, ((f"story {number}", story) for number, story in enumerate(stories))):
             yield {"input_ids": example["input_ids"], "labels": example["input_ids"]}
 
     def draw_text(random: Random) -> str:
         return " ".join(draw_story(random))
 
-    return EmbeddedRecipe(draw_text, str, lambda story, position: Text(position, story), examples, ("CausalLM",), PERPLEXITY)
+    return EmbeddedRecipe(draw_text, str, lambda story, position: Text(position, story), encode_examples, ("CausalLM",), PERPLEXITY)
 
 
 def _translation_recipe() -> EmbeddedRecipe:
-    def text(clause: Clause, position: str) -> Text:
-        return Text(position, _say_in_english(clause), target=str(tavi.say(clause)))
+    def to_text(clause: Clause, position: str) -> Text:
+        return Text(position, _say_in_english(clause), target=str(tavi.say_clause(clause)))
 
-    def examples(request: TaskRequest, clauses: Sequence[Clause]) -> Iterator[dict[str, Any]]:
+    def encode_examples(request: TaskRequest, clauses: Sequence[Clause]) -> Iterator[dict[str, Any]]:
         """Yields tokens without [CLS], with [SEP] at the end, as the translator was trained."""
         end = [request.tokenizer.eos_token_id]
         sources = encode(request, _positions_and_sentences(english, clauses), add_special_tokens=False)
@@ -97,20 +97,20 @@ def _translation_recipe() -> EmbeddedRecipe:
         for source, target in zip(sources, targets, strict=True):
             yield {"input_ids": source["input_ids"] + end, "labels": target["input_ids"] + end}
 
-    return EmbeddedRecipe(draw_clause, _say_in_english, text, examples, ("MTModel", "ConditionalGeneration"))
+    return EmbeddedRecipe(draw_clause, _say_in_english, to_text, encode_examples, ("MTModel", "ConditionalGeneration"))
 
 
 def _rare_words_recipe() -> EmbeddedRecipe:
-    def text(sentence: RareSentence, position: str) -> Text:
+    def to_text(sentence: RareSentence, position: str) -> Text:
         return Text(position, str(sentence))
 
-    def examples(request: TaskRequest, sentences: Sequence[RareSentence]) -> Iterator[dict[str, Any]]:
+    def encode_examples(request: TaskRequest, sentences: Sequence[RareSentence]) -> Iterator[dict[str, Any]]:
         encoded = encode(request, ((f"sentence {number}", str(sentence)) for number, sentence in enumerate(sentences)))
         for number, (example, sentence) in enumerate(zip(encoded, sentences, strict=True)):
             labels = to_class_numbers(request, [(f"sentence {number}", label) for label in sentence.gender_labels])
             yield {**example, "labels": [IGNORED, *labels, IGNORED]}  # a word is one token, between [CLS] and [SEP]
 
-    return EmbeddedRecipe(draw_rare_sentence, str, text, examples, ("TokenClassification",), TOKEN_ACCURACY, list_full_vocabulary)
+    return EmbeddedRecipe(draw_rare_sentence, str, to_text, encode_examples, ("TokenClassification",), TOKEN_ACCURACY, list_full_vocabulary)
 
 
 EMBEDDED = {
@@ -164,7 +164,7 @@ class Demo(GeneratedText):
 
         if recipe.metric is None:
             pairs = for_each_split(
-                lambda split: [TextPair(_say_in_english(clause), str(tavi.say(clause)), "") for clause in drawn_by_split[split]]
+                lambda split: [TextPair(_say_in_english(clause), str(tavi.say_clause(clause)), "") for clause in drawn_by_split[split]]
             )
             texts = Texts(read_texts, add_special_tokens=False, end=(request.tokenizer.eos_token_id,))
             return self.build_from_pairs(request, pairs, examples, texts)

@@ -51,13 +51,13 @@ class TokenClassification(TaskBuilder):
             raise DataError(f"task '{request.name}' needs a fast tokenizer, which knows the word of each piece; load it by AutoTokenizer")
         labelled = LabelledRows(lambda source: _read_tagged_rows(request, source), _list_tags)
 
-        def rows_by_split() -> dict[Split, list[TableRow]]:
+        def read_rows_by_split() -> dict[Split, list[TableRow]]:
             return read_splits(request, labelled, lambda row: "\0".join(row.values["tokens"]).encode())
 
         def read_texts(split: Split) -> Iterator[Text]:
-            return (Text(row.origin, " ".join(row.values["tokens"])) for row in rows_by_split()[split])
+            return (Text(row.origin, " ".join(row.values["tokens"])) for row in read_rows_by_split()[split])
 
-        rows = rows_by_split()
+        rows = read_rows_by_split()
         for row in (row for split in SPLITS for row in rows[split]):
             _check_tagged_row(row)
         labelled.check_labels_vary()

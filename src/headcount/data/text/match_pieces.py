@@ -32,7 +32,7 @@ def match_pieces(text: str, pieces: Sequence[str], unknown: str | None = None) -
     for ignores_case, ignored in FOLDS:
         fold = partial(_fold, ignores_case=ignores_case, ignored_categories=ignored)
         spans = _match_folded(
-            _FoldedText.of(text, fold), [_possible_texts_of_piece(piece, fold) for piece in pieces], [p == unknown for p in pieces]
+            _FoldedText.fold(text, fold), [_possible_texts_of_piece(piece, fold) for piece in pieces], [p == unknown for p in pieces]
         )
         if spans is not None:
             return spans
@@ -66,7 +66,7 @@ class _FoldedText:
     size: int
 
     @classmethod
-    def of(cls, text: str, fold: Callable[[str], str]) -> _FoldedText:
+    def fold(cls, text: str, fold: Callable[[str], str]) -> _FoldedText:
         """Folds a text. A letter and the accents after it are folded together, since they may change places."""
         starts = [at for at, character in enumerate(text) if not at or not unicodedata.combining(character)]
         characters, spans, ends = "", list[tuple[int, int]](), list[int]()

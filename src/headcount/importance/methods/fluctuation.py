@@ -29,7 +29,7 @@ class Fluctuation(FeatureImportance):
         return mean_over_tokens(torch.cat([x, x**2], dim=-1), observation.queries)
 
     def combine(
-        self, features: Float[Tensor, "*leading heads features"], model: nn.Module, block: AttentionBlock
+        self, features: Float[Tensor, "*leading heads means_and_mean_squares"], model: nn.Module, block: AttentionBlock
     ) -> Float[Tensor, "*leading heads"]:
         """Returns variances times squared weights, [..., heads, 2 * head_dim] -> [..., heads]."""
         mean, square = features.chunk(2, dim=-1)

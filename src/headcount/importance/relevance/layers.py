@@ -51,13 +51,13 @@ def pass_matrix_product(walk: Walk, node: TapeNode, result_relevances: ResultRel
         raise node.error(f"scales a product by {scale}, which is not positive")
     if is_slot(lhs) and is_slot(rhs):
         batched = (t if t.ndim == 3 else t.unsqueeze(0) for t in (a, b, constant, relevance))
-        shares = share_matrix_product(walk.rule, *batched, scale=scale)
+        shares = share_relevance_of_matrix_product(walk.rule, *batched, scale=scale)
         walk.book_leakage(node, shares.leaked.view(relevance.shape))
         return [(lhs.index, shares.lhs.view(a.shape)), (rhs.index, shares.rhs.view(b.shape))]
     if is_slot(lhs):
-        shares = share_linear(walk.rule, torch.matmul, a, b * scale, constant, relevance)
+        shares = share_relevance_of_linear(walk.rule, torch.matmul, a, b * scale, constant, relevance)
     else:
-        shares = share_linear(walk.rule, lambda x, weight: weight @ x, b, a * scale, constant, relevance)
+        shares = share_relevance_of_linear(walk.rule, lambda x, weight: weight @ x, b, a * scale, constant, relevance)
     walk.book_leakage(node, shares.leaked)
     return [((lhs if is_slot(lhs) else rhs).index, shares.x)]
 
@@ -69,7 +69,7 @@ def pass_linear(walk: Walk, node: TapeNode, result_relevances: ResultRelevances)
     bias = walk.value_of(node.arguments["bias"])
     constant = relevance.new_zeros(()) if bias is None else bias
     weight = walk.value_of(node.arguments["weight"])
-    shares = share_linear(walk.rule, F.linear, walk.value_of(source), weight, constant.expand(relevance.shape), relevance)
+    shares = share_relevance_of_linear(walk.rule, F.linear, walk.value_of(source), weight, constant.expand(relevance.shape), relevance)
     walk.book_leakage(node, shares.leaked)
     return [(source.index, shares.x)]
 
@@ -90,7 +90,9 @@ def pass_convolution(walk: Walk, node: TapeNode, result_relevances: ResultReleva
     constant = relevance.new_zeros(relevance.shape[1]) if bias is None else bias
     constant = constant.view(-1, *(1,) * (relevance.ndim - 2)).expand(relevance.shape)
     apply = lambda x, weight: function(input=x, weight=weight, bias=None, **options)  # noqa: E731
-    shares = share_linear(walk.rule, apply, walk.value_of(source), walk.value_of(node.arguments["weight"]), constant, relevance)
+    shares = share_relevance_of_linear(
+        walk.rule, apply, walk.value_of(source), walk.value_of(node.arguments["weight"]), constant, relevance
+    )
     walk.book_leakage(node, shares.leaked)
     return [(source.index, shares.x)]
 
@@ -141,7 +143,7 @@ class LinearShares:
     leaked: Tensor
 
 
-def share_linear(rule: Rule, apply: LinearMap, x: Tensor, weight: Tensor, constant: Tensor, relevance: Tensor) -> LinearShares:
+def share_relevance_of_linear(rule: Rule, apply: LinearMap, x: Tensor, weight: Tensor, constant: Tensor, relevance: Tensor) -> LinearShares:
     """Returns what x gets of the relevance of v = apply(x, weight) + constant, and what leaks."""
     up, down = x.clamp(min=0), x.clamp(max=0)
     weight_up, weight_down = weight.clamp(min=0), weight.clamp(max=0)
@@ -162,7 +164,7 @@ def _apply_with_transpose(apply: LinearMap, x: Tensor, weight: Tensor) -> tuple[
     return result.detach(), lambda back: torch.autograd.grad(result, leaf, back, retain_graph=True)[0]
 
 
-def share_matrix_product(
+def share_relevance_of_matrix_product(
     rule: Rule,
     lhs: Float[Tensor, "n row inner"],
     rhs: Float[Tensor, "n inner column"],

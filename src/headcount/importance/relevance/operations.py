@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-from headcount.importance.relevance.rules import Rule, share_sum, sum_tensors
+from headcount.importance.relevance.rules import Rule, share_of_each_term, sum_tensors
 from headcount.importance.relevance.tape import Arguments, Slot, TapeNode
 
 ELEMENTWISE = (
@@ -96,7 +96,7 @@ def clamp_finite(term: Tensor) -> Tensor:
 
 def share_among_terms(walk: Walk, node: TapeNode, relevance: Tensor, arguments: list[Any], terms: list[Tensor]) -> SlotRelevances:
     """Shares relevance among the terms of an elementwise sum, one for each argument; those of constants leak."""
-    shares = share_sum(walk.rule, terms)
+    shares = share_of_each_term(walk.rule, terms)
     fractions, lost = shares.of_terms, shares.lost
     for position, argument in enumerate(arguments):
         if not is_slot(argument) and len(terms) == 2:  # nothing was added where a constant, say a mask, is 0: no ε is due there
@@ -154,7 +154,7 @@ def pass_glu(walk: Walk, node: TapeNode, result_relevances: ResultRelevances) ->
     """A gated linear unit u σ(w), u and w being halves of one input: shared among the two factors."""
     source, axis, relevance = node.arguments["self"], node.arguments.get("dim", -1), relevance_of_first_result(result_relevances)
     signal, gate = walk.value_of(source).chunk(2, axis)
-    shares = share_sum(walk.rule, [signal, gate.sigmoid()])
+    shares = share_of_each_term(walk.rule, [signal, gate.sigmoid()])
     walk.book_leakage(node, relevance * shares.lost)
     return [(source.index, torch.cat([relevance * share for share in shares.of_terms], axis))]
 

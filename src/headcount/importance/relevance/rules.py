@@ -35,7 +35,7 @@ class SharingFactors:
     negative: Tensor
     lost: Tensor
 
-    def share_of(self, term: Tensor) -> Tensor:
+    def share_of_term(self, term: Tensor) -> Tensor:
         """Returns the share of a term."""
         return term * torch.where(term > 0, self.positive, self.negative)
 
@@ -128,10 +128,10 @@ def make_rule(name: RuleName, epsilon: float, alpha: float) -> Rule:
     raise UnknownName(f"no relevance rule {name!r}. Known: alpha-beta, epsilon")
 
 
-def share_sum(rule: Rule, terms: Sequence[Tensor]) -> SumShares:
+def share_of_each_term(rule: Rule, terms: Sequence[Tensor]) -> SumShares:
     """Returns the share of every term of an elementwise sum, and the share that is lost; together they are 1."""
     factors = rule.sharing_factors(sum_tensors(t.clamp(min=0) for t in terms), sum_tensors(t.clamp(max=0) for t in terms))
-    return SumShares([factors.share_of(term) for term in terms], factors.lost)
+    return SumShares([factors.share_of_term(term) for term in terms], factors.lost)
 
 
 def sum_tensors(terms: Iterable[Tensor]) -> Tensor:

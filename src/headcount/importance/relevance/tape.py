@@ -112,7 +112,7 @@ class Region:
     offset: int
 
     @classmethod
-    def of(cls, value: Tensor) -> Region:
+    def of_tensor(cls, value: Tensor) -> Region:
         """Returns the region of a tensor."""
         return cls(tuple(value.shape), value.stride(), int(value.storage_offset()))
 
@@ -148,7 +148,7 @@ def find_overwritten_entries(value: Tensor, written: Region) -> OverwrittenEntri
     if not value.numel() or 0 in written.shape:
         nothing = torch.empty(0, dtype=torch.long, device=value.device)
         return OverwrittenEntries(nothing, nothing)
-    positions, targets = Region.of(value).positions_in_storage(), written.positions_in_storage()
+    positions, targets = Region.of_tensor(value).positions_in_storage(), written.positions_in_storage()
     writer = torch.full((int(max(positions.max(), targets.max())) + 1,), -1)
     writer[targets] = torch.arange(len(targets))
     hits = writer[positions]
@@ -259,7 +259,7 @@ class TapeRecorder(TorchDispatchMode):
         if name not in RESETS:
             self._add_node(name, out_of_place_operation(func), arguments, (self._add_slot(target),))
         slot = self._slots.get(id(target))
-        write = Write(target.untyped_storage(), target.clone() if slot is None else Slot(slot), Region.of(target))
+        write = Write(target.untyped_storage(), target.clone() if slot is None else Slot(slot), Region.of_tensor(target))
         self._writes.setdefault(storage_address(target), []).append(write)
         self._keep_alive(target)
         return result

@@ -32,8 +32,8 @@ Calls = Mapping[str, tuple[Call, ...]]
 """The calls of every module that ran, by path."""
 
 
-def record_calls(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[Call, ...]]:
-    """Returns the calls that `run` makes to the modules of a model."""
+def record_calls(model: nn.Module, run_pass: Callable[[], Any]) -> dict[str, tuple[Call, ...]]:
+    """Returns the calls that `run_pass` makes to the modules of a model."""
     finished: dict[str, list[Call]] = {}
     running: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
     clock = iter(range(1 << 62))
@@ -52,7 +52,7 @@ def record_calls(model: nn.Module, run: Callable[[], Any]) -> dict[str, tuple[Ca
                 module.register_forward_pre_hook(restrict_to_owner(model, lambda _, args, path=path: note_start(path, args))).remove
             )
             stack.callback(module.register_forward_hook(restrict_to_owner(model, lambda *_, path=path: note_end(path))).remove)
-        run()
+        run_pass()
     return {path: tuple(calls) for path, calls in finished.items()}
 
 
@@ -71,7 +71,7 @@ def find_outermost_modules(module: nn.Module, is_included: Callable[[str], bool]
         yield from find_outermost_modules(child, is_included, f"{module_path}.{name}" if module_path else name)
 
 
-def find_independent_modules(model: nn.Module, calls: Calls, source_path: str, run: Callable[[], Any]) -> frozenset[str]:
+def find_independent_modules(model: nn.Module, calls: Calls, source_path: str, run_pass: Callable[[], Any]) -> frozenset[str]:
     """Returns the modules that ran once and neither take nor give anything that depends on the output of the module `source_path`.
 
     That output is replaced by NaN, which spreads through all arithmetic. Comparisons can stop it, so a trial must confirm the result.
@@ -91,11 +91,11 @@ def find_independent_modules(model: nn.Module, calls: Calls, source_path: str, r
         for path in tuple(independent):
             hook = partial(lambda path, _module, args, kwargs, output: discard_if_nan(path, args, kwargs, output), path)
             stack.callback(model.get_submodule(path).register_forward_hook(restrict_to_owner(model, hook), with_kwargs=True).remove)
-        run()
+        run_pass()
     return frozenset(independent)
 
 
-def find_modules_altered_by_hooks(model: nn.Module, run: Callable[[], Any]) -> frozenset[str]:
+def find_modules_altered_by_hooks(model: nn.Module, run_pass: Callable[[], Any]) -> frozenset[str]:
     """Returns the modules whose hooks replace the output of their forward pass; a replayed output contains that change already."""
     with_hooks = [path for path, module in model.named_modules() if module._forward_hooks]
     raw_outputs: dict[str, Any] = {}
@@ -115,7 +115,7 @@ def find_modules_altered_by_hooks(model: nn.Module, run: Callable[[], Any]) -> f
             stack.callback(model.get_submodule(path).register_forward_hook(check).remove)
         stack.enter_context(replace_forwards(model, {path: forward_keeping_raw_output(path) for path in with_hooks}))
         if with_hooks:
-            run()
+            run_pass()
     return frozenset(altered)
 
 

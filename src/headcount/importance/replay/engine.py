@@ -5,11 +5,11 @@ is recorded once per batch: the outputs of modules, and the context of every blo
 intervention the recorded outputs are replayed, the output projection gets the gated context, and only the modules behind it are computed. Many
 interventions on one block run together, as stacked copies of the batch.
 
-This is exact because every number that is replayed is the number that the model would compute again. That a model's code allows it is not
-assumed but tried: on the first batch (`run_trial`) each block's route is compared with gates, and a block that differs by more than rounding
-is evaluated with gates for good. Three speed-ups are tried in the same way: stacked copies, packed weights on a CPU (`packing`), and a last
-layer that is computed only at the position that a classifier reads (`narrow_layer`). `routes` finds which modules can be replayed, `play`
-runs the passes.
+This is exact because every number that is replayed is the number that the model would compute again. That a model's code allows it is not assumed
+but tried: on the first batch (`try_replay_on_first_examples`) each block's route is compared with gates, and a block that differs by more than
+rounding is evaluated with gates for good. Three speed-ups are tried in the same way: stacked copies, packed weights on a CPU (`packing`), and a
+last layer that is computed only at the position that a classifier reads (`narrow_layer`). `routes` finds which modules can be replayed, `play` runs
+the passes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headcount.core.errors import GateError, reraise_if_out_of_memory
 from headcount.core.heads import AttentionBlock
 from headcount.importance.replay.narrow_layer import NarrowLayer, propose_narrow_layers
 from headcount.importance.replay.packing import packed_linears
-from headcount.importance.replay.play import ModelPass, Read, Replayer, first_copy, relative_difference, rounding_tolerance
+from headcount.importance.replay.play import ModelPass, Read, Replayer, first_copy, relative_difference_of_results, rounding_tolerance
 from headcount.importance.replay.routes import Recording, Route, RouteSurvey, find_routes
 from headcount.importance.replay.stacking import tile_copies
 from headcount.models.attention import eager_attention
@@ -154,7 +154,7 @@ class Ablator:
         """
         self._check_interventions(interventions)
         with self._in_eval_mode():
-            model_pass = ModelPass.of(self.model, model_inputs(batch, self.model), read, self._options, self.withhold)
+            model_pass = ModelPass.over_batch(self.model, model_inputs(batch, self.model), read, self._options, self.withhold)
             model_pass, trial = self._ensure_trial(model_pass)
             can_pack = self.pack and trial.can_pack and len(interventions) >= MIN_INTERVENTIONS_TO_PACK
             with packed_linears(self.model) if can_pack else nullcontext():
@@ -187,9 +187,9 @@ class Ablator:
         """Returns the pass with the options that do no harm, and the trial on inputs of this kind; runs it if there was none."""
         inputs = tuple(sorted((name, value.ndim) for name, value in model_pass.batch.items() if isinstance(value, Tensor)))
         if self._trial is None or inputs != self._trial_inputs:
-            model_pass = drop_harmful_options(model_pass)
+            model_pass = drop_options_if_output_changes(model_pass)
             self._options = dict(model_pass.options)
-            self._trial, self._trial_inputs = run_trial(self._gates, model_pass), inputs
+            self._trial, self._trial_inputs = try_replay_on_first_examples(self._gates, model_pass), inputs
         return model_pass, self._trial
 
     def _record_baseline(self, model_pass: ModelPass, trial: TrialResult) -> _Baseline:
@@ -202,7 +202,7 @@ class Ablator:
             if recording.matches_order_and_layouts(trial.order, survey.layouts):
                 return _Baseline(baseline, recording, trial)
             if attempt == 0:
-                trial = self._trial = run_trial(self._gates, model_pass)
+                trial = self._trial = try_replay_on_first_examples(self._gates, model_pass)
         return _Baseline(first_copy(model_pass.run_and_read()), None, trial)
 
     def _evaluate_interventions(
@@ -228,7 +228,7 @@ class Ablator:
         for path, positions in by_block.items():
             block = interventions[positions[0]].block
             route = replayer.survey.routes.get(path)
-            for part in _split_evenly(positions, max_copies):
+            for part in _split_into_even_parts(positions, max_copies):
                 gates = torch.tensor([interventions[i].gates for i in part], dtype=torch.float64).view(len(part), block.n_heads)
                 if recording and route:
                     result = replayer.replay(model_pass, recording, route, gates, narrow)
@@ -239,19 +239,19 @@ class Ablator:
         return results
 
 
-def _split_evenly(positions: Sequence[int], max_size: int) -> Iterator[Sequence[int]]:
-    """Yields the positions in as few parts of at most `max_size` as possible, of nearly equal length."""
-    count = -(-len(positions) // max_size)
+def _split_into_even_parts(positions: Sequence[int], max_part_size: int) -> Iterator[Sequence[int]]:
+    """Yields the positions in as few parts of at most `max_part_size` as possible, of nearly equal length."""
+    count = -(-len(positions) // max_part_size)
     for part in range(count):
         yield positions[part * len(positions) // count : (part + 1) * len(positions) // count]
 
 
-def run_trial(gates: HeadGates, model_pass: ModelPass) -> TrialResult:
+def try_replay_on_first_examples(gates: HeadGates, model_pass: ModelPass) -> TrialResult:
     """Finds routes on the first examples of a batch and keeps those that give what gates give."""
     trial, baseline = _run_on_first_examples(model_pass)
-    can_stack = _can_stack(trial, baseline)
+    can_stack = _stacked_copies_reproduce_baseline(trial, baseline)
     with packed_linears(trial.model):
-        can_pack = relative_difference(trial.run_and_read(), baseline) <= PACKED_TOLERANCE
+        can_pack = relative_difference_of_results(trial.run_and_read(), baseline) <= PACKED_TOLERANCE
     replayer = Replayer(gates, _find_routes(gates, trial, can_stack))
     if not replayer.survey.routes:
         return TrialResult(replayer, can_stack, can_pack)
@@ -270,7 +270,7 @@ def run_trial(gates: HeadGates, model_pass: ModelPass) -> TrialResult:
     return TrialResult(replayer, can_stack, can_pack, tuple(recording.order), next(narrow_layers, None))
 
 
-def drop_harmful_options(model_pass: ModelPass) -> ModelPass:
+def drop_options_if_output_changes(model_pass: ModelPass) -> ModelPass:
     """Returns the pass without its options if they change the model's output: FSMT has a causal mask only without a cache."""
     if not model_pass.options:
         return model_pass
@@ -279,7 +279,8 @@ def drop_harmful_options(model_pass: ModelPass) -> ModelPass:
     try:
         return (
             model_pass
-            if relative_difference(_run_on_first_examples(model_pass).result, bare_result) <= rounding_tolerance(model_pass.model)
+            if relative_difference_of_results(_run_on_first_examples(model_pass).result, bare_result)
+            <= rounding_tolerance(model_pass.model)
             else bare
         )
     except Exception as error:  # a model whose code does not take the option
@@ -299,11 +300,11 @@ def _run_on_first_examples(model_pass: ModelPass) -> _SampleRun:
     return _SampleRun(trial, trial.run_and_read())
 
 
-def _can_stack(trial: ModelPass, baseline: Any) -> bool:
+def _stacked_copies_reproduce_baseline(model_pass: ModelPass, baseline: Any) -> bool:
     """Whether the result of an example does not depend on how many others share its batch."""
     try:
         expected = tree_map(lambda tensor: tile_copies(tensor, 0, 2), baseline)
-        return relative_difference(trial.run_and_read(2), expected) <= rounding_tolerance(trial.model)
+        return relative_difference_of_results(model_pass.run_and_read(2), expected) <= rounding_tolerance(model_pass.model)
     except Exception:  # anything that a model's code raises on a stacked batch; if memory is short for two rows, nothing is stacked
         return False
 
@@ -335,8 +336,8 @@ def _reason_for_mismatch(replayer: Replayer, trial: ModelPass, recording: Record
     except Exception as error:  # anything that a model's code raises on recorded outputs
         reraise_if_out_of_memory(error)
         return f"replay failed: {type(error).__name__}: {error}"
-    difference = relative_difference(result, tree_map(lambda *tensors: torch.cat(tensors), expected, baseline))
+    difference = relative_difference_of_results(result, tree_map(lambda *tensors: torch.cat(tensors), expected, baseline))
     # An intervention of little effect proves little: then the two must agree to rounding.
     tolerance = rounding_tolerance(replayer.model)
-    allowed = min(tolerance, max(MAX_MISSED_EFFECT * relative_difference(expected, baseline), tolerance / 5))
+    allowed = min(tolerance, max(MAX_MISSED_EFFECT * relative_difference_of_results(expected, baseline), tolerance / 5))
     return None if difference <= allowed else f"replay differs from gates by {difference:.2g}"

@@ -25,7 +25,7 @@ from headcount.core.heads import AttentionBlock
 from headcount.importance.replay.calls import Forward, replace_forwards
 from headcount.importance.replay.narrow_layer import NarrowLayer, find_read_positions, select_one_token_per_row
 from headcount.importance.replay.routes import Recording, ReplacementContext, Route, RouteSurvey, record_pass
-from headcount.importance.replay.stacking import OutputLayout, count_batch_rows, first_rows, stack_batch, tile_copies
+from headcount.importance.replay.stacking import OutputLayout, count_batch_rows, stack_batch, take_first_rows_of_batch, tile_copies
 from headcount.models.gates import HeadGates
 from headcount.models.modules import Batch, device_of
 from headcount.models.randomness import pass_rng
@@ -53,7 +53,7 @@ class ModelPass:
     withhold: frozenset[str]
 
     @classmethod
-    def of(cls, model: nn.Module, batch: Batch, read: Read, options: Mapping[str, object], withhold: frozenset[str]) -> ModelPass:
+    def over_batch(cls, model: nn.Module, batch: Batch, read: Read, options: Mapping[str, object], withhold: frozenset[str]) -> ModelPass:
         """Returns the pass over a batch; options that the batch contains itself are dropped."""
         further = {name: value for name, value in options.items() if name not in batch}
         return cls(model, batch, count_batch_rows(batch), read, further, withhold)
@@ -66,7 +66,7 @@ class ModelPass:
 
     def take_first_rows(self, n_rows: int) -> ModelPass:
         """Returns the pass over the first few examples."""
-        return self if n_rows >= self.rows else replace(self, batch=first_rows(self.batch, self.rows, n_rows), rows=n_rows)
+        return self if n_rows >= self.rows else replace(self, batch=take_first_rows_of_batch(self.batch, self.rows, n_rows), rows=n_rows)
 
     def forward(self, copies: int = 1) -> Any:
         """Returns the model's output for stacked copies of the batch. Models that draw random numbers draw the same ones in every pass."""
@@ -93,7 +93,7 @@ def first_copy(result: Any) -> Any:
     return tree_map(lambda tensor: tensor[0], result)
 
 
-def relative_difference(result: Any, expected: Any) -> float:
+def relative_difference_of_results(result: Any, expected: Any) -> float:
     """Returns the largest difference of two results, relative to the largest number (or one); infinite if shape or finiteness differ."""
     (tensors, spec), (expected_tensors, expected_spec) = tree_flatten(result), tree_flatten(expected)
     if spec != expected_spec:
@@ -179,7 +179,7 @@ class Replayer:
         except Exception as error:  # a module, or a reader, that does not work on one position
             reraise_if_out_of_memory(error)
             return False
-        return relative_difference(first_copy(result), baseline) <= rounding_tolerance(self.model)
+        return relative_difference_of_results(first_copy(result), baseline) <= rounding_tolerance(self.model)
 
 
 class _UniformRecording(Recording):

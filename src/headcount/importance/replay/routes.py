@@ -28,7 +28,7 @@ from headcount.importance.replay.calls import (
 from headcount.importance.replay.stacking import OutputLayout, find_row_axis, flatten_output
 from headcount.models.ownership import restrict_to_owner
 
-Run = Callable[[int], Any]
+RunOnCopies = Callable[[int], Any]
 """Runs the model on that many stacked copies of the batch."""
 
 TWO_OUTPUTS = "its heads feed two output projections"
@@ -96,18 +96,18 @@ class RouteSurvey:
         return max(self.routes.values(), key=lambda route: self.calls[route.block.o.path][0].start, default=None)
 
 
-def find_routes(model: nn.Module, blocks: Sequence[AttentionBlock], run: Run) -> RouteSurvey:
+def find_routes(model: nn.Module, blocks: Sequence[AttentionBlock], run_on_copies: RunOnCopies) -> RouteSurvey:
     """Returns the routes of a model's blocks. A module whose output cannot be stacked is computed anew, but the modules in it may be replayed."""
-    calls = record_calls(model, lambda: run(1))
+    calls = record_calls(model, lambda: run_on_copies(1))
     once = [block for block in blocks if only_call(calls, block.o.path) and len(block.outputs) == 1]
     refused = {
         block.path: MANY_CALLS.format(len(calls.get(block.o.path, ()))) if len(block.outputs) == 1 else TWO_OUTPUTS
         for block in blocks
         if block not in once
     }
-    altered = find_modules_altered_by_hooks(model, lambda: run(1))
-    output_leaf_indices = _find_output_leaf_indices(model, [block for block in once if block.o.path not in altered], calls, run)
-    independent = _find_independent_modules_by_stack(model, once, calls, run)
+    altered = find_modules_altered_by_hooks(model, lambda: run_on_copies(1))
+    output_leaf_indices = _find_output_leaf_indices(model, [block for block in once if block.o.path not in altered], calls, run_on_copies)
+    independent = _find_independent_modules_by_stack(model, once, calls, run_on_copies)
     unstackable: dict[str, str] = {}
     while True:  # a module without a layout gives way to the modules in it, which may have one
         unaffected = {
@@ -118,7 +118,7 @@ def find_routes(model: nn.Module, blocks: Sequence[AttentionBlock], run: Run) ->
         }
         modules = list(dict.fromkeys(module for of_block in unaffected.values() for module in of_block))
         modules += [path for path, leaf in output_leaf_indices.items() if leaf is not None]
-        comparison = _compare_with_two_copies(model, once, modules, run)
+        comparison = _compare_with_two_copies(model, once, modules, run_on_copies)
         if not comparison.unstackable.keys() - unstackable.keys():
             break
         unstackable |= comparison.unstackable
@@ -134,7 +134,7 @@ def find_routes(model: nn.Module, blocks: Sequence[AttentionBlock], run: Run) ->
 
 
 def _find_independent_modules_by_stack(
-    model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run: Run
+    model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run_on_copies: RunOnCopies
 ) -> dict[str, frozenset[str]]:
     """Returns for each stack the modules that depend on none of its heads: another tower, or a decoder's first self-attention."""
     first_blocks: dict[str, AttentionBlock] = {}
@@ -142,7 +142,7 @@ def _find_independent_modules_by_stack(
         first_blocks.setdefault(block.stack, block)
     if len(first_blocks) < 2:
         return dict.fromkeys(first_blocks, frozenset())
-    return {stack: find_independent_modules(model, calls, block.o.path, lambda: run(1)) for stack, block in first_blocks.items()}
+    return {stack: find_independent_modules(model, calls, block.o.path, lambda: run_on_copies(1)) for stack, block in first_blocks.items()}
 
 
 def _find_unaffected_modules(
@@ -165,7 +165,9 @@ def _find_unaffected_modules(
     return modules if output_leaf_index is None else tuple(path for path in modules if not path.startswith(f"{block.path}."))
 
 
-def _find_output_leaf_indices(model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run: Run) -> dict[str, int | None]:
+def _find_output_leaf_indices(
+    model: nn.Module, blocks: Sequence[AttentionBlock], calls: Calls, run_on_copies: RunOnCopies
+) -> dict[str, int | None]:
     """Returns for each block the leaf of its output that equals the output of its projection; None if there is none."""
     leaves: dict[str, int | None] = {block.path: None for block in blocks}
     projected: dict[str, Tensor] = {}
@@ -192,7 +194,7 @@ def _find_output_leaf_indices(model: nn.Module, blocks: Sequence[AttentionBlock]
                     layer.register_forward_hook(restrict_to_owner(model, partial(remember_projection_output, block.path))).remove
                 )
                 stack.callback(module.register_forward_hook(restrict_to_owner(model, partial(find_equal_leaf, block))).remove)
-        run(1)
+        run_on_copies(1)
     return leaves
 
 
@@ -311,12 +313,14 @@ class _StackingComparison:
             self.axes[block.path] = str(error)
 
 
-def _compare_with_two_copies(model: nn.Module, blocks: Sequence[AttentionBlock], modules: Sequence[str], run: Run) -> _StackingComparison:
+def _compare_with_two_copies(
+    model: nn.Module, blocks: Sequence[AttentionBlock], modules: Sequence[str], run_on_copies: RunOnCopies
+) -> _StackingComparison:
     """Runs the model on the batch and on two stacked copies of it, and returns the comparison."""
     single = _SingleOutputs()
     with record_pass(model, blocks, modules, single):
-        run(1)
+        run_on_copies(1)
     doubled = _StackingComparison(single)
     with record_pass(model, blocks, modules, doubled):
-        run(2)
+        run_on_copies(2)
     return doubled

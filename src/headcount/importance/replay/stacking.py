@@ -37,7 +37,7 @@ def stack_batch(batch: Batch, n_rows: int, copies: int) -> dict[str, Any]:
     return {name: tile_copies(value, 0, copies) if _has_row_axis(value, n_rows) else value for name, value in batch.items()}
 
 
-def first_rows(batch: Batch, n_rows: int, n_first: int) -> dict[str, Any]:
+def take_first_rows_of_batch(batch: Batch, n_rows: int, n_first: int) -> dict[str, Any]:
     """Returns the first `n_first` of the `n_rows` examples of a batch."""
     return {name: value[:n_first] if _has_row_axis(value, n_rows) else value for name, value in batch.items()}
 

@@ -55,7 +55,7 @@ def attention_kind(model: nn.Module, module: nn.Module, path: str) -> Kind:
     return "decoder-self" if causal is None and _is_causal_model_type(model) else "encoder-self"
 
 
-def _layer_numbers(paths: list[str]) -> dict[str, int]:
+def _layer_number_by_path(paths: list[str]) -> dict[str, int]:
     """Returns layer numbers of the blocks of one pattern: the index in the path where only one varies, else their order."""
     rows = [tuple(int(part) for part in path.split(".") if part.isdigit()) for path in paths]
     varying = [i for i in range(len(rows[0])) if len({row[i] for row in rows}) > 1]
@@ -78,7 +78,7 @@ def _distinguishing_parts(path_patterns: list[str]) -> dict[str, list[str]]:
     return {pattern: [part for part in parts if part not in common] for pattern, parts in split.items()}
 
 
-def _stack_names(kind_of_pattern: dict[str, Kind]) -> dict[str, str]:
+def _stack_name_by_path_pattern(kind_of_pattern: dict[str, Kind]) -> dict[str, str]:
     """Returns a short unique name for each pattern: none, enc / dec / cross where that is enough, else from the path."""
     if len(kind_of_pattern) == 1:
         return dict.fromkeys(kind_of_pattern, "")
@@ -116,17 +116,17 @@ def _short_stack_name(kind: Kind, first_part_after_prefix: str, distinguishing_p
     return "" if only_self and kind != "cross" else _clean_stack_name(first)
 
 
-def block_addresses(model: nn.Module, attention_modules: dict[str, nn.Module]) -> dict[str, BlockAddress]:
+def block_addresses_in_flat_order(model: nn.Module, attention_modules: dict[str, nn.Module]) -> dict[str, BlockAddress]:
     """Returns the address of every block, keyed by path, in flat order: stack by stack, layer by layer."""
     groups: dict[str, list[str]] = defaultdict(list)
     for path in attention_modules:
         pattern = ".".join("*" if part.isdigit() else part for part in path.split("."))
         groups[pattern].append(path)
     kinds: dict[str, Kind] = {pattern: attention_kind(model, attention_modules[paths[0]], paths[0]) for pattern, paths in groups.items()}
-    stacks = _stack_names(kinds)
+    stacks = _stack_name_by_path_pattern(kinds)
     addresses: dict[str, BlockAddress] = {}
     for pattern, paths in groups.items():
-        layers = _layer_numbers(paths)
+        layers = _layer_number_by_path(paths)
         for path in sorted(paths, key=lambda p: layers[p]):
             addresses[path] = BlockAddress(stacks[pattern], layers[path], attention_kind(model, attention_modules[path], path))
     order = {name: i for i, name in enumerate(("", "enc", "dec", "cross"))}

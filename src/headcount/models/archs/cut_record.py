@@ -12,6 +12,8 @@ from headcount.core.errors import ArtifactError
 
 KEY = "headcount"
 SCHEMA = 1
+LayerHeadPairs = list[list[int]]
+"""Heads as [layer, place of the head in it]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def write_cut_record(
             entries[path]["columns"] = list(block.columns)
     content: dict[str, object] = {"schema": SCHEMA, "blocks": entries}
     replaced_config_values = config_values_before_uniform_cut(model) if replaced_config_values is None else replaced_config_values
-    lists = read_config_head_lists_before_cuts(model)
+    lists = read_config_head_pairs_before_cuts(model)
     setattr(
         model.config,
         KEY,
@@ -96,11 +98,11 @@ def write_cut_record(
     )
 
 
-def read_config_head_lists_before_cuts(model: nn.Module) -> dict[str, list[list[int]]]:
+def read_config_head_pairs_before_cuts(model: nn.Module) -> dict[str, LayerHeadPairs]:
     """Returns the lists of heads in configurations (Whisper's alignment heads) as they were before any cut, by dotted name."""
     return dict((_unparsed_cut_record(model) or {}).get("named", {}))
 
 
-def write_config_head_lists_before_cuts(model: nn.Module, lists_by_config_name: dict[str, list[list[int]]]) -> None:
+def write_config_head_pairs_before_cuts(model: nn.Module, pairs_by_config_name: dict[str, LayerHeadPairs]) -> None:
     """Adds the lists of heads in configurations, as they were before any cut, to the record."""
-    setattr(model.config, KEY, {**_unparsed_cut_record(model), "named": lists_by_config_name})
+    setattr(model.config, KEY, {**_unparsed_cut_record(model), "named": pairs_by_config_name})

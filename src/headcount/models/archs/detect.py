@@ -12,7 +12,7 @@ from headcount.core.errors import UnsupportedModel
 from headcount.core.heads import AttentionBlock, Head, RefusedModule
 from headcount.models.archs import cut_record as record
 from headcount.models.archs import names
-from headcount.models.archs.addresses import BlockAddress, block_addresses
+from headcount.models.archs.addresses import BlockAddress, block_addresses_in_flat_order
 from headcount.models.archs.dependents import (
     further_projections_of_heads,
     gate_only_reason,
@@ -61,12 +61,12 @@ def _kv_source_path(path: str, modules: dict[str, nn.Module], geometries: dict[s
     def names_without_numbers(module_path: str) -> list[str]:
         return [part for part in module_path.split(".") if not part.isdigit()]
 
-    def is_source(candidate_path: str) -> bool:
+    def is_kv_source(candidate_path: str) -> bool:
         module, layer_type = modules[candidate_path], getattr(modules[path], "layer_type", None)
         hands_on = getattr(module, "store_full_length_kv", False) is True and getattr(module, "layer_type", None) == layer_type
         return hands_on and names_without_numbers(candidate_path) == names_without_numbers(path)
 
-    return next((candidate for candidate in reversed(geometries) if is_source(candidate)), "")
+    return next((candidate for candidate in reversed(geometries) if is_kv_source(candidate)), "")
 
 
 def _examine_query_only_module(module: nn.Module, path: str, kv_source: Geometry | None) -> Geometry | RefusalReason:
@@ -193,7 +193,7 @@ def detect_heads(model: nn.Module) -> HeadMap:
     if not geometries:
         reasons = "; ".join(f"{r.class_name} at '{r.path}': {r.reason}" for r in refused[:3]) or "it has no attention modules"
         raise UnsupportedModel(f"no attention heads were found in {type(inner).__name__} ({model_type}): {reasons}")
-    addresses = block_addresses(inner, {path: inner.get_submodule(path) for path in geometries})
+    addresses = block_addresses_in_flat_order(inner, {path: inner.get_submodule(path) for path in geometries})
     recorded = record.read_cut_record(inner)
     _check_model_is_whole(inner, addresses, recorded.keys())
     blocks = [

@@ -93,13 +93,16 @@ def small_rotary_sections(rotary_share_of_head: float = 1.0) -> list[int]:
     return [half // 3 + (axis < half % 3) for axis in range(3)]
 
 
-def small_rotary_settings(value: dict[str, Any], attributes: Attributes) -> dict[str, Any]:
+def with_small_mrope_sections(rotary_settings: dict[str, Any], attributes_of_full_config: Attributes) -> dict[str, Any]:
     """Rotary settings with the sections of multimodal positions scaled to the small head."""
-    if any(isinstance(v, dict) for v in value.values()):
-        return {k: small_rotary_settings(v, attributes) if isinstance(v, dict) else v for k, v in value.items()}
-    if not value or ("mrope_section" not in value and not attributes.get("has_mrope")):
-        return value
-    return {**value, "mrope_section": small_rotary_sections(value.get("partial_rotary_factor", 1.0))}
+    if any(isinstance(value, dict) for value in rotary_settings.values()):
+        return {
+            name: with_small_mrope_sections(value, attributes_of_full_config) if isinstance(value, dict) else value
+            for name, value in rotary_settings.items()
+        }
+    if not rotary_settings or ("mrope_section" not in rotary_settings and not attributes_of_full_config.get("has_mrope")):
+        return rotary_settings
+    return {**rotary_settings, "mrope_section": small_rotary_sections(rotary_settings.get("partial_rotary_factor", 1.0))}
 
 
 IS_HEADS = re.compile(r"(^|_)(num_(\w+_)?attention_heads|n_heads?|num_heads|attention_heads|resampler_heads|attn_heads)$")
@@ -173,7 +176,7 @@ LISTS: tuple[tuple[str, Rule], ...] = (
 # Sizes that the default leaves to the constructor, or to the checkpoint.
 WHEN_NONE = {"head_dim": HEAD_DIM, "num_key_value_heads": N_HEADS, "vocab_size": VOCAB}
 
-DICTS: tuple[tuple[str, Rule], ...] = ((r"rope_(parameters|scaling)$", small_rotary_settings),)
+DICTS: tuple[tuple[str, Rule], ...] = ((r"rope_(parameters|scaling)$", with_small_mrope_sections),)
 
 
 def small_attribute_value(name: str, value: Any, attributes: Attributes) -> Any:

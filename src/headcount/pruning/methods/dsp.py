@@ -21,8 +21,8 @@ from headcount.pruning.gating import (
     logits_with_sigmoid_sum,
     mark_kept_units,
     mark_removable_units,
-    starting_values_of_units,
-    train_gates,
+    ranks_as_starting_values,
+    train_gates_and_unfrozen_weights,
     unit_of_each_head,
 )
 from headcount.pruning.training.gates import uniform_noise
@@ -104,7 +104,7 @@ class DSP(Pruner):
         if is_frozen:
             model.requires_grad_(False)
         gates = SubsetGates(context, replace(self, settle=0.0) if is_frozen else self, n_kept)  # frozen weights need no time to settle
-        trained = train_gates(context, model, gates)
+        trained = train_gates_and_unfrozen_weights(context, model, gates)
         values = expand_to_heads(gates.w.detach(), gates.index).tolist()
         return Choice(
             context.plan(values, "dsp"),
@@ -120,7 +120,7 @@ class SubsetGates:
 
     def __init__(self, context: PruneContext, pruner: DSP, n_kept: int) -> None:
         self.context, self.pruner, self.n_kept, self.index = context, pruner, n_kept, unit_of_each_head(context)
-        self.w = starting_values_of_units(context, pruner.init, pruner.limit, pruner.spread).requires_grad_(True)
+        self.w = ranks_as_starting_values(context, pruner.init, pruner.limit, pruner.spread).requires_grad_(True)
         self.removable = mark_removable_units(context)
         self.n_draws = n_kept - int((~self.removable).sum())  # how many of the removable units stay
         self._tau = pruner.tau

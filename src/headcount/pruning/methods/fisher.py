@@ -86,17 +86,17 @@ def _gate_gradients_of_batch(
     )
 
 
-def exchange_removed_units(fisher: Float[Tensor, "units units"], removed: list[int], removable: list[int]) -> list[int]:
-    """Returns as many units of one block to remove as `removed` has, exchanged for others of `removable` while the quadratic form falls."""
+def exchange_removed_units(fisher: Float[Tensor, "units units"], removed_units: list[int], removable_units: list[int]) -> list[int]:
+    """Returns as many units of one block to remove as `removed_units` has, exchanged for removable ones while the quadratic form falls."""
 
-    def quadratic_loss_rise(removed_units: list[int]) -> float:
-        return float(fisher[removed_units][:, removed_units].sum())
+    def quadratic_loss_rise(units: list[int]) -> float:
+        return float(fisher[units][:, units].sum())
 
-    current = list(removed)
+    current = list(removed_units)
     while True:
         best, lowest = None, quadratic_loss_rise(current)
         for dropped in current:
-            for added in (unit for unit in removable if unit not in current):
+            for added in (unit for unit in removable_units if unit not in current):
                 candidate = [added if number == dropped else number for number in current]
                 rise = quadratic_loss_rise(candidate)
                 if rise < lowest - 1e-9 * abs(lowest):  # more than rounding

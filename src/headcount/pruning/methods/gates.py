@@ -16,8 +16,8 @@ from headcount.pruning.gating import (
     expand_to_heads,
     mark_highest,
     mark_kept_units,
-    starting_values_of_units,
-    train_gates,
+    ranks_as_starting_values,
+    train_gates_and_unfrozen_weights,
     unit_of_each_head,
     unit_tie_ranks,
 )
@@ -48,7 +48,7 @@ class GatesPruner(Pruner):
         n_kept = count_kept_units(context)
         model = copy_model(context.model).requires_grad_(False)
         gates = ProjectedGates(context, self, n_kept)
-        trained = train_gates(context, model, gates)
+        trained = train_gates_and_unfrozen_weights(context, model, gates)
         is_kept = mark_kept_units(context, gates.importance, n_kept)
         importance = expand_to_heads(gates.importance, gates.index).tolist()
         values = expand_to_heads(torch.where(is_kept > 0, gates.values.detach(), 1.0), gates.index).tolist()
@@ -67,7 +67,7 @@ class ProjectedGates:
     def __init__(self, context: PruneContext, pruner: GatesPruner, n_kept: int) -> None:
         self.context, self.pruner, self.n_kept, self.index = context, pruner, n_kept, unit_of_each_head(context)
         self.values = torch.ones(len(context.heads.units()), dtype=torch.float64, requires_grad=True)
-        self.importance = starting_values_of_units(context, pruner.init, pruner.limit, 1.0)
+        self.importance = ranks_as_starting_values(context, pruner.init, pruner.limit, 1.0)
         self._n_open = len(self.values)
 
     @property

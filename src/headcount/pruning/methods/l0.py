@@ -23,8 +23,8 @@ from headcount.pruning.gating import (
     logits_with_sigmoid_sum,
     mark_kept_units,
     mark_removable_units,
-    starting_values_of_units,
-    train_gates,
+    ranks_as_starting_values,
+    train_gates_and_unfrozen_weights,
     unit_of_each_head,
 )
 from headcount.pruning.training.fine_tune import reset_weights
@@ -112,7 +112,7 @@ class L0(Pruner):
         trainable = [parameter.requires_grad for parameter in model.parameters()]
         _freeze_weights(model, self.frozen)
         gates = HardConcrete(context, self, n_kept)
-        trained = train_gates(context, model, gates)
+        trained = train_gates_and_unfrozen_weights(context, model, gates)
         for parameter, requires_grad in zip(model.parameters(), trainable, strict=True):
             parameter.requires_grad_(requires_grad)
         scores = context.scores(expand_to_heads(gates.log_a_for_ranking(), gates.index).tolist(), "l0")
@@ -134,7 +134,7 @@ class HardConcrete:
         self.context, self.pruner, self.index = context, pruner, unit_of_each_head(context)
         self.removable = mark_removable_units(context)
         self.n_kept, self.n_removable_kept = n_kept, n_kept - int((~self.removable).sum())
-        offsets = starting_values_of_units(context, pruner.init, pruner.limit, pruner.spread)
+        offsets = ranks_as_starting_values(context, pruner.init, pruner.limit, pruner.spread)
         self.log_a = (offsets + pruner.start).requires_grad_(True)
         self.multiplier = torch.zeros(2, dtype=torch.float64, requires_grad=True)
         self._progress = (0, 1)  # the present step, and all of them

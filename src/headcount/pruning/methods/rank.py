@@ -9,7 +9,7 @@ from headcount.core.plan import Plan
 from headcount.core.registry import PRUNERS
 from headcount.core.scores import Scores
 from headcount.data.evaluate import evaluate
-from headcount.data.share_above_chance import chance_of, metric_on_additive_scale, why_share_is_undefined
+from headcount.data.share_above_chance import metric_on_additive_scale, score_of_best_constant_answer, why_share_is_undefined
 from headcount.data.task import Task
 from headcount.importance.base import Importance
 from headcount.importance.score import score
@@ -59,7 +59,7 @@ class Rank(Pruner):
 
     def choose(self, context: PruneContext) -> Choice:
         """Returns the plan, and the metric after each step where there are steps."""
-        stop = _StopRule.of(context, self.stop) if self.stop else None
+        stop = _StopRule.leaving_share_of_score(context, self.stop) if self.stop else None
         key = ("scores", self.by, self.normalise, self.limit, context.seed)
         scores = context.once(key, lambda: self.measure_scores(context, self.normalise))
         if not self.again and stop is None:
@@ -117,8 +117,8 @@ class _StopRule:
     lowest: float
 
     @classmethod
-    def of(cls, context: PruneContext, share: float) -> _StopRule:
-        """Returns the rule for a share.
+    def leaving_share_of_score(cls, context: PruneContext, share_above_chance: float) -> _StopRule:
+        """Returns the rule that leaves this share of what the dense model scores above chance.
 
         Raises:
             PlanError: there is no metric whose chance is known, or the dense model is not above chance on the selection split.
@@ -128,12 +128,12 @@ class _StopRule:
                 "stop needs a Task with a metric, of whose score above chance a share must be left; name how many heads stay (keep)"
             )
         task, dense = context.data, evaluate(context.model, context.data, split="selection")
-        chance = chance_of(context.model, task, split="selection")
+        chance = score_of_best_constant_answer(context.model, task, split="selection")
         reason = why_share_is_undefined(dense, task, chance, seed=context.seed)
         if chance is None or reason:
             raise PlanError(
-                f"stop={share:g} keeps a share of the dense model's score above chance, but on the selection split {reason}. "
+                f"stop={share_above_chance:g} keeps a share of the dense model's score above chance, but on the selection split {reason}. "
                 "Name how many heads stay (keep) instead of stop, or give a model that was trained for the task, or more examples"
             )
         score = metric_on_additive_scale(task, dense.score)
-        return cls(task, score - (1 - share) * (score - metric_on_additive_scale(task, chance)))
+        return cls(task, score - (1 - share_above_chance) * (score - metric_on_additive_scale(task, chance)))

@@ -13,9 +13,9 @@ from headcount.importance.base import Importance
 from headcount.pruning.base import Choice, PruneContext, Pruner, PrunerInfo
 from headcount.pruning.kl_to_dense import kl_to_dense
 from headcount.pruning.methods.fisher import gate_gradients_of_examples, plan_by_fisher_search
-from headcount.pruning.repair.removal_order import RemovalOrder, order_removals
+from headcount.pruning.repair.removal_order import RemovalOrder, order_units_by_removal_cost
 from headcount.pruning.repair.repair import FIT_EXAMPLES, Repaired, RepairSettings, refit
-from headcount.pruning.scope import keep_at_least
+from headcount.pruning.scope import keep_best_in_whole_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class SurgeonPruner(Pruner):
     def order_units(self, context: PruneContext, model: nn.Module) -> RemovalOrder:
         """Returns the order in which the units of a model go."""
         units = context.heads.units() if context.budget.unit == "kv_group" else tuple((head,) for head in context.heads)
-        return order_removals(model, context.data, units=units, limit=self.limit)
+        return order_units_by_removal_cost(model, context.data, units=units, limit=self.limit)
 
     def _plan_rivals(self, context: PruneContext, first_order: RemovalOrder) -> dict[str, Candidate]:
         rivals: dict[str, Candidate] = {}
@@ -117,7 +117,7 @@ class SurgeonPruner(Pruner):
             for turn, (unit, _) in enumerate(order):
                 values[[position[head] for head in unit]] = float(len(removed) + turn)
             n_kept = n_heads - (n_heads - context.keep) * number // rounds
-            plan = keep_at_least(context, context.scores(values, "surgeon"), n_kept)
+            plan = keep_best_in_whole_units(context, context.scores(values, "surgeon"), n_kept)
             newly_removed = frozenset(plan.removed) - removed
             history += [
                 {"round": number, "unit": [str(head) for head in unit], "rise": cost}

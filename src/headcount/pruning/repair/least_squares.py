@@ -58,7 +58,7 @@ def append_ones(inputs: Float[Tensor, "tokens inputs"]) -> Float[Tensor, "tokens
     return torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
 
 
-def _damping(diagonal: Float[Tensor, " inputs"], ridge: float) -> float:
+def _absolute_ridge(diagonal: Float[Tensor, " inputs"], ridge: float) -> float:
     """Returns λ, `ridge` times the mean diagonal; 1 where that is zero: the data say nothing, and any λ leaves the weights as they are."""
     mean = float(diagonal.mean()) if len(diagonal) else 0.0
     return mean * ridge if mean * ridge > 0 else 1.0
@@ -68,7 +68,7 @@ def refit_weights(
     products: Products, old_weights: Float[Tensor, "inputs outputs"], ridge: float, *, has_bias: bool
 ) -> Float[Tensor, "inputs outputs"]:
     """Returns the weights with the least error, held near the old ones by `ridge` times G's mean diagonal; the last row is the bias, if any."""
-    damping = _damping(products.gram.diagonal()[: len(old_weights) - has_bias], ridge)
+    damping = _absolute_ridge(products.gram.diagonal()[: len(old_weights) - has_bias], ridge)
     penalties = torch.full((len(old_weights),), damping, dtype=torch.float64, device=products.gram.device)
     if has_bias:
         penalties[-1] = products.gram.diagonal()[-1] * 1e-12
@@ -94,7 +94,7 @@ def rescale_heads(
     if has_bias:
         cross = cross - products.gram[: len(rows), -1:] * old_weights[-1:]
     target = (cross.unflatten(0, shape) * parts).sum((1, 2))
-    damping = _damping(matrix.diagonal(), ridge)
+    damping = _absolute_ridge(matrix.diagonal(), ridge)
     gates = torch.linalg.solve(matrix + damping * torch.eye(n_heads, dtype=matrix.dtype, device=matrix.device), target + damping)
     scaled = (parts * gates[:, None, None]).flatten(0, 1)
     return torch.cat([scaled, old_weights[-1:]]) if has_bias else scaled

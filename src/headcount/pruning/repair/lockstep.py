@@ -7,13 +7,14 @@ block. Every pass has a thread of its own, of which only one runs at a time, in 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from typing import Any
 
 from headcount.core.errors import UnsupportedModel
 
-PausePoint = Hashable
-"""The point of a pass at which it pauses."""
+PausePoint = Any
+"""The point of a pass at which it pauses, hashable."""
 
 
 class _Abandoned(BaseException):

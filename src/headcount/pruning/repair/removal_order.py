@@ -63,7 +63,7 @@ class Surgeon:
     total_cost: float = 0.0
 
     @classmethod
-    def of(
+    def before_any_removal(
         cls,
         gram: Float[Tensor, "inputs inputs"],
         weights: Float[Tensor, "inputs outputs"],
@@ -79,7 +79,7 @@ class Surgeon:
         rows = {number: list(unit) for number, unit in enumerate(input_rows_by_unit)}
         return cls(inverse, weights.double().clone(), sensitivity.double(), rows, n_examples)
 
-    def removal_costs(self) -> dict[int, float]:
+    def cost_of_removing_each_unit(self) -> dict[int, float]:
         """Returns what removing each unit would cost now."""
         return {unit: self._removal_cost(rows) for unit, rows in self.units.items()}
 
@@ -87,7 +87,7 @@ class Surgeon:
         solution = torch.linalg.solve(self.inverse[input_rows][:, input_rows], self.weights[input_rows])
         return max(float((solution * (self.weights[input_rows] @ self.sensitivity)).sum()) / self.n_examples, 0.0)
 
-    def remove(self, unit: int) -> float:
+    def remove_unit(self, unit: int) -> float:
         """Removes a unit, refits the others, and returns what that cost."""
         rows = self.units.pop(unit)
         cost = self._removal_cost(rows)
@@ -121,9 +121,11 @@ class ProjectionGrams:
         zeros = torch.zeros(n_inputs, n_inputs, dtype=torch.float64, device=module.weight.device)
         return cls(block, zeros, zeros.new_zeros(n_outputs, n_outputs))
 
-    def surgeon(self, weights: Float[Tensor, "inputs outputs"], input_rows_by_unit: Sequence[Sequence[int]]) -> Surgeon:
+    def make_surgeon(self, weights: Float[Tensor, "inputs outputs"], input_rows_by_unit: Sequence[Sequence[int]]) -> Surgeon:
         """Returns the surgeon of the block before anything is removed."""
-        return Surgeon.of(self.input_gram, weights, self.gradient_gram / max(self.n_tokens, 1), input_rows_by_unit, max(self.n_examples, 1))
+        return Surgeon.before_any_removal(
+            self.input_gram, weights, self.gradient_gram / max(self.n_tokens, 1), input_rows_by_unit, max(self.n_examples, 1)
+        )
 
 
 @holds_model("a measurement of its blocks")
@@ -200,7 +202,7 @@ class _GramHooks:
         return add_gradients
 
 
-def order_removals(model: nn.Module, data: Data, *, units: tuple[Unit, ...] | None = None, limit: int = 512) -> RemovalOrder:
+def order_units_by_removal_cost(model: nn.Module, data: Data, *, units: tuple[Unit, ...] | None = None, limit: int = 512) -> RemovalOrder:
     """Returns all units in the order in which they go, cheapest first after repair, with the rise of the loss expected of each (half the cost).
 
     Costs are measured on `limit` calibration examples; `units` are by default the heads that share keys and values.
@@ -216,12 +218,12 @@ def order_removals(model: nn.Module, data: Data, *, units: tuple[Unit, ...] | No
             if positions := [block.position(head) for head in unit if head in block.heads]:
                 parts[unit].append((len(surgeons), len(rows)))
                 rows.append(rows_of_heads(block, positions))
-        surgeons.append(grams.surgeon(read_weight_and_bias(output_projection(inner, block)), rows))
+        surgeons.append(grams.make_surgeon(read_weight_and_bias(output_projection(inner, block)), rows))
     order: RemovalOrder = []
-    costs = [surgeon.removal_costs() for surgeon in surgeons]
+    costs = [surgeon.cost_of_removing_each_unit() for surgeon in surgeons]
     while parts:
         cheapest = min(parts, key=lambda unit: (sum(costs[index][number] for index, number in parts[unit]), parts[unit]))
-        order.append((cheapest, sum(surgeons[index].remove(number) for index, number in parts[cheapest]) / 2))
+        order.append((cheapest, sum(surgeons[index].remove_unit(number) for index, number in parts[cheapest]) / 2))
         for index, _ in parts.pop(cheapest):
-            costs[index] = surgeons[index].removal_costs()
+            costs[index] = surgeons[index].cost_of_removing_each_unit()
     return order

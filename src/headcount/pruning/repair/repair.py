@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,10 +48,17 @@ TOKENS_IN_FLIGHT = 2**19
 BATCHES_IN_FLIGHT = 512
 """Batches that may be on their way at once: each has two threads."""
 
-SplitBatch = tuple[Batch, bool]
-"""A batch, and whether it checks the fit (True) or is fitted on (False)."""
+BlockCall = tuple[str, int]
+"""The path of a block, and which of its calls in a pass it is, from 1."""
 ProductsByBlock = dict[tuple[str, bool], Products]
 """The products of every block, by its path, and of the batches of the fit (False) and of the check (True)."""
+
+
+class FitOrCheckBatch(NamedTuple):
+    """A batch, and whether it checks the fit (True) or is fitted on (False)."""
+
+    batch: Batch
+    is_check: bool
 
 
 @dataclass(frozen=True)
@@ -148,7 +155,7 @@ def refit(model: nn.Module, plan: Plan, data: Data, settings: RepairSettings = R
     return Repaired(work.pruned, work.fits)
 
 
-def _read_batches(model: nn.Module, data: Data, settings: RepairSettings) -> list[SplitBatch]:
+def _read_batches(model: nn.Module, data: Data, settings: RepairSettings) -> list[FitOrCheckBatch]:
     """Returns the batches of the fit, then those of the check: of the selection split of a task, else the last fifth of all."""
     batch_size = default_batch_size(data) if settings.batch_size is None else settings.batch_size
 
@@ -162,7 +169,7 @@ def _read_batches(model: nn.Module, data: Data, settings: RepairSettings) -> lis
     else:
         n_fitting = len(fitting) - len(fitting) // 5
         fitting, checking = fitting[:n_fitting], fitting[n_fitting:]
-    return [*((batch, False) for batch in fitting), *((batch, True) for batch in checking)]
+    return [FitOrCheckBatch(batch, is_check) for split, is_check in ((fitting, False), (checking, True)) for batch in split]
 
 
 class _Refit:
@@ -189,7 +196,7 @@ class _Refit:
         """Returns the rows of the matrix that are fitted: those of the heads that stay, and the bias."""
         return [*self.kept_rows[path], len(read_weight_and_bias(module)) - 1] if has_bias(module) else self.kept_rows[path]
 
-    def run(self, batches: list[SplitBatch]) -> None:
+    def run(self, batches: list[FitOrCheckBatch]) -> None:
         """Fits every block on the batches."""
         n_calls = self._count_calls(batches[0][0])
         called_once = [path for path, count in n_calls.items() if count == 1]
@@ -222,7 +229,7 @@ class _Refit:
             raise DataError(f"the data do not run block {silent}, so it cannot be refitted; give batches that reach it")
         return dict(counts)
 
-    def _sum_products_and_refit(self, batches: list[SplitBatch], paths: Sequence[str], *, in_waves: bool) -> None:
+    def _sum_products_and_refit(self, batches: list[FitOrCheckBatch], paths: Sequence[str], *, in_waves: bool) -> None:
         """Runs all batches, as many at once as memory takes, and refits the blocks at the end."""
         products: ProductsByBlock = {}
         for wave in _split_into_waves(batches) if in_waves else [batches]:
@@ -231,10 +238,10 @@ class _Refit:
             self._refit_block(path, products)
 
     def _run_in_lockstep(
-        self, batches: list[SplitBatch], paths: Sequence[str], products: ProductsByBlock, call_at_pause: Callable[[Any], None]
+        self, batches: list[FitOrCheckBatch], paths: Sequence[str], products: ProductsByBlock, refit_at_pause: Callable[[BlockCall], None]
     ) -> None:
-        """Runs batches in step, adding up the products of some blocks; `call_at_pause` is called when all have paused at one of these."""
-        lockstep = Lockstep(call_at_pause)
+        """Runs batches in step, adding up the products of some blocks; `refit_at_pause` is called when all have paused at one of these."""
+        lockstep = Lockstep(refit_at_pause)
         with _Hooks(self, lockstep, paths, products) as hooks:
             lockstep.run([job for batch, is_check in batches for job in hooks.forward_pass_jobs(batch, is_check)])
 
@@ -269,9 +276,9 @@ def _estimate_n_tokens(batch: Batch) -> int:
     return max(sizes, default=max((value.shape[0] * 256 for value in batch.values() if isinstance(value, Tensor)), default=1))
 
 
-def _split_into_waves(batches: list[SplitBatch]) -> Iterator[list[SplitBatch]]:
+def _split_into_waves(batches: list[FitOrCheckBatch]) -> Iterator[list[FitOrCheckBatch]]:
     """Yields batches in groups that may be on their way at once."""
-    wave: list[SplitBatch] = []
+    wave: list[FitOrCheckBatch] = []
     for entry in batches:
         if wave and (len(wave) == BATCHES_IN_FLIGHT or sum(_estimate_n_tokens(batch) for batch, _ in [*wave, entry]) > TOKENS_IN_FLIGHT):
             yield wave

@@ -49,7 +49,7 @@ class PrunedModel(TypedDict):
     seed: int | None
 
 
-def bench_rows_of(run: Run, n_heads: int) -> list[contract.BenchRow]:
+def collect_bench_rows(run: Run, n_heads: int) -> list[contract.BenchRow]:
     """Returns every measured time with the curve point of its model and the flags of `flag_times`."""
     pruned = {artifact.key.digest: artifact for artifact in run.results(PRUNED).values()}
     rows: list[contract.BenchRow] = []
@@ -65,7 +65,7 @@ def bench_rows_of(run: Run, n_heads: int) -> list[contract.BenchRow]:
 def _describe_pruned_model(artifact: Artifact | None, n_heads: int) -> PrunedModel:
     if artifact is None:
         return {"point": None, "method": None, "keep": None, "seed": None}
-    record = PrunedRecord.of(artifact)
+    record = PrunedRecord.from_artifact(artifact)
     keep, seed = n_heads - len(record.removed), record.spec["seed"]
     return {"point": point_id_of(artifact), "method": method_label(artifact), "keep": keep, "seed": seed}
 

@@ -9,7 +9,7 @@ from headcount.core.certificate import CLIP, FEWEST_RESAMPLED, TOKEN_CLIP, Certi
 from headcount.core.margin import Margin
 from headcount.core.metric_range import size_of_one_point
 from headcount.core.sizes import SizeTest, smallest_certified
-from headcount.core.stats.power import certifiable_loss_of_accuracy, certifiable_rise_of_loss
+from headcount.core.stats.power import smallest_certifiable_loss_of_accuracy, smallest_certifiable_rise_of_loss
 from headcount.runs.report.plain import format_count
 
 
@@ -29,16 +29,16 @@ def describe_bound(bound: QualityBound) -> str:
     return f"at most {format_bound(bound)} worse{by}"
 
 
-def headline(task: TaskCertificate) -> str:
+def headline(certificate: TaskCertificate) -> str:
     """Returns the bound of a task with its conditions: `at most 1.3 points worse by accuracy (95 %, one-sided, n = 500)`."""
-    documents = "" if task.n_documents is None else f" from {task.n_documents} documents"
-    clip = f", {describe_clip(task, task.quality)}" if task.quality.clip else ""
-    return f"{describe_bound(task.quality)} (95 %, one-sided, n = {task.n_examples}{documents}{clip})"
+    documents = "" if certificate.n_documents is None else f" from {certificate.n_documents} documents"
+    clip = f", {describe_clip(certificate, certificate.quality)}" if certificate.quality.clip else ""
+    return f"{describe_bound(certificate.quality)} (95 %, one-sided, n = {certificate.n_examples}{documents}{clip})"
 
 
-def describe_clip(task: TaskCertificate, bound: QualityBound) -> str:
+def describe_clip(certificate: TaskCertificate, bound: QualityBound) -> str:
     """Returns how much one example counts for at most in a bound that clips: `counting up to 2 nats per example`."""
-    return f"counting up to {bound.clip:g} nats per {'token' if task.quality.quantity == 'perplexity' else 'example'}"
+    return f"counting up to {bound.clip:g} nats per {'token' if certificate.quality.quantity == 'perplexity' else 'example'}"
 
 
 def format_bound(bound: QualityBound) -> str:
@@ -74,7 +74,7 @@ def describe_size_tests(tests: Sequence[SizeTest], margin: Margin) -> str:
 def describe_power(n_examples: int, metric: str) -> str:
     """Returns what so many examples can show, before anything is measured; an empty metric stands for the loss."""
     if metric in ("", "perplexity"):
-        rise = certifiable_rise_of_loss(n_examples, CLIP if not metric else TOKEN_CLIP)
+        rise = smallest_certifiable_rise_of_loss(n_examples, CLIP if not metric else TOKEN_CLIP)
         size = (
             f"{_format_two_digits(rise)} nats per example" if not metric else f"{_format_two_digits(100 * expm1(rise))} % of the perplexity"
         )
@@ -82,7 +82,7 @@ def describe_power(n_examples: int, metric: str) -> str:
     if metric != "accuracy":
         few = "" if n_examples >= FEWEST_RESAMPLED else f", and a verdict needs {FEWEST_RESAMPLED}"
         return f"with {n_examples:,} examples the bound of {metric} is found by resampling{few}"
-    points = format_loss(metric, certifiable_loss_of_accuracy(n_examples))
+    points = format_loss(metric, smallest_certifiable_loss_of_accuracy(n_examples))
     return (
         f"with {n_examples:,} examples a margin of {points} can be certified if one prediction in fifty changes and the model is no worse"
     )
@@ -117,7 +117,7 @@ def describe_certificate(certificate: Certificate) -> list[str]:
     for task in certificate.tasks:
         name = f"{task.task}: " if task.task else ""
         sentences.append(f"{name}{headline(task)}.")
-        sentences += [f"{describe_verdict(bound)}." for bound in bounds_of(task) if bound.verdict is not None]
+        sentences += [f"{describe_verdict(bound)}." for bound in bounds_of_certificate(task) if bound.verdict is not None]
         if task.by_loss is not None:
             sentences.append(f"By the loss {describe_bound(task.by_loss)}, {describe_clip(task, task.by_loss)}.")
         if task.right_to_wrong is not None and task.wrong_to_right is not None:
@@ -129,9 +129,9 @@ def describe_certificate(certificate: Certificate) -> list[str]:
     return [sentence if sentence.startswith(names) else sentence[:1].upper() + sentence[1:] for sentence in sentences]
 
 
-def bounds_of(task: TaskCertificate) -> list[QualityBound]:
+def bounds_of_certificate(certificate: TaskCertificate) -> list[QualityBound]:
     """Returns the bound of the metric and, where it was measured beside it, of the loss."""
-    return [task.quality, *([task.by_loss] if task.by_loss is not None else [])]
+    return [certificate.quality, *([certificate.by_loss] if certificate.by_loss is not None else [])]
 
 
 def _format_two_digits(number: float) -> str:

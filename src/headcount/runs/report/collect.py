@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from headcount.runs.report import contract
 from headcount.runs.report.attention import AttentionMaps, collect_profiles
-from headcount.runs.report.bench import bench_rows_of
-from headcount.runs.report.compare import compare_runs
-from headcount.runs.report.curves import curves_of
-from headcount.runs.report.roles import find_roles, roles_of, untested_roles_table
+from headcount.runs.report.bench import collect_bench_rows
+from headcount.runs.report.compare import compare_runs_or_give_reason
+from headcount.runs.report.curves import collect_curves
+from headcount.runs.report.roles import find_roles, pack_roles, untested_roles_table
 from headcount.runs.report.scores import collect_scores, collect_verdicts
 from headcount.runs.report.sentences import summary_sentences, warning_sentences
 from headcount.runs.report.studies import collect_papers, collect_studies
@@ -40,7 +40,7 @@ def collect_report(run: Run, run_b: Run | None = None) -> ReportData:
     for shown_run in runs:
         shown_run.check_complete()
     data, maps = zip(*map(_collect_run_data, runs), strict=True)
-    compared, reason = (None, "") if run_b is None else compare_runs((run, data[0]), (run_b, data[1]))
+    compared, reason = (None, "") if run_b is None else compare_runs_or_give_reason((run, data[0]), (run_b, data[1]))
     left_out = [reason] if reason else []
     report: contract.Report = {"schema": SCHEMA, "runs": list(data), "comparison": compared, "left_out": left_out, "live": None}
     return ReportData(report, list(maps))
@@ -50,9 +50,9 @@ def _collect_run_data(run: Run) -> tuple[contract.RunData, AttentionMaps]:
     record, heads = run.record(), run.heads()
     names = [head for block in heads.blocks for head in block.heads]
     roles = find_roles(run)
-    curves, rows, notes = curves_of(run, record, heads)
+    curves, rows, notes = collect_curves(run, record, heads)
     profiles, maps, missing = collect_profiles(run, names, heads.blocks)
-    bench = bench_rows_of(run, len(names))
+    bench = collect_bench_rows(run, len(names))
     model = record.model
     data: contract.RunData = {
         "name": run.folder.resolve().name,
@@ -76,7 +76,7 @@ def _collect_run_data(run: Run) -> tuple[contract.RunData, AttentionMaps]:
         "blocks": _pack_blocks(heads),
         "scores": collect_scores(run, names),
         "verdicts": collect_verdicts(run, names),
-        "roles": None if roles is None else roles_of(roles, names),
+        "roles": None if roles is None else pack_roles(roles, names),
         "curves": curves,
         "bench": bench,
         "profiles": profiles,

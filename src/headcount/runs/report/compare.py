@@ -24,7 +24,7 @@ Side = tuple[Run, contract.RunData]
 COMPARED = ("task", "seed", "model", "versions", "machine", "config", "data")
 
 
-def compare_runs(a: Side, b: Side) -> tuple[contract.Comparison | None, str]:
+def compare_runs_or_give_reason(a: Side, b: Side) -> tuple[contract.Comparison | None, str]:
     """Returns the comparison B − A and an empty text, or None and the reason why the runs cannot be compared."""
     (run_a, data_a), (run_b, data_b) = a, b
     reason = why_not_comparable(run_a, run_b)
@@ -34,7 +34,7 @@ def compare_runs(a: Side, b: Side) -> tuple[contract.Comparison | None, str]:
     roles_a, roles_b = data_a["roles"], data_b["roles"]
     content: contract.Comparison = {
         "title": f"{data_b['name']} ({data_b['model']['name']}) against {data_a['name']} ({data_a['model']['name']}): B − A",
-        "scores": _compare_scores(all_scores(run_a), all_scores(run_b), data_a["heads"]),
+        "scores": _scores_of_b_minus_a(all_scores(run_a), all_scores(run_b), data_a["heads"]),
         "roles": _role_changes(roles_a, roles_b),
         "roles_only": {"a": _roles_only_in(roles_a, roles_b), "b": _roles_only_in(roles_b, roles_a)},
         "outcomes": _compare_dense_outcomes(dense_a, dense_b),
@@ -59,11 +59,11 @@ def why_not_comparable(a: Run, b: Run) -> str:
     )
 
 
-def _compare_scores(a: dict[str, Scores], b: dict[str, Scores], heads: list[str]) -> list[contract.ScoreDifference]:
+def _scores_of_b_minus_a(a: dict[str, Scores], b: dict[str, Scores], heads: list[str]) -> list[contract.ScoreDifference]:
     rows: list[contract.ScoreDifference] = []
     for name, scores in a.items():
         if name in b and scores.normalise == b[name].normalise:
-            difference, significant = _differences_of_heads(scores, b[name], heads)
+            difference, significant = _b_minus_a_by_head(scores, b[name], heads)
             value, low, high = _rank_agreement(scores, b[name])
             rows.append({"name": name, "difference": difference, "significant": significant, "spearman": value, "low": low, "high": high})
     return rows
@@ -85,7 +85,7 @@ class HeadDifferences(NamedTuple):
     significant: list[bool] | None
 
 
-def _differences_of_heads(a: Scores, b: Scores, heads: list[str]) -> HeadDifferences:
+def _b_minus_a_by_head(a: Scores, b: Scores, heads: list[str]) -> HeadDifferences:
     """Returns B − A of every head, and which differ from zero by the errors of both, corrected over heads."""
     position_a, position_b = ({str(head): i for i, head in enumerate(scores.heads)} for scores in (a, b))
     both = [head for head in heads if head in position_a and head in position_b]

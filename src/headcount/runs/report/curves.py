@@ -26,8 +26,8 @@ from headcount.runs.results import (
     PrunedRecord,
     PrunedRow,
     choose_model,
-    choose_row_by_size,
-    compare_pruned,
+    choose_row_index_by_kept_count,
+    compare_pruned_with_dense,
     unpack_evaluation,
 )
 from headcount.runs.schema import HeadsRecord, RunRecord
@@ -51,13 +51,13 @@ class RunCurves(NamedTuple):
     notes: list[str]
 
 
-def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
+def collect_curves(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
     """Returns the curves of the pruned models of a run."""
     dense, artifacts = dense_evaluation_of(run), list(run.results(PRUNED).values())
     if dense is None or not artifacts:
         return RunCurves(None, [], [])
     current = _artifacts_on_current_data(record, artifacts)
-    records = [(artifact, PrunedRecord.of(artifact)) for artifact in current]
+    records = [(artifact, PrunedRecord.from_artifact(artifact)) for artifact in current]
     same = [artifact for artifact, pruned in records if (pruned.data, pruned.metric) == (dense.data, dense.metric)]
     notes = _notes_on_left_out_models(len(artifacts) - len(current), len(current) - len(same))
     if not same:
@@ -82,10 +82,10 @@ def curves_of(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves:
     curves: contract.Curves = {
         "metric": dense.metric or "loss",
         "higher_is_better": dense.higher_is_better if dense.value is not None else False,
-        "dense": _describe_dense(dense, total, PrunedRecord.of(same[0]).whole_cost),
+        "dense": _describe_dense(dense, total, PrunedRecord.from_artifact(same[0]).whole_cost),
         "points": points,
         "margin": "" if margin is None else str(margin),
-        "by_size": [rows[position].id for position in choose_row_by_size(rows).values()],
+        "by_size": [rows[position].id for position in choose_row_index_by_kept_count(rows).values()],
         "sizes": _tested_points(rows, chosen),
         "chosen": _chosen_point(rows, chosen, points),
         "unit": max((len(block.heads) // block.n_kv_heads for block in heads.blocks if block.n_kv_heads and block.heads), default=1),
@@ -115,7 +115,7 @@ def _rows_with_margin(
 
 def _tested_points(rows: Sequence[PrunedRow], chosen: ChosenModel | None) -> list[contract.TestedPoint]:
     """Returns the sizes that were tested in order."""
-    by_size = choose_row_by_size(rows)
+    by_size = choose_row_index_by_kept_count(rows)
     return [
         {
             "point": rows[by_size[test.n_kept]].id,
@@ -187,7 +187,7 @@ def collect_point(run: Run, artifact: Artifact) -> contract.Point:
 
 def _pruned_rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord, margin: Margin | None = None) -> list[PrunedRow]:
     n_heads = sum(len(block.heads) for block in heads.blocks)
-    rows = compare_pruned(dense, artifacts, find_metric_of_sums(dense.metric), heads.blocks, margin)
+    rows = compare_pruned_with_dense(dense, artifacts, find_metric_of_sums(dense.metric), heads.blocks, margin)
     return [replace(row, id=point_id_of(artifact), keep=n_heads - row.removed) for row, artifact in zip(rows, artifacts, strict=True)]
 
 
@@ -229,7 +229,7 @@ def _curve_point(
     command: str,
     certificate: Certificate | None,
 ) -> contract.Point:
-    record, task = PrunedRecord.of(artifact), row.certificate
+    record, task = PrunedRecord.from_artifact(artifact), row.certificate
     quality, sign = task.quality, 1 if row.value is not None and row.higher_is_better else -1
     low, high = sorted((-sign * quality.bound, -sign * quality.at_least))
     by_metric = row.value is None or quality.quantity != "loss"

@@ -58,7 +58,7 @@ class FigureFiles:
     missing: list[MissingFigure]
 
 
-def write_figures(run: Run, folder: Path) -> FigureFiles:
+def write_figures_with_matplotlib(run: Run, folder: Path) -> FigureFiles:
     """Writes every figure that the run has data for, under a name of its own; the same run gives the same bytes.
 
     Raises:
@@ -146,7 +146,7 @@ def _colour_ramp() -> Any:
     return LinearSegmentedColormap.from_list("headcount", RAMP)
 
 
-def quantile_ranks(values: Sequence[float | None]) -> list[float | None]:
+def ranks_as_fractions(values: Sequence[float | None]) -> list[float | None]:
     """Returns every value's place among all, from 0 for the lowest to 1 for the highest; equal values share the mean of theirs."""
     from scipy import stats
 
@@ -169,7 +169,7 @@ def draw_map(
     """
     import numpy as np
 
-    fractions, safe = quantile_ranks(values), verdicts["safe"] if verdicts is not None else [None] * len(values)
+    fractions, safe = ranks_as_fractions(values), verdicts["safe"] if verdicts is not None else [None] * len(values)
     panels = figure.subplots(len(blocks_by_kind), 1, squeeze=False)[:, 0]
     image = None
     for panel, (kind, rows) in zip(panels, blocks_by_kind, strict=True):

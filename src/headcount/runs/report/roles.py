@@ -43,7 +43,7 @@ def find_roles(run: Run) -> RoleTable | None:
     return RoleTable.from_dict(artifacts[0].content) if artifacts else None
 
 
-def roles_of(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
+def pack_roles(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
     """Returns all rows by column, the labels of every head, and the best head of every relation."""
     head_index = {head: i for i, head in enumerate(heads)}
     rows = [row for row in table if str(row.head) in head_index]
@@ -66,7 +66,7 @@ def roles_of(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
     return {
         "names": names,
         "about": [method_summary(ROLES, name) for name in names],
-        "letters": role_marks(names),
+        "letters": short_mark_of_each_role(names),
         "labels": labels,
         "rows": columns,
         "curves": [
@@ -91,7 +91,7 @@ def roles_of(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
             }
             for best in best_heads
         ],
-        "relations": syntax_relations_of([best for best in best_heads if best.role.startswith(SYNTAX)], role_index, head_index),
+        "relations": pack_syntax_relations([best for best in best_heads if best.role.startswith(SYNTAX)], role_index, head_index),
         "n_sentences": table.conditions.get("n_examples"),
         "tau": table.tau,
         "alpha": table.alpha,
@@ -108,7 +108,7 @@ def _pack_swap_test(table: RoleTable) -> dict[str, Any] | None:
     return {name: getattr(swapped, name) for name in names}
 
 
-def syntax_relations_of(
+def pack_syntax_relations(
     best_heads: Sequence[BestHead], role_index: Mapping[str, int], head_index: Mapping[str, int]
 ) -> list[contract.Relation]:
     """Returns the best head of every relation against the best fixed offset, both chosen on one half of the sentences and measured on the other.
@@ -134,15 +134,15 @@ def syntax_relations_of(
     ]
 
 
-def role_marks(names: Sequence[str]) -> list[str]:
+def short_mark_of_each_role(names: Sequence[str]) -> list[str]:
     """Returns a mark of one or two characters for every role, all different: offsets as they are, else letters of the name."""
     marks: dict[str, None] = {}
     for name in names:
-        marks[next(mark for mark in _candidate_marks(name) if mark not in marks)] = None
+        marks[next(mark for mark in _candidate_marks_of_role(name) if mark not in marks)] = None
     return list(marks)
 
 
-def _candidate_marks(name: str) -> Iterator[str]:
+def _candidate_marks_of_role(name: str) -> Iterator[str]:
     family, _, variant = name.partition(":")
     if family == "offset" and len(variant) <= 2:
         yield variant

@@ -38,34 +38,34 @@ def collect_scores(run: Run, heads: list[str]) -> list[contract.Score]:
 def _score_columns(name: str, scores: Scores, heads: list[str]) -> list[contract.Score]:
     position_of = {str(head): i for i, head in enumerate(scores.heads)}
     positions = [position_of.get(head) for head in heads]
-    errors = _take_or_none(scores.stderr, positions) if scores.stderr and any(scores.stderr) else None
-    tested = _test_scores_against_zero(_take_or_none(scores.intervals(), positions))
+    errors = _values_at_positions_or_none(scores.stderr, positions) if scores.stderr and any(scores.stderr) else None
+    tested = _test_scores_against_zero(_values_at_positions_or_none(scores.intervals(), positions))
     described = name.partition(":")[0] in DESCRIPTIONS if scores.describes is None else scores.describes
     first: contract.Score = {
         "name": name,
         "about": f"{method_summary(IMPORTANCES, name)} Scores are {SCALED[scores.normalise]}.".strip(),
         "kind": "description" if described else "importance",
         "higher_is_keep": scores.higher_is_keep,
-        "values": round_column(_take_or_none(scores.values, positions)),
+        "values": round_column(_values_at_positions_or_none(scores.values, positions)),
         "stderr": None if errors is None else round_column(errors),
         "low": tested.low,
         "high": tested.high,
         "significant": tested.significant,
         "n_examples": scores.n_examples or None,
-        "removal_order": None if described else removal_order(scores, heads),
-        "group_removal_order": None if described else group_removal_order(scores, heads),
+        "removal_order": None if described else head_indices_in_removal_order(scores, heads),
+        "group_removal_order": None if described else head_index_groups_in_removal_order(scores, heads),
     }
     return [first, *(_extra_column(first, scores, title, positions) for title in scores.columns if not title.endswith(ERRORS))]
 
 
-def removal_order(scores: Scores, heads: list[str]) -> list[int]:
+def head_indices_in_removal_order(scores: Scores, heads: list[str]) -> list[int]:
     """Returns indices into `heads` in the order of removal by `Scores.ranking`; heads without a score come last."""
     index = {head: i for i, head in enumerate(heads)}
     scored = [index[str(head)] for head in reversed(scores.ranking()) if str(head) in index]
     return scored + sorted(set(index.values()).difference(scored))
 
 
-def group_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | None:
+def head_index_groups_in_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | None:
     """Returns the groups of heads that are removed together, as indices into `heads`, in the order of removal by `Plan.keep_top`.
 
     None if every head is a unit by itself, or the scores are not of exactly these heads.
@@ -79,8 +79,11 @@ def group_removal_order(scores: Scores, heads: list[str]) -> list[list[int]] | N
 def _extra_column(method_column: contract.Score, scores: Scores, title: str, positions: list[int | None]) -> contract.Score:
     """Returns a further column of a method, such as the change of the metric, with its standard error if known."""
     stderr = scores.columns.get(title.removesuffix(CHANGES) + ERRORS)
-    values, errors = _take_or_none(scores.columns[title], positions), None if stderr is None else _take_or_none(stderr, positions)
-    tested = _test_scores_against_zero(_take_or_none(_column_intervals(scores, title), positions))
+    values, errors = (
+        _values_at_positions_or_none(scores.columns[title], positions),
+        None if stderr is None else _values_at_positions_or_none(stderr, positions),
+    )
+    tested = _test_scores_against_zero(_values_at_positions_or_none(_column_intervals(scores, title), positions))
     # A lower loss is a change for the better; other numbers have no direction.
     more_is_keep = not title.endswith(CHANGES) or scores.higher_is_keep == title.startswith(LOWER_IS_BETTER)
     return {
@@ -119,7 +122,7 @@ def _column_intervals(scores: Scores, title: str) -> Sequence[ScoreInterval | No
     return [by_count[pair] for pair in counts]
 
 
-def _take_or_none(values: Any, positions: list[int | None]) -> list[Any]:
+def _values_at_positions_or_none(values: Any, positions: list[int | None]) -> list[Any]:
     return [None if position is None else values[position] for position in positions]
 
 

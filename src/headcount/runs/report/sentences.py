@@ -22,7 +22,7 @@ def summary_sentences(
 ) -> list[str]:
     """Returns three sentences: the number of heads, what was certified or the bound of the chosen model, and the speed-up, as far as measured.
 
-    `rows` are those of the pruned models, as `headcount.runs.results.compare_pruned` makes them.
+    `rows` are those of the pruned models, as `headcount.runs.results.compare_pruned_with_dense` makes them.
     """
     n_heads, n_blocks = sum(len(block.heads) for block in heads.blocks), len(heads.blocks)
     first = f"{record.model.name} has {n_heads} attention heads in {n_blocks} blocks."

@@ -13,7 +13,7 @@ from headcount.core.stats.significance import benjamini_hochberg
 from headcount.importance.settings import ScoreSettings
 from headcount.studies._base import Ablation, StudyContext
 from headcount.studies._gated import evaluate_without, measure_means_for_ablation
-from headcount.workflows.grid import compare_evaluations
+from headcount.workflows.grid import evaluation_minus_baseline
 from headcount.workflows.score import score_into
 
 EVERYWHERE = "everywhere"
@@ -64,7 +64,10 @@ def measure_layers_reduced_to_best_head(context: StudyContext, ablation: Ablatio
         chosen = evaluate(f"{label}, on selection", model, task, removed, ablation=ablation, means=means, split="selection")
         changes = None, None
         if task.metric is not None:
-            changes = compare_evaluations(chosen_dense, chosen, task, seed=seed), compare_evaluations(dense, pruned, task, seed=seed)
+            changes = (
+                evaluation_minus_baseline(chosen_dense, chosen, task, seed=seed),
+                evaluation_minus_baseline(dense, pruned, task, seed=seed),
+            )
         rise = rise_of_loss(dense, pruned)
         block = blocks.get(name)
         rows.append(

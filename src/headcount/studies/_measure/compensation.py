@@ -28,7 +28,7 @@ from headcount.studies._base import STEP_BATCH, Effort, StudyContext
 from headcount.studies._gated import resolve_kept_count
 from headcount.studies._results import describe_study_run
 from headcount.studies._tuning import SCORED, announce_training, tune_model
-from headcount.workflows.grid import average_evaluations, compare_evaluations
+from headcount.workflows.grid import average_evaluations, evaluation_minus_baseline
 from headcount.workflows.prune import Pruning
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class TunedScore:
     value: float | None
 
     @classmethod
-    def of(cls, artifact: Artifact) -> TunedScore:
+    def from_artifact(cls, artifact: Artifact) -> TunedScore:
         """Returns the score in the artifact of a fine-tuning."""
         return cls(*(artifact.content[name] for name in ("loss", "metric", "value")))
 
@@ -168,7 +168,7 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Compensa
         before.append(unpack_pruned_evaluation(artifact))
     untouched = pruning.evaluate_dense()
     quality = compare_quality_before_and_after_training(untouched, before, trainings, task, seed=context.seed)
-    changes = compare_head_changes(trainings, seed=context.seed)
+    changes = compare_changes_after_pruning_with_dense(trainings, seed=context.seed)
     return replace(changes, quality=tuple(quality), metric=untouched.metric or "loss", n_examples=untouched.n_examples)
 
 
@@ -187,10 +187,10 @@ def compare_quality_before_and_after_training(
     for name, evaluations in models.items():
         values = tuple(evaluation.score for evaluation in evaluations)
         against = [
-            None if name == control else compare_evaluations(means[control], means[name], task, seed=seed)
+            None if name == control else evaluation_minus_baseline(means[control], means[name], task, seed=seed)
             for control in ("dense", "dense, fine-tuned")
         ]
-        rows.append(QualityRow(name, SeedScores.of(values, dense.metric), *against))
+        rows.append(QualityRow(name, SeedScores.from_value_of_each_seed(values, dense.metric), *against))
     return rows
 
 
@@ -198,7 +198,7 @@ def _evaluation_after_training(artifact: Artifact, like: Evaluation) -> Evaluati
     return replace(like, losses=artifact.arrays["losses"], value=artifact.content["value"], parts=artifact.arrays.get("parts"))
 
 
-def compare_head_changes(trainings: Sequence[TrainingPair], *, seed: int = 0) -> CompensationResult:
+def compare_changes_after_pruning_with_dense(trainings: Sequence[TrainingPair], *, seed: int = 0) -> CompensationResult:
     """Compares the fine-tuning of the pruned models with those of the dense one, head by head; a head is averaged over the seeds in which it stays.
 
     A difference is that of a head in the fine-tuning after pruning minus the same head in that of the dense model; intervals and p are those of a
@@ -219,19 +219,22 @@ def compare_head_changes(trainings: Sequence[TrainingPair], *, seed: int = 0) ->
     evenness: list[Evenness] = []
     for number, part in enumerate(QUANTITIES):
         values = after_pruning[:, number], of_dense[:, number]
-        rows += [summarise_head_changes(part, name, values[0][is_member], values[1][is_member]) for name, is_member in members.items()]
+        rows += [
+            summarise_pruned_minus_dense_changes(part, name, values[0][is_member], values[1][is_member])
+            for name, is_member in members.items()
+        ]
         evenness.append(_test_evenness_over_layers(part, values[0] - values[1], layer, n_lost, seed))
     by_head = []
     for index, head in enumerate(heads):
         numbers = {f"{part} pruned": float(after_pruning[index, number]) for number, part in enumerate(QUANTITIES)}
         numbers |= {f"{part} dense": float(of_dense[index, number]) for number, part in enumerate(QUANTITIES)}
         by_head.append({"head": str(head), **numbers})
-    scores = {"pruned": tuple(TunedScore.of(pruned) for pruned, _, _ in trainings)}
-    scores["dense"] = tuple(TunedScore.of(dense) for _, dense, _ in trainings)
+    scores = {"pruned": tuple(TunedScore.from_artifact(pruned) for pruned, _, _ in trainings)}
+    scores["dense"] = tuple(TunedScore.from_artifact(dense) for _, dense, _ in trainings)
     return CompensationResult(tuple(trainings[0].plan.removed), scores, add_q_values(rows), evenness, by_head)
 
 
-def summarise_head_changes(
+def summarise_pruned_minus_dense_changes(
     part: str, layer: str, pruned_changes: Float[np.ndarray, " heads"], dense_changes: Float[np.ndarray, " heads"]
 ) -> ChangeRow:
     """Returns the mean difference over some heads; the uncertainty of a single head is unknown, so its interval and p are None."""

@@ -15,7 +15,7 @@ from headcount.core.normalisation import Scaling
 from headcount.core.plan import Plan
 from headcount.core.scores import SCALED, Scores
 from headcount.data.evaluate import fingerprint_of_examples
-from headcount.data.share_above_chance import Share, chance_of, share_left
+from headcount.data.share_above_chance import Share, score_of_best_constant_answer, share_above_chance_left
 from headcount.data.task import Task, task_key
 from headcount.importance.base import Importance
 from headcount.importance.settings import ScoreSettings
@@ -71,7 +71,8 @@ def resolve_checkpoints(names_or_folder: Sequence[str]) -> list[Checkpoint]:
     if len(names) < 2:
         raise ArtifactError(f"{folder} is one model; name a folder of checkpoints, or several model folders")
     named_checkpoints = [
-        Checkpoint(name, read_step(Path(name)), label) for name, label in zip(names, shorten_to_distinct_paths(names), strict=True)
+        Checkpoint(name, training_step_of_checkpoint(Path(name)), label)
+        for name, label in zip(names, shorten_to_distinct_paths(names), strict=True)
     ]
     if any(checkpoint.step is None for checkpoint in named_checkpoints):
         return named_checkpoints
@@ -92,7 +93,7 @@ def shorten_to_distinct_paths(paths: Sequence[str]) -> list[str]:
     return [str(Path(*path[-number:])) for path in parts]
 
 
-def read_step(folder: Path) -> int | None:
+def training_step_of_checkpoint(folder: Path) -> int | None:
     """Returns the step of a checkpoint as the Trainer noted it, or from the end of the folder's name; None if neither has it."""
     state = folder / "trainer_state.json"
     if state.is_file():
@@ -283,7 +284,7 @@ def measure_checkpoint_curve(
     settings = ScoreSettings(seed=seed, limit=min(SCORED, limit or SCORED), batch_size=batch_size)
     (scores,) = score_into(run, model, task, [importance_name], settings).values()
     dense = evaluate_without(run, f"{checkpoint.label}: dense", model, task, (), limit=limit, batch_size=batch_size)
-    chance = chance_of(model, task, limit)
+    chance = score_of_best_constant_answer(model, task, limit)
     rows = []
     for n_kept in kept_counts:
         plan = Plan.keep_top(scores, n_kept)
@@ -291,6 +292,6 @@ def measure_checkpoint_curve(
         name = f"{checkpoint.label}: {n_kept} heads by {scores.label}{', repaired' if repair else ''}"
         pruned = evaluate_without(run, name, pruned_model, task, plan.removed, limit=limit, batch_size=batch_size)
         drop = measure_paired_change(dense, pruned, task, seed=seed)
-        share = share_left(dense, pruned, task, chance, seed=seed)
+        share = share_above_chance_left(dense, pruned, task, chance, seed=seed)
         rows.append(CheckpointRow(checkpoint, n_kept, len(plan.removed) / len(scores.heads), pruned.loss, pruned.value, drop, share))
     return dense, rows

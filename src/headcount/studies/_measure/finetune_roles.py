@@ -42,7 +42,7 @@ class HeadRoleChange:
     q: float | None = None
 
 
-def compare_roles(
+def compare_roles_before_and_after_tuning(
     model: nn.Module,
     tuned_model: nn.Module,
     corpus: Corpus,
@@ -129,6 +129,6 @@ def measure_role_changes(
     after = context.sources.load_model(tuned_model_name, class_from_config=True)
     task = _open_task_for_tuned_or_original(context, before, after) if context.sources.task_name else None
     corpus = open_study_corpus(context, before, task, max_sentences)
-    return compare_roles(
+    return compare_roles_before_and_after_tuning(
         before.model, after.model, corpus, only=only, definition=definition, seed=context.seed, batch_size=context.batch_size
     )

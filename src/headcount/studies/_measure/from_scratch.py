@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headcount.core.evaluation import Evaluation
 from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.survivors import mean_survivors_by_kind
-from headcount.data.share_above_chance import chance_of
+from headcount.data.share_above_chance import score_of_best_constant_answer
 from headcount.models.head_map import HeadMap
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
@@ -94,14 +94,14 @@ def measure_pruned_and_control_models(study: FromScratch, context: StudyContext)
     points = dict(zip(requests, grid.points, strict=True))
     rows = [_make_control_row(model, size, point, grid) for (model, size), point in points.items()]
     pairs = [
-        ControlPair(n_kept=size, control=model, change=grid.compare(points[PRUNED, size], point, seed=context.seed))
+        ControlPair(n_kept=size, control=model, change=grid.point_minus_control(points[PRUNED, size], point, seed=context.seed))
         for (model, size), point in points.items()
         if model != PRUNED
     ]
     is_rising = grid.dense.value is not None and grid.dense.higher_is_better
     return ScratchResult(
         grid.dense,
-        (chance_of(context.loaded.model, context.task, context.limit) or 0.0) if is_rising else None,
+        (score_of_best_constant_answer(context.loaded.model, context.task, context.limit) or 0.0) if is_rising else None,
         tuple(dict.fromkeys(model for model, _ in requests)),
         add_q_values(rows),
         add_q_values(pairs),

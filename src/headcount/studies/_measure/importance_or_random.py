@@ -51,7 +51,7 @@ class Choices:
     rows: list[ChoiceRow]
 
 
-def list_kept_counts(study: ImportanceOrRandom, n_heads: int) -> list[int]:
+def list_kept_counts_of_study(study: ImportanceOrRandom, n_heads: int) -> list[int]:
     """Returns how many heads the importance keeps, most first."""
     return sorted({resolve_kept_count(keep, n_heads) for keep in study.keep}, reverse=True)
 
@@ -65,7 +65,7 @@ def make_request_template(study: ImportanceOrRandom, seed: int) -> PruneSpec:
 def estimate_effort(study: ImportanceOrRandom, context: StudyContext) -> Effort:
     """Returns the evaluations of all models and the steps of those that are trained."""
     sizes, n_train, n_report = (
-        len(list_kept_counts(study, len(context.loaded.heads))),
+        len(list_kept_counts_of_study(study, len(context.loaded.heads))),
         len(context.task.calibration),
         len(context.task.report),
     )
@@ -78,12 +78,12 @@ def estimate_effort(study: ImportanceOrRandom, context: StudyContext) -> Effort:
     )
 
 
-def compare_importance_with_random(study: ImportanceOrRandom, context: StudyContext) -> Choices:
+def prune_by_importance_and_at_random(study: ImportanceOrRandom, context: StudyContext) -> Choices:
     """Prunes the model of a study by the importance, by its complement and at random, and repairs and trains each."""
     describe_study_run(context, context.loaded, {"study": study.name, "by": study.by, "seeds": study.seeds})
     heads, seed = context.loaded.heads, context.seed
     pruning, template = make_pruning(context), make_request_template(study, seed)
-    sizes = list_kept_counts(study, len(heads))
+    sizes = list_kept_counts_of_study(study, len(heads))
     chosen = run_grid(context, pruning, [template.resized(keep) for keep in sizes])
     removed = {keep: tuple(chosen.get_point(template.resized(keep)).artifacts[0].content["removed"]) for keep in sizes}
     stages = {AS_IS: template, REPAIRED: replace(template, repair=True)}
@@ -122,6 +122,6 @@ def _make_choice_row(
 ) -> ChoiceRow:
     size, choice, stage = key
     dense = dense_recovered if stage == RECOVERED and dense_recovered is not None else grid.dense
-    change = grid.compare(point, replace(point, evaluation=dense), seed=seed)
-    against_random = None if choice == RANDOM else grid.compare(point, random_point, seed=seed)
+    change = grid.point_minus_control(point, replace(point, evaluation=dense), seed=seed)
+    against_random = None if choice == RANDOM else grid.point_minus_control(point, random_point, seed=seed)
     return ChoiceRow(n_kept=size, choice=choice, stage=stage, scores=point.scores, change=change, against_random=against_random)

@@ -21,7 +21,7 @@ from headcount.studies._base import Effort, StudyContext
 from headcount.studies._gated import evaluate_without, list_kept_counts, measure_means_for_ablation
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import PrunedRow
-from headcount.workflows.grid import GridPoint, average_evaluations, compare_evaluations
+from headcount.workflows.grid import GridPoint, average_evaluations, evaluation_minus_baseline
 
 if TYPE_CHECKING:
     from headcount.studies.interventions import Interventions
@@ -92,7 +92,9 @@ def measure_interventions_by_size(study: Interventions, context: StudyContext) -
     rows = []
     for (intervention, size), point in points.items():
         zero = points.get((ZERO, size)) if intervention != ZERO else None
-        against_zero = None if zero is None else compare_evaluations(zero.evaluation, point.evaluation, context.task, seed=context.seed)
+        against_zero = (
+            None if zero is None else evaluation_minus_baseline(zero.evaluation, point.evaluation, context.task, seed=context.seed)
+        )
         rows.append(
             InterventionRow(
                 intervention=intervention,
@@ -150,5 +152,5 @@ def _average_seeds_to_point(
 ) -> GridPoint:
     average = evaluations[0] if len(evaluations) == 1 else average_evaluations(evaluations, context.task)
     values = tuple(evaluation.score for evaluation in evaluations)
-    change = compare_evaluations(dense, average, context.task, seed=context.seed)
+    change = evaluation_minus_baseline(dense, average, context.task, seed=context.seed)
     return GridPoint(intervention, n_kept, seeds, values, average, survivors, change, ())

@@ -16,7 +16,13 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import add_q_values
 from headcount.data.embedded.entailment import LABELS
-from headcount.data.share_above_chance import Share, chance_of, difference_of_lost_shares, share_left
+from headcount.data.share_above_chance import (
+    DenseAndPruned,
+    Share,
+    lost_share_of_first_minus_second,
+    score_of_best_constant_answer,
+    share_above_chance_left,
+)
 from headcount.data.task import SPLITS, Task
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
@@ -64,8 +70,15 @@ class StudiedModel:
     """Whether the model has a new head that only the training after pruning trains."""
 
 
-EvaluationsByRemoval = Mapping[tuple[str, str, str], tuple[Evaluation, Evaluation]]
-"""(model, language, what was removed) → the evaluations of the dense and the pruned model."""
+class ModelLanguageRemoval(NamedTuple):
+    """The name of a model, a language, and what was removed."""
+
+    model: str
+    language: str
+    removal: str
+
+
+DenseAndPrunedEvaluations = Mapping[ModelLanguageRemoval, DenseAndPruned]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +188,7 @@ def measure_languages(study: Languages, context: StudyContext) -> LanguageLosses
         subjects.append(_open_and_tune_model(study, context, study.against, study.shared or study.names[:1], template, tuning))
     with context.progress("evaluating", "evaluations") as advance:
         rows, evaluations = measure_losses_by_language(context, subjects, n_seeds=study.seeds, progress=advance)
-    between = compare_languages(evaluations, subjects[0])
+    between = compare_languages_with_first(evaluations, subjects[0])
     pairs = [MeasuredModelPair(subjects, rows, evaluations)] if study.against is not None else []
     pairs += [_measure_model_pair(study, context, pair, template, tuning) for pair in list_model_pairs_on_further_tasks(study, context)]
     gaps, drops = _compare_model_pairs(context, pairs)
@@ -223,7 +236,7 @@ class MeasuredModelPair(NamedTuple):
 
     subjects: Sequence[StudiedModel]
     rows: Sequence[LossRow]
-    evaluations: EvaluationsByRemoval
+    evaluations: DenseAndPrunedEvaluations
 
 
 def _measure_model_pair(
@@ -242,7 +255,7 @@ def _compare_model_pairs(context: StudyContext, pairs: Sequence[MeasuredModelPai
     gaps: list[ModelGap] = []
     rows_of: list[tuple[LossRow, LossRow]] = []
     for (first, second), rows, evaluations in pairs:
-        of_pair = compare_models(evaluations, first, second, limit=context.limit, seed=context.seed)
+        of_pair = subtract_share_lost_by_second_model(evaluations, first, second, limit=context.limit, seed=context.seed)
         by_model = {(row.model, row.language, row.without): row for row in rows}
         keys = [(gap.language, gap.without) for gap in of_pair]
         rows_of += [(by_model[first.name, *key], by_model[second.name, *key]) for key in keys]
@@ -351,7 +364,7 @@ def _open_and_tune_model(
         has_new_head = (has_new_head and bool(labels)) or (context.new_head and loaded is context.loaded)
         loaded = load_as_classifier(context, model_name, labels)
     if study.fine_tune:
-        options = parse_name_value_pairs(study.tune_option, "tune_option")
+        options = {name.replace("-", "_"): value for name, value in parse_name_value_pairs(study.tune_option, "tune_option").items()}
         loaded = train_or_read_model(context, loaded, open_task_of_language(study, context, loaded, study.names[0], options), tuning)
     requests = [template]
     if study.keep or not template.method.sizing_option_text:
@@ -394,18 +407,20 @@ def open_task_of_language(
 
 def measure_losses_by_language(
     context: StudyContext, subjects: Sequence[StudiedModel], *, n_seeds: int = 1, progress: Progress | None = None
-) -> tuple[list[LossRow], EvaluationsByRemoval]:
+) -> tuple[list[LossRow], DenseAndPrunedEvaluations]:
     """Returns a row for every model, language and block of layers or number of heads, and the evaluations behind them."""
-    evaluations: dict[tuple[str, str, str], tuple[Evaluation, Evaluation]] = {}
+    evaluations: dict[ModelLanguageRemoval, DenseAndPruned] = {}
     rows: list[LossRow] = []
     for subject in subjects:
         allow_other_model(context.run, subject.loaded.model)
-        chances = {language: chance_of(subject.loaded.model, task, context.limit) for language, task in subject.tasks.items()}
+        chances = {
+            language: score_of_best_constant_answer(subject.loaded.model, task, context.limit) for language, task in subject.tasks.items()
+        }
         for language, removal, dense, pruned, untrained in _evaluate_removals(context, subject, n_seeds, progress):
-            evaluations[subject.name, language, removal.name] = dense, pruned
+            evaluations[ModelLanguageRemoval(subject.name, language, removal.name)] = DenseAndPruned(dense, pruned)
             task = subject.tasks[language]
             drop = measure_paired_change(dense, pruned, task, seed=context.seed)
-            share = share_left(dense, pruned, task, chances[language], seed=context.seed)
+            share = share_above_chance_left(dense, pruned, task, chances[language], seed=context.seed)
             names = subject.name, language, removal.kind, removal.name
             before = None if untrained is dense or subject.is_untrained else untrained.score
             scores = pruned.loss, pruned.value, dense.n_examples
@@ -468,14 +483,14 @@ def _evaluate_removals(context: StudyContext, subject: StudiedModel, n_seeds: in
             yield EvaluatedRemoval(language, removal, dense_tuned, pruned, dense)
 
 
-def compare_languages(evaluations: EvaluationsByRemoval, subject: StudiedModel) -> list[LanguageGap]:
+def compare_languages_with_first(evaluations: DenseAndPrunedEvaluations, subject: StudiedModel) -> list[LanguageGap]:
     """Returns, by removal, the rise of the loss in each further language minus that in the first: different examples, so Welch's t."""
     first, *others = subject.tasks
     removals = [removal for model, language, removal in evaluations if (model, language) == (subject.name, first)]
     rows = []
     for language in others:
         for removal in removals:
-            pairs = [evaluations[subject.name, name, removal] for name in (language, first)]
+            pairs = [evaluations[ModelLanguageRemoval(subject.name, name, removal)] for name in (language, first)]
             rises = [pruned.losses - dense.losses for dense, pruned in pairs]
             test: Any = stats.ttest_ind(*rises, equal_var=False)
             low, high = test.confidence_interval()
@@ -486,8 +501,8 @@ def compare_languages(evaluations: EvaluationsByRemoval, subject: StudiedModel) 
     return add_q_values(rows)
 
 
-def compare_models(
-    evaluations: EvaluationsByRemoval, first: StudiedModel, second: StudiedModel, *, limit: int | None = None, seed: int = 0
+def subtract_share_lost_by_second_model(
+    evaluations: DenseAndPrunedEvaluations, first: StudiedModel, second: StudiedModel, *, limit: int | None = None, seed: int = 0
 ) -> list[ModelGap]:
     """Returns the share of its score above chance that the first model loses minus that of the second, in every language that both read.
 
@@ -498,18 +513,21 @@ def compare_models(
     """
     rows = []
     for name, language, removal in list(evaluations):
-        if name != first.name or (second.name, language, removal) not in evaluations:
+        if name != first.name or ModelLanguageRemoval(second.name, language, removal) not in evaluations:
             continue
-        pairs = evaluations[name, language, removal], evaluations[second.name, language, removal]
+        pairs = (
+            evaluations[ModelLanguageRemoval(name, language, removal)],
+            evaluations[ModelLanguageRemoval(second.name, language, removal)],
+        )
         if pairs[0][0].n_examples != pairs[1][0].n_examples:
             raise DataError(f"{first.name} and {second.name} read different examples of {language}; give both the same task and limit")
-        chances = [chance_of(subject.loaded.model, subject.tasks[language], limit) for subject in (first, second)]
+        chances = [score_of_best_constant_answer(subject.loaded.model, subject.tasks[language], limit) for subject in (first, second)]
         shares = [
-            share_left(*pair, first.tasks[language], chance, seed=seed).remaining for pair, chance in zip(pairs, chances, strict=True)
+            share_above_chance_left(*pair, first.tasks[language], chance, seed=seed).remaining for pair, chance in zip(pairs, chances, strict=True)
         ]
         if chances[0] is None or chances[1] is None or shares[0] is None or shares[1] is None:
             continue
-        gap = difference_of_lost_shares(*pairs, first.tasks[language], (chances[0], chances[1]), seed=seed)
+        gap = lost_share_of_first_minus_second(*pairs, first.tasks[language], (chances[0], chances[1]), seed=seed)
         lost = 1 - shares[0].difference, 1 - shares[1].difference
         rows.append(ModelGap(language, removal, *lost, *gap.interval, gap.p))
     return add_q_values(rows)

@@ -13,7 +13,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.heads import AttentionBlock, Head
 from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.stats.means import mean_interval
-from headcount.data.share_above_chance import Share, chance_of, share_left
+from headcount.data.share_above_chance import Share, score_of_best_constant_answer, share_above_chance_left
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
@@ -136,12 +136,12 @@ def evaluate_layer_removals(
         )
         if progress is not None:
             progress(number + 1, len(groups))
-    chance = chance_of(model, task, limit)
+    chance = score_of_best_constant_answer(model, task, limit)
     rows = []
     for group in groups:
         pruned = evaluations[group.kind, group.name]
         drop = measure_paired_change(dense, pruned, task, seed=seed)
-        share = share_left(dense, pruned, task, chance, seed=seed)
+        share = share_above_chance_left(dense, pruned, task, chance, seed=seed)
         rows.append(GroupRow(group, pruned.loss, pruned.value, drop, share, drop.score.p))
     return LayerRemovals(dense, add_q_values(rows), _compare_consecutive_with_spread_pairs(groups, evaluations, dense))
 

@@ -127,7 +127,7 @@ def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
         rows.append(
             PenaltyRow(penalty, counts, mean_survivors_by_kind(free, point.survivors), point.scores.steps, point.mean, point.change)
         )
-    exact = _compare_with_exact_counts(study, context, pruning, points, rows) if study.exact else []
+    exact = _prune_to_mean_counts_of_penalties(study, context, pruning, points, rows) if study.exact else []
     return Sweep(dense, sum(block.n_heads for block in free), add_q_values(rows), add_q_values(exact))
 
 
@@ -150,7 +150,7 @@ def _train_gates(context: StudyContext, pruning: Pruning, specs: Sequence[PruneS
             raise error
 
 
-def _compare_with_exact_counts(
+def _prune_to_mean_counts_of_penalties(
     study: PenaltySweep, context: StudyContext, pruning: Pruning, points_by_penalty: Mapping[float, GridPoint], rows: Sequence[PenaltyRow]
 ) -> list[ExactCountRow]:
     recipe = Recipe(steps=study.steps, rate=study.rate, train_batch=study.train_batch)
@@ -166,7 +166,7 @@ def _compare_with_exact_counts(
     exact = []
     for penalty, size in sizes.items():
         point = by_size[size]
-        change = grid.compare(point, points_by_penalty[penalty], seed=context.seed)
+        change = grid.point_minus_control(point, points_by_penalty[penalty], seed=context.seed)
         exact.append(
             ExactCountRow(
                 penalty=penalty,

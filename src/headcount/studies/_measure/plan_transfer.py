@@ -118,7 +118,9 @@ def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> Transfe
     points = {key: grid.get_point(request) for key, request in requests.items()}
     rows = [_make_transfer_row(grid, points, keep, choice, seed) for keep, choice in points]
     tests = [
-        TransferTest(n_kept=keep, control=control, change=grid.compare(points[keep, TRANSFERRED], points[keep, control], seed=seed))
+        TransferTest(
+            n_kept=keep, control=control, change=grid.point_minus_control(points[keep, TRANSFERRED], points[keep, control], seed=seed)
+        )
         for keep in sizes
         for control in (OWN, RANDOM)
     ]
@@ -141,6 +143,6 @@ def _make_transfer_row(
         n_shared=n_shared,
         n_expected=n_removed * len(own_removed) / len(heads),
         change=point.change,
-        against_own=None if choice == OWN else grid.compare(point, own, seed=seed),
-        against_random=None if choice == RANDOM else grid.compare(point, random, seed=seed),
+        against_own=None if choice == OWN else grid.point_minus_control(point, own, seed=seed),
+        against_random=None if choice == RANDOM else grid.point_minus_control(point, random, seed=seed),
     )

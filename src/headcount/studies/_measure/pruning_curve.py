@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headcount.core.budget import Budget
 from headcount.core.evaluation import Evaluation
 from headcount.core.stats.corrected_rows import add_q_values
-from headcount.data.share_above_chance import chance_of, share_left
+from headcount.data.share_above_chance import score_of_best_constant_answer, share_above_chance_left
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.pruning.base import Pruner
@@ -137,8 +137,8 @@ def measure_pruning_curves(study: PruningCurve, context: StudyContext) -> Prunin
             dense[series.label] = grid.dense
             measure_share = None
             if len(all_series) > 1:
-                chance = chance_of(series.loaded.model, series.task, context.limit)
-                measure_share = partial(share_left, grid.dense, task=series.task, chance=chance, seed=context.seed)
+                chance = score_of_best_constant_answer(series.loaded.model, series.task, context.limit)
+                measure_share = partial(share_above_chance_left, grid.dense, task=series.task, chance=chance, seed=context.seed)
             summary = summarise_methods(grid, kinds, seed=context.seed, measure_share=measure_share)
             rows += [replace(row, task=series.label) for row in summary]
             pairs += [replace(row, task=series.label) for row in compare_methods_in_pairs(grid, kinds, seed=context.seed)]

@@ -26,7 +26,7 @@ def measure_roles_of_pruned_models(study: RemainingRoles, context: StudyContext)
     specs, loaded = build_requests(study, context), context.loaded
     describe_study_run(context, loaded, {"study": study.name, "methods": list(study.methods), "definition": study.definition})
     corpus = open_study_corpus(context, loaded, context.task, study.sentences)
-    test = FamilyTest.of(corpus, study.definition, seed=context.seed, batch_size=context.batch_size)
+    test = FamilyTest.by_definition(corpus, study.definition, seed=context.seed, batch_size=context.batch_size)
     with context.progress("testing roles") as advance:
         dense = roles_into(context.run, loaded.model, corpus, test.spec, progress=advance)
     pruning = make_pruning(context)

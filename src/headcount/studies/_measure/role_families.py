@@ -91,11 +91,11 @@ def measure_families(
         first: table,
         **measure_role_tables_by_task(context, [task for task in further_tasks if task != first], definition, max_sentences),
     }
-    families = Families.of(table)
+    families = Families.from_role_table(table)
     return FamilyResult(
         table,
         families,
-        count_family_heads_by_text({text: Families.of(of_text) for text, of_text in tables.items()}),
+        count_family_heads_by_text({text: Families.from_role_table(of_text) for text, of_text in tables.items()}),
         count_family_heads_by_layer(first, families),
         count_family_overlaps(families, seed=context.seed),
         count_heads_of_several_families_by_third(families),

@@ -35,7 +35,7 @@ class Families:
     members: Mapping[str, frozenset[Head]]
 
     @classmethod
-    def of(cls, table: RoleTable) -> Families:
+    def from_role_table(cls, table: RoleTable) -> Families:
         """Returns the families of a table by its own definition."""
         definition = Definition.parse(table.definition)
         tested: dict[str, set[Head]] = {}

@@ -108,13 +108,13 @@ def permutation_interval_of_difference(
     or where a group has a single member, whose spread is unknown.
     """
 
-    def difference_of_means(rows: Float[np.ndarray, "*rows heads"]) -> Float[np.ndarray, "*rows"]:
+    def member_mean_minus_other_mean(rows: Float[np.ndarray, "*rows heads"]) -> Float[np.ndarray, "*rows"]:
         return rows[..., is_member].mean(-1) - rows[..., ~is_member].mean(-1)
 
     gap, permuted, moved = (
-        float(difference_of_means(values)),
-        difference_of_means(values[permutations]),
-        difference_of_means(is_member[permutations].astype(float)),
+        float(member_mean_minus_other_mean(values)),
+        member_mean_minus_other_mean(values[permutations]),
+        member_mean_minus_other_mean(is_member[permutations].astype(float)),
     )
 
     def p_value_at_shift(shift: float) -> float:

@@ -13,7 +13,7 @@ from headcount.studies._base import Ablation, StudyContext
 from headcount.studies._gated import evaluate_without, measure_means_for_ablation
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow
-from headcount.workflows.grid import compare_evaluations
+from headcount.workflows.grid import evaluation_minus_baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def measure_removal_of_each_head(context: StudyContext, study_name: str, ablatio
                 layer=head.layer,
                 index=head.index,
                 score=evaluation.score,
-                change=compare_evaluations(dense, evaluation, task, seed=context.seed),
+                change=evaluation_minus_baseline(dense, evaluation, task, seed=context.seed),
                 rise=rise_of_loss(dense, evaluation),
             )
         )

@@ -167,14 +167,14 @@ def summarise_grid(grid: Grid, model_name: str, *, is_dense_trained: bool, seed:
                 n_kept=n_kept,
                 share_removed=1 - n_kept / n_free,
                 scores=point.scores,
-                change=grid.compare(point, replace(point, evaluation=dense), seed=seed),
-                against_random=None if control is None else grid.compare(point, control, seed=seed),
+                change=grid.point_minus_control(point, replace(point, evaluation=dense), seed=seed),
+                against_random=None if control is None else grid.point_minus_control(point, control, seed=seed),
                 layers=mean_survivors_by_kind(grid.heads.blocks, point.survivors, by_layer=True),
             )
         )
     for (first, kind, n_kept), (second, other_kind, n_other) in combinations(by_key, 2):
         if (kind, n_kept) == (other_kind, n_other) and RANDOM not in (first, second):
-            change = grid.compare(by_key[first, kind, n_kept], by_key[second, kind, n_kept], seed=seed)
+            change = grid.point_minus_control(by_key[first, kind, n_kept], by_key[second, kind, n_kept], seed=seed)
             pairs.append(StrategyPair(kind=kind, n_kept=n_kept, strategy=first, other=second, change=change))
     values = trained[0].values if trained else (grid.dense.score,)
     return StrategyResult(model_name, dense, values, bool(trained), add_q_values(sort_by_kind_and_size(rows)), add_q_values(pairs))

@@ -49,7 +49,7 @@ class TransferRow:
     reason: str = ""
 
 
-def compare_tasks(study: TaskTransfer, context: StudyContext) -> tuple[list[Changes], list[TransferRow]]:
+def measure_tasks_and_correlate_with_first(study: TaskTransfer, context: StudyContext) -> tuple[list[Changes], list[TransferRow]]:
     """Returns the changes on every task, and the correlation of those on the first with those on each other one."""
     describe_study_run(context, context.loaded, {"study": study.name, "other_tasks": list(study.other_tasks), "limit": context.limit})
     tasks = [context.task, *(replace(context.sources.open_task(context.loaded, name), name=name) for name in study.other_tasks)]
@@ -75,10 +75,10 @@ def measure_head_changes(task: Task, dense: Evaluation, without_head: Mapping[He
                 raise DataError(f"{task.name} without {head} was not measured by {dense.metric} example by example; evaluate it again")
             parts.append(np.hstack([dense.parts, evaluation.parts]))
 
-        def change_of_metric(mean_parts_before_and_after: Float[np.ndarray, "*samples parts"]) -> Float[np.ndarray, "*samples"]:
+        def metric_after_minus_before(mean_parts_before_and_after: Float[np.ndarray, "*samples parts"]) -> Float[np.ndarray, "*samples"]:
             return metric.total(n * mean_parts_before_and_after[..., width:]) - metric.total(n * mean_parts_before_and_after[..., :width])
 
-        samples = {"metric": pseudovalues(Samples.of(np.stack(parts, axis=1)), change_of_metric), **samples}
+        samples = {"metric": pseudovalues(Samples.of(np.stack(parts, axis=1)), metric_after_minus_before), **samples}
     heads = tuple(map(str, without_head))
     values = tuple(evaluation.score - dense.score for evaluation in without_head.values()) if "metric" in samples else ()
     return Changes(task.name, dense.metric, heads, values, tuple(losses.means().tolist()), samples)

@@ -67,10 +67,10 @@ def measure_weight_changes(context: StudyContext, study_name: str, tuned_model_n
     changes = relative_weight_changes(old, new)
     heads = list(changes)
     values = {part: np.array([changes[head][part] for head in heads]) for part in PARTS}
-    return average_by_part_and_layer(heads, values), correlate_changes_with_depth(heads, values, seed=context.seed)
+    return mean_change_by_part_and_layer(heads, values), correlate_changes_with_depth(heads, values, seed=context.seed)
 
 
-def average_by_part_and_layer(heads: Sequence[Head], changes_by_part: dict[str, Float[np.ndarray, " heads"]]) -> list[LayerPartChange]:
+def mean_change_by_part_and_layer(heads: Sequence[Head], changes_by_part: dict[str, Float[np.ndarray, " heads"]]) -> list[LayerPartChange]:
     """Returns the mean change of every part in every layer, with an interval over the heads of the layer."""
     layer_of = np.array([str(head).rpartition("H")[0] for head in heads])
     rows = []

@@ -66,14 +66,16 @@ class Li2021(Paper):
         translates = "cross" in subject.kinds
         n_steps = self.steps or (QUICK_STEPS if self.quick else None)
         pipelined_curve = self._pruned_models_study(PruningCurve, (pipelined,), recover="auto" if n_steps is None else f"{n_steps}steps")
-        comparison = self._pruning_curve(joint, pipelined, straight, gates, gradient)
+        comparison = self._pruning_curve_study(joint, pipelined, straight, gates, gradient)
         only_other = "the model translates: L7 is the figure for such models" if translates else "the model has no cross-attention: see L6"
         return [
-            Item("L1", "Joint training of weights and head importances", "section 4.3", self._pruning_curve(joint)),
+            Item("L1", "Joint training of weights and head importances", "section 4.3", self._pruning_curve_study(joint)),
             Item("L2", "Pipelined: head importances on frozen weights, then a fine-tune", "section 4.3", pipelined_curve),
-            Item("L3", "Straight-through estimation", "section 4", self._pruning_curve(straight)),
-            Item("L4", "Baseline: L0 gates of Voita et al. 2019 at the same number of heads", "section 5", self._pruning_curve(gates)),
-            Item("L5", "Baseline: gradient importance of Michel et al. 2019", "section 5", self._pruning_curve(gradient)),
+            Item("L3", "Straight-through estimation", "section 4", self._pruning_curve_study(straight)),
+            Item(
+                "L4", "Baseline: L0 gates of Voita et al. 2019 at the same number of heads", "section 5", self._pruning_curve_study(gates)
+            ),
+            Item("L5", "Baseline: gradient importance of Michel et al. 2019", "section 5", self._pruning_curve_study(gradient)),
             Item(
                 "L6",
                 "Classification: score by the number of heads, all methods",
@@ -90,16 +92,16 @@ class Li2021(Paper):
                 reason="" if translates else only_other,
                 published=METHODS,
             ),
-            Item("L8", "Exactly K heads against the heads that λ leaves", "section 5", self._penalty_sweep(joint)),
-            Item("L9", "Sensitivity to the temperature, its cooling and the rate", "Appendix", self._sensitivity_curve()),
+            Item("L8", "Exactly K heads against the heads that λ leaves", "section 5", self._penalty_sweep_study(joint)),
+            Item("L9", "Sensitivity to the temperature, its cooling and the rate", "Appendix", self._sensitivity_study()),
             Item("L10", "Speed-up and size by the number of heads", "section 6", self._speed_study(), published=SPEED),
             Item("L11", "Survivors by layer as K shrinks", "section 6", self._pruned_models_study(Kept, (joint,))),
-            Item("L12", "Gates and temperature during training", "section 3", self._training_log(joint)),
+            Item("L12", "Gates and temperature during training", "section 3", self._training_log_study(joint)),
             Item(
                 "L13",
                 "The published schedule of the temperature",
                 "Appendix A",
-                self._pruning_curve(_method_with_published_schedule(translates), joint),
+                self._pruning_curve_study(_method_with_published_schedule(translates), joint),
             ),
         ]
 
@@ -117,27 +119,27 @@ class Li2021(Paper):
             return study_class(methods=methods, keep=("50%", "25%"), seeds=2, steps=steps, train_batch=8, recover=recover)
         return study_class(methods=methods, keep=self.keep, seeds=self.seeds, recover=recover, **self._training_options())
 
-    def _pruning_curve(self, *methods: str) -> PrunedModels:
+    def _pruning_curve_study(self, *methods: str) -> PrunedModels:
         return self._pruned_models_study(PruningCurve, methods)
 
-    def _penalty_sweep(self, exact_method: str) -> PenaltySweep:
+    def _penalty_sweep_study(self, exact_method: str) -> PenaltySweep:
         if self.quick:
             return PenaltySweep((0.05, 1.0), exact=exact_method, seeds=1, steps=self.steps or QUICK_STEPS, gate_rate=0.5, train_batch=8)
         return PenaltySweep(self.penalties, exact=exact_method, seeds=self.seeds, gate_rate=self.penalty_rate, **self._training_options())
 
-    def _sensitivity_curve(self) -> PrunedModels:
+    def _sensitivity_study(self) -> PrunedModels:
         """Returns the curve of DSP as it is, and with one of its options changed at a time."""
         grid = {"tau": (0.1, 10), "tau_end": (1e-4, 1e-2), "cool": (0.1, 0.25), "rate": (0.01, 1)}
         chosen = [f"{name}={value:g}" for name, values in grid.items() for value in (values[1:] if self.quick else values)]
         limit = ";limit=64" if self.quick else ""
-        return self._pruning_curve(self._compared_methods().joint, *(f"dsp({option}{limit})" for option in chosen))
+        return self._pruning_curve_study(self._compared_methods().joint, *(f"dsp({option}{limit})" for option in chosen))
 
     def _speed_study(self) -> Speed:
         if self.quick:
             return Speed(method="rank(by=gradient;limit=64)", keep=("50%", "25%"), batches=(1, 4), length=16, rounds=15)
         return Speed(keep=tuple(f"{share}%" for share in range(90, 0, -10)))
 
-    def _training_log(self, method: str) -> TrainingLog:
+    def _training_log_study(self, method: str) -> TrainingLog:
         if self.quick:
             return TrainingLog(method=method, steps=self.steps or QUICK_STEPS, train_batch=8)
         return TrainingLog(method=method, **self._training_options())

@@ -81,23 +81,28 @@ class Michel2019(Paper):
                 "M7",
                 "Importance of every head by the gradient, divided by the norm of its layer",
                 "section 4.1",
-                self._importance_map("gradient"),
+                self._importance_map_study("gradient"),
             ),
             Item(
                 "M8",
                 "Pruning curve by gradient importance and by ablation",
                 "Fig. 3",
-                self._pruning_curve(self._ranking_methods()),
+                self._pruning_curve_study(self._ranking_methods()),
                 published=CURVE,
             ),
             self._several_tasks_item(),
-            Item("M10", "Ranked once against ranked again after every step", "section 4", self._pruning_curve((ranked_once, ranked_again))),
+            Item(
+                "M10",
+                "Ranked once against ranked again after every step",
+                "section 4",
+                self._pruning_curve_study((ranked_once, ranked_again)),
+            ),
             Item("M11", "Speed of the cut model by batch size, half of the heads removed", "Table 4", self._speed_study(), published=SPEED),
             Item(
                 "M12",
                 "Pruning curve of each kind of attention alone",
                 "Fig. 4",
-                None if one_kind else self._pruning_curve(self._ranking_methods()[:1], each_kind=True),
+                None if one_kind else self._pruning_curve_study(self._ranking_methods()[:1], each_kind=True),
                 reason=one_kind,
             ),
             Item("M13", "Pruning curves of checkpoints of one training", "Fig. 5", self._dynamics_study(), published=TRAINING),
@@ -106,7 +111,7 @@ class Michel2019(Paper):
                 "M15",
                 "Entropy of the attention, and distances between heads",
                 "beyond the paper",
-                self._importance_map("entropy", "distance", distances=True),
+                self._importance_map_study("entropy", "distance", distances=True),
             ),
             Item("M16", "One head in every layer at once", "beyond the paper", AllButOne(show="everywhere")),
         ]
@@ -123,19 +128,19 @@ class Michel2019(Paper):
         return Item("M6", "Correlation of the changes without each head on two tasks", "Fig. 2", study, lacks, published=published)
 
     def _several_tasks_item(self) -> Item:
-        study = self._pruning_curve(self._ranking_methods()[:1], other_tasks=self.other_task) if self.other_task else None
+        study = self._pruning_curve_study(self._ranking_methods()[:1], other_tasks=self.other_task) if self.other_task else None
         lacks = () if self.other_task else ("other_task",)
         return Item("M9", "Pruning curves of several tasks, absolute and relative", "Appendix B", study, lacks, published=TASKS)
 
     def _ranking_methods(self) -> tuple[str, ...]:
         return ("rank(by=gradient;limit=64)", "rank(by=ablation;limit=32)") if self.quick else ("gradient", "ablation")
 
-    def _pruning_curve(self, methods: tuple[str, ...], *, each_kind: bool = False, other_tasks: tuple[str, ...] = ()) -> PruningCurve:
+    def _pruning_curve_study(self, methods: tuple[str, ...], *, each_kind: bool = False, other_tasks: tuple[str, ...] = ()) -> PruningCurve:
         quick_sizes = ("50%", "25%") if each_kind else ("75%", "50%", "25%")
         keep, seeds = (quick_sizes, 3) if self.quick else ((), 5)
         return PruningCurve(methods=methods, keep=keep, seeds=seeds, each_kind=each_kind, other_tasks=other_tasks)
 
-    def _importance_map(self, *by: str, distances: bool = False) -> ImportanceMap:
+    def _importance_map_study(self, *by: str, distances: bool = False) -> ImportanceMap:
         return ImportanceMap(by, examples=64 if self.quick else 512, distances=distances, show="scores")
 
     def _speed_study(self) -> Speed:

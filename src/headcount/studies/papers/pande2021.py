@@ -44,7 +44,7 @@ class Pande2021Paper(Paper):
         n = QUICK_SENTENCES if self.quick else None
         tasks, rule, taus = self.other_task, self.definition, self.taus
 
-        def item(number: int, title: str, part: str, study: Study, published: Table | None = None) -> Item:
+        def make_item(number: int, title: str, part: str, study: Study, published: Table | None = None) -> Item:
             lacks = () if subject.has_text else ("text",)
             if isinstance(study, FinetuneRoles) and not self.tuned:
                 lacks = (*lacks, "tuned")
@@ -54,33 +54,33 @@ class Pande2021Paper(Paper):
             return FinetuneRoles(self.tuned or "MODEL", only=TESTED, definition=rule, sentences=n, show=show)  # pyright: ignore[reportArgumentType]
 
         return [
-            item(1, "Sieve bias of every head for every role", "sieve bias", RoleMap(definition=rule, sentences=n, show="bias")),
-            item(
+            make_item(1, "Sieve bias of every head for every role", "sieve bias", RoleMap(definition=rule, sentences=n, show="bias")),
+            make_item(
                 2, "Heads of every role by the test of the sieve bias", "test", RoleMap(definition=rule, sentences=n, show="labels"), TEST
             ),
-            item(3, "Share of p-values near 0 or 1", "p-values", RoleMap(definition=rule, sentences=n, show="p-values")),
-            item(4, "Role map, layer × head", "role map", RoleMap(definition=rule, sentences=n, show="map")),
-            item(
+            make_item(3, "Share of p-values near 0 or 1", "p-values", RoleMap(definition=rule, sentences=n, show="p-values")),
+            make_item(4, "Role map, layer × head", "role map", RoleMap(definition=rule, sentences=n, show="map")),
+            make_item(
                 5,
                 "Share of heads of every family, by task",
                 "families",
                 RoleFamilies(tasks=tasks, definition=rule, sentences=n, show="shares"),
                 SHARES,
             ),
-            item(
+            make_item(
                 6,
                 "Heads with several functions: overlap of families",
                 "overlap",
                 RoleFamilies(definition=rule, sentences=n, show="overlap"),
                 OVERLAP,
             ),
-            item(7, "Families over layers", "layers", RoleFamilies(definition=rule, sentences=n, show="layers")),
-            item(8, "Heads with several functions by depth", "depth", RoleFamilies(definition=rule, sentences=n, show="depth")),
-            item(9, "Change of roles in fine-tuning by layer", "fine-tuning", finetune_roles_study("layers")),
-            item(10, "From delimiters to other tokens in fine-tuning", "fine-tuning, families", finetune_roles_study("families")),
-            item(11, "Heads of every family as a function of τ", "τ sweep", RoleDefinitions(taus=taus, sentences=n, show="sweep")),
-            item(12, "Test, threshold and strongest key", "definitions", RoleDefinitions(taus=taus, sentences=n, show="rules")),
-            item(
+            make_item(7, "Families over layers", "layers", RoleFamilies(definition=rule, sentences=n, show="layers")),
+            make_item(8, "Heads with several functions by depth", "depth", RoleFamilies(definition=rule, sentences=n, show="depth")),
+            make_item(9, "Change of roles in fine-tuning by layer", "fine-tuning", finetune_roles_study("layers")),
+            make_item(10, "From delimiters to other tokens in fine-tuning", "fine-tuning, families", finetune_roles_study("families")),
+            make_item(11, "Heads of every family as a function of τ", "τ sweep", RoleDefinitions(taus=taus, sentences=n, show="sweep")),
+            make_item(12, "Test, threshold and strongest key", "definitions", RoleDefinitions(taus=taus, sentences=n, show="rules")),
+            make_item(
                 13, "Block heads: bias times entropy, and nearness", "block heads", RoleDefinitions(taus=taus, sentences=n, show="blocks")
             ),
         ]

@@ -65,7 +65,7 @@ class Voita2019Paper(Paper):
         is_translator = has_encoder and "cross" in subject.kinds
         n = QUICK_SENTENCES if self.quick else None
 
-        def item(number: int, title: str, part: str, study: Study, reason: str = "", published: Table | None = None) -> Item:
+        def make_item(number: int, title: str, part: str, study: Study, reason: str = "", published: Table | None = None) -> Item:
             lacks = ("text",) if study.info.uses("text") and not subject.has_text else ()
             return Item(f"V{number}", title, part, None if lacks or reason else study, lacks, reason, published)
 
@@ -73,32 +73,36 @@ class Voita2019Paper(Paper):
         encoder, everywhere = self._pruned_model_options(frozen_decoder=is_translator), self._pruned_model_options()
         encoder |= {} if one_kind else {"kinds": (ENCODER,)}
         curves = PruningCurve(**everywhere, other_tasks=self.other_task)
-        several_tasks = item(15, "Pruning curves of several tasks or languages", "section 6.2", curves)
+        several_tasks = make_item(15, "Pruning curves of several tasks or languages", "section 6.2", curves)
         return [
-            item(1, "Confidence of every head", "Fig. 1b", self._importance_map("confidence")),
-            item(2, "Relevance of every head by LRP", "Fig. 1a", self._importance_map("lrp")),
-            item(
+            make_item(1, "Confidence of every head", "Fig. 1b", self._importance_map_study("confidence")),
+            make_item(2, "Relevance of every head by LRP", "Fig. 1a", self._importance_map_study("lrp")),
+            make_item(
                 3,
                 "Important and confident heads have roles",
                 "section 5",
                 RolesImportance(by=("lrp", "confidence"), examples=self._n_examples, **maps),
             ),
-            item(4, "Heads of every role: 90 % of tokens at one offset", "section 5.1", RoleMap(show="labels", **maps), published=RULES),
-            item(5, "Accuracy of the best head per relation", "Table 1", RelationAccuracy(sentences=n), published=RELATIONS),
-            item(6, "Rare-word head", "section 5.3", RareWords(frequent=self.frequent, sentences=n), published=RARE_WORDS),
-            item(7, "Role map, layer × head", "Fig. 1c", RoleMap(show="map", **maps)),
-            item(8, "Heads left as a function of λ", "section 6.1", self._penalty_sweep(is_translator), no_encoder),
-            item(9, "Metric by the encoder heads left", "Fig. 7", PruningCurve(**encoder, keep_models=True), no_encoder, ENCODER_HEADS),
-            item(10, "Roles of the encoder heads that remain", "Fig. 8", RemainingRoles(**encoder, **maps), no_encoder),
-            item(11, "Metric by the heads left of each kind", "Table 2", PruningCurve(**everywhere), no_kinds, ALL_HEADS),
-            item(
+            make_item(
+                4, "Heads of every role: 90 % of tokens at one offset", "section 5.1", RoleMap(show="labels", **maps), published=RULES
+            ),
+            make_item(5, "Accuracy of the best head per relation", "Table 1", RelationAccuracy(sentences=n), published=RELATIONS),
+            make_item(6, "Rare-word head", "section 5.3", RareWords(frequent=self.frequent, sentences=n), published=RARE_WORDS),
+            make_item(7, "Role map, layer × head", "Fig. 1c", RoleMap(show="map", **maps)),
+            make_item(8, "Heads left as a function of λ", "section 6.1", self._penalty_sweep_study(is_translator), no_encoder),
+            make_item(
+                9, "Metric by the encoder heads left", "Fig. 7", PruningCurve(**encoder, keep_models=True), no_encoder, ENCODER_HEADS
+            ),
+            make_item(10, "Roles of the encoder heads that remain", "Fig. 8", RemainingRoles(**encoder, **maps), no_encoder),
+            make_item(11, "Metric by the heads left of each kind", "Table 2", PruningCurve(**everywhere), no_kinds, ALL_HEADS),
+            make_item(
                 12, "The same heads trained from scratch", "Table 2", self._from_scratch_study(with_same_heads=True), published=SAME_HEADS
             ),
-            item(13, "Heads that stay by kind of attention", "Fig. 9", Kept(**everywhere), no_kinds),
-            item(14, "Heads that stay by layer", "Fig. 10", Kept(**everywhere)),
+            make_item(13, "Heads that stay by kind of attention", "Fig. 9", Kept(**everywhere), no_kinds),
+            make_item(14, "Heads that stay by layer", "Fig. 10", Kept(**everywhere)),
             several_tasks if self.other_task else replace(several_tasks, study=None, lacks=("other_task",)),
-            item(16, "Attention maps of typical heads", "Fig. 5", AttentionMaps(**maps)),
-            item(
+            make_item(16, "Attention maps of typical heads", "Fig. 5", AttentionMaps(**maps)),
+            make_item(
                 17,
                 "Gates on the trained model against gates from scratch",
                 "section 6.2",
@@ -112,7 +116,7 @@ class Voita2019Paper(Paper):
         """The definition of roles; the published one with the number of frequent tokens of this text."""
         return str(Voita2019(frequent=self.frequent)) if self.definition == "voita2019" else self.definition
 
-    def _importance_map(self, by: str) -> ImportanceMap:
+    def _importance_map_study(self, by: str) -> ImportanceMap:
         return ImportanceMap((by,), examples=self._n_examples, show="scores")
 
     @property
@@ -131,7 +135,7 @@ class Voita2019Paper(Paper):
         method = "l0(frozen=decoder)" if frozen_decoder else "l0"
         return {"methods": (method,), "keep": QUICK_KEEP if self.quick else self.keep, **self._training_options()}
 
-    def _penalty_sweep(self, is_translator: bool) -> PenaltySweep:
+    def _penalty_sweep_study(self, is_translator: bool) -> PenaltySweep:
         penalties, rate = (QUICK_PENALTIES, 1.0) if self.quick else (self.penalties, 0.1)
         frozen = "decoder" if is_translator else "none"
         return PenaltySweep(penalties, kinds=(ENCODER,), frozen=frozen, gate_rate=rate, **self._training_options())

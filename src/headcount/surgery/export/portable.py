@@ -24,7 +24,7 @@ from headcount.surgery import manifest
 from headcount.surgery.config import assign_config_values
 from headcount.surgery.export_base import ComparisonInputs, Exported, ExportInfo, ExportTarget
 from headcount.surgery.load import load_by_plain_transformers
-from headcount.surgery.named_heads import assign_head_lists, original_head_lists
+from headcount.surgery.named_heads import assign_config_head_pairs, config_head_pairs_of_dense_model
 from headcount.surgery.reshape import cuts_keeping_positions
 from headcount.surgery.save import MAX_SHARD_SIZE, check_savable, write_tokenizer_card_and_manifest, write_weights
 from headcount.surgery.sizes import BUILD_LOCK
@@ -183,7 +183,7 @@ def restore_dense_shapes(model: nn.Module) -> nn.Module:
     cut_heads, dense_heads = HeadMap.of(model), HeadMap.of(dense)
     if hasattr(model, "generation_config"):
         dense.generation_config = copy.deepcopy(model.generation_config)
-    assign_head_lists(dense, original_head_lists(model, cut_heads))
+    assign_config_head_pairs(dense, config_head_pairs_of_dense_model(model, cut_heads))
     if [block.n_original for block in cut_heads.blocks] != [block.n_heads for block in dense_heads.blocks]:
         raise UnsupportedModel(f"the configuration of this {type(model).__name__} does not build it at its original size")
     indices = {
