@@ -146,7 +146,9 @@ def lost_share_of_first_minus_second(
 
     def lost_share(dense_and_pruned_sums: np.ndarray) -> np.ndarray:
         floor = np.where(dense_and_pruned_sums[..., -1] > 0, *floors)
-        dense, pruned = (metric_on_additive_scale(task, total(part)) - floor for part in np.split(dense_and_pruned_sums[..., :-1], 2, axis=-1))
+        dense, pruned = (
+            metric_on_additive_scale(task, total(part)) - floor for part in np.split(dense_and_pruned_sums[..., :-1], 2, axis=-1)
+        )
         return 1 - pruned / dense
 
     return paired_bootstrap(np.hstack([*parts[:2], 0 * flag]), np.hstack([*parts[2:], flag]), lost_share, seed=seed)

@@ -523,7 +523,8 @@ def subtract_share_lost_by_second_model(
             raise DataError(f"{first.name} and {second.name} read different examples of {language}; give both the same task and limit")
         chances = [score_of_best_constant_answer(subject.loaded.model, subject.tasks[language], limit) for subject in (first, second)]
         shares = [
-            share_above_chance_left(*pair, first.tasks[language], chance, seed=seed).remaining for pair, chance in zip(pairs, chances, strict=True)
+            share_above_chance_left(*pair, first.tasks[language], chance, seed=seed).remaining
+            for pair, chance in zip(pairs, chances, strict=True)
         ]
         if chances[0] is None or chances[1] is None or shares[0] is None or shares[1] is None:
             continue
