@@ -262,11 +262,8 @@ def check_writable(target: Path) -> None:
 
 def hash_file_or_folder(path: Path) -> str:
     """Returns the hash of a file, or of the names and contents of all files of a folder."""
-    digest: Any = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
-            digest.update(str(file.relative_to(path)).encode())
-            with file.open("rb") as stream:
-                while chunk := stream.read(1 << 20):
-                    digest.update(chunk)
+            digest.update(os.fsencode(file.relative_to(path)) + b"\0" + bytes.fromhex(sha256(file)))
     return digest.hexdigest()
