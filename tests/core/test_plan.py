@@ -120,7 +120,7 @@ def test_budgets_that_cannot_be_met(budget: Budget, text: str) -> None:
 
 
 def test_a_floor_that_cannot_be_met_names_the_stack_too() -> None:
-    with pytest.raises(PlanError, match="a floor of 3 heads cannot be met: block cross.L0 has only 2; lower it"):
+    with pytest.raises(PlanError, match=r"a floor of 3 heads cannot be met: block cross\.L0 has only 2; lower it"):
         Plan.keep_top(scored([block(0, 4, 4, stack="dec"), block(0, 2, 2, stack="cross")], [0.0] * 6), Budget(keep=6, floor=3))
 
 

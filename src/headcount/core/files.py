@@ -73,12 +73,17 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def path_exists(path: Path) -> bool:
+    """Whether a path is that of anything; False for impossible paths."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def absolute_path_if_exists(path: str | Path) -> str:
     """Returns the absolute path of an existing file or folder; any other text unchanged."""
-    try:
-        return str(Path(path).absolute()) if Path(path).exists() else str(path)
-    except (OSError, ValueError):
-        return str(path)
+    return str(Path(path).absolute()) if path_exists(Path(path)) else str(path)
 
 
 def model_path_entry(model: str | Path) -> dict[Literal["model"], str]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headcount.core.errors import DataError, MissingExtra, PartlyRead
+from headcount.core.files import is_folder
 from headcount.data.readers.lines import count_lines, read_lines, read_lines_without_gaps, read_parallel_lines, uncompressed_suffix
 
 Source = tuple[Path, ...] | Any
@@ -153,7 +154,7 @@ def read_rows(source: Source, layout: ColumnLayout, max_rows: int | None = None)
     if len(source) > 1:
         return _read_parallel_files(source, layout, max_rows)
     path = next(iter(source))
-    if path.is_dir():
+    if is_folder(path):
         return read_rows(_load_saved_dataset(path), layout, max_rows)
     kind = uncompressed_suffix(path)
     if kind not in KINDS:

@@ -29,11 +29,11 @@ def write_report(run: Run, run_b: Run | None = None, out: Path | None = None, *,
             f"{max_mb:g}. Name one between, such as {MAX_MB:g}"
         )
     target = Path(out) if out is not None else run.folder / FILE
+    check_writable(target)
     if target.is_dir():
         raise ArtifactError(f"{target} is a folder; name the file to write, such as {target / FILE}")
     if out is not None:
         _check_report_path(target, [run.folder, *([] if run_b is None else [run_b.folder])])
-    check_writable(target)
     bundle = load_front_end()
     report = fit_report(collect_report(run, run_b), round(max_mb * MEGABYTE), bundle)
     write_atomic(target, render_page(report, bundle).encode())
