@@ -23,7 +23,6 @@ from headcount.studies._run_paper import hash_named_files
 from headcount.studies._run_study import PythonSources
 from headcount.workflows.find import FindRequest
 
-
 LONG = "x" * 300
 """More than a file system takes as a name."""
 
