@@ -59,17 +59,17 @@ def warn_of_unread_rows(source: str, n_read: int, n_rows: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """The values of one example by role, and its position in the data."""
+    """The values of one example by role, and its position in the data; None where the source is a file of this example alone."""
 
     values: Mapping[str, Any]
     source: str
-    number: int
+    number: int | None
     unit: str = "line"
 
     @property
     def origin(self) -> str:
         """File and line, for messages."""
-        return f"{self.source}, {self.unit} {self.number}"
+        return self.source if self.number is None else f"{self.source}, {self.unit} {self.number}"
 
     def text(self, role: str) -> str:
         """Returns a value that must be text."""

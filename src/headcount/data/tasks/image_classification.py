@@ -90,7 +90,7 @@ def _read_class_folders(folder: Path, max_rows: int | None) -> Iterator[TableRow
         raise DataError(f"{folder} holds no folder; it must hold one for each class, named after the label")
     images = [(label, path) for label in classes for path in sorted(label.iterdir()) if path.suffix.lower() in ENDINGS]
     for label, path in images[:: row_step(str(folder), len(images), max_rows)]:
-        yield TableRow({"image": path, "label": label.name}, str(path), 0)
+        yield TableRow({"image": path, "label": label.name}, str(path), None)
 
 
 def _split_key(row: TableRow) -> bytes:
