@@ -63,7 +63,7 @@ def fit_report(collected: ReportData, max_bytes: int, front_end: FrontEnd) -> co
     """Returns the report with as many attention maps as fit into `max_bytes`, and a sentence about those left out."""
     shell = len(render_page({**collected.report, "runs": [], "left_out": []}, front_end).encode())
     most = max((len(maps.sentences) for maps in collected.maps), default=0)
-    steps = [(number, 1.0) for number in range(most, 1, -1)]
+    steps = [(number, 1.0) for number in range(most, 1 if most > 1 else 0, -1)]
     steps += [(number, share) for share in (0.5, 0.25) for number in (2, 1) if number <= most]
     steps += [(1, share) for share in (0.125, 0.0625) if most]
     for n_sentences, share in steps:
