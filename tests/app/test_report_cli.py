@@ -116,6 +116,7 @@ def test_figures_are_whole_and_the_same_twice(tmp_path: Path) -> None:
     for name, content in first.items():
         if name.endswith(".svg"):
             assert ElementTree.fromstring(content).tag.endswith("svg")
+            assert b"<text" not in content, "letters are shapes, as in the figures of studies"
         else:
             assert content.startswith(b"%PDF") and content.rstrip().endswith(b"%%EOF")
 

@@ -14,6 +14,7 @@ from planting import induction, planted
 from speaking import Aim, attending, utterances, whisper
 
 import headcount as hc
+from headcount.behaviour.speech import read_speech
 from headcount.core.errors import ArtifactError, DataError, OptionError, UnknownName, UnsupportedModel
 from headcount.core.head_list import HeadList, SetScore
 from headcount.models.tiny.build import tiny_model
@@ -148,6 +149,19 @@ def test_roles_over_speech() -> None:
     assert all(row.maximum == pytest.approx(np.mean(shares)) for row in table if row.role == "alignment:next")
     silent = [{name: value for name, value in one.items() if not name.startswith("word")} for one in SPOKEN]
     assert "alignment" in hc.roles(model, silent, only=["alignment", "diagonal"]).untested
+
+
+def test_without_words_the_tokens_of_the_configuration_are_special() -> None:
+    """Word ids of None are as good as none, and a configuration may name several ends."""
+    model = whisper()
+    plain = {name: value for name, value in SPOKEN[0].items() if not name.startswith("word")}
+    tokens = plain["labels"]
+    model.config.eos_token_id = [tokens[-1], tokens[-2]]
+    missing, named = (read_speech(model, [item]).targets[0] for item in (plain, {**plain, "word_ids": None}))
+    assert missing == named
+    others = {getattr(model.config, f"{name}_token_id") for name in ("bos", "pad", "decoder_start")}
+    assert list(named.special) == [token in {*model.config.eos_token_id, *others} for token in named.ids]
+    assert any(named.special) and not all(named.special)
 
 
 def changed(**values: Any) -> list[dict[str, Any]]:

@@ -14,11 +14,11 @@ from headcount.core.scores import Scores
 from headcount.models.head_map import HeadMap
 
 
-def block(layer: int, n_heads: int, n_kv: int, gone: tuple[int, ...] = (), gate_only: str = "") -> AttentionBlock:
-    heads = tuple(Head("", layer, i) for i in range(n_heads) if i not in gone)
+def block(layer: int, n_heads: int, n_kv: int, gone: tuple[int, ...] = (), gate_only: str = "", stack: str = "") -> AttentionBlock:
+    heads = tuple(Head(stack, layer, i) for i in range(n_heads) if i not in gone)
     place = Projection("q", "q", Rows(n_heads, 4), "head")
     return AttentionBlock(
-        path=f"layers.{layer}", kind="encoder-self", stack="", layer=layer, heads=heads, n_original=n_heads, n_kv_heads=n_kv, head_dim=4,
+        path=f"{stack}layers.{layer}", kind="encoder-self", stack=stack, layer=layer, heads=heads, n_original=n_heads, n_kv_heads=n_kv, head_dim=4,
         value_dim=4, q=place, k=place, v=place, o=place, layout="separate", gate_only=gate_only,
     )  # fmt: skip
 
@@ -117,6 +117,11 @@ def test_direction_counts() -> None:
 def test_budgets_that_cannot_be_met(budget: Budget, text: str) -> None:
     with pytest.raises(PlanError, match=text):
         Plan.keep_top(scored(list(GQA.blocks), [0.0] * 12), budget)
+
+
+def test_a_floor_that_cannot_be_met_names_the_stack_too() -> None:
+    with pytest.raises(PlanError, match=r"a floor of 3 heads cannot be met: block cross\.L0 has only 2; lower it"):
+        Plan.keep_top(scored([block(0, 4, 4, stack="dec"), block(0, 2, 2, stack="cross")], [0.0] * 6), Budget(keep=6, floor=3))
 
 
 @pytest.mark.parametrize(

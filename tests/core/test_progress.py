@@ -82,10 +82,10 @@ def test_only_the_outermost_call_shows_a_bar(terminal: Terminal) -> None:
         assert inner is None
     with show_progress_by_stage(True) as begin:
         for work in ("first", "second"):
-            advance = begin(work)
+            advance = begin(work, f"units of {work}")
             assert advance is not None
             advance(1, 2)
-    assert all(work in terminal.getvalue() for work in ("outer", "first", "second")) and "inner" not in terminal.getvalue()
+    assert all(work in terminal.getvalue() for work in ("outer", "first", "units of second")) and "inner" not in terminal.getvalue()
 
 
 def test_a_notebook_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_a_notebook_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     display = SimpleNamespace(HTML=str, display=lambda text, display_id: (shown.append(text), handle)[1])
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()), display=display))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    with show_progress(True, "a < b") as advance:
+    with show_progress(True, "a < b", "heads & tails") as advance:
         assert advance is not None
         advance(3, 4)
-    assert shown[1] == "a &lt; b <progress value='3' max='4'></progress> 3 of 4" and shown[-1] == ""
+    assert shown[1] == "a &lt; b <progress value='3' max='4'></progress> 3 of 4 heads &amp; tails" and shown[-1] == ""

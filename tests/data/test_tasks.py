@@ -615,7 +615,7 @@ def test_bad_images(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"shape \(3, 9, 9\), but the model takes \(3, 8, 8\)"):
         open_task("image-classification", model("images"), train=folder)
     (folder / "0" / "0.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"0\.png.* is no image"):
+    with pytest.raises(DataError, match=r"0\.png is no image"):
         open_task("image-classification", model("images"), train=folder)
     with pytest.raises(DataError, match="holds no folder"):
         open_task("image-classification", model("images"), train=folder / "1")

@@ -11,6 +11,7 @@ from torch import nn
 from untouched import Unread, Untouchable
 
 import headcount as hc
+from headcount.app.main import main
 from headcount.core.errors import DataError, HeadNameError, OptionError, PlanError, UnknownName
 
 FUNCTIONS = [name for name in hc.__all__ if inspect.isfunction(getattr(hc, name)) and inspect.signature(getattr(hc, name)).parameters]
@@ -130,3 +131,16 @@ def test_values_that_fit_are_passed_on() -> None:
     for data in ({"input_ids": 1}, (batch for batch in ()), Unread(), []):
         with pytest.raises(AssertionError, match="of the model was read"):
             hc.evaluate(model, data)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("call", [hc.analyze, hc.compare, hc.paper, hc.study, hc.find], ids=lambda call: call.__name__)
+def test_an_empty_text_is_no_place_to_write_to(call: Any) -> None:
+    names = [name for name, argument in inspect.signature(call).parameters.items() if argument.default is argument.empty and name != "out"]
+    with pytest.raises(OptionError, match=f"out of {call.__name__} is an empty text.* name one"):
+        call(**dict.fromkeys(names, "induction"), out="")
+
+
+@pytest.mark.parametrize("words", [["--out", ""], ["--out="]])
+def test_an_empty_out_is_refused_on_the_command_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", "demo/encoder", *words]) == 2
+    assert "--out: an empty text names no folder or file; name one" in capsys.readouterr().err

@@ -19,6 +19,7 @@ import headcount as hc
 from headcount.core.errors import ArtifactError, HeadNameError, OptionError, PlanError, UnknownName, UnsupportedModel, VerificationError
 from headcount.core.heads import Head
 from headcount.core.scores import Scores
+from headcount.models.archs.geometry import NotUnderstood, _kv_rows_of_empty_block
 from headcount.models.dummy_inputs.text import probe_inputs
 from headcount.models.gates import floating_point_outputs
 from headcount.models.observe import mean_outputs, observe
@@ -492,3 +493,11 @@ def test_scores_of_a_run_are_for_its_model(tmp_path: Path, capsys: pytest.Captur
         assert main([*words, "--scores", str(place)]) == code
         assert ("holds scores of other weights" in capsys.readouterr().err) == bool(code)
     assert main([*words, "--scores", str(run / "entailment-english" / "scores.parquet")]) == 0, "a table can be carried over"
+
+
+def test_a_projection_that_holds_no_whole_heads_is_told_with_the_size_of_a_head() -> None:
+    """The message named the size of a head as a number of heads."""
+    module = nn.Module()
+    module.head_dim, module.k_proj = 7, nn.Linear(8, 16)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(NotUnderstood, match="'k_proj' has a width of 16, which is no whole number of heads of 7"):
+        _kv_rows_of_empty_block(module, "k_proj")

@@ -385,6 +385,18 @@ def test_legacy_checkpoints_with_full_weights_are_refused(tmp_path: Path) -> Non
             hc.load_legacy(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_legacy_checkpoints_that_do_not_say_which_stack_are_refused(name: str, tmp_path: Path) -> None:
+    """`prune_heads` of transformers 4 fails on encoder-decoders, so that its layers are those of no stack."""
+    model = tiny_model(name, dtype=torch.float32)
+    hc.cut(model, hc.Plan.removing(["dec.L0H1"]))
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "pruned_heads": {"0": [1]}}))
+    with pytest.raises(ArtifactError, match=f"which of the stacks enc, dec .* transformers 4 prunes no {type(model).__name__}"):
+        hc.load_legacy(tmp_path)
+
+
 @pytest.mark.filterwarnings("ignore:.*no heads.json")
 def test_pickled_weights_load_when_allowed(folder: Path, small: nn.Module) -> None:
     written_by_others(folder)

@@ -224,6 +224,16 @@ def test_the_documentation_of_an_editable_install_is_found(tmp_path: Path, monke
     assert "editable_plugin" not in sys.modules
 
 
+def test_a_module_whose_class_annotates_its_info_has_the_documentation_of_the_class(tmp_path: Path) -> None:
+    """`info: ClassVar[…] = …` declares info as `info = …` does, also where the entry point names the module alone."""
+    install_importances(tmp_path / "site", annotated="headcount_example_annotated")
+    (tmp_path / "site" / "headcount_example_annotated.py").write_text(
+        '"""A module."""\nfrom typing import Any, ClassVar\n\nfrom headcount_example_importance import TopShare\n\n\n'
+        'class Annotated(TopShare):\n    """A class."""\n\n    info: ClassVar[Any] = TopShare.info\n'
+    )
+    assert IMPORTANCES.get("annotated").__name__ == "Annotated" and IMPORTANCES.documentation("annotated") == "A class."
+
+
 def test_a_class_without_info_is_refused() -> None:
     with pytest.raises(OptionError, match="Bare, registered as role 'bare', declares no info"):
 

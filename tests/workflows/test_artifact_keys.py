@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import headcount as hc
@@ -34,3 +37,24 @@ def test_the_key_of_a_task_holds_all_options() -> None:
     assert keys[0] == keys[1]
     generation = {"metric": "bleu", "num_beams": 1, "max_new_tokens": None}
     assert keys[0]["options"] == {"name": "demo", "variant": "text", "size": 2, **generation}
+
+
+LOSSES = """
+from headcount.data.task import Task, pad, task_key
+
+def inner(output, batch):
+    return (lambda value: output[value] if value in {"logits", "loss", "scores"} else [x for x in output])("logits").mean()
+
+for loss in (inner, lambda output, batch: output.mean(), lambda output, batch: output.sum()):
+    print(task_key(Task("own", [{}], [{}], [{}], collate=pad, loss=loss))["loss"])
+"""
+
+
+def test_the_key_of_a_loss_is_that_of_its_code_in_every_process() -> None:
+    """A function within a loss has an address, and a set an order, that differ in every process; losses that differ by a name are two."""
+    environments = [{**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2")]
+    keys = [
+        subprocess.run([sys.executable, "-c", LOSSES], env=env, capture_output=True, text=True, check=True).stdout for env in environments
+    ]
+    assert keys[0] == keys[1]
+    assert len({line.split()[-1] for line in keys[0].splitlines()}) == 3

@@ -106,12 +106,10 @@ class _Utterance:
         for word, span in enumerate(spans or ()):
             word_of_frame[span.start : span.stop] = [word] * len(span)
         frames_of_word = tuple(map(tuple, spans or [range(0)] * n_words))
-        special = {
-            value
-            for name in ("bos", "eos", "pad", "decoder_start")
-            if (value := getattr(model.config, f"{name}_token_id", None)) is not None
-        }
-        is_special = [word is None if "word_ids" in self.item else token in special for token, word in zip(tokens, words, strict=True)]
+        ids = [getattr(model.config, f"{name}_token_id", None) for name in ("bos", "eos", "pad", "decoder_start")]
+        special = {token for value in ids for token in (value if isinstance(value, list) else [value])}
+        has_word_ids = self.item.get("word_ids") is not None
+        is_special = [word is None if has_word_ids else token in special for token, word in zip(tokens, words, strict=True)]
         pieces = tuple(tuple(position for position, word in enumerate(words) if word == number) for number in range(n_words))
         frames = _make_aligned([0] * n_frames, word_of_frame, [False] * n_frames, source, frames_of_word)
         return frames, _make_aligned(tokens, words, is_special, target, pieces)

@@ -50,6 +50,10 @@ def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
             raise TypeError(f"{owner_name}() {error}") from None
         hints = _hints_of(function)
         for name, value in bound.arguments.items():
+            if name == "out" and value == "":
+                raise OptionError(
+                    f"out of {owner_name} is an empty text, which names no folder or file; name one, or '.' for the folder you are in"
+                )
             if name in hints:
                 _check_argument(Option(name, hints[name], None, "", Bounds(minimum=MINIMUM.get(name)), False), value, owner_name)
         with raising_out_of_memory(owner_name):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headcount.core.certificate import Certificate
 from headcount.core.errors import ArtifactError
-from headcount.core.files import add_seal, read_json, seal, write_json
+from headcount.core.files import add_seal, is_file, read_json, seal, write_json
 
 NAME = "certificate.json"
 SCHEMA = 1
@@ -23,7 +23,7 @@ def read_certificate(path: Path) -> Certificate:
     Raises:
         ArtifactError: the file is missing, damaged, edited or of another version.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise ArtifactError(f"there is no certificate {path}; make one with headcount certify")
     content = read_json(path, unique_names=True)
     if not isinstance(content, dict) or content.get("seal") != seal(content):

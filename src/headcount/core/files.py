@@ -73,12 +73,17 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def path_exists(path: Path) -> bool:
+    """Whether a path is that of anything; False for impossible paths."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def absolute_path_if_exists(path: str | Path) -> str:
     """Returns the absolute path of an existing file or folder; any other text unchanged."""
-    try:
-        return str(Path(path).absolute()) if Path(path).exists() else str(path)
-    except (OSError, ValueError):
-        return str(path)
+    return str(Path(path).absolute()) if path_exists(Path(path)) else str(path)
 
 
 def model_path_entry(model: str | Path) -> dict[Literal["model"], str]:
@@ -262,11 +267,8 @@ def check_writable(target: Path) -> None:
 
 def hash_file_or_folder(path: Path) -> str:
     """Returns the hash of a file, or of the names and contents of all files of a folder."""
-    digest: Any = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
-            digest.update(str(file.relative_to(path)).encode())
-            with file.open("rb") as stream:
-                while chunk := stream.read(1 << 20):
-                    digest.update(chunk)
+            digest.update(os.fsencode(file.relative_to(path)) + b"\0" + bytes.fromhex(sha256(file)))
     return digest.hexdigest()

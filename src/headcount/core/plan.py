@@ -296,9 +296,10 @@ def _heads_kept_whatever_their_score(ranked_units: list[tuple[Head, ...]], budge
     """Returns the heads that stay whatever their score: protected units, and the best of every block up to the floor."""
     stay = {head for unit in ranked_units if budget.protected.intersection(unit) for head in unit}
     size = Counter((head.stack, head.layer) for unit in ranked_units for head in unit)
-    for block, total in size.items():
+    for (stack, layer), total in size.items():
         if budget.floor > total:
-            raise PlanError(f"a floor of {budget.floor} heads cannot be met: a block of layer {block[1]} has only {total}; lower it")
+            address = f"{stack}.L{layer}" if stack else f"L{layer}"
+            raise PlanError(f"a floor of {budget.floor} heads cannot be met: block {address} has only {total}; lower it")
     have = Counter((head.stack, head.layer) for head in stay)
     for unit in ranked_units:
         own = Counter((head.stack, head.layer) for head in unit)

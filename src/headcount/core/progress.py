@@ -38,7 +38,7 @@ def hide_inner_progress() -> Iterator[None]:
 
 @contextmanager
 def show_progress_by_stage(progress: bool | Progress) -> Iterator[BeginStage]:
-    """Yields a function `begin(work)`, which names the work that begins now and returns the function to call with (done, total).
+    """Yields a function `begin(work, unit)`, which names the work that begins now and returns the function to call with (done, total).
 
     With True that function draws a bar on a terminal or in a notebook; elsewhere, within a call that is watched already, and with False it is None.
     """
@@ -49,19 +49,19 @@ def show_progress_by_stage(progress: bool | Progress) -> Iterator[BeginStage]:
             if not isinstance(progress, bool):
                 return progress
             bars.close()
-            return None if open_bar is None else bars.enter_context(open_bar(work))
+            return None if open_bar is None else bars.enter_context(open_bar(work, unit))
 
         yield begin
 
 
 @contextmanager
-def show_progress(progress: bool | Progress, work: str) -> Iterator[Progress | None]:
+def show_progress(progress: bool | Progress, work: str, unit: str = "examples") -> Iterator[Progress | None]:
     """Yields the function to call with the progress of one piece of work; None where nothing is shown (see `show_progress_by_stage`)."""
     with show_progress_by_stage(progress) as begin:
-        yield begin(work)
+        yield begin(work, unit)
 
 
-def _choose_bar() -> Callable[[str], AbstractContextManager[Progress]] | None:
+def _choose_bar() -> Callable[[str, str], AbstractContextManager[Progress]] | None:
     """Returns the bar of a terminal or of a notebook; None elsewhere, and in all but the first process of a launcher."""
     if os.environ.get("RANK", "0") != "0":
         return None
@@ -72,7 +72,7 @@ def _choose_bar() -> Callable[[str], AbstractContextManager[Progress]] | None:
 
 
 @contextmanager
-def terminal_bar(work: str) -> Iterator[Progress]:
+def terminal_bar(work: str, unit: str) -> Iterator[Progress]:
     """Draws a bar with the remaining time on the terminal of stderr, and removes it at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -82,22 +82,23 @@ def terminal_bar(work: str) -> Iterator[Progress]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[unit]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*parts, console=Console(file=sys.stderr), transient=True) as progress:
-        task = progress.add_task(work, total=None)
+        task = progress.add_task(work, total=None, unit=unit)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 @contextmanager
-def notebook_bar(work: str) -> Iterator[Progress]:
+def notebook_bar(work: str, unit: str) -> Iterator[Progress]:
     """Draws a bar as the output of a notebook's cell, and removes it at the end."""
     from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
 
     def draw_bar(n_finished: int, total: int | None) -> HTML:
         value = f" value='{n_finished}' max='{total}'" if total else ""
-        return HTML(f"{html.escape(work)} <progress{value}></progress> {n_finished} of {total or '?'}")
+        return HTML(f"{html.escape(work)} <progress{value}></progress> {n_finished} of {total or '?'} {html.escape(unit)}")
 
     output = display(draw_bar(0, None), display_id=True)
     try:

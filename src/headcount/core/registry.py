@@ -165,6 +165,7 @@ class Registry:
 
 def _declares_info(node: ast.ClassDef) -> bool:
     targets = [target for line in node.body if isinstance(line, ast.Assign) for target in line.targets]
+    targets += [line.target for line in node.body if isinstance(line, ast.AnnAssign) and line.value is not None]
     return any(isinstance(target, ast.Name) and target.id == "info" for target in targets)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, Literal
 
 import numpy as np
@@ -165,5 +166,18 @@ def _name_and_code_hash(function: Any) -> str:
     if function is None:
         return ""
     code = getattr(function, "__code__", None)
-    body = hashlib.sha256(code.co_code + repr(code.co_consts).encode()).hexdigest()[:16] if code is not None else ""
+    body = _code_hash(code)[:16] if code is not None else ""
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)} {body}".strip()
+
+
+def _code_hash(code: CodeType) -> str:
+    """Returns the hash of what code does: the same in every process, wherever its file and the functions within it are."""
+    constants = [
+        _code_hash(constant)
+        if isinstance(constant, CodeType)
+        else sorted(map(repr, constant))
+        if isinstance(constant, frozenset)
+        else constant
+        for constant in code.co_consts
+    ]
+    return hashlib.sha256(code.co_code + repr((code.co_names, constants)).encode()).hexdigest()

@@ -215,8 +215,8 @@ class WeightImportance(Importance, ABC):
         """Returns the score of every head in flat order."""
 
 
-def per_token(values: Float[Tensor, "batch q heads"], queries: Bool[Tensor, "batch q"]) -> WeightedValues:
+def per_token(values: Float[Tensor, "batch q heads *features"], queries: Bool[Tensor, "batch q"]) -> WeightedValues:
     """Returns the mean over each example's real tokens, weighted by their number: the mean over examples is then one over all tokens."""
-    n_tokens = queries.sum(-1, keepdim=True)
-    total = torch.where(queries.unsqueeze(-1), values, 0).sum(1)
-    return WeightedValues(total / n_tokens.clamp(min=1), n_tokens.to(values.dtype))
+    is_real = queries.reshape(*queries.shape, *[1] * (values.ndim - 2))
+    total = torch.where(is_real, values, 0).sum(1)
+    return WeightedValues(total / is_real.sum(1).clamp(min=1), queries.sum(-1, keepdim=True).to(values.dtype))

@@ -110,9 +110,9 @@ def agreements(
     reference = scores_by_method[truth]
     if reference.samples is None or reference.samples.n_groups < 2 or len(set(reference.values)) < 2:
         return {}
-    units = reference.unit_positions()
+    units = reference.head_indices_of_units()
     check_n_lowest(k, len(units))
-    k = quarter_of_units(reference) if k is None else k
+    k = count_a_quarter_of_units(reference) if k is None else k
     by_method = {}
     for name, scores in scores_by_method.items():
         if name == truth or len(set(scores.values)) < 2:
@@ -134,5 +134,5 @@ def stabilities(scores: Scores, *, k: int | None = None, seed: int = 0) -> tuple
     if samples is None or samples.n_groups < 2:
         return ()
     sizes = sorted({max(1, samples.n // part) for part in (8, 4, 2, 1)})
-    k = quarter_of_units(scores) if k is None else k
-    return stability(samples, sizes, k, units=scores.unit_positions(), seed=seed, higher_is_keep=scores.higher_is_keep)
+    k = count_a_quarter_of_units(scores) if k is None else k
+    return stability(samples, sizes, k, units=scores.head_indices_of_units(), seed=seed, higher_is_keep=scores.higher_is_keep)

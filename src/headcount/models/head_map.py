@@ -11,9 +11,6 @@ from headcount.models.modules import Batch
 if TYPE_CHECKING:
     from torch import nn
 
-if TYPE_CHECKING:
-    from torch import nn
-
 
 @dataclass(frozen=True, slots=True)
 class HeadMap(HeadIndex):

@@ -134,7 +134,7 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         seed=seed,
     )
     checkpoints = None if folder is None else Path(folder)
-    with show_progress(progress, "pruning") as advance:
+    with show_progress(progress, "pruning", "sizes" if margin_decides else "examples") as advance:
         if parsed_margin is None:
             return prune_by_spec(model, data, spec, folder=checkpoints, progress=advance)
         from headcount.pruning.certified import list_kept_counts_to_test, prune_to_margin  # imports this module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +74,7 @@ def summary_to_markdown(page: PaperPage) -> str:
             continue
         lines += [entry.result.sentence, ""]
         for figure in entry.result.figures:
-            lines += [f"![{_escape_markdown_cell(figure.title)}]({safe_name(entry.id)}/{figure_file_name(figure, 'svg')})", ""]
+            lines += [f"![{_escape_alt_text(figure.title)}]({safe_name(entry.id)}/{figure_file_name(figure, 'svg')})", ""]
         for table in entry.result.tables:
             lines += _table_to_markdown(table) if table.is_printed else []
         if entry.published is not None:
@@ -93,6 +94,10 @@ def _table_to_markdown(table: Table) -> list[str]:
     rows = [formatted.headings, alignment, *formatted.rows]
     lines = [f"| {' | '.join(map(_escape_markdown_cell, row))} |" for row in rows]
     return [*([f"{table.title}:", ""] if table.title else []), *lines, ""]
+
+
+def _escape_alt_text(text: str) -> str:
+    return re.sub(r"[\\\[\]]", r"\\\g<0>", text).replace("\n", " ")
 
 
 def _escape_markdown_cell(text: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headcount.core.errors import AlignmentError, HeadcountError, MissingExtra, OptionError
-from headcount.core.files import hash_file_or_folder
+from headcount.core.files import hash_file_or_folder, path_exists
 from headcount.core.options import Configurable
 from headcount.core.study_result import StudyResult
 from headcount.data.evaluate import evaluate, fingerprint_of_examples
@@ -158,7 +158,7 @@ def hash_named_files(study: Configurable) -> dict[str, str]:
     for value in study.to_dict().values():
         texts += value if isinstance(value, list) else [value]
     paths = {text: Path(text.partition("=")[2] or text) for text in texts if isinstance(text, str) and text}
-    return {text: hash_file_or_folder(path) for text, path in paths.items() if path.exists()}
+    return {text: hash_file_or_folder(path) for text, path in paths.items() if path_exists(path)}
 
 
 def build_page(paper: Paper, context: StudyContext, entries: Sequence[PaperEntry]) -> PaperPage:

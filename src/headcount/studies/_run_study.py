@@ -15,7 +15,7 @@ from headcount.behaviour.base import Corpus
 from headcount.behaviour.corpus import read_corpus
 from headcount.core.arguments import check_arguments
 from headcount.core.errors import OptionError
-from headcount.core.files import hash_file_or_folder, model_path_entry, model_path_or_name
+from headcount.core.files import hash_file_or_folder, is_file, model_path_entry, model_path_or_name, path_exists
 from headcount.core.progress import Progress, show_progress_by_stage
 from headcount.core.study_result import StudyResult
 from headcount.data.draw import limit_splits_by_hash
@@ -217,7 +217,7 @@ class PythonSources:
 
         A file, also one named in place of a task, is divided in three splits, since no other data are named.
         """
-        if task_name and (named := Path(task_name)).is_file():
+        if task_name and is_file(named := Path(task_name)):
             return replace(self.open_task(loaded, None, options, data_file=named), name=named.stem)
         if isinstance(self.data, Task) and task_name is None and data_file is None:
             task = limit_splits_by_hash(self.data, self.limit)
@@ -235,7 +235,7 @@ class PythonSources:
     @property
     def text_fingerprint(self) -> str:
         """The hash of a file, or of the texts themselves."""
-        if isinstance(self.text, str | Path) and Path(self.text).exists():
+        if isinstance(self.text, str | Path) and path_exists(Path(self.text)):
             return hash_file_or_folder(Path(self.text))
         return "" if self.text is None else hashlib.sha256(repr(self.text).encode()).hexdigest()
 

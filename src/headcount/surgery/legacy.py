@@ -42,7 +42,7 @@ def _read_pruned_heads(folder: Path, config: Mapping[str, object]) -> dict[int, 
 
 
 def _self_attention_block_of_layer(heads: HeadMap, layer: int) -> AttentionBlock:
-    """Returns the block that transformers 4 meant by a layer number: the encoder's, or that of the only stack."""
+    """Returns the block that transformers 4 meant by a layer number: that of the first stack, since it pruned heads of one stack alone."""
     first = heads.blocks[0].stack
     for block in heads.blocks:
         if block.stack == first and block.layer == layer and block.kind != "cross":
@@ -53,6 +53,13 @@ def _self_attention_block_of_layer(heads: HeadMap, layer: int) -> AttentionBlock
 def _build_cut_record(dense_model: nn.Module, pruned_heads_by_layer: Mapping[int, list[int]]) -> dict[str, record.BlockRecord]:
     """Returns the record of a cut that removed the pruned heads from the dense model."""
     heads = HeadMap.of(dense_model)
+    stacks = list(dict.fromkeys(block.stack for block in heads.blocks if block.kind != "cross"))
+    if len(stacks) > 1 and getattr(dense_model.config, "is_encoder_decoder", False):
+        raise ArtifactError(
+            f"{FIELD} names layers, but not which of the stacks {', '.join(stacks)} they are in: transformers 4 prunes no "
+            f"{type(dense_model).__name__} and notes the heads before it fails. If the weights have full size, remove {FIELD} from config.json "
+            "and load them as any other model"
+        )
     blocks = {}
     for layer, indices in pruned_heads_by_layer.items():
         block = _self_attention_block_of_layer(heads, layer)

@@ -21,7 +21,7 @@ from headcount.core.errors import (
     reraise_if_out_of_memory,
     unknown_name_error,
 )
-from headcount.core.files import read_json
+from headcount.core.files import is_folder, read_json
 from headcount.models.archs import cut_record as record
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import constructor_config_class
@@ -340,7 +340,7 @@ def _restore_exact_state(model: nn.Module, folder: Path, requested_dtype: Any) -
 
 def _local_folder_if_saved(name_or_folder: str, location_options: Mapping[str, Any]) -> Path | None:
     """Returns a local folder, or the hub snapshot of a model that `save` wrote; None for other models of the hub."""
-    if Path(name_or_folder).is_dir():
+    if is_folder(Path(name_or_folder)):
         return Path(name_or_folder, location_options.get("subfolder", ""))
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError

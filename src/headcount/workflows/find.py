@@ -79,9 +79,9 @@ class FindRequest:
                 raise OptionError(f"no tool reads {self.job} heads from a model folder; give out a name that ends in .json, got {self.out}")
             check_output_folder(self.out, self.overwrite, manifest.NAME)
         elif self.out is not None:
+            check_writable(self.out)
             if self.out.is_dir() or (self.out.exists() and not self.overwrite):
                 raise ArtifactError(f"{self.out} exists already; name another file, or allow overwriting (overwrite=True)")
-            check_writable(self.out)
 
     @property
     def writes_json(self) -> bool:

@@ -156,6 +156,12 @@ def test_maps_are_left_out_until_the_file_fits_and_it_says_so(tmp_path: Path) ->
     assert fit_report(collected, bare + 100, FRONT)["runs"][0]["attention"] is None
 
 
+def test_the_maps_of_one_sentence_are_all_there_where_they_fit(tmp_path: Path) -> None:
+    report = fit_report(collect_report(make_run(tmp_path / "run", tokens=8, shown=1)), 5_000_000, FRONT)
+    attention = report["runs"][0]["attention"]
+    assert attention is not None and set(attention["included"]) == {None} and report["left_out"] == []
+
+
 def test_maps_of_the_most_important_heads_stay(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", tokens=32, shown=2, layers=4, heads=8)
     collected = collect_report(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ from study_pages import DRAWN, LONG, PAPER, PLAIN, PUBLISHED, ROWS, make_studied
 
 from headcount.core.figure import Figure
 from headcount.core.study_result import StudyResult
-from headcount.runs.artifacts import ArtifactKey
+from headcount.runs.artifacts import ArtifactKey, safe_name
 from headcount.runs.draw import draw_figure
+from headcount.runs.paper_files import summary_to_markdown
 from headcount.runs.paper_pages import ITEM, MISSING, read_paper_pages
 from headcount.runs.report.collect import collect_report
 from headcount.runs.report.figures import write_figures_with_matplotlib
 from headcount.runs.report.page import load_front_end
 from headcount.runs.report.write import fit_report
 from headcount.runs.store import Run
+from headcount.runs.study_files import figure_file_name
 from headcount.runs.tables import STUDY
 
 
@@ -103,6 +106,13 @@ def test_all_figures_are_written_from_the_data(run: Run, tmp_path: Path) -> None
     assert set(missing) == {"curves", "cost", "roles", "study kept", "michel2019 M2", "michel2019 M10"}
     assert missing["michel2019 M2"].reason == "needs --other-task TASK" and missing["michel2019 M2"].command.endswith("--only M2")
     assert missing["study kept"].command == "" and missing["curves"].command.startswith("headcount compare ")
+
+
+def test_the_title_of_a_figure_does_not_end_its_alt_text_early() -> None:
+    figure = replace(DRAWN.figures[0], title="heads [0]\\ | of (a)\nrun")
+    entry = replace(PAPER.entries[1], result=replace(DRAWN, figures=(figure,)))
+    line = next(line for line in summary_to_markdown(replace(PAPER, entries=[entry])).splitlines() if line.startswith("!["))
+    assert line == f"![heads \\[0\\]\\\\ | of (a) run]({safe_name('M8')}/{figure_file_name(figure, 'svg')})"
 
 
 def test_a_run_without_studies_says_so(tmp_path: Path) -> None:

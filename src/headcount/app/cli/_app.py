@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,6 +73,8 @@ def run(arguments: Sequence[str]) -> ExitCode:
             run(["--help"])
         return WRONG_USAGE
     try:
+        if "--out=" in arguments or ("--out", "") in pairwise(arguments):
+            raise typer.BadParameter("an empty text names no folder or file; name one, or . for the folder you are in", param_hint="--out")
         command = typer.main.get_command(build())
         code = command.main(args=list(arguments), prog_name="headcount", standalone_mode=False, obj=tuple(arguments))
     except typer.Abort:

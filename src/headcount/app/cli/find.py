@@ -11,6 +11,7 @@ from headcount.app.console.command import command
 from headcount.app.console.inputs import DEFAULT_LOADING, BatchSize, ModelOptions
 from headcount.app.console.options import Model, Overwrite, Seed, make_choice_callback
 from headcount.app.console.session import Session
+from headcount.core.files import is_folder
 from headcount.core.head_list import ALIGNMENT, JOBS
 
 JobName = Annotated[
@@ -56,7 +57,7 @@ class FindOptions(NamedTuple):
         """Raises BadParameter for options that exclude each other or do not go with the job."""
         if self.in_place and (self.out is not None or job != ALIGNMENT):
             raise typer.BadParameter("--in-place is for alignment heads, without --out; the others go to --out FILE.json")
-        if self.in_place and not Path(model).is_dir():
+        if self.in_place and not is_folder(Path(model)):
             raise typer.BadParameter(f"--in-place needs a model folder of your own; {model} is none. Name a folder for a copy: --out DIR")
 
 

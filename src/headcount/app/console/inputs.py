@@ -23,7 +23,7 @@ from headcount.app.console.options import (
     Workers,
 )
 from headcount.core.errors import DataError
-from headcount.core.files import absolute_path_if_exists, model_path_entry
+from headcount.core.files import absolute_path_if_exists, model_path_entry, path_exists
 
 TaskName = Annotated[
     str | None,
@@ -88,7 +88,7 @@ def parse_named_values(texts: list[str] | None, flag: str) -> dict[str, str]:
 
 def check_exists(path: Path) -> None:
     """Raises DataError for a file or folder that does not exist, before a model is loaded."""
-    if not path.exists():
+    if not path_exists(path):
         raise DataError(f"no file {path}; check its name")
 
 

@@ -95,7 +95,7 @@ class Session:
             yield self.pulse.set_progress
         else:
             self.pulse.paused = True
-            with terminal_bar(work) as advance:
+            with terminal_bar(work, unit) as advance:
                 yield advance
             self.pulse.paused = False
         self.pulse.begin(f"after {work}")

@@ -11,7 +11,7 @@ from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.models import open_model
 from headcount.app.console.session import Session
 from headcount.core.errors import ArtifactError
-from headcount.core.files import model_path_or_name
+from headcount.core.files import is_file, model_path_or_name
 from headcount.runs.report.commands import prune_command
 from headcount.runs.report.plain import format_speed
 from headcount.runs.results import PRUNED
@@ -33,7 +33,7 @@ def bench_models(
     """Measures the models of the targets, models or run folders, and prints the times and the costs of each."""
     sources: dict[str, ModelSource] = {}
     for target in targets:
-        is_run = (Path(target) / "run.json").is_file()
+        is_run = is_file(Path(target) / "run.json")
         sources |= _list_models_of_run(target, loading) if is_run else {target: ModelSource(target, loading)}
     models = {name: open_model(session, folder, options)[0] for name, (folder, options) in sources.items()}
     with session.progress("measuring", "sizes") as advance:

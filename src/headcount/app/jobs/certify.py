@@ -16,7 +16,7 @@ from headcount.app.console.session import ExitCode, Session
 from headcount.core.certificate import Certificate, unconfirmed_statements
 from headcount.core.certificate_file import read_certificate, write_certificate
 from headcount.core.errors import ArtifactError, DataError
-from headcount.core.files import absolute_path_if_exists, model_path_or_name
+from headcount.core.files import absolute_path_if_exists, is_file, model_path_or_name, path_exists
 from headcount.core.margin import Margin
 from headcount.data.task import Task
 from headcount.runs.report.certificates import describe_certificate
@@ -61,7 +61,7 @@ def certify_model(
         other_tasks = recorded.opening.get("other_tasks", ())
         data = _fill_from_opening_record(data, recorded.opening)
         dense_name = dense_name or recorded.opening.get("against")
-    run = Run.open(Path(data.model)) if (Path(data.model) / "run.json").is_file() else None
+    run = Run.open(Path(data.model)) if is_file(Path(data.model) / "run.json") else None
     folder = Path(data.model)
     if run is not None:
         opened = _read_kept_and_dense_model(run, data)
@@ -70,7 +70,9 @@ def certify_model(
     else:
         loading = data.model_options
     if dense_name is None:
-        absent = "" if folder.exists() else f"; {folder} is no folder here: if you mean a run, which names its dense model, check the name"
+        absent = (
+            "" if path_exists(folder) else f"; {folder} is no folder here: if you mean a run, which names its dense model, check the name"
+        )
         raise typer.BadParameter(f"certify needs --against, the dense model that MODEL was made from{absent}")
     request = CertificateRequest(*margins, limit=data.limit, seed=data.seed)
     dense, _, dense_folder = open_model(session, dense_name, loading)
@@ -82,7 +84,7 @@ def certify_model(
         certificate = certify_models(small, dense, tasks, request, names=(data.model, dense_name), watch=lambda work: advance)
     opening = {
         **data.opening_record(),
-        "against": absolute_path_if_exists(dense_name) if Path(dense_name).exists() else dense_name,
+        "against": absolute_path_if_exists(dense_name),
         "other_tasks": list(other_tasks),
     }
     certificate = replace(certificate, opening={name: value for name, value in opening.items() if name not in ("model", "path")})

@@ -15,6 +15,7 @@ from headcount.app.console.pruning import parse_keep
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
 from headcount.core.errors import ArtifactError, PlanError
+from headcount.core.files import is_folder
 from headcount.core.folders import check_output_folder
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores
@@ -59,7 +60,7 @@ def _read_plan_or_scores(request: CutRequest) -> Plan | Scores:
     if request.plan is not None:
         return Plan.read(request.plan)
     path = Path(request.scores or "")
-    if not path.is_dir():
+    if not is_folder(path):
         return Scores.read(path, only_method=request.only_method, higher_is_keep=False if request.lower_is_keep else None)
     if request.lower_is_keep:
         raise typer.BadParameter("--lower-is-keep is for tables; a run folder records itself what its scores mean")
@@ -74,7 +75,7 @@ def _read_plan_or_scores(request: CutRequest) -> Plan | Scores:
 
 def _check_scores_are_of_model(request: CutRequest, model: nn.Module) -> None:
     """Raises PlanError for the scores of a run whose model has other weights."""
-    if request.scores is None or not request.scores.is_dir():
+    if request.scores is None or not is_folder(request.scores):
         return
     recorded, actual = Run.open(request.scores).record().model.weights, weight_hash(model)
     if recorded != actual:

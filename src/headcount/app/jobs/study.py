@@ -16,7 +16,7 @@ from headcount.app.console.inputs import ModelAndTaskOptions, ModelOptions
 from headcount.app.console.models import check_can_get_new_head, open_model, open_named_task, read_task_classes
 from headcount.app.console.session import Session
 from headcount.behaviour.base import Corpus
-from headcount.core.files import hash_file_or_folder, model_path_or_name
+from headcount.core.files import hash_file_or_folder, is_file, model_path_or_name
 from headcount.core.study_result import Table
 from headcount.data.readers.processor import tokenizer_or_image_processor
 from headcount.data.task import Task
@@ -126,7 +126,7 @@ class ConsoleSources:
         another file.
         """
         assert loaded.folder is not None
-        if task_name and (named := Path(task_name)).is_file():
+        if task_name and is_file(named := Path(task_name)):
             return replace(self.open_task(loaded, None, options, data_file=named), name=named.stem)
         task_options = [*(self.data.task_option or []), *(f"{option}={value}" for option, value in (options or {}).items())]
         data = self.data._replace(task=task_name or self.data.task, task_option=task_options or None)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from headcount.core.errors import ArtifactError, DataError
+from headcount.core.files import is_file
 from headcount.data.readers.lines import read_lines_without_gaps
 from headcount.data.readers.processor import IMAGE_FILE, TOKENIZER_FILES, read_processor
 
@@ -135,7 +136,7 @@ def _read_recording_lines(path: Path) -> Iterator[Recording]:
         if not isinstance(values, dict) or not isinstance(values.get("audio"), str) or not ({"words", "labels"} & values.keys()):
             raise DataError(f"{origin} names no audio, or no words; write {EXAMPLE}")
         audio = path.parent / values["audio"]
-        if not audio.is_file():
+        if not is_file(audio):
             raise DataError(f"{origin}: there is no file {audio}; name recordings by their path from the folder of {path.name}")
         yield Recording(origin, audio, values)
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headcount.core.errors import DataError, MissingExtra, PartlyRead
+from headcount.core.files import is_folder
 from headcount.data.readers.lines import count_lines, read_lines, read_lines_without_gaps, read_parallel_lines, uncompressed_suffix
 
 Source = tuple[Path, ...] | Any
@@ -58,17 +59,17 @@ def warn_of_unread_rows(source: str, n_read: int, n_rows: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """The values of one example by role, and its position in the data."""
+    """The values of one example by role, and its position in the data; None where the source is a file of this example alone."""
 
     values: Mapping[str, Any]
     source: str
-    number: int
+    number: int | None
     unit: str = "line"
 
     @property
     def origin(self) -> str:
         """File and line, for messages."""
-        return f"{self.source}, {self.unit} {self.number}"
+        return self.source if self.number is None else f"{self.source}, {self.unit} {self.number}"
 
     def text(self, role: str) -> str:
         """Returns a value that must be text."""
@@ -153,7 +154,7 @@ def read_rows(source: Source, layout: ColumnLayout, max_rows: int | None = None)
     if len(source) > 1:
         return _read_parallel_files(source, layout, max_rows)
     path = next(iter(source))
-    if path.is_dir():
+    if is_folder(path):
         return read_rows(_load_saved_dataset(path), layout, max_rows)
     kind = uncompressed_suffix(path)
     if kind not in KINDS:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from headcount.core.errors import DataError
+from headcount.core.files import is_folder
 from headcount.core.options import option
 from headcount.data.metrics import IGNORED
 from headcount.data.readers.lines import count_lines, read_lines, uncompressed_suffix
@@ -101,7 +102,7 @@ def _rows_from_beginning(request: TaskRequest, source: Source) -> Iterator[Posit
 
 def _text_rows(request: TaskRequest, source: Source, max_rows: int | None) -> Iterator[PositionAndText]:
     """Yields position and text of each line or row; of a source with more than `max_rows`, at most so many, spread evenly over it."""
-    if not isinstance(source, tuple) or uncompressed_suffix(source[0]) in TABLES or source[0].is_dir():
+    if not isinstance(source, tuple) or uncompressed_suffix(source[0]) in TABLES or is_folder(source[0]):
         named = {"text": request.text_column} if request.text_column else {}
         layout = ColumnLayout((ColumnGroup({"text": "text_column"}, SINGLE),), {1: ("text",)}, named)
         yield from ((row.origin, row.text("text")) for row in read_rows(source, layout, max_rows))

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headcount.core.errors import DataError, MissingExtra
+from headcount.core.files import is_folder
 from headcount.core.options import option
 from headcount.data.checks import config_of
 from headcount.data.readers.tables import ColumnGroup, ColumnLayout, Source, TableRow, read_rows, row_step
@@ -73,7 +74,7 @@ class ImageClassification(TaskBuilder):
 
 
 def _read_image_rows(request: TaskRequest, source: Source) -> Iterator[TableRow]:
-    if isinstance(source, tuple) and len(source) == 1 and source[0].is_dir() and not (source[0] / "state.json").exists():
+    if isinstance(source, tuple) and len(source) == 1 and is_folder(source[0]) and not (source[0] / "state.json").exists():
         if request.image_column or request.label_column:
             raise DataError(f"{source[0]} is a folder of images, which has no columns; leave image_column and label_column out")
         return _read_class_folders(source[0], request.max_rows)
@@ -89,7 +90,7 @@ def _read_class_folders(folder: Path, max_rows: int | None) -> Iterator[TableRow
         raise DataError(f"{folder} holds no folder; it must hold one for each class, named after the label")
     images = [(label, path) for label in classes for path in sorted(label.iterdir()) if path.suffix.lower() in ENDINGS]
     for label, path in images[:: row_step(str(folder), len(images), max_rows)]:
-        yield TableRow({"image": path, "label": label.name}, str(path), 0)
+        yield TableRow({"image": path, "label": label.name}, str(path), None)
 
 
 def _split_key(row: TableRow) -> bytes:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headcount.core.errors import DataError, unknown_name_error
+from headcount.core.files import is_folder
 from headcount.data.readers.conllu import read_conllu
 from headcount.data.readers.lines import read_lines, uncompressed_suffix
 from headcount.data.readers.tables import PAIRS, SINGLE, TABLES, ColumnGroup, ColumnLayout, TableRow, read_rows
@@ -52,7 +53,7 @@ def read_annotated(
     if not isinstance(source, str | os.PathLike):
         return _read_table_rows(source, "the dataset", by, named)
     path = Path(source)
-    if path.is_dir() or uncompressed_suffix(path) in TABLES:
+    if is_folder(path) or uncompressed_suffix(path) in TABLES:
         return _read_table_rows((path,), str(path), by, named)
     if named:
         raise DataError(f"{path} has no columns that can be named, so it has no '{next(iter(named.values()))}'; leave the columns out")

@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headcount.core.heads import AttentionBlock
-from headcount.importance.base import FeatureImportance, ImportanceInfo, WeightedValues
+from headcount.importance.base import FeatureImportance, ImportanceInfo, WeightedValues, per_token
 from headcount.models.observe import Observation, output_projection_by_head
 
 
@@ -26,7 +26,7 @@ class Fluctuation(FeatureImportance):
         """Returns means and mean squares of the inputs of the output projection, [batch, heads, 2 * head_dim]."""
         assert observation.outputs is not None
         x = observation.outputs.double()
-        return mean_over_tokens(torch.cat([x, x**2], dim=-1), observation.queries)
+        return per_token(torch.cat([x, x**2], dim=-1), observation.queries)
 
     def combine(
         self, features: Float[Tensor, "*leading heads means_and_mean_squares"], model: nn.Module, block: AttentionBlock
@@ -35,10 +35,3 @@ class Fluctuation(FeatureImportance):
         mean, square = features.chunk(2, dim=-1)
         weights = (output_projection_by_head(model, block).double() ** 2).sum(-1).cpu()
         return ((square - mean**2).clamp(min=0) * weights).sum(-1)
-
-
-def mean_over_tokens(values: Float[Tensor, "batch q heads features"], queries: Bool[Tensor, "batch q"]) -> WeightedValues:
-    """Returns the mean over each example's real tokens of [batch, q, heads, features], with their number as weight."""
-    n_tokens = queries.sum(-1)
-    total = torch.where(queries[..., None, None], values, 0).sum(1)
-    return WeightedValues(total / n_tokens.clamp(min=1)[:, None, None], n_tokens[:, None].double())

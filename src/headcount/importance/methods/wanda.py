@@ -6,8 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headcount.core.heads import AttentionBlock
-from headcount.importance.base import FeatureImportance, ImportanceInfo, WeightedValues
-from headcount.importance.methods.fluctuation import mean_over_tokens
+from headcount.importance.base import FeatureImportance, ImportanceInfo, WeightedValues, per_token
 from headcount.models.observe import Observation, output_projection_by_head
 
 
@@ -23,7 +22,7 @@ class Wanda(FeatureImportance):
     def of_block(self, observation: Observation) -> WeightedValues:
         """Returns the mean square of each input of the output projection, [batch, heads, head_dim]."""
         assert observation.outputs is not None
-        return mean_over_tokens(observation.outputs.double() ** 2, observation.queries)
+        return per_token(observation.outputs.double() ** 2, observation.queries)
 
     def combine(
         self, features: Float[Tensor, "*leading heads features"], model: nn.Module, block: AttentionBlock

@@ -115,6 +115,12 @@ def _divide_outputs_evenly(n_outputs: int, n_parts: int, layer_name: str) -> int
     return n_outputs // n_parts
 
 
+def _count_heads_of_size(width: int, head_size: int, name: str) -> int:
+    if head_size <= 0 or width % head_size:
+        raise NotUnderstood(f"{name} has a width of {width}, which is no whole number of heads of {head_size}")
+    return width // head_size
+
+
 def _count_kv_heads(module: nn.Module, key_width: int, head_dim: int, n_heads: int) -> int:
     """Returns the KV heads of a key projection: by the size of a head, since configurations can be wrong; by attribute where sizes differ."""
     if key_width % head_dim == 0 and key_width // head_dim <= n_heads and n_heads % (key_width // head_dim) == 0:
@@ -204,7 +210,7 @@ def _kv_rows_of_empty_block(module: nn.Module, projection_name: str) -> Rows:
     dim = first_positive_int_attribute(module, names.HEAD_DIMS)
     if dim is None:
         raise NotUnderstood(f"'{projection_name}' has {width} outputs, and nothing says how many of them are a head")
-    return Rows(_divide_outputs_evenly(width, dim, f"'{projection_name}'"), dim)
+    return Rows(_count_heads_of_size(width, dim, f"'{projection_name}'"), dim)
 
 
 def makes_queries_only(module: nn.Module) -> bool:
@@ -221,7 +227,9 @@ def read_query_only_geometry(module: nn.Module, path: str, kv_source: Geometry) 
     layer, name, _ = output
     query = module.get_submodule("q_proj")
     ghost = getattr(layer, "is_ghost", False)
-    n_heads = 0 if ghost else _divide_outputs_evenly(linear_in_and_out_size(layer)[0], kv_source.value_dim, "the output projection")  # pyright: ignore[reportOptionalSubscript]
+    n_heads = (
+        0 if ghost else _count_heads_of_size(linear_in_and_out_size(layer)[0], kv_source.value_dim, "the input of the output projection")
+    )  # pyright: ignore[reportOptionalSubscript]
     size = kv_source.head_dim if ghost else _divide_outputs_evenly(linear_in_and_out_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]
     if kv_source.n_kv_heads and n_heads % kv_source.n_kv_heads:
         raise NotUnderstood(

@@ -39,7 +39,7 @@ LINES = ("-", "--", "-.", ":")
 MARKS = "osD^vP*X"
 STYLE: Any = {
     "svg.hashsalt": "headcount",
-    "svg.fonttype": "none",
+    "svg.fonttype": "path",  # letters as shapes, so that no viewer replaces the font and cuts a label
     "pdf.fonttype": 42,
     "font.size": 8,
     "axes.spines.top": False,

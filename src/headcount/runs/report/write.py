@@ -29,11 +29,11 @@ def write_report(run: Run, run_b: Run | None = None, out: Path | None = None, *,
             f"{max_mb:g}. Name one between, such as {MAX_MB:g}"
         )
     target = Path(out) if out is not None else run.folder / FILE
+    check_writable(target)
     if target.is_dir():
         raise ArtifactError(f"{target} is a folder; name the file to write, such as {target / FILE}")
     if out is not None:
         _check_report_path(target, [run.folder, *([] if run_b is None else [run_b.folder])])
-    check_writable(target)
     bundle = load_front_end()
     report = fit_report(collect_report(run, run_b), round(max_mb * MEGABYTE), bundle)
     write_atomic(target, render_page(report, bundle).encode())
@@ -63,7 +63,7 @@ def fit_report(collected: ReportData, max_bytes: int, front_end: FrontEnd) -> co
     """Returns the report with as many attention maps as fit into `max_bytes`, and a sentence about those left out."""
     shell = len(render_page({**collected.report, "runs": [], "left_out": []}, front_end).encode())
     most = max((len(maps.sentences) for maps in collected.maps), default=0)
-    steps = [(number, 1.0) for number in range(most, 1, -1)]
+    steps = [(number, 1.0) for number in range(most, 1 if most > 1 else 0, -1)]
     steps += [(number, share) for share in (0.5, 0.25) for number in (2, 1) if number <= most]
     steps += [(1, share) for share in (0.125, 0.0625) if most]
     for n_sentences, share in steps:

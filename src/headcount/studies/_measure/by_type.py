@@ -25,7 +25,8 @@ from headcount.studies._base import StudyContext
 class TypeRow:
     """One type of attention: its heads, their mean score with the interval over examples, and the rise of the loss without some of them.
 
-    The interval is None for scores without examples, such as norms of weights; `share` of all scores unless all have one sign and some are not 0. A single head has no lower half: what is without it is None.
+    The interval is None for scores without examples, such as norms of weights; `share` of all scores unless all have one sign and some are not 0.
+    A single head has no lower half: what is without it is None.
     """
 
     kind: str

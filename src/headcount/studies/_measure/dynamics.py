@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headcount.core.errors import ArtifactError
 from headcount.core.evaluation import Evaluation
+from headcount.core.files import is_file, is_folder
 from headcount.core.normalisation import Scaling
 from headcount.core.plan import Plan
 from headcount.core.scores import SCALED, Scores
@@ -59,8 +60,8 @@ def resolve_checkpoints(names_or_folder: Sequence[str]) -> list[Checkpoint]:
         ArtifactError: there are fewer than two.
     """
     folder, names = Path(names_or_folder[0]), list(names_or_folder)
-    if len(names) == 1 and not (folder / "config.json").is_file():
-        if not folder.is_dir():
+    if len(names) == 1 and not is_file(folder / "config.json"):
+        if not is_folder(folder):
             raise ArtifactError(f"{folder} is no folder; name a folder of checkpoints, or several model folders")
         names = [str(path) for path in checkpoint_folders(folder) if (path / "config.json").is_file()]
         if len(names) < 2:
@@ -214,8 +215,10 @@ def list_study_checkpoints(study: Dynamics, context: StudyContext) -> list[Check
     """
     expanded: list[str] = []
     for name in study.checkpoints:
-        is_folder = Path(name).is_dir() and not (Path(name) / "config.json").is_file()
-        folders = [str(path) for path in checkpoint_folders(Path(name)) if (path / "config.json").is_file()] if is_folder else [name]
+        holds_checkpoints = is_folder(Path(name)) and not (Path(name) / "config.json").is_file()
+        folders = (
+            [str(path) for path in checkpoint_folders(Path(name)) if (path / "config.json").is_file()] if holds_checkpoints else [name]
+        )
         if not folders:
             raise ArtifactError(f"{name} holds no checkpoints (folders checkpoint-N with a model); train with save_strategy='epoch'")
         expanded += folders

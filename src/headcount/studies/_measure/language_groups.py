@@ -13,6 +13,7 @@ import numpy as np
 from scipy import stats
 
 from headcount.core.errors import DataError
+from headcount.core.files import is_file
 from headcount.core.stats.agreement import spearman
 from headcount.core.stats.corrected_rows import add_q_values
 
@@ -37,7 +38,7 @@ def read_language_groups(path: Path, languages: Sequence[str]) -> dict[str, Lang
     Raises:
         DataError: the file or a column is missing, a language has no row or two, or a size is no positive number.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise DataError(f"{path} is no file; name a csv file with the columns {', '.join(COLUMNS)}")
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)

@@ -13,6 +13,7 @@ from torch import nn
 from headcount.core.budget import Budget
 from headcount.core.errors import DataError, OptionError
 from headcount.core.evaluation import Evaluation
+from headcount.core.files import is_file
 from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import add_q_values
 from headcount.data.embedded.entailment import LABELS
@@ -322,7 +323,7 @@ def _count_needed_seeds(request: PruneSpec, n_seeds: int) -> int:
 def check_language_inputs(study: Languages, context: StudyContext) -> None:
     """Raises an error where a file or task of a language, or a file of groups, cannot be read, or the other model is of another kind."""
     for name, file in study.files.items():
-        if not Path(file).is_file():
+        if not is_file(Path(file)):
             raise DataError(f"{file}, the file of language {name}, does not exist; name a file of the task as NAME=FILE")
     for name in study.names:
         open_task_of_language(study, context, context.loaded, name)

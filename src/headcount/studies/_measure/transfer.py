@@ -10,7 +10,7 @@ from headcount.core.errors import ArtifactError
 from headcount.core.scores import SCALED, Scores
 from headcount.core.stats.agreement import Correlated, agreement, correlate
 from headcount.core.stats.ranks import Overlap
-from headcount.importance.rankings import quarter_of_units, samples_higher_is_keep
+from headcount.importance.rankings import count_a_quarter_of_units, samples_higher_is_keep
 from headcount.runs.scores import all_scores, check_same_heads
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
@@ -45,7 +45,7 @@ def correlate_scores(scores_by_run: Mapping[str, Scores], *, seed: int = 0) -> l
             )
         samples_a, samples_b = samples_higher_is_keep(a), samples_higher_is_keep(b)
         paired = a.data == b.data and samples_a.n_groups == samples_b.n_groups
-        ranks = agreement(samples_a, samples_b, quarter_of_units(a), units=a.unit_positions(), seed=seed, paired=paired)
+        ranks = agreement(samples_a, samples_b, count_a_quarter_of_units(a), units=a.head_indices_of_units(), seed=seed, paired=paired)
         pearson = correlate(samples_a, samples_b, seed=seed, by="pearson", paired=paired)
         pairs.append(ScoreAgreement(a.method, name_a, name_b, pearson, ranks.spearman, ranks.lowest, bool(a.data) and a.data == b.data))
     return pairs
