@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
@@ -188,32 +188,3 @@ def role_experiments(draws: int, n_sentences: int = 300, n_swaps: int = 20) -> I
         "≤ 0.05",
         lambda: Rate(measure_label_rates(draws, n_sentences, n_swaps).of_swapped_tests),
     )
-
-
-def excess_of_random_labels(n_sentences: int, n_labelings: int, heads: Sequence[Attention]) -> np.ndarray:
-    """Returns the excess mass of heads on relations that are dealt out at random, on the same sentences: [labelings, roles, heads]."""
-    random = np.random.default_rng(0)
-    sentences = [draw_sentence(random) for _ in range(n_sentences)]
-    roles = tuple(Syntax(relation) for relation in RELATIONS)
-    drawn = {sentence.annotated.text: [head(sentence, random) for head in heads] for sentence in sentences}
-
-    def repeat(number: int) -> Attention:
-        return lambda sentence, _: drawn[sentence.annotated.text][number].copy()
-
-    excess = []
-    for _ in range(n_labelings):
-        relabelled = [relabel_at_random(sentence, random) for sentence in sentences]
-        simulated = simulate(relabelled, [repeat(number) for number in range(len(heads))], random, roles=roles)
-        excess.append([comparison.excess for comparison in simulated.comparisons])
-    return np.array(excess)
-
-
-def relabel_at_random(sentence: Aligned, random: np.random.Generator) -> Aligned:
-    """Returns a sentence in which each word depends on a random other one, by a random relation."""
-    n = len(sentence.annotated.words)
-    heads = (np.arange(n) + random.integers(1, n, n)) % n
-    words = tuple(
-        replace(word, head=int(head), relation=str(relation))
-        for word, head, relation in zip(sentence.annotated.words, heads, random.choice(RELATIONS, n), strict=True)
-    )
-    return replace(sentence, annotated=replace(sentence.annotated, words=words))

@@ -95,7 +95,7 @@ def test_two_models_lose_shares_of_their_own() -> None:
 
 
 def test_each_model_has_its_own_chance() -> None:
-    gap = difference_of_lost_shares((right(180), right(120)), (right(160), right(130)), toy(ACCURACY), (0.3, 0.5))
+    gap = lost_share_of_first_minus_second((right(180), right(120)), (right(160), right(130)), toy(ACCURACY), (0.3, 0.5))
     assert gap.difference == pytest.approx(0.3 / 0.6 - 0.15 / 0.3)
     evaluations = {("a", "en", "L0"): (right(180), right(120)), ("b", "en", "L0"): (right(160), right(130))}
     first, second = (
