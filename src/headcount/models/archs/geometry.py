@@ -227,14 +227,8 @@ def read_query_only_geometry(module: nn.Module, path: str, kv_source: Geometry) 
     layer, name, _ = output
     query = module.get_submodule("q_proj")
     ghost = getattr(layer, "is_ghost", False)
-<<<<<<< HEAD
-    sizes = linear_in_and_out_size(layer)
-    assert ghost or sizes is not None
-    n_heads = _count_heads_of_size(sizes[0], kv_source.value_dim, "the input of the output projection") if sizes and not ghost else 0
-=======
     width = linear_in_and_out_size(layer)[0]  # pyright: ignore[reportOptionalSubscript]
     n_heads = 0 if ghost else _count_heads_of_size(width, kv_source.value_dim, "the input of the output projection")
->>>>>>> w-misc
     size = kv_source.head_dim if ghost else _divide_outputs_evenly(linear_in_and_out_size(query)[1], n_heads, "'q_proj'")  # pyright: ignore[reportOptionalSubscript]
     if kv_source.n_kv_heads and n_heads % kv_source.n_kv_heads:
         raise NotUnderstood(
