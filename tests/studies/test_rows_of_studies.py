@@ -26,7 +26,7 @@ from headcount.studies._measure.interventions import _average_seeds_to_point
 from headcount.studies._measure.penalty_sweep import _count_kept_by_seed
 from headcount.studies._measure.single_heads import HeadRow
 from headcount.studies._measure.task_transfer import measure_head_changes
-from headcount.workflows.grid import GridPoint, compare_evaluations
+from headcount.workflows.grid import GridPoint, evaluation_minus_baseline
 
 RISE = MeanDifference(0.1, None, None, None)
 
@@ -97,5 +97,5 @@ def test_the_change_of_a_point_is_resampled_with_the_seed_of_the_study() -> None
     for seed in (0, 5):
         context: Any = SimpleNamespace(task=of_task, seed=seed)
         points.append(_average_seeds_to_point(context, "zero", 1, (seed,), [other], (frozenset(),), dense))
-        assert points[-1].change == compare_evaluations(dense, other, of_task, seed=seed)
+        assert points[-1].change == evaluation_minus_baseline(dense, other, of_task, seed=seed)
     assert points[0].change.low != points[1].change.low

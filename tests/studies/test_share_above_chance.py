@@ -16,7 +16,7 @@ from headcount.data.share_above_chance import lost_share_of_first_minus_second, 
 from headcount.data.task import Task
 from headcount.studies._gated import measure_paired_change
 from headcount.studies._measure.dynamics import Checkpoint, CheckpointRow, summarise_curve
-from headcount.studies._measure.languages import StudiedModel, compare_models
+from headcount.studies._measure.languages import ModelLanguageRemoval, StudiedModel, subtract_share_lost_by_second_model
 
 N = 200
 
@@ -102,7 +102,7 @@ def test_each_model_has_its_own_chance() -> None:
         StudiedModel(name, SimpleNamespace(model=None), {"en": replace(toy(ACCURACY), report=[{"labels": label} for label in labels])}, ())  # pyright: ignore[reportArgumentType]
         for name, labels in (("a", [0] * 3 + [1] * 2 + [2] * 2 + [3] * 3), ("b", [0] * 5 + [1] * 5))
     )
-    (row,) = compare_models(evaluations, first, second)
+    (row,) = subtract_share_lost_by_second_model({ModelLanguageRemoval(*key): pair for key, pair in evaluations.items()}, first, second)
     assert (row.lost, row.lost_by_other) == pytest.approx((0.3 / 0.6, 0.15 / 0.3))
     assert row.difference == pytest.approx(row.lost - row.lost_by_other)
 
