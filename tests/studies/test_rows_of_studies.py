@@ -78,7 +78,7 @@ def test_a_type_with_one_head_has_no_lower_half() -> None:
     (row,) = compare_attention_types(model, task("encoder", 24), scores)
     assert row.n_heads == 1 and row.without_half is None and row.metric_without_half is None
     assert row.without_all.difference != 0
-    assert None in by_type._type_table([row], "gradient", "accuracy").rows[0]
+    assert None in by_type._table_of_attention_types([row], "gradient", "accuracy").rows[0]
 
 
 def test_heads_that_go_for_a_share_of_the_score_are_said_to_rest_on_point_estimates() -> None:
