@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headcount.core.errors import DataError
+from headcount.data.function_hash import hash_function
 from headcount.data.metrics import IGNORED, Metric
 from headcount.models.modules import Batch
 
@@ -153,31 +153,9 @@ def task_key(data: DataSource) -> dict[str, Any]:
     """Returns what a task adds to its examples: its name, its metric, the code of its loss, and all options of its builder."""
     if not isinstance(data, Task):
         return {"task": ""}
-    key: dict[str, Any] = {"task": data.name, "metric": data.metric.name if data.metric else "", "loss": _name_and_code_hash(data.loss)}
+    key: dict[str, Any] = {"task": data.name, "metric": data.metric.name if data.metric else "", "loss": hash_function(data.loss)}
     numbers = {split: document_numbers(data, split, len(data.split(split))) for split in data.documents}
     if numbers:
         content = b"".join(split.encode() + array.tobytes() for split, array in sorted(numbers.items()) if array is not None)
         key["documents"] = hashlib.sha256(content).hexdigest()
     return key | ({"options": dict(data.options)} if data.options else {})
-
-
-def _name_and_code_hash(function: Any) -> str:
-    """Returns the name of a function and the hash of its code."""
-    if function is None:
-        return ""
-    code = getattr(function, "__code__", None)
-    body = _code_hash(code)[:16] if code is not None else ""
-    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)} {body}".strip()
-
-
-def _code_hash(code: CodeType) -> str:
-    """Returns the hash of what code does: the same in every process, wherever its file and the functions within it are."""
-    constants = [
-        _code_hash(constant)
-        if isinstance(constant, CodeType)
-        else sorted(map(repr, constant))
-        if isinstance(constant, frozenset)
-        else constant
-        for constant in code.co_consts
-    ]
-    return hashlib.sha256(code.co_code + repr((code.co_names, constants)).encode()).hexdigest()
