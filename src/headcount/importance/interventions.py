@@ -15,7 +15,7 @@ from headcount.data.chunks import n_rows
 from headcount.data.stream import Reading, stream
 from headcount.importance.base import BatchMeasurement, ScoreContext
 from headcount.importance.replay.engine import Ablator, Intervention, InterventionResults
-from headcount.importance.shared_pass import sum_by_example
+from headcount.importance.shared_pass import sum_rows_by_example
 from headcount.models.gates import HeadGates, Replacement
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import Batch
@@ -57,7 +57,7 @@ def measure_mean_outputs(context: ScoreContext) -> dict[str, Tensor]:
         assert observation.outputs is not None
         queries, path = observation.queries, observation.block.path
         real = torch.where(queries[..., None, None], observation.outputs.double(), 0).sum(1)
-        total, count = sum_by_example(observation.block, n_examples, real, queries.sum(-1, keepdim=True).double())
+        total, count = sum_rows_by_example(observation.block, n_examples, real, queries.sum(-1, keepdim=True).double())
         sums[path] = sums.get(path, 0) + total
         counts[path] = counts.get(path, 0) + count
 

@@ -89,7 +89,7 @@ class SharedPass:
     def _add_values(self, label: str, block: AttentionBlock, values: Tensor, weights: Tensor) -> None:
         """Merges the numbers of one call of a block: rows of one example (windows) and several calls become one number."""
         sums_calls = self.methods[label].info.sums_calls
-        values, weights = sum_by_example(
+        values, weights = sum_rows_by_example(
             block, self._n_examples, values if sums_calls else values * _expand_weights(weights, values), weights
         )
         earlier = self._sums[label].get(block.path)
@@ -118,7 +118,7 @@ class SharedPass:
         return {label: method.per_example(torch.cat(padded, dim=1)), f"{label}/weight": torch.cat(weights, dim=1)}
 
 
-def sum_by_example(block: AttentionBlock, n_examples: int, values: Tensor, weights: Tensor) -> WeightedValues:
+def sum_rows_by_example(block: AttentionBlock, n_examples: int, values: Tensor, weights: Tensor) -> WeightedValues:
     """Sums over the rows that a block has for each example, such as windows of an image."""
     rows = values.shape[0]
     if rows == n_examples:

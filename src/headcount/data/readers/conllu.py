@@ -64,16 +64,16 @@ def read_sentence_lines(path: Path) -> Iterator[tuple[list[str], list[ConlluLine
     for has_text, group in groupby(read_lines(path), lambda line: bool(line[1].strip())):
         numbered = list(group) if has_text else []
         comments = [text for _, text in numbered if text.startswith("#")]
-        sentence = [_parse_line(path, number, text, is_first_of_file=is_first) for number, text in numbered if not text.startswith("#")]
+        sentence = [_parse_line(path, number, text, is_in_first_sentence=is_first) for number, text in numbered if not text.startswith("#")]
         is_first = is_first and not sentence
         if numbered:
             yield comments, sentence
 
 
-def _parse_line(path: Path, line_number: int, text: str, *, is_first_of_file: bool) -> ConlluLine:
+def _parse_line(path: Path, line_number: int, text: str, *, is_in_first_sentence: bool) -> ConlluLine:
     cells = text.split("\t")
     if len(cells) != len(FIELDS):
-        hint = " This is no CoNLL-U file." if is_first_of_file and not NUMBER.fullmatch(cells[0]) else ""
+        hint = " This is no CoNLL-U file." if is_in_first_sentence and not NUMBER.fullmatch(cells[0]) else ""
         raise DataError(f"{path}, line {line_number} has {len(cells)} columns, but CoNLL-U has {len(FIELDS)}, set apart by tabs.{hint}")
     line = ConlluLine(path, line_number, cells)
     if not line.form:

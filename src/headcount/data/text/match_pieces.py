@@ -31,7 +31,7 @@ def match_pieces(text: str, pieces: Sequence[str], unknown: str | None = None) -
     """
     for ignores_case, ignored in FOLDS:
         fold = partial(_fold, ignores_case=ignores_case, ignored_categories=ignored)
-        spans = _match_folded(
+        spans = _original_spans_of_matched_pieces(
             _FoldedText.fold(text, fold), [_possible_texts_of_piece(piece, fold) for piece in pieces], [p == unknown for p in pieces]
         )
         if spans is not None:
@@ -91,16 +91,18 @@ class _FoldedText:
         return first, self.spans[end - 1][1] if end > start else first
 
 
-def _match_folded(text: _FoldedText, piece_forms: Sequence[set[str]], are_unknown: Sequence[bool]) -> list[tuple[int, int]] | None:
-    """Returns the span of each piece if exactly one sequence of bounds between them reaches the end of the text."""
+def _original_spans_of_matched_pieces(
+    folded_text: _FoldedText, piece_forms: Sequence[set[str]], are_unknown: Sequence[bool]
+) -> list[tuple[int, int]] | None:
+    """Returns the span of each piece in the text before folding if exactly one sequence of bounds between them reaches the end of the text."""
 
     def ends_of_piece(number: int, start: int) -> set[int]:
-        return text.ends_of_piece(piece_forms[number], start, is_unknown=are_unknown[number])
+        return folded_text.ends_of_piece(piece_forms[number], start, is_unknown=are_unknown[number])
 
     reached = [{0}]
     for number in range(len(piece_forms)):
         reached.append({end for start in reached[-1] for end in ends_of_piece(number, start)})
-    bounds = [len(text.characters)]
+    bounds = [len(folded_text.characters)]
     if bounds[0] not in reached[-1]:
         return None
     for number in reversed(range(len(piece_forms))):  # back from the end, over the only bound of each that leads there
@@ -108,4 +110,4 @@ def _match_folded(text: _FoldedText, piece_forms: Sequence[set[str]], are_unknow
         if len(starts) != 1:
             return None
         bounds += starts
-    return [text.span_before_folding(start, end) for start, end in pairwise(reversed(bounds))]
+    return [folded_text.span_before_folding(start, end) for start, end in pairwise(reversed(bounds))]

@@ -11,7 +11,7 @@ from headcount.core.role_table import ALPHA, BestHead, RoleTable
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.runs.report import contract
 from headcount.runs.report.plain import format_count, round_column, round_or_none
-from headcount.runs.report.scores import method_summary
+from headcount.runs.report.scores import summary_of_registered
 from headcount.runs.store import Run
 
 COLUMNS = (
@@ -65,7 +65,7 @@ def pack_roles(table: RoleTable, heads: Sequence[str]) -> contract.Roles:
     best_heads = [best for best in table.best_heads if best.role in role_index and str(best.head) in head_index]
     return {
         "names": names,
-        "about": [method_summary(ROLES, name) for name in names],
+        "about": [summary_of_registered(ROLES, name) for name in names],
         "letters": short_mark_of_each_role(names),
         "labels": labels,
         "rows": columns,

@@ -23,9 +23,9 @@ ALPHA = 0.05
 ACCURACY = "accuracy"
 
 
-def method_summary(registry: Registry, name: str) -> str:
-    """Returns the first sentence of the documentation of a method; empty if it is not installed."""
-    registered = name.partition(":")[0].partition("(")[0]
+def summary_of_registered(registry: Registry, label: str) -> str:
+    """Returns the first sentence of the documentation of a method, role or study; empty if it is not installed."""
+    registered = label.partition(":")[0].partition("(")[0]
     return registry.summary(registered) if registered in registry.names() else ""
 
 
@@ -43,7 +43,7 @@ def _score_columns(name: str, scores: Scores, heads: list[str]) -> list[contract
     described = name.partition(":")[0] in DESCRIPTIONS if scores.describes is None else scores.describes
     first: contract.Score = {
         "name": name,
-        "about": f"{method_summary(IMPORTANCES, name)} Scores are {SCALED[scores.normalise]}.".strip(),
+        "about": f"{summary_of_registered(IMPORTANCES, name)} Scores are {SCALED[scores.normalise]}.".strip(),
         "kind": "description" if described else "importance",
         "higher_is_keep": scores.higher_is_keep,
         "values": round_column(_values_at_positions_or_none(scores.values, positions)),

@@ -12,7 +12,7 @@ from headcount.runs.paper_files import PaperEntry
 from headcount.runs.paper_pages import read_paper_pages
 from headcount.runs.report import contract
 from headcount.runs.report.plain import format_count, round_number
-from headcount.runs.report.scores import method_summary
+from headcount.runs.report.scores import summary_of_registered
 from headcount.runs.store import Run
 from headcount.runs.tables import STUDY
 
@@ -31,7 +31,7 @@ def collect_studies(run: Run) -> list[contract.StudyPage]:
         pages.append(
             {
                 "name": name,
-                "about": method_summary(STUDIES, name),
+                "about": summary_of_registered(STUDIES, name),
                 "command": artifact.content.get("command", ""),
                 "conditions": conditions,
                 "result": pack_result(unpack_study(artifact)),

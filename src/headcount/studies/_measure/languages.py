@@ -417,7 +417,7 @@ def measure_losses_by_language(
         chances = {
             language: score_of_best_constant_answer(subject.loaded.model, task, context.limit) for language, task in subject.tasks.items()
         }
-        for language, removal, dense, pruned, untrained in _evaluate_removals(context, subject, n_seeds, progress):
+        for language, removal, dense, pruned, untrained in _evaluate_removals_by_language(context, subject, n_seeds, progress):
             evaluations[ModelLanguageRemoval(subject.name, language, removal.name)] = DenseAndPruned(dense, pruned)
             task = subject.tasks[language]
             drop = measure_paired_change(dense, pruned, task, seed=context.seed)
@@ -439,7 +439,7 @@ class Removal:
     heads: Sequence[Head] = ()
 
 
-class EvaluatedRemoval(NamedTuple):
+class RemovalInLanguage(NamedTuple):
     """A removal in one language: the dense model after the same training, the pruned one, and the dense one before any training."""
 
     language: str
@@ -449,7 +449,9 @@ class EvaluatedRemoval(NamedTuple):
     untrained: Evaluation
 
 
-def _evaluate_removals(context: StudyContext, subject: StudiedModel, n_seeds: int, progress: Progress | None) -> Iterator[EvaluatedRemoval]:
+def _evaluate_removals_by_language(
+    context: StudyContext, subject: StudiedModel, n_seeds: int, progress: Progress | None
+) -> Iterator[RemovalInLanguage]:
     """Yields every removal in every language.
 
     Pruned models choose their heads on the first task. Where they are trained, no layers are removed: that would be another, untrained model.
@@ -481,7 +483,7 @@ def _evaluate_removals(context: StudyContext, subject: StudiedModel, n_seeds: in
             n_finished += 1
             if progress is not None:
                 progress(n_finished, total)
-            yield EvaluatedRemoval(language, removal, dense_tuned, pruned, dense)
+            yield RemovalInLanguage(language, removal, dense_tuned, pruned, dense)
 
 
 def compare_languages_with_first(evaluations: DenseAndPrunedEvaluations, subject: StudiedModel) -> list[LanguageGap]:
