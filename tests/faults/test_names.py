@@ -121,7 +121,7 @@ def test_a_artifact_that_names_another_place_is_read_as_what_it_is(stock: Stock,
         good = ArtifactKey("scores", "good", {})
         run.commit(good, {}, provenance={})
         forged = Artifact(ArtifactKey("scores", name, {}), {}, {}, {}).pack()
-        (folder / good.path).write_bytes(forged)
+        (folder / good.path_in_run).write_bytes(forged)
     with pytest.raises(HeadcountError, match="under another artifact's name"):
         Run.open(folder).artifacts("scores")
 
