@@ -34,6 +34,24 @@ def test_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         unregister()
 
 
+def test_the_readme_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers within two points: they differ in the last answers between kinds of CPU."""
+    from headcount.surgery.load import unregister
+
+    monkeypatch.chdir(tmp_path)
+    (block,) = BLOCK.findall((DOCS.parent / "README.md").read_text(encoding="utf-8"))
+    said = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
+    try:
+        exec(compile(block, "README.md", "exec", dont_inherit=True), {"__name__": "__main__"})
+    finally:
+        unregister()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line]
+    heads, ranking, accuracies = said
+    assert heads in lines[0]
+    assert lines[1] == ranking.partition(": ")[2]
+    assert [float(value) for value in lines[2].split()] == pytest.approx([float(value) for value in accuracies.split()], abs=0.02)
+
+
 def test_links_lead_somewhere() -> None:
     root = DOCS.parent
     for page in [root / "README.md", root / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
