@@ -58,16 +58,13 @@ class PruneSpec:
         kinds: object = self.kinds
         object.__setattr__(self, "kinds", (kinds,) if isinstance(kinds, str) else tuple(kinds) if isinstance(kinds, Iterable) else kinds)
         object.__setattr__(self, "budget", None if self.budget == Budget() else self.budget)
-        self._check_types()
-        self._check_size()
-        self._check_stages()
-
-    def _check_types(self) -> None:
         if not callable(getattr(self.method, "choose", None)):
             raise OptionError(f"method must be a Pruner, or a text that PruneSpec.of parses; got {self.method!r}")
         if self.ablation not in get_args(Ablation):
             raise _ablation_error(self.ablation)
         convert_to_declared_types(self, options_of(PruneSpec), "a pruning")
+        self._check_size()
+        self._check_stages()
 
     def _check_size(self) -> None:
         size, option_text = self.limits.size, self.method.sizing_option_text
