@@ -121,12 +121,12 @@ def decimal_budget(kit: Kit) -> Call:
     return _keep(kit, 3.0)
 
 
-@case("plans", "fraction must be above 0 and at most 1, got 1.5")
+@case("plans", "fraction of a budget must be a float or none above 0 and of at most 1", "got 1.5")
 def fraction_above_one(kit: Kit) -> Call:
     return lambda: hc.Budget(fraction=1.5)
 
 
-@case("plans", "fraction must be above 0 and at most 1, got nan")
+@case("plans", "fraction of a budget must be a float or none above 0 and of at most 1", "got nan")
 def fraction_that_is_no_number(kit: Kit) -> Call:
     return lambda: hc.Budget(fraction=float("nan"))
 

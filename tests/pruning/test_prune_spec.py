@@ -6,12 +6,15 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headcount.core.budget import Budget
 from headcount.core.errors import HeadcountError, OptionError, PlanError, UnknownName
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
+from headcount.runs.artifacts import ArtifactKey
+from headcount.workflows.analysis_spec import AnalysisSpec, BenchSizes
 
 
 def test_requests_are_made_without_torch() -> None:
@@ -28,6 +31,24 @@ def test_equal_requests_are_equal() -> None:
     assert PruneSpec.of("dsp", 4, recover=1) == PruneSpec.of("dsp", 4, recover="1.0")
     assert PruneSpec.of("random", 4, protected="L0H1") == PruneSpec.of("random", 4, protected=["L0H1"])
     assert PruneSpec.of("l0(penalty=0.1)") == PruneSpec.of("l0(penalty=0.1)", Budget()) and PruneSpec.of("l0(penalty=0.1)").budget is None
+
+
+EQUAL: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"keep": Budget(latency=1)}, {"keep": Budget(latency=1.0)}),
+    ({"keep": Budget(parameters=1000)}, {"keep": Budget(parameters=1000.0)}),  # pyright: ignore[reportArgumentType]
+    ({"keep": Budget(kv_bytes=1000)}, {"keep": Budget(kv_bytes=1e3)}),  # pyright: ignore[reportArgumentType]
+    ({"keep": Budget(fraction=1)}, {"keep": Budget(fraction=1.0)}),
+    ({"keep": Budget(keep=4, floor=1)}, {"keep": Budget(keep=4, floor=np.int64(1))}),  # pyright: ignore[reportArgumentType]
+    ({"keep": 4, "scratch": 1, "scratch_rate": 1}, {"keep": 4, "scratch": 1, "scratch_rate": 1.0}),
+    ({"keep": 4, "kinds": "cross"}, {"keep": 4, "kinds": (kind for kind in ["cross"])}),
+]
+
+
+@pytest.mark.parametrize(("values", "others"), EQUAL, ids=str)
+def test_equal_requests_are_equal_artifacts(values: dict[str, Any], others: dict[str, Any]) -> None:
+    spec, other = (PruneSpec.of("random", **arguments) for arguments in (values, others))
+    digests = {ArtifactKey("pruned", each.name, each.to_dict()).digest for each in (spec, other)}
+    assert spec == other and len(digests) == 1
 
 
 def test_plain_data_hold_every_option_and_give_the_request_back() -> None:
@@ -54,13 +75,17 @@ WRONG: list[tuple[dict[str, Any], type[HeadcountError], str]] = [
     ({"keep": 4, "method": "dsp(taw=1)"}, UnknownName, "Did you mean 'tau'"),
     ({"keep": 4, "method": "dsp(tau=-1)"}, OptionError, "option tau of dsp must be a float above 0; got -1.0"),
     ({"keep": 4, "method": 3}, OptionError, "pruner must be a name"),
-    ({"keep": 4, "repair": "yes"}, OptionError, "repair must be True, False or None; got 'yes'"),
-    ({"keep": 4, "seed": -1}, OptionError, "seed must be a whole number of 0 or more; got -1"),
-    ({"keep": 4, "recipe": {"steps": 3}}, OptionError, "recipe must be a Recipe"),
+    ({"keep": 4, "repair": "yes"}, OptionError, "option repair of a pruning must be true or false or none; got 'yes'"),
+    ({"keep": 4, "seed": -1}, OptionError, "option seed of a pruning must be an int of at least 0; got -1"),
+    ({"keep": 4, "recipe": {"steps": 3}}, OptionError, "option recipe of a pruning must be a Recipe"),
+    ({"keep": 4, "scratch_rate": float("inf")}, OptionError, "option scratch_rate of a pruning must be a float of at least 0; got inf"),
+    ({"keep": 4, "scratch_rate": True}, OptionError, "option scratch_rate of a pruning must be a float of at least 0; got True"),
+    ({"keep": 4, "kinds": 3}, OptionError, "option kinds of a pruning must be a list of text; got 3"),
+    ({"keep": 4, "kinds": [3]}, OptionError, "option kinds of a pruning must be a list of text; got (3,)"),
     ({"keep": 4, "recover": "long"}, OptionError, "recover must be a number of epochs above 0"),
     ({"keep": 4, "ablation": "median"}, PlanError, "ablation is zero or mean"),
     ({"keep": 4, "unit": "heads"}, UnknownName, "no unit of a budget 'heads'"),
-    ({"keep": 4, "floor": -1}, PlanError, "floor must be 0 or more"),
+    ({"keep": 4, "floor": -1}, OptionError, "option floor of a budget must be an int of at least 0; got -1"),
     ({"keep": Budget(keep=4, floor=1), "floor": 2}, PlanError, "floor is given twice"),
     ({"keep": 4, "method": "l0(penalty=0.1)"}, PlanError, "decides itself how many heads stay"),
     ({"keep": Budget(floor=1), "method": "l0(penalty=0.1)"}, PlanError, "floor of 1 cannot be promised"),
@@ -89,3 +114,28 @@ def test_wrong_recipes_are_refused_when_they_are_made(values: dict[str, Any]) ->
     assert Recipe.from_dict(Recipe(steps=3, training_arguments={"bf16": True}).to_dict()) == Recipe(
         steps=3, training_arguments={"bf16": True}
     )
+
+
+WRONG_ANALYSES: list[tuple[dict[str, Any], str]] = [
+    ({"recipe": 3}, "option recipe of an analysis must be a Recipe; got 3"),
+    ({"bench_sizes": 3}, "option bench_sizes of an analysis must be a BenchSizes; got 3"),
+    ({"methods": (3,)}, "option methods of an analysis must be a list of text; got (3,)"),
+    ({"by": 3}, "option by of an analysis must be a list of text; got 3"),
+    ({"by": "gradient"}, "by must be a list of names, such as ('gradient', 'ablation'); got 'gradient'"),
+    ({"keep": 0.5}, "option keep of an analysis must be a list of int, float or text or none; got 0.5"),
+    ({"seeds": 0}, "option seeds of an analysis must be an int of at least 1; got 0"),
+    ({"judged": 2.5}, "option judged of an analysis must be an int or none of at least 2; got 2.5"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), WRONG_ANALYSES, ids=[message for _, message in WRONG_ANALYSES])
+def test_wrong_analyses_are_refused_when_they_are_made(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        AnalysisSpec(**values)
+    assert str(error.value) == message
+
+
+def test_wrong_sizes_of_latency_are_refused_when_they_are_made() -> None:
+    for batches, message in ((3, "must be a list of int of at least 1; got 3"), ((), "batches must be whole numbers from 1 on; got none")):
+        with pytest.raises(OptionError, match=message):
+            BenchSizes(batches, (8,))  # pyright: ignore[reportArgumentType]

@@ -152,3 +152,9 @@ def test_the_control_trains_at_its_own_rate(
             and recipes[-1].steps == 2
             and row["method"] == f"random, from scratch 2steps at {rate:g}, only 2 steps"
         )
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--latency", "0"), ("--latency", "-1"), ("--epochs", "0")])
+def test_bounds_that_exclude_their_limit_hold_on_the_command_line(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prune", "demo/encoder", "--method", "random", flag, value]) == 2
+    assert f"'{flag}': {value} is no number above 0" in capsys.readouterr().err

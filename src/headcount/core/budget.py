@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from headcount.core.errors import PlanError, unknown_name_error
+from headcount.core.errors import PlanError
 from headcount.core.heads import Head
-from headcount.core.options import option
+from headcount.core.options import convert_to_declared_types, option, options_of
 
 PruningUnit = Literal["kv_group", "even"]
 SizeField = Literal["keep", "fraction", "parameters", "kv_bytes", "latency"]
@@ -29,7 +29,9 @@ class Budget:
     a ranking alone (`Plan.keep_top`) takes numbers and shares of heads.
 
     Raises:
-        PlanError: a value is out of range, or two of the sizes are given.
+        PlanError: `keep` or `protected` is none of these, or two of the sizes are given.
+        OptionError: another value has the wrong type or is out of range.
+        UnknownName: there is no such unit.
     """
 
     keep: int | float | str | None = option(None, "How many heads stay: a number, or a share such as 25%.")
@@ -58,17 +60,12 @@ class Budget:
             share = _parse_share(self.keep)
             object.__setattr__(self, "keep", None if share is not None else int(self.keep))
             object.__setattr__(self, "fraction", share)
-        if self.fraction is not None and not (_is_number(self.fraction) and 0 < self.fraction <= 1):
-            raise PlanError(f"fraction must be above 0 and at most 1, got {self.fraction}")
-        for name in LIMITS:
-            if name in sizes and not (_is_number(sizes[name]) and sizes[name] > 0):
-                raise PlanError(f"{name} of a budget must be a number above 0, got {sizes[name]!r}")
-        for name, minimum in (("floor", 0), ("bench_batch", 1), ("bench_length", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
-                raise PlanError(f"{name} must be {minimum} or more, a whole number; got {value!r}")
-        if self.unit not in get_args(PruningUnit):
-            raise unknown_name_error("unit of a budget", str(self.unit), get_args(PruningUnit))
+        for name in ("parameters", "kv_bytes"):
+            limit = getattr(self, name)
+            if isinstance(limit, float) and limit.is_integer():  # 60e6
+                object.__setattr__(self, name, int(limit))
+        declared = [item for item in options_of(Budget) if item.name not in ("keep", "protected")]
+        convert_to_declared_types(self, declared, "a budget")
 
     @property
     def size(self) -> tuple[SizeField, float] | None:
@@ -127,10 +124,6 @@ def _parse_share(keep: Any) -> float | None:
     if isinstance(keep, Real) and not isinstance(keep, Integral) and 0 < float(keep) < 1:
         return float(keep)
     raise _invalid_keep_error(keep, "from 1 on")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _invalid_keep_error(keep: Any, permitted_numbers: str) -> PlanError:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from itertools import product
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
@@ -57,6 +58,8 @@ class Option:
     help: str
     bounds: Bounds
     is_positional: bool
+    is_read_from_text: bool = False
+    """Whether the option has a text too, in which the values of a list are joined."""
 
     @property
     def choices(self) -> tuple[Any, ...]:
@@ -78,7 +81,7 @@ class Option:
         """The type in words: `a float above 0`, `one of joint, straight`."""
         if self.choices:
             return f"one of {', '.join(format_value(choice) for choice in self.choices)}"
-        name = _type_name(self.type)
+        name = _type_name(self.type, " joined by '+'" if self.is_read_from_text else "")
         article = "" if name.startswith("true or") else "an" if name.startswith(("int", "a")) else "a"
         return " ".join(filter(None, [article, name, str(self.bounds)]))
 
@@ -114,8 +117,7 @@ class Configurable:
             cls.name = cls.__module__.rpartition(".")[2].replace("_", "-")
 
     def __post_init__(self) -> None:
-        for declared in options_of(type(self)):
-            object.__setattr__(self, declared.name, _to_declared_type(declared, getattr(self, declared.name), self.name))
+        convert_to_declared_types(self, options_of(type(self)), self.name)
 
     def __str__(self) -> str:
         """Returns the text that makes the object: the options that differ from their defaults."""
@@ -187,6 +189,17 @@ class Configurable:
         return replace(self, **{name: parse_value(declared[name], text, self.name) for name, text in texts.items()})
 
 
+def convert_to_declared_types(instance: object, declared: Iterable[Option], owner_name: str) -> None:
+    """Replaces the values of declared fields of a frozen dataclass by the same values in their declared types, so that equal ones are stored alike.
+
+    Raises:
+        OptionError: a value has the wrong type or is out of range.
+        UnknownName: a value is none of the choices of its field.
+    """
+    for item in declared:
+        object.__setattr__(instance, item.name, _to_declared_type(item, getattr(instance, item.name), owner_name))
+
+
 def expand_alternatives(text: str) -> list[str]:
     """Returns the texts that a text with alternatives stands for: `dsp(tau=1|10;rate=0.1|0.5)` is a grid of four.
 
@@ -215,14 +228,14 @@ def _split_options(text: str, separator: str = ";") -> list[str]:
 
 
 @cache
-def options_of(cls: type[Configurable]) -> tuple[Option, ...]:
-    """Returns the declared options of a class, in order."""
-    hints, declared = get_type_hints(cls), []
+def options_of(cls: type) -> tuple[Option, ...]:
+    """Returns the declared options of a dataclass, in order."""
+    hints, declared, is_read_from_text = get_type_hints(cls), [], issubclass(cls, Configurable)
     for item in fields(cls):
         if _DECLARATION not in item.metadata:
             raise TypeError(f"field {item.name} of {cls.__name__} is no option; declare it with option(default, help)")
         help_text, bounds = item.metadata[_DECLARATION]
-        declared.append(Option(item.name, hints[item.name], item.default, help_text, bounds, not item.kw_only))
+        declared.append(Option(item.name, hints[item.name], item.default, help_text, bounds, not item.kw_only, is_read_from_text))
     return tuple(declared)
 
 
@@ -250,13 +263,13 @@ def format_value(value: Any) -> str:
     return "+".join(map(format_value, value)) if isinstance(value, tuple) else str(value)
 
 
-def _type_name(hint: Any) -> str:
+def _type_name(hint: Any, joining: str = "") -> str:
     members = union_members(hint)
     if len(members) > 1:
-        names = ["none" if member is type(None) else _type_name(member) for member in members]
+        names = ["none" if member is type(None) else _type_name(member, joining) for member in members]
         return f"{', '.join(names[:-1])} or {names[-1]}"
     if get_origin(hint) is tuple:
-        return f"list of {_type_name(get_args(hint)[0])} joined by '+'"
+        return f"list of {_type_name(get_args(hint)[0])}{joining}"
     if get_origin(hint) is Literal:
         return "/".join(map(str, get_args(hint)))
     if get_origin(hint) in (Iterable, Sequence):
@@ -317,15 +330,17 @@ def _to_declared_type(declared: Option, value: Any, owner_name: str) -> Any:
         elif get_origin(member) is Literal and value in get_args(member):
             return value
         elif get_origin(member) is None and _is_of_type(member, value, declared.bounds):
-            return float(number) if member is float else value
+            return member(number) if member in (int, float) else value
     if declared.choices:
         raise unknown_name_error(f"{declared.name} of {owner_name}", format_value(value), map(format_value, declared.choices))
     raise OptionError(f"option {declared.name} of {owner_name} must be {declared.type_label}; got {value!r}")
 
 
-def _is_of_type(plain_type: type, value: Any, bounds: Bounds) -> bool:
-    """Whether a value is of a plain type, numbers within their bounds. True is no number, and an int is a float."""
+def _is_of_type(plain_type: Any, value: Any, bounds: Bounds) -> bool:
+    """Whether a value is of a plain type or a union of them, numbers within their bounds. True is no number, and an int is a float."""
+    if len(members := union_members(plain_type)) > 1:
+        return any(_is_of_type(member, value, bounds) for member in members)
     if plain_type not in (int, float):
         return isinstance(value, plain_type)
-    is_number = isinstance(value, int if plain_type is int else int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and bounds.contains(value)
+    is_number = isinstance(value, Integral if plain_type is int else Real) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and bounds.contains(float(value))

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from headcount.core.budget import Budget
 from headcount.core.errors import OptionError, PlanError, unknown_name_error
 from headcount.core.heads import Head, HeadIndex
-from headcount.core.options import format_value, option
+from headcount.core.options import convert_to_declared_types, format_value, option, options_of
 from headcount.core.plan import Plan
 from headcount.core.registry import PRUNERS
 from headcount.pruning.recipe import Length, Recipe, format_length, parse_length
 
 if TYPE_CHECKING:
     from headcount.pruning.base import Pruner
+else:
+    Pruner = object  # the type that `options_of` reads; the class itself imports torch
 
 Ablation = Literal["zero", "mean"]
 """What replaces the output of a removed head: nothing, or its mean."""
@@ -53,27 +55,16 @@ class PruneSpec:
         for name in ("recover", "scratch"):
             length = getattr(self, name)
             object.__setattr__(self, name, length if length is None else parse_length(length, name))
-        object.__setattr__(self, "kinds", (self.kinds,) if isinstance(self.kinds, str) else tuple(self.kinds))
+        kinds: object = self.kinds
+        object.__setattr__(self, "kinds", (kinds,) if isinstance(kinds, str) else tuple(kinds) if isinstance(kinds, Iterable) else kinds)
         object.__setattr__(self, "budget", None if self.budget == Budget() else self.budget)
-        self._check_types()
-        self._check_size()
-        self._check_stages()
-
-    def _check_types(self) -> None:
-        expected: dict[str, tuple[bool, str]] = {
-            "method": (callable(getattr(self.method, "choose", None)), "a Pruner, or a text that PruneSpec.of parses"),
-            "budget": (self.budget is None or isinstance(self.budget, Budget), "a Budget or None"),
-            "kinds": (all(isinstance(kind, str) for kind in self.kinds), "names of kinds of attention"),
-            "repair": (self.repair is None or isinstance(self.repair, bool), "True, False or None"),
-            "recipe": (isinstance(self.recipe, Recipe), "a Recipe"),
-            "seed": (isinstance(self.seed, int) and not isinstance(self.seed, bool) and self.seed >= 0, "a whole number of 0 or more"),
-            "scratch_rate": (isinstance(self.scratch_rate, int | float) and self.scratch_rate >= 0, "a number of 0 or more"),
-        }
-        for name, (is_valid, rule) in expected.items():
-            if not is_valid:
-                raise OptionError(f"{name} must be {rule}; got {getattr(self, name)!r}")
+        if not callable(getattr(self.method, "choose", None)):
+            raise OptionError(f"method must be a Pruner, or a text that PruneSpec.of parses; got {self.method!r}")
         if self.ablation not in get_args(Ablation):
             raise _ablation_error(self.ablation)
+        convert_to_declared_types(self, options_of(PruneSpec), "a pruning")
+        self._check_size()
+        self._check_stages()
 
     def _check_size(self) -> None:
         size, option_text = self.limits.size, self.method.sizing_option_text
@@ -141,7 +132,7 @@ class PruneSpec:
         return cls(
             method=Pruner.parse(method),
             budget=budget,
-            kinds=tuple([kinds] if isinstance(kinds, str) else kinds),
+            kinds=kinds,  # pyright: ignore[reportArgumentType]
             ablation=ablation,
             repair=repair,
             recover=recover,

@@ -8,7 +8,7 @@ from typing import Any
 from headcount.core.budget import Budget
 from headcount.core.errors import OptionError
 from headcount.core.margin import Margin
-from headcount.core.options import help_and_bounds_of_fields, option
+from headcount.core.options import convert_to_declared_types, option, options_of
 from headcount.pruning.recipe import Recipe
 from headcount.runs.latency import MIN_ROUNDS
 
@@ -25,14 +25,15 @@ class BenchSizes:
         OptionError: there is no batch size or length, or a number is no whole number from 1 on.
     """
 
-    batches: tuple[int, ...]
-    lengths: tuple[int, ...]
-    rounds: int = MIN_ROUNDS
+    batches: tuple[int, ...] = option(help="Rows of a pass.", minimum=1)
+    lengths: tuple[int, ...] = option(help="Tokens of a row.", minimum=1)
+    rounds: int = option(MIN_ROUNDS, "Rounds of measurement.", minimum=1)
 
     def __post_init__(self) -> None:
-        for name, numbers in (("batches", self.batches), ("lengths", self.lengths), ("rounds", (self.rounds,))):
-            if not numbers or not all(isinstance(number, int) and not isinstance(number, bool) and number >= 1 for number in numbers):
-                raise OptionError(f"{name} must be whole numbers from 1 on; got {', '.join(map(str, numbers)) or 'none'}")
+        convert_to_declared_types(self, options_of(BenchSizes), "a measurement of latency")
+        for name, numbers in (("batches", self.batches), ("lengths", self.lengths)):
+            if not numbers:
+                raise OptionError(f"{name} must be whole numbers from 1 on; got none")
 
 
 COMPARED_SIZES = BenchSizes((1, 8, 32), (128,), MIN_ROUNDS)
@@ -44,7 +45,7 @@ class AnalysisSpec:
     """How much an analysis does: importances, pruners, sizes, seeds and examples.
 
     Raises:
-        OptionError: a number is out of range.
+        OptionError: a value has the wrong type or is out of range.
         PlanError: `keep` holds something that is neither a number nor a share of heads.
     """
 
@@ -76,24 +77,14 @@ class AnalysisSpec:
     seed: int = option(0, "The seed of everything drawn at random.", minimum=0)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, list):
-                object.__setattr__(self, field.name, tuple(value))
-        for name, (_, bounds) in help_and_bounds_of_fields(AnalysisSpec).items():
-            value = getattr(self, name)
-            is_default = name in ("training_seeds", "judged", "reported") and value is None
-            if bounds.minimum is None or is_default:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < bounds.minimum:
-                raise OptionError(f"{name} must be a whole number of at least {bounds.minimum}; got {value!r}")
         for name in ("by", "methods"):
             value = getattr(self, name)
             if isinstance(value, str) or not value:
                 raise OptionError(f"{name} must be a list of names, such as {getattr(AnalysisSpec, name)[:2]}; got {value!r}")
+        object.__setattr__(self, "margin", None if self.margin is None else str(Margin.parse(self.margin)))
+        convert_to_declared_types(self, options_of(AnalysisSpec), "an analysis")
         for keep in self.keep or ():
             Budget(keep=keep)
-        object.__setattr__(self, "margin", None if self.margin is None else str(Margin.parse(self.margin)))
 
     def cap_examples(self, limit: int | None) -> AnalysisSpec:
         """Returns the request with at most `limit` examples for scores, verdicts and comparisons."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ from headcount.core.budget import Budget
 from headcount.core.errors import PlanError
 from headcount.core.heads import Head
 from headcount.core.margin import Margin
-from headcount.core.options import help_and_bounds_of_fields
+from headcount.core.options import Bounds, help_and_bounds_of_fields
 from headcount.core.plan import Plan
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
@@ -54,16 +54,28 @@ def annotate_as_typer_option(declaring_class: type, field_name: str) -> Any:
     text, bounds = help_and_bounds_of_fields(declaring_class)[field_name]
     flag = f"--{field_name.replace('_', '-')}"
     kind = TYPES.get(field_name, str | None if _command_line_default(declaring_class, field_name) is None else str)
-    limits: dict[str, Any] = {} if kind in (str, str | None, bool | None) else {"min": bounds.minimum, "max": bounds.maximum}
+    limits: dict[str, Any] = {}
+    if kind not in (str, str | None, bool | None):
+        limits = {"min": bounds.minimum, "max": bounds.maximum, "callback": _make_bounds_check(bounds)}
     if field_name in ("parameters", "kv_bytes", "latency"):
         text = f"Instead of --keep: {MILLISECONDS if field_name == 'latency' else text[0].lower() + text[1:]}"
-        limits = {"min": 0.0 if field_name == "latency" else bounds.minimum}
     flags = f"{flag}/--no-{flag[2:]}" if kind == bool | None else flag
     metavar = METAVARS.get(field_name) or {int: "N", int | None: "N", float: "X", float | None: "X", str: "NAME"}.get(kind)
     default = _command_line_default(declaring_class, field_name)
     show_default: Any = default.replace(",", ", ") if isinstance(default, str) and "," in default else True  # a line breaks at spaces only
     option = typer.Option(flags, help=text, metavar=metavar, show_default=show_default, **limits)
     return Annotated[kind, option]  # pyright: ignore[reportInvalidTypeForm]
+
+
+def _make_bounds_check(bounds: Bounds) -> Callable[[float | None], float | None]:
+    """Returns the callback of an option that raises BadParameter outside of bounds, whose limits typer's `min` and `max` would include."""
+
+    def check(value: float | None) -> float | None:
+        if value is not None and not bounds.contains(value):
+            raise typer.BadParameter(f"{value:g} is no number {bounds}")
+        return value
+
+    return check
 
 
 def _command_line_default(declaring_class: type, field_name: str) -> Any:
