@@ -74,7 +74,8 @@ def summary_to_markdown(page: PaperPage) -> str:
             continue
         lines += [entry.result.sentence, ""]
         for figure in entry.result.figures:
-            lines += [f"![{_escape_alt_text(figure.title)}]({safe_name(entry.id)}/{figure_file_name(figure, 'svg')})", ""]
+            alt_text = re.sub(r"[\\\[\]]", r"\\\g<0>", figure.title).replace("\n", " ")
+            lines += [f"![{alt_text}]({safe_name(entry.id)}/{figure_file_name(figure, 'svg')})", ""]
         for table in entry.result.tables:
             lines += _table_to_markdown(table) if table.is_printed else []
         if entry.published is not None:
@@ -92,13 +93,6 @@ def _table_to_markdown(table: Table) -> list[str]:
     formatted = table.format()
     alignment = ["---:" if is_number else "---" for is_number in formatted.are_numbers]
     rows = [formatted.headings, alignment, *formatted.rows]
-    lines = [f"| {' | '.join(map(_escape_markdown_cell, row))} |" for row in rows]
+    escaped_rows = [[cell.replace("|", r"\|").replace("\n", " ") for cell in row] for row in rows]
+    lines = [f"| {' | '.join(row)} |" for row in escaped_rows]
     return [*([f"{table.title}:", ""] if table.title else []), *lines, ""]
-
-
-def _escape_alt_text(text: str) -> str:
-    return re.sub(r"[\\\[\]]", r"\\\g<0>", text).replace("\n", " ")
-
-
-def _escape_markdown_cell(text: str) -> str:
-    return text.replace("|", r"\|").replace("\n", " ")
