@@ -44,7 +44,7 @@ EQUAL: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "others"), EQUAL, ids=str)
+@pytest.mark.parametrize(("values", "others"), EQUAL, ids=map(str, range(len(EQUAL))))
 def test_equal_requests_are_equal_artifacts(values: dict[str, Any], others: dict[str, Any]) -> None:
     spec, other = (PruneSpec.of("random", **arguments) for arguments in (values, others))
     digests = {ArtifactKey("pruned", each.name, each.to_dict()).digest for each in (spec, other)}
