@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.core.budget import Budget
-from headcount.core.errors import PlanError
+from headcount.core.errors import OptionError, PlanError
 from headcount.pruning.allocate import Curve, count_removed_units_by_block
 
 
@@ -61,12 +61,16 @@ def test_what_cannot_be_met_is_told() -> None:
     [
         ({"parameters": 5, "kv_bytes": 5}, "exactly one of keep, fraction"),
         ({"parameters": 5, "keep": 3}, "exactly one of keep, fraction"),
-        ({"latency": 0.0}, "above 0"),
     ],
 )
 def test_a_budget_limits_one_thing(wrong: dict, told: str) -> None:
     with pytest.raises(PlanError, match=told):
         _ = Budget(**wrong).limit
+
+
+def test_a_latency_is_above_0() -> None:
+    with pytest.raises(OptionError, match="latency of a budget must be a float or none above 0; got 0"):
+        Budget(latency=0.0)
 
 
 def test_a_limit_is_no_number_of_heads() -> None:
