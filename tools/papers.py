@@ -189,11 +189,11 @@ def read_places(name: str) -> dict[str, tuple[str, list[str]]]:
     """Returns where each item stands in the paper, and the lines about what the paper reports, by the id of the item."""
     from headcount import HeadMap, load, load_tokenizer, open_task
     from headcount.runs.paper_files import published_to_markdown
-    from headcount.studies._paper import Paper, Subject
+    from headcount.studies._paper import Paper, PaperSubject
 
     model = load(TRANSLATOR)
     task = open_task(TRANSLATION, model, load_tokenizer(TRANSLATOR), limit=8)
-    items = Paper.parse(name).items(Subject(HeadMap.of(model), task, has_text=True))
+    items = Paper.parse(name).items(PaperSubject(HeadMap.of(model), task, has_text=True))
     return {item.id: (item.part, published_to_markdown(item.published) if item.published else []) for item in items}
 
 

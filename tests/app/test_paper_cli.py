@@ -18,7 +18,7 @@ from headcount.core.study_result import Column, StudyResult, Table
 from headcount.runs.paper_pages import read_paper_pages
 from headcount.runs.store import Run
 from headcount.studies._base import Study, StudyContext, StudyInfo
-from headcount.studies._paper import Item, Paper, PaperInfo, Subject
+from headcount.studies._paper import Item, Paper, PaperInfo, PaperSubject
 from headcount.studies.all_but_one import AllButOne
 
 MEASURED: list[str] = []
@@ -49,7 +49,7 @@ class CountingPaper(Paper):
     other_task: str | None = option(None, "Another task")
     info = PaperInfo(title="Counting {H}eads", authors=("Counter, Ada",), year=2020, venue="Proceedings of Tests")
 
-    def items(self, subject: Subject) -> Sequence[Item]:
+    def items(self, subject: PaperSubject) -> Sequence[Item]:
         published = Table("published", (Column("heads"),), ((144,),))
         return [
             Item("T1", "The number of heads", "Fig. 1", CountHeads(), published=published),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headcount.core.options import options_of
-from headcount.pruning.methods.layers import Layers, order_layers
+from headcount.pruning.methods.layers import LayersPruner, order_layers
 
 depths, widths, seeds = st.integers(1, 48), st.integers(1, 32), st.integers(0, 10_000)
 
@@ -32,7 +32,7 @@ def touched(variant: str, capacity: list[int], number: int, seed: int) -> list[i
 @given(depths, widths, seeds, st.data())
 def test_every_strategy_is_what_it_says(depth: int, width: int, seed: int, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, depth * width))
-    for variant in options_of(Layers)[0].choices:
+    for variant in options_of(LayersPruner)[0].choices:
         layers = touched(variant, [width] * depth, number, seed)
         m, ordered = -(-number // width), sorted(layers)
         assert len(layers) == m  # no more layers than it takes
@@ -55,7 +55,7 @@ def test_every_strategy_is_what_it_says(depth: int, width: int, seed: int, data:
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=24), seeds, st.data())
 def test_layers_of_different_sizes_are_not_missed(capacity: list[int], seed: int, data: st.DataObject) -> None:
     number = data.draw(st.integers(1, sum(capacity)))
-    for variant in options_of(Layers)[0].choices:
+    for variant in options_of(LayersPruner)[0].choices:
         layers = touched(variant, capacity, number, seed)
         assert sum(capacity[layer] for layer in layers) >= number
         if variant in ("middle", "consecutive"):

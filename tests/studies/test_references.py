@@ -6,14 +6,16 @@ import pytest
 
 import headcount as hc
 from headcount.core.registry import PAPERS
-from headcount.studies._paper import Item, Paper, Subject
+from headcount.studies._paper import Item, Paper, PaperSubject
 
 
 @pytest.fixture(scope="module")
 def items() -> dict[str, Item]:
     """All items of all papers, for a model that translates."""
     model = hc.load("demo/translator")
-    subject = Subject(hc.HeadMap.of(model), hc.open_task("demo/translation", model, hc.load_tokenizer("demo/translator"), limit=8), True)
+    subject = PaperSubject(
+        hc.HeadMap.of(model), hc.open_task("demo/translation", model, hc.load_tokenizer("demo/translator"), limit=8), True
+    )
     return {item.id: item for name in PAPERS.names() for item in Paper.parse(name).items(subject)}
 
 

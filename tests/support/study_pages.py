@@ -9,7 +9,7 @@ from kit import make_run
 
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.runs.artifacts import ArtifactKey
-from headcount.runs.paper_files import PaperEntry, PaperPage
+from headcount.runs.paper_files import PaperEntry, PaperSummary
 from headcount.runs.paper_pages import ITEM, commit_paper_page
 from headcount.runs.store import Run
 from headcount.runs.tables import STUDY
@@ -30,7 +30,9 @@ ENTRIES = [
     PaperEntry("M8", "Pruning curve", "Fig. 3", MEASURED, "", PUBLISHED, "headcount paper michel2019 --only M8"),
     PaperEntry("M10", "Ranked again", "section 4.1", PLAIN, "", None, "headcount paper michel2019 --only M10"),
 ]
-PAPER = PaperPage("michel2019", "Are Sixteen Heads Really Better than One?", "@inproceedings{a}", "headcount paper", ["Seed: 0."], ENTRIES)
+PAPER = PaperSummary(
+    "michel2019", "Are Sixteen Heads Really Better than One?", "@inproceedings{a}", "headcount paper", ["Seed: 0."], ENTRIES
+)
 
 
 def make_studied_run(folder: Path) -> Run:

@@ -18,7 +18,7 @@ from toys import shared
 import headcount as hc
 from headcount.core.errors import OptionError, PlanError, UnknownName
 from headcount.core.stats.significance import benjamini_hochberg, paired_bootstrap
-from headcount.core.survivors import Survivors
+from headcount.core.survivors import SurvivingHeads
 from headcount.data.open_task import open_task
 from headcount.models.tiny.build import tiny_model
 from headcount.runs.results import unpack_pruned_evaluation
@@ -82,7 +82,7 @@ def test_survivors_are_those_of_the_plans(found: Comparison, folder: Path) -> No
 def test_survivors_of_several_kinds_of_attention() -> None:
     blocks = hc.HeadMap.of(tiny_model("bart")).blocks
     first = next(block for block in blocks if block.kind == "cross")
-    survivors = Survivors.after_removal(blocks, [str(head) for head in first.heads])
+    survivors = SurvivingHeads.after_removal(blocks, [str(head) for head in first.heads])
     assert set(survivors.by_kind) == {"encoder-self", "decoder-self", "cross"} and survivors.by_block[first.name] == 0
     assert survivors.by_kind["cross"] == sum(block.n_heads for block in blocks if block.kind == "cross") - first.n_heads
     lines = survivors.format_layers()

@@ -1,9 +1,9 @@
 /** The data of the report page: plain JSON, written by src/headcount/runs/report/ in Python and drawn here. Missing numbers are null.
  *
- * The Python tests check every report against these types, so a field that is added or renamed here must be added or renamed there. A HeadIndex is an
+ * The Python tests check every report against these types, so a field that is added or renamed here must be added or renamed there. A HeadNumber is an
  * index into RunData.heads. Every string may come from a model or a data set and is shown as text, never as markup.
  */
-export type HeadIndex = number;
+export type HeadNumber = number;
 export type Maybe = number | null;
 
 export interface Report {
@@ -11,7 +11,7 @@ export interface Report {
   /** One run, or two that are compared: the first is A, the second B. */
   runs: RunData[];
   /** The comparison B − A of two runs with the same heads; else null. */
-  comparison: Comparison | null;
+  comparison: RunComparison | null;
   /** Sentences about what is not in this file, and why (the size limit). */
   left_out: string[];
   /** Set by `headcount serve`: the live actions that the server offers; null in a file. */
@@ -59,7 +59,7 @@ export interface Block {
   kind: string; // encoder-self, decoder-self, cross, …: one map each
   stack: string; // part of the address before the dot, "" if there is one stack
   layer: number;
-  heads: HeadIndex[];
+  heads: HeadNumber[];
   /** For every head the number of its key-value group within the block; null where every head has its own keys and values. */
   kv_group: number[] | null;
 }
@@ -79,9 +79,9 @@ export interface Score {
   significant: boolean[] | null;
   n_examples: number | null;
   /** Heads in the order of removal, with ties broken as headcount breaks them; null for descriptions. */
-  removal_order: HeadIndex[] | null;
+  removal_order: HeadNumber[] | null;
   /** Groups of heads that share keys and values, in the order of removal; null for descriptions, and where every head is removed by itself. */
-  group_removal_order: HeadIndex[][] | null;
+  group_removal_order: HeadNumber[][] | null;
 }
 
 /** What removing each head alone costs at most, on the report split. It says nothing about several heads removed together. */
@@ -116,7 +116,7 @@ export interface Roles {
   labels: number[][];
   /** One row per head and role, by column. */
   rows: {
-    head: HeadIndex[];
+    head: HeadNumber[];
     role: number[];
     bias: Maybe[]; // how much more attention than chance; 1 is chance
     low: Maybe[];
@@ -143,17 +143,17 @@ export interface Roles {
     excess_high?: Maybe[];
   };
   /** For heads with a twin, the mean attention by offset to the sieve of the role of largest excess mass, and that of the twin. */
-  curves?: { head: HeadIndex; role: number; offsets: number[]; attention: number[]; twin: number[] }[];
+  curves?: { head: HeadNumber; role: number; offsets: number[]; attention: number[]; twin: number[] }[];
   /** Labels of content by sentences' own annotations and, the mean over swaps, by those of others of equal length; `ratio` estimates the share of false labels. */
   swapped?: { n_swaps: number; n_sentences: number; labels: number; swapped_labels: number; ratio: Maybe } | null;
   definition?: string; // the rule of the labels
   /** The best head of every role that both halves of the sentences show: chosen by accuracy on one half, all numbers of the other half. Null if the
    * run did not choose them. */
-  best: { role: number; head: HeadIndex; accuracy: Maybe; accuracy_low: Maybe; accuracy_high: Maybe; baseline: Maybe; chance: Maybe; n: Maybe }[] | null;
+  best: { role: number; head: HeadNumber; accuracy: Maybe; accuracy_low: Maybe; accuracy_high: Maybe; baseline: Maybe; chance: Maybe; n: Maybe }[] | null;
   /** The best head of every dependency relation: head and offset are chosen on one half of the sentences, the numbers are those of the other half. */
   relations: {
     role: number;
-    head: HeadIndex;
+    head: HeadNumber;
     accuracy: Maybe;
     baseline: Maybe;
     baseline_offset: Maybe;
@@ -222,7 +222,7 @@ export interface Point {
   loss_difference: Maybe; // of the loss from the dense model's
   /** Whether output projections were refitted, or hold means of removed heads, so that the plan alone does not give this model. */
   is_repaired: boolean;
-  removed: HeadIndex[];
+  removed: HeadNumber[];
   parameters: number;
   bytes: number;
   flops: number;
@@ -267,7 +267,7 @@ export interface HeadProfiles {
   entropy: Maybe[]; // mean, nats
   confidence: Maybe[]; // mean of the largest weight
   /** The nearest heads of the same kind of attention by mean Jensen–Shannon distance (0 = the same, 1 = nothing in common). */
-  similar: [HeadIndex, number][][];
+  similar: [HeadNumber, number][][];
   /** Tokens whose attention is shown: from the most confident, from the middle, and at random. */
   examples: { top: Example[]; middle: Example[]; random: Example[] }[];
 }
@@ -318,13 +318,13 @@ export interface Side {
 }
 
 /** The comparison of two runs: B − A. */
-export interface Comparison {
+export interface RunComparison {
   /** The two runs, in one line. */
   title: string;
   /** Scores that both runs have: B − A per head, and rank correlation. */
   scores: { name: string; difference: Maybe[]; significant: boolean[] | null; spearman: Maybe; low: Maybe; high: Maybe }[];
   /** Heads whose labels differ, among the roles that were tested in both runs. */
-  roles: { head: HeadIndex; a: number[]; b: number[] }[] | null; // indices into runs[0].roles.names and runs[1].roles.names
+  roles: { head: HeadNumber; a: number[]; b: number[] }[] | null; // indices into runs[0].roles.names and runs[1].roles.names
   /** Roles that were tested in one of the runs only. */
   roles_only: { a: string[]; b: string[] };
   /** The dense models on the same examples; null if the data differ. */
@@ -348,7 +348,7 @@ export interface StudyPage {
   about: string;
   command: string; // that measured it; "" if it is not known
   conditions: string[]; // sentences: model, task, seed, number of examples
-  result: StudyResult;
+  result: StudyResultData;
 }
 
 /** A paper on the model of the run, with its experiments in order. */
@@ -369,13 +369,13 @@ export interface PaperItem {
   /** Why there is no result; "" if there is one. */
   reason: string;
   command: string;
-  result: StudyResult | null;
+  result: StudyResultData | null;
   /** What the paper reports. */
   published: StudyTable | null;
 }
 
 /** What a study measured. */
-export interface StudyResult {
+export interface StudyResultData {
   study: string; // its name with the options that differ from their defaults
   sentence: string; // the verdict
   notes: string[];
@@ -507,11 +507,11 @@ export interface LiveApi {
   /** A new sentence: the attention maps of all heads; a note if it has tokens that the tokenizer does not know. */
   "attend": { ask: { text: string; pair: string | null }; answer: { attention: Attention; note: string | null } };
   /** Evaluates the model with heads gated off, on the first `limit` examples. */
-  "ablate": { ask: { heads: HeadIndex[]; limit: number }; answer: { metric: string; value: number; dense: number; difference: number; low: Maybe; high: Maybe; p: Maybe; test: string; n: number } };
+  "ablate": { ask: { heads: HeadNumber[]; limit: number }; answer: { metric: string; value: number; dense: number; difference: number; low: Maybe; high: Maybe; p: Maybe; test: string; n: number } };
   /** Prunes to fewer heads than there are and writes the model into the run folder. `repair` null: as the models of this method in the run, else as the method does
    * by default. `seed`, `floor` and `unit` may be missing: 0, 0, "kv_group". */
   "prune": {
-    ask: { method: string; keep: number; protect: HeadIndex[]; repair: boolean | null; seed: number; floor: number; unit: "kv_group" | "even" };
+    ask: { method: string; keep: number; protect: HeadNumber[]; repair: boolean | null; seed: number; floor: number; unit: "kv_group" | "even" };
     answer: { folder: string; point: Point };
   };
 }

@@ -1,5 +1,5 @@
 /** Where every head is, and what it is called: derived once from a run. */
-import type { Block, HeadIndex, Maybe, RunData } from "./contract";
+import type { Block, HeadNumber, Maybe, RunData } from "./contract";
 import { interval, num } from "./format";
 import { boundText } from "./verdicts";
 
@@ -15,7 +15,7 @@ export interface Heads {
   run: RunData;
   places: Place[];
   kinds: { name: string; blocks: Block[] }[];
-  byName: Map<string, HeadIndex>;
+  byName: Map<string, HeadNumber>;
   /** Labels of every head; empty lists where roles were not tested. */
   labels: number[][];
   hasGroups: boolean;
@@ -94,14 +94,14 @@ export const KINDS: Record<string, string> = {
 export const kindName = (kind: string): string => KINDS[kind] ?? kind;
 
 /** "Layer 5 head 3", with the stack where there are several. */
-export function spoken(heads: Heads, index: HeadIndex): string {
+export function spoken(heads: Heads, index: HeadNumber): string {
   const place = heads.places[index];
   if (!place) return heads.run.heads[index] ?? String(index);
   const kind = heads.kinds.length > 1 ? `${kindName(place.block.kind)}, ` : "";
   return `${kind}Layer ${place.block.layer} head ${place.head}`;
 }
 
-export function roleNames(heads: Heads, index: HeadIndex): string {
+export function roleNames(heads: Heads, index: HeadNumber): string {
   const labels = heads.labels[index] ?? [];
   return labels.map((label) => heads.run.roles?.names[label] ?? "").join(", ");
 }
@@ -120,7 +120,7 @@ export interface Said {
 }
 
 /** What a screen reader says for a cell of a map. */
-export function cellLabel(heads: Heads, index: HeadIndex, said: Said): string {
+export function cellLabel(heads: Heads, index: HeadNumber, said: Said): string {
   const parts = [spoken(heads, index), `${said.label} ${said.value === null ? "not measured" : num(said.value)}`];
   if (typeof said.low === "number") parts.push(`interval ${interval(said.low, said.high)}`);
   if (heads.run.roles && !said.roleless) parts.push(`role ${roleNames(heads, index) || "none"}`);
@@ -134,7 +134,7 @@ export function cellLabel(heads: Heads, index: HeadIndex, said: Said): string {
 }
 
 /** Places by falling or rising value; heads without a value last. */
-export function order(values: Maybe[], highFirst: boolean): HeadIndex[] {
+export function order(values: Maybe[], highFirst: boolean): HeadNumber[] {
   const sign = highFirst ? -1 : 1;
   const key = (value: Maybe | undefined): number => (value === null || value === undefined || Number.isNaN(value) ? Infinity : sign * value);
   return values.map((_, index) => index).sort((a, b) => compare(key(values[a]), key(values[b])) || a - b);

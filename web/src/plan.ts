@@ -1,5 +1,5 @@
 /** Which heads go when K stay, by what was measured, and how the numbers lie between two measurements. */
-import type { BenchRow, Curves, HeadIndex, Maybe, Point, RunData } from "./contract";
+import type { BenchRow, Curves, HeadNumber, Maybe, Point, RunData } from "./contract";
 import { speedWords, whole } from "./format";
 import type { Heads } from "./heads";
 import { fileName } from "./names";
@@ -9,13 +9,13 @@ export interface Choice {
   seed: number;
   keep: number;
   /** Heads that stay whatever a method says. */
-  protect: ReadonlySet<HeadIndex>;
+  protect: ReadonlySet<HeadNumber>;
   onePerBlock: boolean;
   wholeGroups: boolean;
 }
 
 export interface Plan {
-  removed: Set<HeadIndex>;
+  removed: Set<HeadNumber>;
   /** The very model that was measured; null if this one was not. */
   point: Point | null;
   /** The order that filled the set in where no measurement tells it, so that the method itself may choose others; null where the set is known: it was measured, it is that
@@ -43,9 +43,9 @@ export const seedsOf = (curves: Curves | null, method: string): number[] =>
 export interface Ranking {
   name: string;
   /** From the first to go to the last. */
-  heads: HeadIndex[];
+  heads: HeadNumber[];
   /** Heads that go together, from the first to go to the last; null where the scores know of none. */
-  groups: HeadIndex[][] | null;
+  groups: HeadNumber[][] | null;
 }
 
 /** The order in which an importance lets heads go, and its name: that of the method if it is an importance, else of the first there is. */
@@ -58,23 +58,23 @@ export function ranking(run: RunData, method: string): Ranking {
 }
 
 /** Heads in the order in which a method lets them go when `keep` stay: first what goes at the next larger measured K, then what goes at the next smaller. */
-export function goingFirst(run: RunData, choice: Pick<Choice, "method" | "seed" | "keep">): HeadIndex[] {
+export function goingFirst(run: RunData, choice: Pick<Choice, "method" | "seed" | "keep">): HeadNumber[] {
   const stage = stagesOf(run, choice);
   return [...ranking(run, choice.method).heads].sort((a, b) => stage(a) - stage(b));
 }
 
 /** Tells of a head whether it goes at the next larger measured K (0), at the next smaller (1), or at neither (2). */
-function stagesOf(run: RunData, choice: Pick<Choice, "method" | "seed" | "keep">): (head: HeadIndex) => number {
+function stagesOf(run: RunData, choice: Pick<Choice, "method" | "seed" | "keep">): (head: HeadNumber) => number {
   const points = pointsOf(run.curves, choice.method, choice.seed);
   const above = new Set(points.find((point) => point.keep >= choice.keep)?.removed);
   const below = new Set(points.findLast((point) => point.keep < choice.keep)?.removed);
   return (head) => (above.has(head) ? 0 : below.has(head) ? 1 : 2);
 }
 
-const meanOf = (group: HeadIndex[], value: (head: HeadIndex) => number): number => group.reduce((sum, head) => sum + value(head), 0) / group.length;
+const meanOf = (group: HeadNumber[], value: (head: HeadNumber) => number): number => group.reduce((sum, head) => sum + value(head), 0) / group.length;
 
 /** What goes together, KV groups or every head by itself, from the first to go to the last. */
-function unitsGoingFirst(heads: Heads, choice: Choice): HeadIndex[][] {
+function unitsGoingFirst(heads: Heads, choice: Choice): HeadNumber[][] {
   const { run } = heads;
   if (!choice.wholeGroups || !heads.hasGroups) return goingFirst(run, choice).map((head) => [head]);
   const ranked = ranking(run, choice.method);
@@ -83,15 +83,15 @@ function unitsGoingFirst(heads: Heads, choice: Choice): HeadIndex[][] {
 }
 
 /** The KV groups of the blocks by the mean place of their heads, for orders that know of no groups. */
-function groupsOf(heads: Heads, going: HeadIndex[]): HeadIndex[][] {
-  const groups = new Map<string, HeadIndex[]>();
+function groupsOf(heads: Heads, going: HeadNumber[]): HeadNumber[][] {
+  const groups = new Map<string, HeadNumber[]>();
   const place = new Map(going.map((head, at) => [head, at]));
   for (const head of going) {
     const { at, group } = heads.places[head]!;
     const key = group === null ? `head ${head}` : `${at} ${group}`;
     groups.set(key, [...(groups.get(key) ?? []), head]);
   }
-  const placeOf = (head: HeadIndex): number => place.get(head) ?? 0;
+  const placeOf = (head: HeadNumber): number => place.get(head) ?? 0;
   return [...groups.values()].sort((a, b) => meanOf(a, placeOf) - meanOf(b, placeOf));
 }
 
@@ -103,7 +103,7 @@ export function planOf(heads: Heads, choice: Choice): Plan {
 }
 
 /** What goes: all but the best units that fill K exactly, as headcount fills it; where no units make K, the next larger number that some make stays. */
-function goingOf(heads: Heads, choice: Choice): Set<HeadIndex> {
+function goingOf(heads: Heads, choice: Choice): Set<HeadNumber> {
   const best = unitsGoingFirst(heads, choice).reverse();
   const stay = new Set(stayingUnits(heads, choice, best));
   const free = best.filter((unit) => !stay.has(unit));
@@ -119,10 +119,10 @@ function goingOf(heads: Heads, choice: Choice): Set<HeadIndex> {
 }
 
 /** Units that stay whatever their rank: those with a protected head, and the best of every block that would be left without one. */
-function stayingUnits(heads: Heads, choice: Choice, best: HeadIndex[][]): HeadIndex[][] {
+function stayingUnits(heads: Heads, choice: Choice, best: HeadNumber[][]): HeadNumber[][] {
   const staying = best.filter((unit) => unit.some((head) => choice.protect.has(head)));
   if (!choice.onePerBlock) return staying;
-  const blocksOf = (unit: HeadIndex[]): number[] => unit.map((head) => heads.places[head]!.at);
+  const blocksOf = (unit: HeadNumber[]): number[] => unit.map((head) => heads.places[head]!.at);
   const filled = new Set(staying.flatMap(blocksOf));
   for (const unit of best) {
     if (blocksOf(unit).every((block) => filled.has(block))) continue;
@@ -133,7 +133,7 @@ function stayingUnits(heads: Heads, choice: Choice, best: HeadIndex[][]): HeadIn
 }
 
 /** For every place in a list of units, the numbers of heads that some of the units from there on make, as bits. */
-function reachableSums(units: HeadIndex[][]): bigint[] {
+function reachableSums(units: HeadNumber[][]): bigint[] {
   const sums = [1n];
   for (const unit of [...units].reverse()) sums.push(sums.at(-1)! | (sums.at(-1)! << BigInt(unit.length)));
   return sums.reverse();
@@ -141,7 +141,7 @@ function reachableSums(units: HeadIndex[][]): bigint[] {
 
 const includesSum = (sums: bigint, count: number): boolean => ((sums >> BigInt(count)) & 1n) === 1n;
 
-function measuredAs(curves: Curves | null, choice: Choice, removed: ReadonlySet<HeadIndex>): Plan["point"] {
+function measuredAs(curves: Curves | null, choice: Choice, removed: ReadonlySet<HeadNumber>): Plan["point"] {
   const points = pointsOf(curves, choice.method, choice.seed).filter((one) => one.keep === choice.keep);
   return points.find((point) => point.removed.length === removed.size && point.removed.every((head) => removed.has(head))) ?? null;
 }
@@ -298,7 +298,7 @@ export const usualShape = (shapes: [number, number][]): [number, number] =>
   [...shapes].sort((a, b) => Math.abs(a[0] - 8) - Math.abs(b[0] - 8) || b[1] - a[1])[0] ?? [0, 0];
 
 /** `{layer: [heads]}` of what goes; the stack stands before the layer where there are several. */
-export function byLayer(heads: Heads, removed: ReadonlySet<HeadIndex>): Record<string, number[]> {
+export function byLayer(heads: Heads, removed: ReadonlySet<HeadNumber>): Record<string, number[]> {
   const result: Record<string, number[]> = {};
   heads.run.blocks.forEach((block) => {
     const going = block.heads.flatMap((head, at) => (removed.has(head) ? [at] : []));
@@ -307,7 +307,7 @@ export function byLayer(heads: Heads, removed: ReadonlySet<HeadIndex>): Record<s
   return result;
 }
 
-export const planFile = (run: RunData, removed: ReadonlySet<HeadIndex>): { schema_version: 1; removed: string[] } => ({
+export const planFile = (run: RunData, removed: ReadonlySet<HeadNumber>): { schema_version: 1; removed: string[] } => ({
   schema_version: 1,
   removed: [...removed].sort((a, b) => a - b).map((head) => run.heads[head]!),
 });

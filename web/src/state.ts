@@ -1,6 +1,6 @@
 /** What the page shows: shared by all views, kept in the part of the address after #. */
 import { batch, computed, effect, signal } from "@preact/signals";
-import type { Attention, HeadIndex, Point, Report, RunData } from "./contract";
+import type { Attention, HeadNumber, Point, Report, RunData } from "./contract";
 import { fieldsOf, type Field } from "./fields";
 import { headsOf } from "./heads";
 import { hasPages, pageAt, safeDecode, type View, VIEWS } from "./pages";
@@ -16,10 +16,10 @@ const EMPTY_RUN: RunData = {
 export const report = signal<Report>({ schema: 1, runs: [EMPTY_RUN], comparison: null, left_out: [], live: null });
 export const view = signal<View>("overview");
 export const runAt = signal(0);
-export const head = signal<HeadIndex>(0);
+export const head = signal<HeadNumber>(0);
 /** The page of the views of studies and papers, as its address writes it: a study, a paper, or a paper and its item; "" for the list of all. */
 export const shownPage = signal("");
-export const selected = signal<ReadonlySet<HeadIndex>>(new Set());
+export const selected = signal<ReadonlySet<HeadNumber>>(new Set());
 export const keep = signal(0);
 export const method = signal("");
 export const seed = signal(0);
@@ -44,7 +44,7 @@ export const systemDark = signal(false);
 /** Sentences that were asked of the server, by run. */
 export const asked = signal<Record<number, Attention>>({});
 /** The head that is pointed at; by itself, so that pointing redraws only the line that tells its numbers. */
-export const looked = signal<HeadIndex | null>(null);
+export const looked = signal<HeadNumber | null>(null);
 /** Read out by screen readers. */
 export const said = signal("");
 /** What could not be done as asked, in a line above the view until the reader goes on. */
@@ -56,7 +56,7 @@ export const fields = computed(() => fieldsOf(report.value, run.value));
 export const methods = computed(() => methodsOf(run.value));
 export const seeds = computed(() => seedsOf(run.value.curves, method.value));
 export const dark = computed(() => (theme.value === "auto" ? systemDark.value : theme.value === "dark"));
-const NOBODY: ReadonlySet<HeadIndex> = new Set();
+const NOBODY: ReadonlySet<HeadNumber> = new Set();
 
 export const choice = computed<Choice>(() => ({
   method: method.value,
@@ -72,13 +72,13 @@ export const standing = computed(() => standingOf(heads.value, choice.value, pla
 
 export const field = computed<Field | null>(() => fields.value.find((one) => one.key === colour.value) ?? fields.value[0] ?? null);
 
-export function toggle(index: HeadIndex): void {
+export function toggle(index: HeadNumber): void {
   const next = new Set(selected.value);
   if (!next.delete(index)) next.add(index);
   selected.value = next;
 }
 
-export function select(some: Iterable<HeadIndex>): void {
+export function select(some: Iterable<HeadNumber>): void {
   selected.value = new Set(some);
 }
 
@@ -122,7 +122,7 @@ function adoptRun(at: number): void {
 const FLAGS = { protect, one: onePerBlock, groups: wholeGroups, value: byValue, sort: sorted };
 
 /** The address of a view in the present state; `at` names another head, `of` another page of studies and papers. */
-export function address(to: View, at: HeadIndex = head.value, of = shownPage.value): string {
+export function address(to: View, at: HeadNumber = head.value, of = shownPage.value): string {
   const words = new URLSearchParams();
   if (runAt.value) words.set("run", String(runAt.value));
   if (selected.value.size) words.set("heads", [...selected.value].sort((a, b) => a - b).map((index) => run.value.heads[index]).join(" "));
@@ -137,7 +137,7 @@ export function address(to: View, at: HeadIndex = head.value, of = shownPage.val
   return `#/${to}${name}?${words}`;
 }
 
-export function go(to: View, at: HeadIndex = head.value, of = ""): void {
+export function go(to: View, at: HeadNumber = head.value, of = ""): void {
   batch(() => {
     head.value = at;
     shownPage.value = of;

@@ -1,5 +1,5 @@
 /** What removing a head alone costs at most, in words. Nothing here speaks of several heads removed together. */
-import type { HeadIndex, Maybe, Verdicts } from "./contract";
+import type { HeadNumber, Maybe, Verdicts } from "./contract";
 import { num, plural, whole } from "./format";
 
 /** A cost in the unit of the verdicts: nats of loss, or points of right answers. */
@@ -26,11 +26,11 @@ export function missing(of: Verdicts): string {
 }
 
 /** "removed alone costs at most 0.011 nats", with the mark where it is safe; empty where it was not measured. */
-export function boundText(of: Verdicts | null, index: HeadIndex): string {
+export function boundText(of: Verdicts | null, index: HeadNumber): string {
   const bound = of?.bound[index];
   if (!of || typeof bound !== "number") return "";
   return `removed alone costs at most ${atMost(of, bound)}${of.safe[index] ? ", safe alone" : ""}`;
 }
 
 /** The mark as a table has it. */
-export const safeText = (of: Verdicts, index: HeadIndex): string => (of.safe[index] === null || of.safe[index] === undefined ? "undecided" : of.safe[index] ? "yes" : "no");
+export const safeText = (of: Verdicts, index: HeadNumber): string => (of.safe[index] === null || of.safe[index] === undefined ? "undecided" : of.safe[index] ? "yes" : "no");

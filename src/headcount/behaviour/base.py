@@ -25,7 +25,7 @@ from headcount.data.text.annotated import Annotated
 
 MIN_OCCURRENCES = 20
 """How often a relation or a part of speech must occur in a text to be tested."""
-Attention = Literal["self", "cross", "image"]
+AttentionOfRole = Literal["self", "cross", "image"]
 Annotation = Literal["tree", "tags", "pairs", "clusters", "links"]
 Sieve = Bool[Tensor, "batch q k"]
 
@@ -45,14 +45,17 @@ class RoleInfo:
     """
 
     source: str
-    attention: frozenset[Attention] = frozenset({"self"})
+    attention: frozenset[AttentionOfRole] = frozenset({"self"})
     needs: frozenset[Annotation] = frozenset()
     special_targets: bool = False
     positional: bool = False
     is_content: bool = False
 
     def __post_init__(self) -> None:
-        for values, kind, known in ((self.attention, "attention", get_args(Attention)), (self.needs, "annotation", get_args(Annotation))):
+        for values, kind, known in (
+            (self.attention, "attention", get_args(AttentionOfRole)),
+            (self.needs, "annotation", get_args(Annotation)),
+        ):
             for value in values:
                 if value not in known:
                     raise unknown_name_error(f"{kind} of a role", value, known)

@@ -31,7 +31,7 @@ def half_of_example(example_content: Any) -> Half:
     return MEASURING if hashlib.sha256(repr(example_content).encode()).digest()[0] & 1 else CHOOSING
 
 
-class _Candidate(NamedTuple):
+class _HeadCandidate(NamedTuple):
     """A head that shows a role: its accuracy on the choosing half, a hash that settles ties, and where its sums are."""
 
     accuracy: float
@@ -63,14 +63,14 @@ class HalfTotals:
         own_hits, own_tokens = (values[measured_by_name["half"] == MEASURING] for values in (hits, tokens))
         self.squares += np.stack([(own_hits**2).sum(0), (own_hits * own_tokens).sum(0), (own_tokens**2).sum(0)])
 
-    def list_heads_with_both_halves(self, role_name: str) -> list[_Candidate]:
+    def list_heads_with_both_halves(self, role_name: str) -> list[_HeadCandidate]:
         """Returns the heads that show the role in both halves."""
         number, heads = self.roles.index(role_name), []
         for index, head in enumerate(self.heads):
             column = index * len(self.roles) + number
             if self.sentences[CHOOSING, column] >= 1 and self.sentences[MEASURING, column] >= MIN_MEASURING:
                 accuracy = float(self.hits[CHOOSING, column] / self.tokens[CHOOSING, column])
-                heads.append(_Candidate(accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
+                heads.append(_HeadCandidate(accuracy, hashlib.sha256(str(head).encode()).hexdigest(), self, column))
         return heads
 
     def measure_on_measuring_half(self, head_role_column: int) -> BestHead:

@@ -14,7 +14,7 @@ from headcount.behaviour.word_sieves import link_words
 from headcount.core.errors import OptionError
 from headcount.core.registry import ROLES
 
-Rule = Callable[[View], Any] | Sequence[Any]
+PatternRule = Callable[[View], Any] | Sequence[Any]
 """A function that returns the keys of each query, [batch, q, k], or for each sentence a boolean matrix [q, k] over its words or its tokens."""
 
 
@@ -45,7 +45,7 @@ class Pattern(Role):
         return marks.expand(shape)
 
 
-def parse_patterns(patterns: Mapping[str, Rule] | None) -> tuple[Pattern, ...]:
+def parse_patterns(patterns: Mapping[str, PatternRule] | None) -> tuple[Pattern, ...]:
     """Returns the roles of a caller's rules.
 
     Raises:

@@ -14,7 +14,7 @@ from headcount.behaviour.best_heads import find_best_head_of_each_role
 from headcount.behaviour.beyond import HeadComparison, TwinSums, add_twin_comparisons, count_labels_under_swaps, find_inner_and_outer_roles
 from headcount.behaviour.corpus import Parser, check_reading_arguments, read_corpus
 from headcount.behaviour.measure import RoleProbe
-from headcount.behaviour.patterns import Rule, parse_patterns
+from headcount.behaviour.patterns import PatternRule, parse_patterns
 from headcount.behaviour.spec import RoleNames, RoleSpec, parse_roles
 from headcount.behaviour.test import RoleTotals, score_roles
 from headcount.behaviour.views import ViewName, check_model_reads, corpus_examples
@@ -54,7 +54,7 @@ def roles(
     batch_size: int | None = None,
     seed: int = 0,
     swaps: int = N_SWAPS,
-    patterns: Mapping[str, Rule] | None = None,
+    patterns: Mapping[str, PatternRule] | None = None,
     progress: bool | Progress = True,
 ) -> RoleTable:
     """Tests what every head does: for each head and role the bias of its attention with test, interval and baseline.

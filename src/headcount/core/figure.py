@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
 from typing import Any, ClassVar, Self
 
-Values = tuple[float | None, ...]
+FigureValues = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class Line:
 
     label: str
     x: tuple[float, ...]
-    y: Values
-    low: Values = ()
-    high: Values = ()
+    y: FigureValues
+    low: FigureValues = ()
+    high: FigureValues = ()
     is_control: bool = False
     start: tuple[float, float] | tuple[()] = ()
 
@@ -83,9 +83,9 @@ class Bars:
     """A bar for every category, with its interval if there is one."""
 
     label: str
-    values: Values
-    low: Values = ()
-    high: Values = ()
+    values: FigureValues
+    low: FigureValues = ()
+    high: FigureValues = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Figure:
         if any(isinstance(value, float) and not isfinite(value) for column in columns for value in column):
             raise ValueError(f"'{label}' of figure '{self.name}' has a number that is not finite; write None where it is not defined")
 
-    def _check_interval(self, label: str, length: int, low: Values, high: Values) -> None:
+    def _check_interval(self, label: str, length: int, low: FigureValues, high: FigureValues) -> None:
         if low or high:
             self._check_columns(label, length, low, high)
 
@@ -235,7 +235,7 @@ class HeatMap(Figure):
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    values: tuple[Values, ...]
+    values: tuple[FigureValues, ...]
     value: Axis
     marks: tuple[tuple[bool, ...], ...] = ()
     mark_label: str = ""

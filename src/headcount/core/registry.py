@@ -21,7 +21,7 @@ from typing import TypeVar
 from headcount.core.errors import DuplicateName, OptionError, PluginError, UnknownName, unknown_name_error
 from headcount.core.options import Configurable
 
-Kind = TypeVar("Kind", bound=Configurable)
+RegisteredKind = TypeVar("RegisteredKind", bound=Configurable)
 
 
 def _find_module(name: str) -> ModuleSpec | None:
@@ -71,10 +71,10 @@ class Registry:
             raise UnknownName(f"{unknown_name_error(self.singular, name, sources)}{hint if groups else ''}")
         return sources[name]
 
-    def register(self, name: str) -> Callable[[type[Kind]], type[Kind]]:
+    def register(self, name: str) -> Callable[[type[RegisteredKind]], type[RegisteredKind]]:
         """Registers a class under a name in this process, as an entry point does for good."""
 
-        def decorate(cls: type[Kind]) -> type[Kind]:
+        def decorate(cls: type[RegisteredKind]) -> type[RegisteredKind]:
             if name in (sources := self._import_paths()):
                 raise DuplicateName(f"{self.singular} '{name}' is registered already, by {sources[name]}; choose another name")
             self._require_class(cls, name, f"{cls.__module__}:{cls.__qualname__}")
@@ -144,7 +144,7 @@ class Registry:
             raise OptionError(f"{import_path}, registered as {self.singular} '{name}', declares no info; see the base class of its kind")
         return cls
 
-    def parse(self, text: str | Configurable, base: type[Kind]) -> Kind:
+    def parse(self, text: str | Configurable, base: type[RegisteredKind]) -> RegisteredKind:
         """Returns the object that a text describes, `name:variant(option=value;…)`; an object of the kind is returned as it is.
 
         Raises:

@@ -44,7 +44,7 @@ def mean_survivors_by_kind(
 
 
 @dataclass(frozen=True, slots=True)
-class Survivors:
+class SurvivingHeads:
     """The heads of one pruned model.
 
     Attributes:

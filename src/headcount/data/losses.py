@@ -23,7 +23,7 @@ from headcount.models.padding import IGNORED
 Losses = Float[Tensor, "batch"]
 Weights = Shaped[Tensor, "batch"]
 """The weight of each example in the loss of the batch."""
-Rule = Callable[[Any, Batch], tuple[Losses, Weights] | None]
+LossRule = Callable[[Any, Batch], tuple[Losses, Weights] | None]
 """(output, batch) -> losses and weights, or None where the rule does not apply."""
 
 
@@ -104,14 +104,21 @@ def _span_losses(output: Any, batch: Batch) -> tuple[Losses, Weights] | None:
     return (ends[0] + ends[1]) / 2, torch.ones_like(ends[0])
 
 
-RULES: tuple[Rule, ...] = (_class_losses, _squared_errors, _multilabel_losses, _unshifted_token_losses, _next_token_losses, _span_losses)
+RULES: tuple[LossRule, ...] = (
+    _class_losses,
+    _squared_errors,
+    _multilabel_losses,
+    _unshifted_token_losses,
+    _next_token_losses,
+    _span_losses,
+)
 
 
 ROUNDING = {torch.bfloat16: 2e-2, torch.float16: 3e-3}
 """How far a loss in half precision may be from the same in full, relative to it."""
 
 
-def _gap_to_own_loss_in_rounding_units(rule: Rule, output: Any, batch: Batch) -> float:
+def _gap_to_own_loss_in_rounding_units(rule: LossRule, output: Any, batch: Batch) -> float:
     """Returns the distance of a rule from the model's own loss, in units of rounding: up to 1 it fits; infinite where it does not apply."""
     result = rule(output, batch)
     if result is None:
@@ -122,7 +129,7 @@ def _gap_to_own_loss_in_rounding_units(rule: Rule, output: Any, batch: Batch) ->
     return gap if math.isfinite(gap) else math.inf
 
 
-def _rule_matching_own_loss(output: Any, batch: Batch) -> Rule | None:
+def _rule_matching_own_loss(output: Any, batch: Batch) -> LossRule | None:
     """Returns the rule that is closest to the model's own loss; None where none fits, or where half precision cannot tell two apart."""
     gaps = sorted((_gap_to_own_loss_in_rounding_units(rule, output, batch), number) for number, rule in enumerate(RULES))
     fitting = [RULES[number] for gap, number in gaps if gap <= 1]
@@ -147,7 +154,7 @@ class ExampleLosses:
     def __init__(self, model: nn.Module, loss: Callable[[Any, Batch], Losses] | None = None) -> None:
         self.model = model
         self._loss = loss
-        self._rule: Rule | None = None
+        self._rule: LossRule | None = None
         self.one_by_one = False
 
     @property

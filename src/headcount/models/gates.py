@@ -29,7 +29,7 @@ from headcount.models.state import feature_caches_bypassed, forward_preserving_s
 
 Replacement = Literal["zero", "mean", "uniform"]
 """What takes the place of the output of a removed head."""
-Values = Float[Tensor, "heads"] | Float[Tensor, "batch heads"]
+GateValues = Float[Tensor, "heads"] | Float[Tensor, "batch heads"]
 Means = Mapping[str, Float[Tensor, "heads head_dim"]]
 """The mean output of every head, by block path."""
 
@@ -70,7 +70,7 @@ class HeadGates:
     def __init__(
         self,
         model: nn.Module,
-        values: Values | Sequence[float] | None = None,
+        values: GateValues | Sequence[float] | None = None,
         *,
         how: Replacement = "zero",
         means: Means | None = None,
@@ -97,12 +97,12 @@ class HeadGates:
                 )
 
     @property
-    def values(self) -> Values:
+    def values(self) -> GateValues:
         """The gates that act now."""
         return self._values
 
     @values.setter
-    def values(self, values: Values | Sequence[float]) -> None:
+    def values(self, values: GateValues | Sequence[float]) -> None:
         tensor = values if isinstance(values, Tensor) else torch.tensor(values, dtype=torch.float64)
         if not tensor.is_floating_point():
             tensor = tensor.double()

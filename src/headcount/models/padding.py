@@ -21,14 +21,14 @@ from headcount.models.ownership import suspending_hooks
 from headcount.models.randomness import pass_rng
 from headcount.models.state import preserve
 
-Need = Literal["nothing", "positions", "right padding"]
+PaddingNeed = Literal["nothing", "positions", "right padding"]
 SEQUENCES = (("input_ids", "attention_mask"), ("inputs_embeds", "attention_mask"), ("decoder_input_ids", "decoder_attention_mask"))
 """Each input made of tokens, and its mask."""
 CLOSE = {torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """How far outputs may differ by rounding, relative to the largest one; 1e-4 in other dtypes."""
 IGNORED = -100
 """The label of tokens that have no loss, as in transformers."""
-_NEEDS: WeakKeyDictionary[nn.Module, Need] = WeakKeyDictionary()
+_NEEDS: WeakKeyDictionary[nn.Module, PaddingNeed] = WeakKeyDictionary()
 
 
 def with_position_ids_if_needed(model: nn.Module, batch: Batch) -> dict[str, Any]:
@@ -83,9 +83,9 @@ def _left_padded_row_mask(batch: Batch) -> Tensor | None:
     return rows if rows is not None and bool(rows.any()) else None
 
 
-def _measure_padding_need(model: nn.Module, padded_example: Batch) -> Need:
+def _measure_padding_need(model: nn.Module, padded_example: Batch) -> PaddingNeed:
     """What an example that is padded on the left needs in order to give what it gives without its padding."""
-    tries: list[tuple[Need, dict[str, Any]]] = [("nothing", dict(padded_example))]
+    tries: list[tuple[PaddingNeed, dict[str, Any]]] = [("nothing", dict(padded_example))]
     if "attention_mask" in padded_example and "position_ids" in inspect.signature(model.forward).parameters:
         tries.append(("positions", {**padded_example, "position_ids": position_ids_of(padded_example["attention_mask"])}))
     with preserve(model), suspending_hooks(), torch.no_grad():

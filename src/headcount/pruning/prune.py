@@ -33,7 +33,7 @@ from headcount.pruning.repair.least_squares import FitResult
 from headcount.pruning.repair.means import fold_means, require_biases
 from headcount.pruning.repair.projection import output_projection, read_weight_and_bias, write_weight_and_bias
 from headcount.pruning.repair.repair import refit
-from headcount.pruning.spec import Ablation, PruneSpec
+from headcount.pruning.spec import PruneSpec, PruningAblation
 from headcount.pruning.training.fine_tune import fine_tune
 from headcount.surgery.cut import cut
 
@@ -72,7 +72,7 @@ def prune(  # noqa: PLR0913 - every argument is explicit
     protected: str | Head | Iterable[str | Head] = (),
     floor: int = 0,
     unit: Literal["kv_group", "even"] = "kv_group",
-    ablation: Ablation = "zero",
+    ablation: PruningAblation = "zero",
     repair: bool | None = None,
     recover: Length | None = None,
     recipe: Recipe | None = None,

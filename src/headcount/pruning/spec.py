@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
     Pruner = object  # the type that `options_of` reads; the class itself imports torch
 
-Ablation = Literal["zero", "mean"]
+PruningAblation = Literal["zero", "mean"]
 """What replaces the output of a removed head: nothing, or its mean."""
 NAMED_HEADS = 4
 """A label names up to this many protected heads; of more, their number and a hash."""
@@ -41,7 +41,7 @@ class PruneSpec:
     method: Pruner = option(help="A pruner of `headcount ls pruners`, or an importance to rank by.")
     budget: Budget | None = option(None, "How much stays.")
     kinds: tuple[str, ...] = option((), "Attention that may lose heads (encoder-self, decoder-self, cross); keep counts these.")
-    ablation: Ablation = option("zero", "What replaces a removed head: nothing (zero), or its mean output, in the bias (mean).")
+    ablation: PruningAblation = option("zero", "What replaces a removed head: nothing (zero), or its mean output, in the bias (mean).")
     repair: bool | None = option(None, "Refit output projections in closed form; by default unless training follows.")
     recover: Length | None = option(None, "Fine-tune the cut model: a number of epochs, or of steps (300steps), or auto.")
     scratch: Length | None = option(
@@ -60,7 +60,7 @@ class PruneSpec:
         object.__setattr__(self, "budget", None if self.budget == Budget() else self.budget)
         if not callable(getattr(self.method, "choose", None)):
             raise OptionError(f"method must be a Pruner, or a text that PruneSpec.of parses; got {self.method!r}")
-        if self.ablation not in get_args(Ablation):
+        if self.ablation not in get_args(PruningAblation):
             raise _ablation_error(self.ablation)
         convert_to_declared_types(self, options_of(PruneSpec), "a pruning")
         self._check_size()
@@ -107,7 +107,7 @@ class PruneSpec:
         protected: str | Head | Iterable[str | Head] | None = None,
         floor: int | None = None,
         unit: Literal["kv_group", "even"] | None = None,
-        ablation: Ablation = "zero",
+        ablation: PruningAblation = "zero",
         repair: bool | None = None,
         recover: Length | None = None,
         scratch: Length | None = None,

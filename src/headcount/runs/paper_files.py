@@ -32,7 +32,7 @@ class PaperEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class PaperPage:
+class PaperSummary:
     """A paper on one model: its reference, the command that ran, the conditions of all experiments, and the experiments in order."""
 
     name: str
@@ -43,7 +43,7 @@ class PaperPage:
     entries: Sequence[PaperEntry]
 
 
-def write_paper_summary_and_files(page: PaperPage, folder: Path) -> Path:
+def write_paper_summary_and_files(page: PaperSummary, folder: Path) -> Path:
     """Writes the files of every experiment, the summary and the bibliography to a folder, and returns the path of the summary.
 
     Raises:
@@ -64,7 +64,7 @@ def write_paper_summary_and_files(page: PaperPage, folder: Path) -> Path:
     return folder / SUMMARY
 
 
-def summary_to_markdown(page: PaperPage) -> str:
+def summary_to_markdown(page: PaperSummary) -> str:
     """Returns the summary as Markdown: figures, tables and verdicts of all experiments, with the paper's own values beside ours."""
     lines = [f"# {page.title}", "", *page.conditions, f"Made by: `{page.command}`", ""]
     for entry in page.entries:

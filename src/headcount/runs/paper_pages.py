@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from headcount.core.files import canonical_json
 from headcount.core.study_result import StudyResult, Table
 from headcount.runs.artifacts import ArtifactKey
-from headcount.runs.paper_files import PaperEntry, PaperPage
+from headcount.runs.paper_files import PaperEntry, PaperSummary
 from headcount.runs.store import Run
 
 ITEM, PAGE = "paper", "paper-page"
@@ -16,7 +16,7 @@ ITEM, PAGE = "paper", "paper-page"
 MISSING = "its result is no longer in the run folder"
 
 
-def commit_paper_page(run: Run, page: PaperPage, result_digests: Mapping[str, str], *, provenance: Mapping[str, object]) -> None:
+def commit_paper_page(run: Run, page: PaperSummary, result_digests: Mapping[str, str], *, provenance: Mapping[str, object]) -> None:
     """Lists a paper in its run; `result_digests` are those of the artifacts that hold the results, by the id of the experiment."""
     entries = []
     for entry in page.entries:
@@ -29,7 +29,7 @@ def commit_paper_page(run: Run, page: PaperPage, result_digests: Mapping[str, st
     run.register_results(run.commit(key, content, provenance=provenance))
 
 
-def read_paper_pages(run: Run) -> list[PaperPage]:
+def read_paper_pages(run: Run) -> list[PaperSummary]:
     """Returns the papers of a run, by name, each with its experiments in order."""
     results = {artifact.key.digest: artifact for artifact in run.iter_artifacts(ITEM)}
     pages = []
@@ -49,5 +49,5 @@ def read_paper_pages(run: Run) -> list[PaperPage]:
                 )
             )
         texts = {name: artifact.content[name] for name in ("name", "title", "bibtex", "command", "conditions")}
-        pages.append(PaperPage(**texts, entries=entries))
+        pages.append(PaperSummary(**texts, entries=entries))
     return pages

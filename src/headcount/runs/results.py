@@ -14,7 +14,7 @@ from headcount.core.evaluation import Evaluation
 from headcount.core.margin import Margin
 from headcount.core.sizes import SizeTest, certify_until_a_size_fails, smallest_certified
 from headcount.core.stats.metric_parts import MetricOfSums
-from headcount.core.survivors import HeadBlock, Survivors
+from headcount.core.survivors import HeadBlock, SurvivingHeads
 from headcount.core.training_log import FEW_STEPS
 from headcount.runs.artifacts import Artifact
 
@@ -139,7 +139,7 @@ class PrunedRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class PrunedRow:
+class PrunedModelRow:
     """One pruned model in a table: what it is, its results, and how much worse it is than the dense model, at most, on the same examples."""
 
     method: str
@@ -157,7 +157,7 @@ class PrunedRow:
     parameters: int
     id: str = ""
     """The first digits of the artifact's key."""
-    survivors: Survivors = field(default_factory=Survivors)
+    survivors: SurvivingHeads = field(default_factory=SurvivingHeads)
     """The heads that stay, of all kinds of attention."""
     within_rounding: tuple[str, ...] = ()
     """Heads whose score, which the choice was made by, is moved by rounding alone by more than its standard error."""
@@ -208,7 +208,7 @@ def compare_pruned_with_dense(
     metric_of_sums: MetricOfSums | None,
     blocks: Sequence[HeadBlock],
     margin: Margin | None = None,
-) -> list[PrunedRow]:
+) -> list[PrunedModelRow]:
     """Returns one row per pruned model, with its bound against the dense model; `metric_of_sums` makes the metric of its parts.
 
     A metric that is not known example by example is compared by the loss.
@@ -218,7 +218,7 @@ def compare_pruned_with_dense(
     for artifact in artifacts:
         record = PrunedRecord.from_artifact(artifact)
         rows.append(
-            PrunedRow(
+            PrunedModelRow(
                 method=method_label(artifact),
                 keep=record.budget.get("keep") or n_heads - len(record.removed),
                 removed=len(record.removed),
@@ -229,7 +229,7 @@ def compare_pruned_with_dense(
                 higher_is_better=record.higher_is_better,
                 certificate=certify_pruned(dense, unpack_pruned_evaluation(artifact), metric_of_sums, margin),
                 parameters=record.cost["parameters"],
-                survivors=Survivors.after_removal(blocks, record.removed),
+                survivors=SurvivingHeads.after_removal(blocks, record.removed),
                 within_rounding=tuple(record.within_rounding),
                 selection=record.selection,
             )
@@ -260,7 +260,7 @@ def method_label(artifact: Artifact) -> str:
     return artifact.content["label"] + few
 
 
-def choose_row_index_by_kept_count(rows: Sequence[PrunedRow]) -> dict[int, int]:
+def choose_row_index_by_kept_count(rows: Sequence[PrunedModelRow]) -> dict[int, int]:
     """Returns the position of the row that the selection split chooses for every number of heads of the model, most heads first.
 
     The best metric on the selection split decides, then the least loss there, then method and seed by name. A model that lost no head is the dense
@@ -295,7 +295,7 @@ class ChosenModel:
         return smallest_certified(self.tests) is not None
 
 
-def choose_model(rows: Sequence[PrunedRow], *, has_margin: bool) -> ChosenModel | None:
+def choose_model(rows: Sequence[PrunedModelRow], *, has_margin: bool) -> ChosenModel | None:
     """Returns the smallest certified model, or the first that failed; without a margin, the best one by the selection split.
 
     None if no model lost a head. Which models are candidates is decided by the selection split alone; of models that are equally good there, the

@@ -108,7 +108,7 @@ def scores_of(run: Run, method: str) -> Scores:
     return unpack_scores(known[method])
 
 
-def check_same_heads(tables: Sequence[Scores]) -> None:
+def check_scores_of_same_heads(tables: Sequence[Scores]) -> None:
     """Raises ArtifactError unless all scores are of the same heads in the same order."""
     for scores in tables[1:]:
         if scores.heads != tables[0].heads:

@@ -16,7 +16,7 @@ from headcount.core.budget import LIMITS
 from headcount.core.files import sha256, write_atomic
 from headcount.core.options import format_value
 from headcount.core.score_tables import LISTING
-from headcount.core.survivors import Survivors
+from headcount.core.survivors import SurvivingHeads
 from headcount.runs.artifacts import Artifact, Damaged
 from headcount.runs.latency import LATENCY, unpack_latency
 from headcount.runs.records import write_record
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TABLES, STUDY = LISTING, "study"
 DIFFERENCE_COLUMNS = ("keep", "method", "other", "difference", "low", "high", "p", "by", "q")
 """The columns of the differences between methods, also where there are none."""
-Maker = Callable[[Run], "pandas.DataFrame | None"]
+TableMaker = Callable[[Run], "pandas.DataFrame | None"]
 
 
 def _score_table(run: Run) -> pandas.DataFrame | None:
@@ -106,7 +106,7 @@ def _curve_table(run: Run) -> pandas.DataFrame | None:
 def _pruned_model_row(artifact: Artifact, blocks: Sequence[BlockRecord]) -> dict[str, Any]:
     """Returns a pruned model as a row: its request, how many heads of the dense model it has and where, its results and its costs."""
     record = PrunedRecord.from_artifact(artifact)
-    survivors = Survivors.after_removal(blocks, record.removed)
+    survivors = SurvivingHeads.after_removal(blocks, record.removed)
     spec, budget = record.spec, record.budget
     limits = [f"{name}={format_exact_number(budget[name])}" for name in LIMITS if budget.get(name) is not None]
     return {
@@ -136,7 +136,7 @@ def _plan_table(run: Run) -> pandas.DataFrame | None:
     rows = []
     for name, artifact in run.results(PRUNED).items():
         record = PrunedRecord.from_artifact(artifact)
-        survivors = Survivors.after_removal(run.heads().blocks, record.removed)
+        survivors = SurvivingHeads.after_removal(run.heads().blocks, record.removed)
         lists = {"kept": " ".join(survivors.heads), "removed": " ".join(survivors.removed)}
         rows.append({"model": name, "method": method_label(artifact), "keep": len(survivors.heads), "seed": record.spec["seed"], **lists})
     return pandas.DataFrame(rows) if rows else None
@@ -166,7 +166,7 @@ def _bench_table(run: Run) -> pandas.DataFrame | None:
     return pandas.DataFrame(rows) if rows else None
 
 
-MAKERS: dict[str, Maker] = {
+MAKERS: dict[str, TableMaker] = {
     "scores": _score_table,
     "verdicts": _verdict_table,
     "roles": _role_table,

@@ -31,7 +31,7 @@ SIGNIFICANT = 0.05
 """The corrected p-value up to which a difference counts as significant."""
 ANY_ROLE = "any role"
 """Stands for all roles together in the rows of a study."""
-Ablation = Literal["zero", "mean", "uniform"]
+StudyAblation = Literal["zero", "mean", "uniform"]
 """What stands in for removed heads: nothing, their mean output, or uniform attention."""
 Input = Literal["model", "task", "text", "run", "comparison"]
 

@@ -6,7 +6,7 @@ from headcount.core.errors import ArtifactError
 from headcount.studies._base import StudyContext
 
 
-def check_same_heads(context: StudyContext, other_model: str) -> None:
+def check_same_heads_as_other_model(context: StudyContext, other_model: str) -> None:
     """Raises ArtifactError unless the model of that name has the same heads as the model of a study, of the same kind and size."""
     own, other = context.loaded.heads, context.sources.read_heads(other_model)
     if own.heads != other.heads:

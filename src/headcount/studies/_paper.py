@@ -49,7 +49,7 @@ class PaperInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class PaperSubject:
     """What the experiments of a paper run on: the heads of a model, its task, and whether there is a text to measure roles on."""
 
     heads: HeadMap
@@ -125,7 +125,7 @@ class Paper(Configurable):
             )
 
     @abstractmethod
-    def items(self, subject: Subject) -> Sequence[Item]:
+    def items(self, subject: PaperSubject) -> Sequence[Item]:
         """Returns every experiment of the paper in its order, those that cannot run on this subject too."""
 
     @classmethod

@@ -34,4 +34,4 @@ class PrunedModels(Study):
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where the model cannot be pruned by a method or to a size."""
-        _measure.pruning_curve.check_requests(self, context)
+        _measure.pruning_curve.check_study_requests(self, context)

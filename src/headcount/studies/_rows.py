@@ -63,7 +63,7 @@ class DifferenceRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrunedRow(DifferenceRow):
+class SizeRow(DifferenceRow):
     """A pruned model at one number of heads, over seeds, and its difference from the dense model."""
 
     n_kept: int
@@ -71,7 +71,7 @@ class PrunedRow(DifferenceRow):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlledRow(PrunedRow):
+class ControlledRow(SizeRow):
     """A pruned model that is tested against random heads; `against_random` is None for these."""
 
     against_random: PairedDifference | None

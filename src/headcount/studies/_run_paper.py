@@ -18,10 +18,10 @@ from headcount.models.provenance import model_key, rounding_provenance
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.training.estimate import estimate_step_seconds
 from headcount.runs.artifacts import ArtifactKey, safe_name
-from headcount.runs.paper_files import PAPERS, SUMMARY, PaperEntry, PaperPage, write_paper_summary_and_files
+from headcount.runs.paper_files import PAPERS, SUMMARY, PaperEntry, PaperSummary, write_paper_summary_and_files
 from headcount.runs.paper_pages import ITEM, commit_paper_page
 from headcount.studies._base import STEP_BATCH, Effort, Study, StudyContext
-from headcount.studies._paper import Item, Paper, PaperResult, Subject
+from headcount.studies._paper import Item, Paper, PaperResult, PaperSubject
 from headcount.studies._results import describe_study_run
 
 REVISION = 5
@@ -35,7 +35,7 @@ def list_items(paper: Paper, context: StudyContext) -> tuple[Item, ...]:
 
     Those on roles cannot where the tokenizer does not say which words its tokens are, or the task has no texts that roles can be measured on.
     """
-    subject = Subject(context.loaded.heads, context.task, context.sources.has_text_or_task, has_new_head=context.new_head)
+    subject = PaperSubject(context.loaded.heads, context.task, context.sources.has_text_or_task, has_new_head=context.new_head)
     items = tuple(paper.items(subject))
     problem = context.text_problem if any(_uses_text(item) for item in items) else None
     if problem is not None and (
@@ -161,7 +161,7 @@ def hash_named_files(study: Configurable) -> dict[str, str]:
     return {text: hash_file_or_folder(path) for text, path in paths.items() if path_exists(path)}
 
 
-def build_page(paper: Paper, context: StudyContext, entries: Sequence[PaperEntry]) -> PaperPage:
+def build_page(paper: Paper, context: StudyContext, entries: Sequence[PaperEntry]) -> PaperSummary:
     """Returns the page of a paper: its reference, the conditions of all experiments, and the experiments."""
     sizes = ", ".join(f"{len(context.task.split(split))} {split}" for split in SPLITS)
     conditions = [
@@ -169,7 +169,7 @@ def build_page(paper: Paper, context: StudyContext, entries: Sequence[PaperEntry
         *(["The head of the model is new: it is trained after pruning, and so is the dense model."] if context.new_head else []),
         *(["A small version (quick): few sizes, seeds, steps and examples."] if paper.quick else []),
     ]
-    return PaperPage(paper.name, paper.info.title, paper.info.bibtex(paper.name), context.command, conditions, entries)
+    return PaperSummary(paper.name, paper.info.title, paper.info.bibtex(paper.name), context.command, conditions, entries)
 
 
 def commit_page(

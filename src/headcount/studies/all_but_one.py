@@ -8,7 +8,7 @@ from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Cell, Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
-from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyAblation, StudyContext, StudyInfo
 from headcount.studies._parts import Part, choose_part
 from headcount.studies._rows import difference_with_interval, is_significant
 
@@ -26,7 +26,7 @@ class AllButOne(Study):
     """
 
     _: KW_ONLY
-    how: Ablation = option("zero", "What stands in for the other heads: nothing, their mean output, or uniform attention")
+    how: StudyAblation = option("zero", "What stands in for the other heads: nothing, their mean output, or uniform attention")
     show: Literal["all", "layers", "splits", "everywhere"] = option(
         "all", "What the result says: layers one by one, both splits side by side, or one head everywhere"
     )

@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._checks import check_same_heads
+from headcount.studies._checks import check_same_heads_as_other_model
 from headcount.studies._parts import Part, choose_part, layer_of_address
 from headcount.studies._rows import is_significant
 
@@ -43,7 +43,7 @@ class FinetuneRoles(Study):
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises ArtifactError unless the fine-tuned model has the same heads."""
-        check_same_heads(context, self.tuned)
+        check_same_heads_as_other_model(context, self.tuned)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns every head and role that both models were tested for, with the paired difference."""

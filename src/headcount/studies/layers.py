@@ -8,7 +8,7 @@ from headcount.core.figure import Axis, BarFigure, Bars
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
-from headcount.studies._base import SIGNIFICANT, Ablation, Study, StudyContext, StudyInfo
+from headcount.studies._base import SIGNIFICANT, Study, StudyAblation, StudyContext, StudyInfo
 from headcount.studies._rows import dense_scores_to_dict, dense_sentence, is_significant
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Layers(Study):
     """
 
     _: KW_ONLY
-    how: Ablation = option("zero", "What stands in for the removed heads: nothing, their mean output, or uniform attention")
+    how: StudyAblation = option("zero", "What stands in for the removed heads: nothing, their mean output, or uniform attention")
     info = StudyInfo(paper="Budhraja et al. 2020", needs=frozenset({"model", "task"}))
 
     def measure(self, context: StudyContext) -> StudyResult:

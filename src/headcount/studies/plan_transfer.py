@@ -9,11 +9,11 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
-from headcount.studies._checks import check_same_heads
+from headcount.studies._checks import check_same_heads_as_other_model
 from headcount.studies._rows import dense_sentence, difference_with_interval, format_significance, seed_cells, seed_columns
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.plan_transfer import Transfer, TransferRow, TransferTest
+    from headcount.studies._measure.plan_transfer import PlanTransferResult, PlanTransferRow, TransferTest
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class PlanTransfer(Study):
     def check_inputs(self, context: StudyContext) -> None:
         """Raises an error where the other task cannot be opened, or its model has other heads."""
         if self.other_model:
-            check_same_heads(context, self.other_model)
+            check_same_heads_as_other_model(context, self.other_model)
         else:
             context.sources.open_task(context.loaded, self.other_task)
 
@@ -70,7 +70,7 @@ class PlanTransfer(Study):
         )
 
 
-def _choice_label(row: TransferRow, transfer: Transfer) -> str:
+def _choice_label(row: PlanTransferRow, transfer: PlanTransferResult) -> str:
     return (
         f"chosen on {transfer.other_task}"
         if row.choice == "other task"
@@ -80,7 +80,7 @@ def _choice_label(row: TransferRow, transfer: Transfer) -> str:
     )
 
 
-def _table_of_choices_by_size(transfer: Transfer, metric: str) -> Table:
+def _table_of_choices_by_size(transfer: PlanTransferResult, metric: str) -> Table:
     columns = (
         Column("heads"),
         Column("choice"),
@@ -122,7 +122,7 @@ def _transferred_choice_test_table(tests: Sequence[TransferTest], metric: str) -
     return Table("tests", columns, cells, f"Difference of {metric} of the heads chosen on the other task, on the same examples")
 
 
-def _change_by_task_figure(transfer: Transfer, metric: str) -> BarFigure:
+def _change_by_task_figure(transfer: PlanTransferResult, metric: str) -> BarFigure:
     sizes, bars = list(dict.fromkeys(row.n_kept for row in transfer.rows)), []
     for choice in dict.fromkeys(row.choice for row in transfer.rows):
         rows = [next(row for row in transfer.rows if (row.n_kept, row.choice) == (size, choice)) for size in sizes]
@@ -140,7 +140,7 @@ def _change_by_task_figure(transfer: Transfer, metric: str) -> BarFigure:
     )
 
 
-def _summary_sentence(transfer: Transfer) -> str:
+def _summary_sentence(transfer: PlanTransferResult) -> str:
     size = min(test.n_kept for test in transfer.tests)
     parts = [
         f"{format_interval(test.change.difference, test.change.low, test.change.high)} against {test.control} ({format_significance('q', test.q)})"

@@ -34,7 +34,7 @@ class RemainingRoles(PrunedModels):
         """Returns the evaluations and trainings of all models, and a pass of each over the text."""
         n_sentences = self.sentences or context.limit or 500
         return _measure.pruning_curve.estimate_effort(self, context) + Effort(
-            passes=n_sentences * (1 + len(_measure.pruning_curve.build_requests(self, context)))
+            passes=n_sentences * (1 + len(_measure.pruning_curve.build_study_requests(self, context)))
         )
 
     def measure(self, context: StudyContext) -> StudyResult:

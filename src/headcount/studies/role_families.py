@@ -13,7 +13,7 @@ from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, St
 from headcount.studies._parts import Part, choose_part
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.role_families import FamilyCount, FamilyResult, Overlap, ThirdCount
+    from headcount.studies._measure.role_families import FamilyCount, FamilyOverlap, FamilyResult, ThirdCount
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _family_shares_part(shares: Sequence[FamilyCount], n_heads: int) -> Part:
     return Part((Table("shares", columns, cells, "Heads of each family"),), (figure,) if families else (), sentence)
 
 
-def _family_overlap_part(overlaps: Sequence[Overlap], n_heads: int) -> Part:
+def _family_overlap_part(overlaps: Sequence[FamilyOverlap], n_heads: int) -> Part:
     columns = (
         Column("families"),
         Column("heads tested"),

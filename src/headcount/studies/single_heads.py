@@ -9,7 +9,7 @@ from headcount.core.figure import Axis, Counts, HeatMap, Histogram
 from headcount.core.options import option
 from headcount.core.study_result import Cell, Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
-from headcount.studies._base import SIGNIFICANT, Ablation, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyAblation, StudyContext, StudyInfo
 from headcount.studies._parts import Part, choose_part
 from headcount.studies._rows import dense_sentence, is_significant
 
@@ -30,7 +30,7 @@ class SingleHeads(Study):
     """
 
     _: KW_ONLY
-    how: Ablation = option("zero", "What stands in for the removed head: nothing, its mean output, or uniform attention")
+    how: StudyAblation = option("zero", "What stands in for the removed head: nothing, its mean output, or uniform attention")
     show: Literal["all", "histogram", "heads"] = option("all", "What the result holds: the histogram of scores, every head, or both")
     info = StudyInfo(paper="Michel et al. 2019, section 3.2", needs=frozenset({"model", "task"}))
 

@@ -11,7 +11,7 @@ from headcount.studies import _measure
 from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Study, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.survivors import FamilySurvivors, Level, Survival
+    from headcount.studies._measure.survivors import FamilySurvivors, Survival, SurvivorsWithRole
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _survival_by_role_table(rows: Sequence[Survival]) -> Table:
     return Table("survival", columns, cells, "Share of all levels that heads survive, with and without a role")
 
 
-def _survivors_by_level_and_role_table(rows: Sequence[Level]) -> Table:
+def _survivors_by_level_and_role_table(rows: Sequence[SurvivorsWithRole]) -> Table:
     columns = (
         Column("method"),
         Column("heads"),
@@ -149,7 +149,7 @@ def _survivors_by_family_figures(families: Sequence[FamilySurvivors], n_heads: i
     return figures
 
 
-def _share_with_role_figures(levels: Sequence[Level]) -> list[LineFigure]:
+def _share_with_role_figures(levels: Sequence[SurvivorsWithRole]) -> list[LineFigure]:
     """Returns the share of the heads that stay with a role, by method and level; none if all heads have a role, or none has."""
     rows = [row for row in levels if row.role == ANY_ROLE]
     if not rows:

@@ -9,10 +9,10 @@ from headcount.core.figure import Axis, Points, ScatterFigure
 from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
-from headcount.studies._base import Ablation, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._base import Effort, Study, StudyAblation, StudyContext, StudyInfo
 
 if TYPE_CHECKING:
-    from headcount.studies._measure.task_transfer import Changes, TransferRow
+    from headcount.studies._measure.task_transfer import ChangeCorrelation, Changes
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class TaskTransfer(Study):
 
     other_tasks: tuple[str, ...] = option(help="Further tasks that the model can be scored on, one or more")
     _: KW_ONLY
-    how: Ablation = option("zero", "What stands in for the removed head: nothing, its mean output, or uniform attention")
+    how: StudyAblation = option("zero", "What stands in for the removed head: nothing, its mean output, or uniform attention")
     info = StudyInfo(paper="Michel et al. 2019, section 3.4", needs=frozenset({"model", "task"}))
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class TaskTransfer(Study):
         )
 
 
-def _task_correlation_table(rows: Sequence[TransferRow]) -> Table:
+def _task_correlation_table(rows: Sequence[ChangeCorrelation]) -> Table:
     columns = (
         Column("task"),
         Column("other task"),
@@ -100,7 +100,7 @@ def _changes_by_task_and_head_table(tasks: Sequence[Changes]) -> Table:
     return Table("heads", columns, tuple(cells), "Change without each head alone, on every task", is_printed=False)
 
 
-def _two_task_scatter(first: Changes, other: Changes, row: TransferRow, figure_number: int) -> ScatterFigure:
+def _two_task_scatter(first: Changes, other: Changes, row: ChangeCorrelation, figure_number: int) -> ScatterFigure:
     is_loss = row.quantity == "loss"
     x, y = (changes.rises if is_loss else changes.metric_changes for changes in (first, other))
     labels = [f"{'rise of the loss' if is_loss else f'change of {changes.metric}'} on {changes.task}" for changes in (first, other)]
@@ -121,7 +121,7 @@ def _two_task_scatter(first: Changes, other: Changes, row: TransferRow, figure_n
     )
 
 
-def _summary_sentence(rows: Sequence[TransferRow]) -> str:
+def _summary_sentence(rows: Sequence[ChangeCorrelation]) -> str:
     parts = [
         f"{format_interval(row.pearson.value, row.pearson.low, row.pearson.high, '.2f')} for the {row.quantity} on {row.other}"
         for row in rows

@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._checks import check_same_heads
+from headcount.studies._checks import check_same_heads_as_other_model
 
 if TYPE_CHECKING:
     from headcount.studies._measure.weight_change import DepthTrend, LayerPartChange
@@ -32,7 +32,7 @@ class WeightChange(Study):
 
     def check_inputs(self, context: StudyContext) -> None:
         """Raises ArtifactError unless the fine-tuned model has the same heads."""
-        check_same_heads(context, self.tuned)
+        check_same_heads_as_other_model(context, self.tuned)
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the change of every part by layer, and its trend with depth."""

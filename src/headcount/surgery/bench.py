@@ -45,14 +45,14 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _TimedModel:
     """A model to time, and the gates that mask its heads, if any."""
 
     model: nn.Module
     gates: HeadGates | None
 
     @classmethod
-    def from_model_or_masked_model(cls, model_or_masked: nn.Module | tuple[nn.Module, Plan]) -> _Candidate:
+    def from_model_or_masked_model(cls, model_or_masked: nn.Module | tuple[nn.Module, Plan]) -> _TimedModel:
         if not isinstance(model_or_masked, tuple):
             return cls(unwrap(model_or_masked), None)
         gates = HeadGates(model_or_masked[0])
@@ -106,7 +106,7 @@ def bench(
     """
     if rounds < 1 or not models:
         raise DataError(f"a bench needs a model and at least one round, got {len(models)} models and {rounds} rounds")
-    candidates = {name: _Candidate.from_model_or_masked_model(model) for name, model in models.items()}
+    candidates = {name: _TimedModel.from_model_or_masked_model(model) for name, model in models.items()}
     limits = [limit for candidate in candidates.values() if (limit := n_positions(candidate.model)) is not None]
     cases = list(dict.fromkeys((batch, min(length, *limits)) if limits else (batch, length) for batch in batches for length in lengths))
     timings: list[Timing] = []
@@ -120,12 +120,12 @@ def bench(
 def measure_seconds_by_round(models: Mapping[str, nn.Module], batch_size: int, n_tokens: int, n_rounds: int) -> dict[str, list[float]]:
     """Returns the seconds of one pass of every model in every round; each round times all models, after one that warms up."""
     return _measure_candidate_seconds(
-        {name: _Candidate.from_model_or_masked_model(model) for name, model in models.items()}, batch_size, n_tokens, n_rounds
+        {name: _TimedModel.from_model_or_masked_model(model) for name, model in models.items()}, batch_size, n_tokens, n_rounds
     )
 
 
 def _measure_candidate_seconds(
-    candidates: Mapping[str, _Candidate], batch_size: int, n_tokens: int, n_rounds: int
+    candidates: Mapping[str, _TimedModel], batch_size: int, n_tokens: int, n_rounds: int
 ) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(n_rounds + 1):
@@ -136,7 +136,7 @@ def _measure_candidate_seconds(
     return times
 
 
-def _measure_timings(candidates: Mapping[str, _Candidate], batch_size: int, n_tokens: int, n_rounds: int) -> list[Timing]:
+def _measure_timings(candidates: Mapping[str, _TimedModel], batch_size: int, n_tokens: int, n_rounds: int) -> list[Timing]:
     times = _measure_candidate_seconds(candidates, batch_size, n_tokens, n_rounds)
     base = next(iter(times.values()))
     timings = []

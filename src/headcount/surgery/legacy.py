@@ -50,7 +50,7 @@ def _self_attention_block_of_layer(heads: HeadMap, layer: int) -> AttentionBlock
     raise ArtifactError(f"{FIELD} names layer {layer}; the model has {heads.describe()}. Use the config.json that came with the weights")
 
 
-def _build_cut_record(dense_model: nn.Module, pruned_heads_by_layer: Mapping[int, list[int]]) -> dict[str, record.BlockRecord]:
+def _build_cut_record(dense_model: nn.Module, pruned_heads_by_layer: Mapping[int, list[int]]) -> dict[str, record.CutBlockRecord]:
     """Returns the record of a cut that removed the pruned heads from the dense model."""
     heads = HeadMap.of(dense_model)
     stacks = list(dict.fromkeys(block.stack for block in heads.blocks if block.kind != "cross"))
@@ -70,7 +70,7 @@ def _build_cut_record(dense_model: nn.Module, pruned_heads_by_layer: Mapping[int
             )
         remaining = tuple(index for index in range(block.n_heads) if index not in indices)
         columns = tuple(range(block.n_heads)) if any(argument.returned for argument in block.arguments) else None
-        blocks[record.path_without_base_prefix(dense_model, block.path)] = record.BlockRecord(remaining, block.n_heads, columns)
+        blocks[record.path_without_base_prefix(dense_model, block.path)] = record.CutBlockRecord(remaining, block.n_heads, columns)
     return blocks
 
 
@@ -107,7 +107,7 @@ def load_legacy(
     check_config_counts(path / "config.json", config, sizes)
     cls = model_class_of(path, config, auto)
     options |= {} if allow_pickle else {"use_safetensors": True}
-    most_pruned = {"": record.BlockRecord((0,), MAX_RATIO)}  # what is left of each layer is known only when the dense model is built
+    most_pruned = {"": record.CutBlockRecord((0,), MAX_RATIO)}  # what is left of each layer is known only when the dense model is built
     with limit_built_size(path / "config.json", config, sizes, most_pruned), torch.device("meta"):
         dense = build_from_config(path, cls.__name__, lambda: cls(cls.config_class.from_pretrained(path)))  # pyright: ignore[reportAttributeAccessIssue]
     model = load_with_record(path, cls, _build_cut_record(dense, pruned), options)

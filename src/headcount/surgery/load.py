@@ -33,13 +33,13 @@ from headcount.surgery.sizes import BUILD_LOCK, check_config_counts, limit_built
 from headcount.surgery.source import check_and_measure_weights, local_folder, model_class_of, read_config
 from headcount.surgery.state import restore_unrestored_tensors
 
-BlockRecords = Mapping[str, record.BlockRecord]
+CutBlockRecords = Mapping[str, record.CutBlockRecord]
 """What is left of each attention block, by its path relative to the base model."""
 LOCATION_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "proxies", "subfolder")
 """Arguments of from_pretrained that say where the files of a model are."""
 
 
-def cut_to_record(model: nn.Module, block_records: BlockRecords) -> None:
+def cut_to_record(model: nn.Module, block_records: CutBlockRecords) -> None:
     """Removes, from a freshly built model, every head that is not listed; blocks that the configuration already built small are left."""
     values, lists = record.config_values_before_uniform_cut(model), record.read_config_head_pairs_before_cuts(model)
     setattr(model.config, record.KEY, None)
@@ -47,7 +47,7 @@ def cut_to_record(model: nn.Module, block_records: BlockRecords) -> None:
     by_path = {record.path_without_base_prefix(model, block.path): block for block in heads.blocks}
     positions: dict[str, tuple[int, ...]] = {}
     columns: dict[str, tuple[int, ...]] = {}
-    built_small: dict[str, record.BlockRecord] = {}
+    built_small: dict[str, record.CutBlockRecord] = {}
     for path, entry in block_records.items():
         block = by_path.get(path)
         if block is None:
@@ -75,7 +75,7 @@ def cut_to_record(model: nn.Module, block_records: BlockRecords) -> None:
         record.write_config_head_pairs_before_cuts(model, lists)
 
 
-def make_cut_class(model_class: type, block_records: BlockRecords) -> type:
+def make_cut_class(model_class: type, block_records: CutBlockRecords) -> type:
     """Returns a subclass whose instances are cut as soon as they are built, before any weights arrive."""
 
     def post_init(self: Any) -> None:
@@ -88,7 +88,7 @@ def make_cut_class(model_class: type, block_records: BlockRecords) -> type:
     )
 
 
-def load_into_cut_class(model_class: type, block_records: BlockRecords, load_into: Callable[[type], Any]) -> Any:
+def load_into_cut_class(model_class: type, block_records: CutBlockRecords, load_into: Callable[[type], Any]) -> Any:
     """Returns what `load_into` loads into a class that is cut to `block_records`; the model becomes an instance of `model_class` itself."""
     result = load_into(make_cut_class(model_class, block_records))
     model = result[0] if isinstance(result, tuple) else result
@@ -266,7 +266,7 @@ def build_from_pretrained_arguments(
 def load_with_record(
     folder: Path,
     model_class: type,
-    block_records: BlockRecords,
+    block_records: CutBlockRecords,
     from_pretrained_arguments: Mapping[str, object],
     *,
     new_layers: bool = False,
@@ -290,7 +290,7 @@ def load_by_plain_transformers(saved_model: nn.Module, folder: Path) -> nn.Modul
 def _load_and_check_weights(
     folder: Path,
     model_class: type,
-    block_records: BlockRecords,
+    block_records: CutBlockRecords,
     from_pretrained_arguments: Mapping[str, object],
     *,
     new_layers: bool = False,

@@ -249,7 +249,7 @@ def _write_cut_record(model: nn.Module, cuts: list[Cut], argument_heads_by_block
         shared = any(argument.returned for argument in cut.block.arguments)
         columns = argument_heads_by_block[cut.block.path] if shared else None
         if len(cut.heads) < total or (columns and len(columns) < total):
-            blocks[path] = record.BlockRecord(_kept_original_indices(cut), total, columns)
+            blocks[path] = record.CutBlockRecord(_kept_original_indices(cut), total, columns)
     record.write_cut_record(model, blocks)
 
 

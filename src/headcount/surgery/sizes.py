@@ -14,7 +14,7 @@ from torch.nn.modules import module as modules
 
 from headcount.core.errors import ArtifactError
 from headcount.models.archs import names
-from headcount.models.archs.cut_record import BlockRecord
+from headcount.models.archs.cut_record import CutBlockRecord
 
 MAX_LAYERS, MAX_SIZE, MAX_LABELS = 1024, 2**40, 2**18
 """The largest counts that a configuration may state whatever the weights are."""
@@ -80,7 +80,7 @@ def _check_config_count(config_file: Path, dotted_name: str, name: str, value: i
 
 @contextmanager
 def limit_built_size(
-    config_file: Path, config: Mapping[str, object], weights: WeightSizes, block_records: Mapping[str, BlockRecord]
+    config_file: Path, config: Mapping[str, object], weights: WeightSizes, block_records: Mapping[str, CutBlockRecord]
 ) -> Iterator[None]:
     """Raises ArtifactError in the context as soon as a model is built, on the meta device, that is far larger than its weights.
 

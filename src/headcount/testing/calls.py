@@ -35,7 +35,7 @@ from headcount.surgery.save import save
 from headcount.surgery.verify import forward_outputs
 from headcount.testing.fingerprint import require_unchanged
 
-Call = Callable[[], Any]
+BoundCall = Callable[[], Any]
 
 
 def outputs_loss(output: Any, _batch: Any) -> Tensor:
@@ -58,11 +58,11 @@ def probe_task(batch: Batch) -> Task:
     return Task("probe", examples, examples, examples, join_rows, loss=outputs_loss)
 
 
-def costly_calls_on(model: nn.Module, batch: Batch) -> dict[str, Call]:
+def costly_calls_on(model: nn.Module, batch: Batch) -> dict[str, BoundCall]:
     """By name, the longer public calls: pruning, roles, relevance and entropy, which the law makes for a few families."""
     task = probe_task(batch)
     token_ids = batch.get("input_ids")
-    calls: dict[str, Call] = {
+    calls: dict[str, BoundCall] = {
         "prune by ranking": lambda: prune(model, task, "gradient", 0.5, repair=False, progress=False),
         "prune by surgeon": lambda: prune(model, task, "surgeon", 0.5, repair=False, progress=False),
         "score by lrp": lambda: score(model, task, "lrp", progress=False),
@@ -74,7 +74,7 @@ def costly_calls_on(model: nn.Module, batch: Batch) -> dict[str, Call]:
     return calls
 
 
-def public_calls_on(model: nn.Module, heads: HeadMap, batch: Batch, plan: Plan | None, folder: Path) -> dict[str, Call]:
+def public_calls_on(model: nn.Module, heads: HeadMap, batch: Batch, plan: Plan | None, folder: Path) -> dict[str, BoundCall]:
     """By name, the public calls that run or read a model; `plan` is None for models that cannot be cut."""
     task = probe_task(batch)
 
@@ -82,7 +82,7 @@ def public_calls_on(model: nn.Module, heads: HeadMap, batch: Batch, plan: Plan |
         with mask(model, heads[:1], intervention, data=[batch] if intervention == "mean" else None):
             forward_outputs(model, batch)
 
-    calls: dict[str, Call] = {
+    calls: dict[str, BoundCall] = {
         "HeadMap.verify": lambda: heads.verify(model, batch),
         "HeadMap.verify without inputs": lambda: heads.verify(model),
         "HeadGates": lambda: HeadGates(model).__enter__().__exit__(),
@@ -144,7 +144,7 @@ def require_calls_change_nothing(model: nn.Module, batch: Batch, plan: Plan | No
     return f"{len(completed)} calls, each also interrupted twice: {', '.join(completed)}"
 
 
-def _call_succeeds(call: Call) -> bool:
+def _call_succeeds(call: BoundCall) -> bool:
     """Whether a call ends without an error; refusals by name and interruptions are as good, if they change nothing."""
     try:
         with warnings.catch_warnings():

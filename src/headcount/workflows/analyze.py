@@ -25,7 +25,7 @@ from headcount.core.margin import Margin
 from headcount.core.plan import Plan, nearest_count_of_whole_units
 from headcount.core.progress import Progress, show_progress_by_stage
 from headcount.core.scores import Scores
-from headcount.core.survivors import Survivors
+from headcount.core.survivors import SurvivingHeads
 from headcount.data.chunks import chunks
 from headcount.data.draw import limit_split_by_hash
 from headcount.data.task import Task
@@ -45,7 +45,7 @@ from headcount.runs.artifacts import Artifact
 from headcount.runs.describe import describe_run
 from headcount.runs.report.certificates import describe_size_tests, describe_smallest_margin, headline
 from headcount.runs.report.write import write_report
-from headcount.runs.results import ChosenModel, PrunedRecord, PrunedRow, choose_model, choose_row_index_by_kept_count
+from headcount.runs.results import ChosenModel, PrunedModelRow, PrunedRecord, choose_model, choose_row_index_by_kept_count
 from headcount.runs.store import Run
 from headcount.surgery.load import load
 from headcount.surgery.verify import forward_outputs, gate_values_of_plan, largest_relative_difference, run_gated
@@ -376,7 +376,7 @@ def _measure_roles_and_profiles(job: AnalysisJob, run_folder: Run) -> Iterator[S
 
 
 def _summarise_models(
-    job: AnalysisJob, dense: Evaluation, rows: Sequence[PrunedRow], chosen: ChosenModel | None, failed: Mapping[str, HeadcountError]
+    job: AnalysisJob, dense: Evaluation, rows: Sequence[PrunedModelRow], chosen: ChosenModel | None, failed: Mapping[str, HeadcountError]
 ) -> Step:
     """Returns the step of all pruned models: of each size the one that the selection split chose, with its bound, and the sizes tested."""
     margin, tests = job.spec.quality_margin, () if chosen is None else chosen.tests
@@ -398,7 +398,7 @@ def _summarise_models(
     )
 
 
-def _describe_kept_model(job: AnalysisJob, pruning: Pruning, row: PrunedRow, request: PruneSpec, artifact: Artifact) -> Step:
+def _describe_kept_model(job: AnalysisJob, pruning: Pruning, row: PrunedModelRow, request: PruneSpec, artifact: Artifact) -> Step:
     record = PrunedRecord.from_artifact(artifact)
     return _make_step(
         job,
@@ -413,7 +413,7 @@ def _describe_kept_model(job: AnalysisJob, pruning: Pruning, row: PrunedRow, req
         headline=headline(row.certificate),
         verdict=row.certificate.verdict,
         smallest_margin=describe_smallest_margin(row.certificate.quality),
-        survivors=Survivors.after_removal(pruning.heads.blocks, record.removed).to_dict(),
+        survivors=SurvivingHeads.after_removal(pruning.heads.blocks, record.removed).to_dict(),
     )
 
 

@@ -28,11 +28,11 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.methods.plan import PlanPruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Length, Recipe
-from headcount.pruning.spec import Ablation, PruneSpec
+from headcount.pruning.spec import PruneSpec, PruningAblation
 from headcount.runs.artifacts import Artifact, ArtifactKey
 from headcount.runs.describe import describe_run
 from headcount.runs.latency import LatencyRow, unpack_latency
-from headcount.runs.results import COMPARISON, ChosenModel, PrunedRecord, PrunedRow, choose_model, choose_row_index_by_kept_count
+from headcount.runs.results import COMPARISON, ChosenModel, PrunedModelRow, PrunedRecord, choose_model, choose_row_index_by_kept_count
 from headcount.runs.store import Run
 from headcount.surgery.cut import cut
 from headcount.workflows.analysis_spec import COMPARED_SIZES, BenchSizes
@@ -72,7 +72,7 @@ class Comparison:
 
     folder: Path
     dense: Evaluation
-    models: tuple[PrunedRow, ...]
+    models: tuple[PrunedModelRow, ...]
     methods: tuple[MethodRow, ...]
     differences: tuple[MethodDifference, ...]
     latency: tuple[LatencyRow, ...] = ()
@@ -154,7 +154,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     protected: str | Head | Iterable[str | Head] = (),
     floor: int = 0,
     unit: Literal["kv_group", "even"] = "kv_group",
-    ablation: Ablation = "zero",
+    ablation: PruningAblation = "zero",
     repair: bool | None = None,
     recover: Length | None = None,
     recipe: Recipe | None = None,
@@ -233,7 +233,7 @@ def compare(  # noqa: PLR0913 - every argument is explicit
     removed = () if plan is None else _heads_removed_by_plan(plan, heads)
     n_free = sum(block.n_heads for block in heads.blocks if not template.kinds or block.kind in template.kinds)
     keeps = [budget.heads(n_free) for budget in budgets]
-    specs = build_requests(pruners, keeps, seeds, template, heads, removed_by_plan=removed)
+    specs = build_comparison_requests(pruners, keeps, seeds, template, heads, removed_by_plan=removed)
     for spec in specs:
         check_request(spec, inputs.model, heads)
     roles = None
@@ -277,7 +277,7 @@ def _heads_removed_by_plan(plan: Plan | str | Path, heads: HeadIndex) -> tuple[s
     return tuple(map(str, read.removed))
 
 
-def build_requests(
+def build_comparison_requests(
     methods: Sequence[str | Pruner],
     keeps: Sequence[int],
     n_seeds: int,

@@ -28,7 +28,7 @@ from headcount.surgery.load import load
 from headcount.surgery.save import save
 from headcount.surgery.source import local_folder
 
-Job = Literal["alignment", "retrieval", "induction"]
+FindJob = Literal["alignment", "retrieval", "induction"]
 Speech = str | Path | Sequence[Mapping[str, Any]]
 """A file that names recordings, or utterances as the model reads them."""
 RECORDINGS = 200
@@ -92,7 +92,7 @@ class FindRequest:
 @check_arguments
 def find(  # noqa: PLR0913 - three arguments, the rest by name
     model: nn.Module | str | Path,
-    job: Job,
+    job: FindJob,
     data: Speech | None = None,
     *,
     processor: Any = None,

@@ -26,7 +26,7 @@ TextsForRoles = Any
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedModel:
+class ModelWithTask:
     """A live model with its name, tokenizer and task; `folder` is where it was loaded from, and `opening` how both are opened again."""
 
     name: str
@@ -39,7 +39,7 @@ class OpenedModel:
 
 def open_inputs(
     model: nn.Module | str | Path, data: Task | str | None, tokenizer: Any, *, seed: int, limit: int | None, batch_size: int | None
-) -> OpenedModel:
+) -> ModelWithTask:
     """Opens a model, which may be live already, and its task, with at most `limit` examples a split; by default that of its head."""
     if isinstance(data, str):
         TaskBuilder.parse(data)  # raises before the model is loaded
@@ -49,7 +49,7 @@ def open_inputs(
     task = limit_splits_by_hash(data, limit) if isinstance(data, Task) else open_task(data, live, tokenizer, limit=limit, seed=seed)
     task = replace(task, batch_size=batch_size or task.batch_size)
     name = str(model) if folder is not None else getattr(live.config, "_name_or_path", "") or type(live).__name__
-    return OpenedModel(name, live, task, tokenizer, folder, _record_of_opening(model, data))
+    return ModelWithTask(name, live, task, tokenizer, folder, _record_of_opening(model, data))
 
 
 def _record_of_opening(model: Any, data: Any) -> dict[str, Any]:

@@ -42,8 +42,8 @@ from headcount.runs.results import (
     PRUNED,
     SELECTION,
     CostRecord,
+    PrunedModelRow,
     PrunedRecord,
-    PrunedRow,
     certify_pruned,
     compare_pruned_with_dense,
     pack_example_arrays,
@@ -284,7 +284,7 @@ class Pruning:
         plan = Plan.removing(PrunedRecord.from_artifact(artifact).removed)
         plan.write(folder.parent / f"{folder.name}.plan.json", self.heads, weights=self.base_key["weights"])
 
-    def compare_all_with_dense(self, dense: Evaluation, artifacts: Sequence[Artifact]) -> list[PrunedRow]:
+    def compare_all_with_dense(self, dense: Evaluation, artifacts: Sequence[Artifact]) -> list[PrunedModelRow]:
         """Returns one row per artifact, with its bound against the dense model."""
         return compare_pruned_with_dense(dense, artifacts, self.metric_total, self.heads.blocks, self.margin)
 

@@ -48,7 +48,7 @@ class FamilyTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class FamilyCounts:
     """One method and number of heads: how many heads have roles of one family alone, of several, or of none, as means over seeds."""
 
     method: str
@@ -102,7 +102,7 @@ class RemainingFamilies:
     n_heads: int
     groups: tuple[str, ...]
     dense_counts: Mapping[str, float]
-    levels: list[Level]
+    levels: list[FamilyCounts]
     changes: list[FamilyChange]
     heads: list[RemainingHead]
 
@@ -165,7 +165,7 @@ def measure_remaining_roles(
         (*names, SEVERAL, NO_ROLE),
         mean_head_counts_by_family_group([dense_families], names),
         [
-            Level(method, n_kept, len(models), mean_head_counts_by_family_group([model.families for model in models], names))
+            FamilyCounts(method, n_kept, len(models), mean_head_counts_by_family_group([model.families for model in models], names))
             for (method, n_kept), models in by_level.items()
         ],
         [

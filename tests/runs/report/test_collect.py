@@ -280,8 +280,12 @@ def test_the_python_types_of_the_page_have_the_fields_of_the_contract() -> None:
         "ChosenPoint": ("Curves", "chosen"),
         "TestedPoint": ("Curves", "sizes"),
     }
-    nested |= {"Model": ("RunData", "model"), "ScoreDifference": ("Comparison", "scores"), "RoleChange": ("Comparison", "roles")}
-    nested |= {"RolesOnly": ("Comparison", "roles_only"), "Outcomes": ("Comparison", "outcomes"), "Setting": ("Comparison", "config")}
+    nested |= {"RunModel": ("RunData", "model"), "ScoreDifference": ("RunComparison", "scores"), "RoleChange": ("RunComparison", "roles")}
+    nested |= {
+        "RolesOnly": ("RunComparison", "roles_only"),
+        "Outcomes": ("RunComparison", "outcomes"),
+        "Setting": ("RunComparison", "config"),
+    }
     nested |= {"LiveRunStatus": ("Live", "runs")}
     types = {name: value for name, value in vars(contract).items() if is_typeddict(value)}
     assert len(types) > 15

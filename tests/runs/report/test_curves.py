@@ -19,7 +19,7 @@ from headcount.core.certificate_file import write_certificate
 from headcount.core.evaluation import Evaluation, score_interval
 from headcount.core.margin import Margin
 from headcount.core.stats.metric_parts import ratio
-from headcount.core.survivors import Survivors
+from headcount.core.survivors import SurvivingHeads
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.artifacts import ArtifactKey
 from headcount.runs.layout import RUN
@@ -27,7 +27,7 @@ from headcount.runs.records import write_record
 from headcount.runs.report.collect import collect_report
 from headcount.runs.results import (
     ChosenModel,
-    PrunedRow,
+    PrunedModelRow,
     SelectionRecord,
     choose_model,
     choose_row_index_by_kept_count,
@@ -125,7 +125,7 @@ def test_times_of_a_model_that_is_gone_name_none(tmp_path: Path) -> None:
 
 def row_of(
     keep: int, selection: float, *, right_to_wrong: int = 0, method: str = "a", seed: int = 0, margin: str | None = None
-) -> PrunedRow:
+) -> PrunedModelRow:
     """A row of 16 heads with an accuracy on the selection split, and on the report split so many of 500 answers that went wrong."""
     right, fallen = np.ones((500, 2)), np.ones((500, 2))
     fallen[:right_to_wrong, 0] = 0
@@ -134,9 +134,11 @@ def row_of(
         for parts in (right, fallen)
     )
     certificate = certify_task(dense, small, ratio, None if margin is None else Margin.parse(margin))
-    kept = Survivors(heads=tuple(map(str, range(keep))))
+    kept = SurvivingHeads(heads=tuple(map(str, range(keep))))
     on_selection = SelectionRecord(loss=1 - selection, value=selection, n_examples=100, data="s")
-    return PrunedRow(method, keep, 16 - keep, seed, None, 1.0, small.value, True, certificate, 900, survivors=kept, selection=on_selection)
+    return PrunedModelRow(
+        method, keep, 16 - keep, seed, None, 1.0, small.value, True, certificate, 900, survivors=kept, selection=on_selection
+    )
 
 
 def test_the_selection_split_chooses_and_the_report_split_does_not() -> None:

@@ -15,8 +15,8 @@ from headcount.core.figure import BarFigure, LineFigure
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
-from headcount.studies._measure.strategies import build_requests
-from headcount.studies._paper import PaperResult, Subject, choose_items
+from headcount.studies._measure.strategies import build_strategy_requests
+from headcount.studies._paper import PaperResult, PaperSubject, choose_items
 from headcount.studies._run_paper import estimate_seconds, list_items, run_paper
 from headcount.studies._run_study import PythonSources
 from headcount.studies.papers.budhraja2020 import Budhraja2020
@@ -96,18 +96,18 @@ def test_every_item_is_listed_with_what_it_lacks(ran: Ran) -> None:
     assert not ran.result.failures and "B6" in ran.result.results, "a head with a role exists, so that pruning by role runs"
     model: Any = hc.load(ENTAILMENT)
     task = hc.open_task(ENTAILMENT, model, limit=8)
-    plain = {item.id: item for item in Budhraja2020().items(Subject(hc.HeadMap.of(model), task, False))}
+    plain = {item.id: item for item in Budhraja2020().items(PaperSubject(hc.HeadMap.of(model), task, False))}
     assert plain["B2"].lacks == ("pretrained",) and plain["B9"].lacks == ("other_task",) and plain["B2"].study is plain["B9"].study is None
     encoder: Any = hc.load("demo/encoder")
     text = hc.open_task("demo/text", encoder, limit=8)
-    assert "classify" in {item.id: item for item in Budhraja2020().items(Subject(hc.HeadMap.of(encoder), text, False))}["B2"].reason
+    assert "classify" in {item.id: item for item in Budhraja2020().items(PaperSubject(hc.HeadMap.of(encoder), text, False))}["B2"].reason
 
 
 def test_b1_random_heads_of_every_type(ran: Ran) -> None:
     check_strategies(ran, "B1", {"random"})
     assert "random:type is random" in " ".join(ran.result.results["B1"].notes)
     heads = hc.HeadMap.of(hc.load("demo/translator"))
-    specs = build_requests(Strategies(strategies=("random:type",), by_kind=True, keep=("50%",), seeds=2), heads, 3)
+    specs = build_strategy_requests(Strategies(strategies=("random:type",), by_kind=True, keep=("50%",), seeds=2), heads, 3)
     assert {spec.kinds for spec in specs} == {(), ("encoder-self",), ("decoder-self",), ("cross",)} and {spec.seed for spec in specs} == {
         3,
         4,
@@ -277,6 +277,6 @@ def test_wrong_requests_are_refused() -> None:
     with pytest.raises(hc.HeadcountError, match="no intervention 'nothing'"):
         hc.study("interventions(interventions=nothing)", ENTAILMENT, ENTAILMENT)
     with pytest.raises(OptionError, match="strategies are pruners"):
-        build_requests(Strategies(strategies=("l0",)), hc.HeadMap.of(hc.load(ENTAILMENT)), 0)
+        build_strategy_requests(Strategies(strategies=("l0",)), hc.HeadMap.of(hc.load(ENTAILMENT)), 0)
     with pytest.raises(OptionError, match="new_head reads the classes"):
         hc.study("layers", hc.load(ENTAILMENT), ENTAILMENT, new_head=True)

@@ -16,7 +16,7 @@ from headcount.core.figure import BarFigure, HeatMap, LineFigure, ScatterFigure
 from headcount.core.study_result import StudyResult
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
-from headcount.studies._paper import PaperResult, Subject
+from headcount.studies._paper import PaperResult, PaperSubject
 from headcount.studies._run_paper import list_items, run_paper
 from headcount.studies._run_study import PythonSources
 from headcount.studies.languages import Languages
@@ -75,7 +75,7 @@ def check_bars(figure: object, rows: list[dict[str, Any]], *names: str) -> None:
 def test_items_say_what_they_lack(ran: PaperResult) -> None:
     assert [item.id for item in ran.items] == [f"X{number}" for number in range(1, 8)] and not ran.failures
     model = hc.load(ENTAILMENT)
-    items = Budhraja2021().items(Subject(hc.HeadMap.of(model), hc.open_task(ENTAILMENT, model, limit=8), False))
+    items = Budhraja2021().items(PaperSubject(hc.HeadMap.of(model), hc.open_task(ENTAILMENT, model, limit=8), False))
     assert [item.lacks for item in items] == [
         ("against",),
         ("language",),

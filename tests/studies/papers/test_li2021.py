@@ -15,7 +15,7 @@ from headcount.core.study_result import StudyResult
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
 from headcount.studies._labels import shorten_labels
-from headcount.studies._paper import PaperResult, Subject, choose_items
+from headcount.studies._paper import PaperResult, PaperSubject, choose_items
 from headcount.studies._run_paper import list_items, run_paper
 from headcount.studies._run_study import PythonSources
 from headcount.studies.papers.li2021 import Li2021
@@ -173,7 +173,7 @@ def test_l9_every_option_of_the_schedule_beside_the_default(paper: PaperResult) 
     assert changed == [[], ["tau"], ["tau_end"], ["cool"], ["rate"]], "the default, then one option changed at a time, the rate too"
     default = [row["accuracy"] for row in rows if row["method"] == next(iter(methods))]
     assert default == [row["accuracy"] for row in paper.results["L1"].table("curve").records()[:2]], "the default is the model of L1"
-    whole = {item.id: item.study for item in Li2021().items(Subject(hc.HeadMap.of(hc.load(TASK)), paper_task(), False))}["L9"]
+    whole = {item.id: item.study for item in Li2021().items(PaperSubject(hc.HeadMap.of(hc.load(TASK)), paper_task(), False))}["L9"]
     assert isinstance(whole, PruningCurve) and whole.methods[0] == "dsp" and {"dsp(rate=0.01)", "dsp(rate=1)"} <= set(whole.methods)
 
 

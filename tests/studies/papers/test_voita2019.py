@@ -22,7 +22,7 @@ from headcount.runs.results import unpack_evaluation, unpack_pruned_evaluation
 from headcount.runs.store import Run
 from headcount.studies._base import LoadedModel, StudyContext
 from headcount.studies._grid import make_pruning, run_grid
-from headcount.studies._paper import PaperResult, Subject, choose_items
+from headcount.studies._paper import PaperResult, PaperSubject, choose_items
 from headcount.studies._results import describe_study_run
 from headcount.studies._run_paper import list_items, run_paper
 from headcount.studies._run_study import PythonSources
@@ -94,7 +94,7 @@ def test_every_item_runs_or_says_why(paper: PaperResult) -> None:
 
 def test_items_name_the_inputs_that_they_lack() -> None:
     context = StudyContext(PythonSources("demo/stories", None, None, 0, 20, None), model="demo/decoder")
-    items = {item.id: item for item in Voita2019Paper().items(Subject(context.loaded.heads, context.task, has_text=False))}
+    items = {item.id: item for item in Voita2019Paper().items(PaperSubject(context.loaded.heads, context.task, has_text=False))}
     assert {name for name, item in items.items() if item.lacks} == {"V3", "V4", "V5", "V6", "V7", "V10", "V15", "V16"}
     assert items["V15"].lacks == ("other_task",) and items["V4"].lacks == ("text",)
     assert "no encoder" in items["V8"].reason and "no encoder" in items["V9"].reason and items["V12"].study is not None

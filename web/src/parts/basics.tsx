@@ -2,7 +2,7 @@
 import type { ComponentChildren, JSX, RefObject } from "preact";
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { COMMANDS, type Makes } from "../commands";
-import type { HeadIndex } from "../contract";
+import type { HeadNumber } from "../contract";
 import { copy } from "../page";
 import { address, go, run, said } from "../state";
 
@@ -89,7 +89,7 @@ export function CopyButton({ text, what, label }: { text: string; what: string; 
 }
 
 /** A head by its address, leading to its page. */
-export function HeadLink({ head: at, children }: Children & { head: HeadIndex }): JSX.Element {
+export function HeadLink({ head: at, children }: Children & { head: HeadNumber }): JSX.Element {
   return (
     <a class="head-link" href={address("head", at)} onClick={(event) => follow(event, () => go("head", at))}>
       {children ?? run.value.heads[at] ?? String(at)}

@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
 import { css, ink, type Paint } from "../colour";
-import type { Block, HeadIndex } from "../contract";
+import type { Block, HeadNumber } from "../contract";
 import type { Field } from "../fields";
 import { cellLabel, order, roleNames, type Heads } from "../heads";
 import { go, toggle } from "../state";
@@ -14,20 +14,20 @@ export interface GridProps {
   name: string;
   field: Field;
   paint: Paint;
-  removed: ReadonlySet<HeadIndex>;
+  removed: ReadonlySet<HeadNumber>;
   /** What goes is a guess. */
   guess?: boolean;
   /** Without marks of roles and verdicts: those of two runs differ. */
   roleless?: boolean;
-  selected: ReadonlySet<HeadIndex>;
+  selected: ReadonlySet<HeadNumber>;
   sorted: boolean;
   /** Heads that the filters leave; the others are faded. */
-  shown: (head: HeadIndex) => boolean;
-  onLook?: (head: HeadIndex | null) => void;
+  shown: (head: HeadNumber) => boolean;
+  onLook?: (head: HeadNumber | null) => void;
 }
 
 /** The heads of a row from left to right. */
-export function rowOrder(block: Block, field: Field, sorted: boolean): HeadIndex[] {
+export function rowOrder(block: Block, field: Field, sorted: boolean): HeadNumber[] {
   if (!sorted) return block.heads;
   const values = block.heads.map((head) => field.values[head] ?? null);
   return order(values, true).map((at) => block.heads[at]!);
@@ -47,7 +47,7 @@ const MOVES: Record<string, Move> = {
 };
 
 /** Where the line of a KV group begins and ends in a row. */
-function groupEdge(heads: Heads, row: HeadIndex[], at: number): string {
+function groupEdge(heads: Heads, row: HeadNumber[], at: number): string {
   const group = (place: number): number | null | undefined => (row[place] === undefined ? undefined : heads.places[row[place]]?.group);
   if (group(at) === null || group(at) === undefined) return "";
   return ` kv${group(at - 1) === group(at) ? "" : " kv-start"}${group(at + 1) === group(at) ? "" : " kv-end"}`;
@@ -104,7 +104,7 @@ export function Grid(props: GridProps): JSX.Element {
 
 interface CellProps {
   props: GridProps;
-  index: HeadIndex;
+  index: HeadNumber;
   at: [number, number];
   stop: boolean;
   edge: string;

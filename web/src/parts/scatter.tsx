@@ -1,7 +1,7 @@
 /** Heads as points of two numbers each; a rectangle drawn with the pointer selects. */
 import type { JSX } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
-import type { HeadIndex } from "../contract";
+import type { HeadNumber } from "../contract";
 import { extent, opening, type Field } from "../fields";
 import { num } from "../format";
 import { spearman, type Heads } from "../heads";
@@ -15,9 +15,9 @@ interface Props {
   heads: Heads;
   x: Field;
   y: Field;
-  removed: ReadonlySet<HeadIndex>;
-  shown?: (head: HeadIndex) => boolean;
-  onLook?: (head: HeadIndex | null) => void;
+  removed: ReadonlySet<HeadNumber>;
+  shown?: (head: HeadNumber) => boolean;
+  onLook?: (head: HeadNumber | null) => void;
   /** Draws the line of equal values: for two of the same kind. */
   diagonal?: boolean;
   height?: number;

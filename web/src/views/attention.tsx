@@ -2,7 +2,7 @@
 import { Fragment, type JSX } from "preact";
 import { useId, useMemo } from "preact/hooks";
 import { css, ink, weight } from "../colour";
-import type { Attention, HeadIndex } from "../contract";
+import type { Attention, HeadNumber } from "../contract";
 import { argmax, hiddenShares, matrixOf, named, namesOf, pool, quotedName, sidesOf, unitsOf, type Matrix, type Named, type Sides, type Unit } from "../decode";
 import { num, percent, plural, weightNumber } from "../format";
 import { kindName, spoken } from "../heads";
@@ -68,7 +68,7 @@ function step(by: number): void {
   go("attention", (head.value + by + total) % total);
 }
 
-function Shown({ full, sides, index }: { full: Matrix; sides: Sides; index: HeadIndex }): JSX.Element {
+function Shown({ full, sides, index }: { full: Matrix; sides: Sides; index: HeadNumber }): JSX.Element {
   const canWord = sides.query.word !== null && sides.key.word !== null;
   const byWord = canWord && (level.value ?? (full.rows <= 128 ? "word" : "token")) === "word";
   const hide = hideSpecial.value ?? (full.rows <= 128 && [...sides.key.special, ...sides.query.special].includes(true));
@@ -153,7 +153,7 @@ interface TextProps {
   threshold: number;
   pinned: number | null;
   sides: Sides;
-  index: HeadIndex;
+  index: HeadNumber;
   name: string;
   byWord: boolean;
   onPin: (row: number | null) => void;

@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { paint } from "../colour";
-import type { Comparison, Maybe } from "../contract";
+import type { RunComparison, Maybe } from "../contract";
 import { fieldsOf, type Field } from "../fields";
 import { capital, interval, num, percent, plural, pValue, signed, whole } from "../format";
 import { headsOf, kindName, order, ranks } from "../heads";
@@ -38,7 +38,7 @@ export function Compare(): JSX.Element {
   );
 }
 
-function Details({ comparison }: { comparison: Comparison }): JSX.Element {
+function Details({ comparison }: { comparison: RunComparison }): JSX.Element {
   return (
     <div class="stack">
       <Outcomes outcomes={comparison.outcomes} />
@@ -49,7 +49,7 @@ function Details({ comparison }: { comparison: Comparison }): JSX.Element {
 
 const asField = (label: string, values: Maybe[], base: Field, scale: Field["scale"]): Field => ({ ...base, key: label, label, values, low: null, high: null, significant: null, scale });
 
-function Maps({ comparison }: { comparison: Comparison }): JSX.Element {
+function Maps({ comparison }: { comparison: RunComparison }): JSX.Element {
   const { runs } = report.value;
   const [name, setName] = useState("");
   const score = comparison.scores.find((one) => one.name === name) ?? comparison.scores[0]!;
@@ -106,7 +106,7 @@ function RankFigure({ a, b, name, rho }: { a: Field; b: Field; name: string; rho
   );
 }
 
-function Outcomes({ outcomes }: { outcomes: Comparison["outcomes"] }): JSX.Element {
+function Outcomes({ outcomes }: { outcomes: RunComparison["outcomes"] }): JSX.Element {
   if (!outcomes) return <Section title="Paired outcomes"><p class="missing">The runs were not evaluated on the same examples, so outcomes cannot be paired.</p></Section>;
   const { both, only_a, only_b, neither } = outcomes;
   const total = both + only_a + only_b + neither;
@@ -126,7 +126,7 @@ function Outcomes({ outcomes }: { outcomes: Comparison["outcomes"] }): JSX.Eleme
   );
 }
 
-function ChangedRoles({ roles, only }: { roles: Comparison["roles"]; only?: Comparison["roles_only"] }): JSX.Element {
+function ChangedRoles({ roles, only }: { roles: RunComparison["roles"]; only?: RunComparison["roles_only"] }): JSX.Element {
   const [a, b] = report.value.runs.map((one) => one.roles?.names ?? []);
   const names = (all: string[], places: number[]): string => places.map((place) => all[place] ?? "").join(", ") || "none";
   return (
@@ -144,7 +144,7 @@ function ChangedRoles({ roles, only }: { roles: Comparison["roles"]; only?: Comp
   );
 }
 
-function Differences({ config }: { config: Comparison["config"] }): JSX.Element {
+function Differences({ config }: { config: RunComparison["config"] }): JSX.Element {
   return (
     <Section title="What differs in how they were made">
       {config.length === 0 ? <p>Nothing: configuration, model and data are the same.</p> : (

@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { css, ink, weight } from "../colour";
-import type { Example, FigureAxis, HeadIndex, LineFigure, Maybe, Roles, RunData } from "../contract";
+import type { Example, FigureAxis, HeadNumber, LineFigure, Maybe, Roles, RunData } from "../contract";
 import { Lines } from "../drawings/lines";
 import { interval, num, offset, percent, pValue, whole } from "../format";
 import { kindName, ranks, roleNames, spoken } from "../heads";
@@ -48,7 +48,7 @@ export function HeadPage(): JSX.Element {
   );
 }
 
-function Importance({ index }: { index: HeadIndex }): JSX.Element {
+function Importance({ index }: { index: HeadNumber }): JSX.Element {
   const { scores } = run.value;
   return (
     <Section title="Importance and other scores">
@@ -80,7 +80,7 @@ function Importance({ index }: { index: HeadIndex }): JSX.Element {
 }
 
 /** What removing this head alone costs at most. */
-function Alone({ index }: { index: HeadIndex }): JSX.Element | null {
+function Alone({ index }: { index: HeadNumber }): JSX.Element | null {
   const { verdicts } = run.value;
   const bound = verdicts?.bound[index];
   if (!verdicts || typeof bound !== "number") return null;
@@ -94,7 +94,7 @@ function Alone({ index }: { index: HeadIndex }): JSX.Element | null {
 }
 
 /** Where a value stands among those of all heads. */
-function Strip({ values, at }: { values: Maybe[]; at: HeadIndex }): JSX.Element {
+function Strip({ values, at }: { values: Maybe[]; at: HeadNumber }): JSX.Element {
   const known = values.filter((value): value is number => value !== null && Number.isFinite(value));
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const x = (value: number): number => 3 + (high > low ? (value - low) / (high - low) : 0.5) * 134;
@@ -116,7 +116,7 @@ interface RoleRow {
 /** Roles that looking a fixed number of tokens away fulfils by definition: a baseline of fixed offsets would be the role itself. */
 export const isOffset = (name: string): boolean => name.startsWith("offset:") || name === "local";
 
-function RolesOf({ index }: { index: HeadIndex }): JSX.Element {
+function RolesOf({ index }: { index: HeadNumber }): JSX.Element {
   const { roles } = run.value;
   const [all, setAll] = useState(false);
   if (!roles) return <Section title="Roles"><Missing what="The roles of this head were not tested." makes="roles" /></Section>;
@@ -167,7 +167,7 @@ function TwinCell({ roles, at }: { roles: Roles; at: number }): JSX.Element {
 const AXIS: FigureAxis = { label: "", unit: "", is_share: false, ticks: [], is_count: false, limits: [] };
 
 /** The head's mean attention by offset to the sieve that it exceeds its twin on most, beside the twin's. */
-function DistanceFigure({ roles, index }: { roles: Roles; index: HeadIndex }): JSX.Element | null {
+function DistanceFigure({ roles, index }: { roles: Roles; index: HeadNumber }): JSX.Element | null {
   const curve = roles.curves?.find((one) => one.head === index);
   if (!curve?.offsets.length) return null;
   const name = roles.names[curve.role] ?? "";
@@ -189,7 +189,7 @@ function DistanceFigure({ roles, index }: { roles: Roles; index: HeadIndex }): J
   );
 }
 
-function AttendsTo({ index }: { index: HeadIndex }): JSX.Element {
+function AttendsTo({ index }: { index: HeadNumber }): JSX.Element {
   const { profiles } = run.value;
   if (!profiles) return <Section title="What it attends to"><Missing what="What heads attend to was not recorded in this run." makes="profiles" /></Section>;
   const { pos, relation, distances, distance } = profiles;
@@ -207,7 +207,7 @@ function AttendsTo({ index }: { index: HeadIndex }): JSX.Element {
   );
 }
 
-function Examples({ index }: { index: HeadIndex }): JSX.Element | null {
+function Examples({ index }: { index: HeadNumber }): JSX.Element | null {
   const [which, setWhich] = useState<"top" | "middle" | "random">("top");
   const examples = run.value.profiles?.examples[index];
   if (!examples) return null;
@@ -240,7 +240,7 @@ function ExampleLine({ example }: { example: Example }): JSX.Element {
   );
 }
 
-function Similar({ index }: { index: HeadIndex }): JSX.Element {
+function Similar({ index }: { index: HeadNumber }): JSX.Element {
   const similar = run.value.profiles?.similar[index];
   return (
     <Section title="Similar heads" note="Mean Jensen–Shannon distance of attention: 0 is the same, 1 has nothing in common.">
@@ -256,6 +256,6 @@ function Similar({ index }: { index: HeadIndex }): JSX.Element {
 }
 
 /** The head that a link without one leads to: the most important. */
-export function notable(of: RunData): HeadIndex {
+export function notable(of: RunData): HeadNumber {
   return of.scores.find((one) => one.kind === "importance")?.removal_order?.at(-1) ?? 0;
 }

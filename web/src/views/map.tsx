@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { COMMANDS } from "../commands";
 import { paint } from "../colour";
-import type { HeadIndex } from "../contract";
+import type { HeadNumber } from "../contract";
 import { opening, type Field } from "../fields";
 import { interval, num, plural, whole } from "../format";
 import { kindName, order, ranks, roleNames, spoken } from "../heads";
@@ -18,7 +18,7 @@ import { byValue, colour, dark, field, fields, heads, layerFilter, looked, plan,
 
 export const optionsOf = (some: Field[]): { value: string; label: string; group: string }[] => some.map(({ key, label, group }) => ({ value: key, label, group }));
 
-function shownHead(index: HeadIndex): boolean {
+function shownHead(index: HeadNumber): boolean {
   const role = run.value.roles?.names.indexOf(roleFilter.value) ?? -1;
   if (roleFilter.value && !heads.value.labels[index]?.includes(role)) return false;
   return !layerFilter.value || String(heads.value.places[index]?.block.layer) === layerFilter.value;
@@ -42,7 +42,7 @@ function shape(): string {
   return Math.max(...run.value.blocks.map((block) => block.heads.length)) > 16 ? "broad" : "";
 }
 
-const onLook = (head: HeadIndex | null): void => {
+const onLook = (head: HeadNumber | null): void => {
   looked.value = head;
 };
 
@@ -106,7 +106,7 @@ function MapFigure({ field: of }: { field: Field }): JSX.Element {
 }
 
 /** Whether a head goes at the K of the slider, as far as that is known. */
-export function goesText(index: HeadIndex): string {
+export function goesText(index: HeadNumber): string {
   const { removed, guess } = plan.value;
   return guess === null ? (removed.has(index) ? "goes at this K" : "kept at this K") : `${removed.has(index) ? "may go" : "may stay"} at this K (a guess by ${guess} order)`;
 }
@@ -149,7 +149,7 @@ export function SelectionLine(): JSX.Element {
 export function headTable(of: Field[]): { columns: { name: string }[]; rows: (string | number | boolean | null)[][] } {
   const { verdicts } = run.value;
   const columns = ["head", "layer", ...of.flatMap((one) => [one.label, ...(one.low ? ["low", "high"] : []), ...(one.significant ? ["significant"] : [])]), ...(verdicts ? [`costs at most, alone (${verdicts.unit})`, "safe alone"] : []), "roles", "at this K"];
-  const value = (one: Field, index: HeadIndex): string | number | null => {
+  const value = (one: Field, index: HeadNumber): string | number | null => {
     const number = one.values[index] ?? null;
     return one.scale === "category" ? (number === null ? null : (run.value.roles?.names[number] ?? null)) : number;
   };

@@ -1,7 +1,7 @@
 /** The studies of a run, and the papers whose experiments it holds: a list of them, and a page for each. */
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
-import type { PaperItem, PaperPage, StudyPage, StudyResult, StudyTable } from "../contract";
+import type { PaperItem, PaperPage, StudyPage, StudyResultData, StudyTable } from "../contract";
 import { captionOf, columnNumber } from "../drawing";
 import { Drawing } from "../drawings/drawing";
 import { capital, plural, pValue } from "../format";
@@ -117,7 +117,7 @@ function Item({ paper, item }: { paper: PaperPage; item: PaperItem }): JSX.Eleme
   );
 }
 
-function Opening({ title, about, result, reason, conditions, command }: { title: string; about: string; result: StudyResult | null; reason?: string; conditions: string[]; command: string }): JSX.Element {
+function Opening({ title, about, result, reason, conditions, command }: { title: string; about: string; result: StudyResultData | null; reason?: string; conditions: string[]; command: string }): JSX.Element {
   return (
     <Section title={title} note={about}>
       {result ? <p class="sentence"><bdi dir="auto">{result.sentence || "This study gives no verdict."}</bdi></p> : <p class="missing">Not measured: <bdi dir="auto">{reason}</bdi>.</p>}
@@ -138,7 +138,7 @@ function Repeat({ command }: { command: string }): JSX.Element | null {
   );
 }
 
-function Contents({ name, result, published = null }: { name: string; result: StudyResult; published?: StudyTable | null }): JSX.Element {
+function Contents({ name, result, published = null }: { name: string; result: StudyResultData; published?: StudyTable | null }): JSX.Element {
   const id = useId();
   const show = (table: string): void => {
     const place = result.tables.findIndex((one) => one.name === table);

@@ -18,7 +18,7 @@ from headcount.core.budget import Budget
 from headcount.pruning.recipe import Recipe
 from headcount.workflows.analysis_spec import AnalysisSpec
 
-OutRun = Annotated[
+AnalysisFolder = Annotated[
     Path, typer.Option("--out", metavar="RUN", help="The run folder: the same command goes on from it; report.html is there.")
 ]
 
@@ -70,7 +70,7 @@ DEFAULT_ANALYSIS = AnalysisOptions()
 def run(
     session: Session,
     data: ModelAndTaskOptions,
-    out: OutRun,
+    out: AnalysisFolder,
     text: TextFile = None,
     embedded: EmbeddedTextName = None,
     parser: ParserName = None,

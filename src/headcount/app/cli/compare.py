@@ -9,12 +9,12 @@ import typer
 from headcount.app.console.command import command
 from headcount.app.console.comparison import DEFAULT_MEASURE, MeasureOptions
 from headcount.app.console.inputs import ModelAndTaskOptions, NewHead, RunOptions
-from headcount.app.console.pruning import DEFAULT_PRUNING, MarginText, PlanFile, PruningOptions
+from headcount.app.console.pruning import DEFAULT_PRUNING, MarginText, PlanMadeElsewhere, PruningOptions
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.core.margin import Margin
 
-MethodNames = Annotated[
+PrunerNames = Annotated[
     str,
     typer.Option(
         "--methods",
@@ -35,7 +35,7 @@ DEFAULT_FOLDER = RunOptions()
 def run(
     session: Session,
     data: ModelAndTaskOptions,
-    methods: MethodNames = "surgeon,gradient,random",
+    methods: PrunerNames = "surgeon,gradient,random",
     keep: KeptSizes = "12.5%,25%,50%,75%",
     seeds: NumberOfSeeds = 3,
     margin: MarginText = None,
@@ -43,7 +43,7 @@ def run(
     pruning: PruningOptions = DEFAULT_PRUNING,
     measure: MeasureOptions = DEFAULT_MEASURE,
     new_head: NewHead = False,
-    plan: PlanFile = None,
+    plan: PlanMadeElsewhere = None,
 ) -> None:
     """Prune by every method to every number of heads, and compare the models with the dense one, with random heads and with each other."""
     if run_options.out is None:

@@ -10,7 +10,7 @@ import typer
 
 from headcount.app.console.command import command
 from headcount.app.console.inputs import DEFAULT_LOADING, ModelOptions
-from headcount.app.console.options import Heads, Model, OutFolder, Overwrite
+from headcount.app.console.options import HeadsText, Model, OutFolder, Overwrite
 from headcount.app.console.session import Session
 
 
@@ -20,12 +20,12 @@ def _check_keep_format(keep_text: str | None) -> str | None:
     return keep_text
 
 
-PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="A plan file, instead of --heads.")]
+PlanToCut = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="A plan file, instead of --heads.")]
 ScoresFile = Annotated[
     Path | None,
     typer.Option("--scores", metavar="FILE|RUN", help="Keep the best of these scores: a csv, tsv, json or parquet table, or a run folder."),
 ]
-Method = Annotated[str | None, typer.Option("--method", metavar="NAME", help="The method, where --scores holds several.")]
+ScoreMethod = Annotated[str | None, typer.Option("--method", metavar="NAME", help="The method, where --scores holds several.")]
 KeptSize = Annotated[
     str | None,
     typer.Option("--keep", metavar="K|P%", callback=_check_keep_format, help="How many query heads stay, by --scores: 24, or 50%."),
@@ -36,10 +36,10 @@ LowerIsKeep = Annotated[bool, typer.Option("--lower-is-keep", help="In the table
 class CutRequest(NamedTuple):
     """The heads to remove: named, those of a plan file, or all but the best `keep` by some scores."""
 
-    heads: Heads = None
-    plan: PlanFile = None
+    heads: HeadsText = None
+    plan: PlanToCut = None
     scores: ScoresFile = None
-    only_method: Method = None
+    only_method: ScoreMethod = None
     keep: KeptSize = None
     lower_is_keep: LowerIsKeep = False
 

@@ -12,17 +12,17 @@ from headcount.app.console.inputs import ModelOptions
 from headcount.app.console.options import Device, Dtype, Seed
 from headcount.app.console.session import Session
 
-Limit = Annotated[
+DemoLimit = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=2, help="Read at most that many examples of each split, whatever for.")
 ]
-OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
+DemoFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for scores and for the models that are saved.")]
 
 
 @command
 def run(
     session: Session,
-    out: OutFolder = Path("runs/demo"),
-    limit: Limit = None,
+    out: DemoFolder = Path("runs/demo"),
+    limit: DemoLimit = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     seed: Seed = 0,

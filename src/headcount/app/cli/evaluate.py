@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import ModelAndTaskOptions, RunOptions, Split
-from headcount.app.console.options import Heads
-from headcount.app.console.pruning import PlanFile
+from headcount.app.console.inputs import ModelAndTaskOptions, RunOptions, SplitText
+from headcount.app.console.options import HeadsText
+from headcount.app.console.pruning import PlanMadeElsewhere
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 
@@ -16,9 +16,9 @@ DEFAULT_FOLDER = RunOptions()
 def run(
     session: Session,
     data: ModelAndTaskOptions,
-    plan: PlanFile = None,
-    heads: Heads = None,
-    split_name: Split = "report",
+    plan: PlanMadeElsewhere = None,
+    heads: HeadsText = None,
+    split_name: SplitText = "report",
     run_options: RunOptions = DEFAULT_FOLDER,
 ) -> None:
     """Evaluate a model on a task; with --plan or --heads also without these heads, and the difference on the same examples."""

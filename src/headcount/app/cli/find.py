@@ -28,15 +28,17 @@ Recordings = Annotated[
         help="For alignment: JSON lines that name WAV files and the times of their words.",
     ),
 ]
-Out = Annotated[
+SearchOutput = Annotated[
     Path | None,
     typer.Option(
         "--out", metavar="PATH", help="A file that ends in .json for the list; or, for alignment, a folder for a copy of the model."
     ),
 ]
 InPlace = Annotated[bool, typer.Option("--in-place", help="Write alignment heads into the folder MODEL itself.")]
-Language = Annotated[str | None, typer.Option("--language", metavar="NAME", help="The language that is spoken, for multilingual models.")]
-Limit = Annotated[
+SpokenLanguage = Annotated[
+    str | None, typer.Option("--language", metavar="NAME", help="The language that is spoken, for multilingual models.")
+]
+SearchLimit = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=8, help="Read at most that many examples; 200 recordings by default.")
 ]
 
@@ -45,11 +47,11 @@ class FindOptions(NamedTuple):
     """What heads are found on, and where the list goes."""
 
     data: Recordings = None
-    out: Out = None
+    out: SearchOutput = None
     in_place: InPlace = False
     overwrite: Overwrite = False
-    language: Language = None
-    limit: Limit = None
+    language: SpokenLanguage = None
+    limit: SearchLimit = None
     batch_size: BatchSize = "auto"
     seed: Seed = 0
 

@@ -13,7 +13,7 @@ from headcount.core.options import describe_options
 from headcount.core.registry import KINDS
 from headcount.models.archs.families import FAMILIES, Family
 
-Kind = Annotated[str | None, typer.Argument(metavar="[KIND]", help="The kind to list; without it, all kinds.", show_default=False)]
+KindName = Annotated[str | None, typer.Argument(metavar="[KIND]", help="The kind to list; without it, all kinds.", show_default=False)]
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="The name to explain: its definition and its options.", show_default=False)
@@ -57,7 +57,7 @@ def _print_documentation(session: Session, kind: str, name: str) -> None:
 
 
 @command
-def run(session: Session, kind: Kind = None, name: Name = None) -> None:
+def run(session: Session, kind: KindName = None, name: Name = None) -> None:
     """List all kinds of names, or the names of one kind, or explain one name."""
     kinds = sorted(("archs", *KINDS))
     if kind is not None and kind not in kinds:

@@ -14,7 +14,7 @@ from headcount.app.console.pruning import (
     DEFAULT_SIZE,
     MarginText,
     MethodOptions,
-    PlanFile,
+    PlanMadeElsewhere,
     PruningOptions,
     SizeOptions,
     add_method_options,
@@ -23,7 +23,7 @@ from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import ExitCode, Session
 from headcount.core.margin import Margin
 
-Method = Annotated[
+PrunerText = Annotated[
     str | None,
     typer.Option(
         "--method",
@@ -31,28 +31,28 @@ Method = Annotated[
         help="A pruner of `headcount ls pruners` (with its name: its definition), or an importance to rank by; by default surgeon.",
     ),
 ]
-OutRun = Annotated[
+PruningFolder = Annotated[
     Path, typer.Option("--out", metavar="RUN", help="The run folder: plan, model, numbers; the same command goes on from it.")
 ]
 MethodSeed = Annotated[
     int | None, typer.Option("--method-seed", metavar="N", min=0, help="The seed of the method, where it is not that of the data (--seed).")
 ]
-Bench = Annotated[bool, typer.Option("--bench/--no-bench", help="Measure how much faster the cut model is.")]
+MeasureSpeedup = Annotated[bool, typer.Option("--bench/--no-bench", help="Measure how much faster the cut model is.")]
 
 
 @command
 def run(
     session: Session,
     data: ModelAndTaskOptions,
-    out: OutRun,
+    out: PruningFolder,
     size: SizeOptions = DEFAULT_SIZE,
     margin: MarginText = None,
-    method: Method = None,
+    method: PrunerText = None,
     option: MethodOptions = None,
     pruning: PruningOptions = DEFAULT_PRUNING,
     method_seed: MethodSeed = None,
-    bench: Bench = True,
-    plan: PlanFile = None,
+    bench: MeasureSpeedup = True,
+    plan: PlanMadeElsewhere = None,
     new_head: NewHead = False,
 ) -> ExitCode:
     """Prune to K heads, repair, cut, verify, evaluate against the dense model in pairs, and save the smaller model.

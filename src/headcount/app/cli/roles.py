@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import ModelAndTaskOptions, RunOptions, Split
+from headcount.app.console.inputs import ModelAndTaskOptions, RunOptions, SplitText
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
@@ -21,7 +21,7 @@ def _check_names_a_role(role_names: str | None) -> str | None:
     return role_names
 
 
-RoleNames = Annotated[
+RoleNamesText = Annotated[
     str | None,
     typer.Option(
         "--only",
@@ -30,7 +30,7 @@ RoleNames = Annotated[
         help="Roles of `headcount ls roles`: all of a name, or one as name:variant.",
     ),
 ]
-DefinitionText = Annotated[
+RoleDefinitionText = Annotated[
     str,
     typer.Option(
         "--definition",
@@ -57,10 +57,10 @@ def run(
     text: TextFile = None,
     embedded: EmbeddedTextName = None,
     parser: ParserName = None,
-    only: RoleNames = None,
+    only: RoleNamesText = None,
     run_options: RunOptions = DEFAULT_FOLDER,
-    split_name: Split = "calibration",
-    definition: DefinitionText = DEFAULT_DEFINITION,
+    split_name: SplitText = "calibration",
+    definition: RoleDefinitionText = DEFAULT_DEFINITION,
     swaps: NumberOfSwaps = N_SWAPS,
     show_all: ShowAll = False,
 ) -> None:

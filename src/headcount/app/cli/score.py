@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headcount.app.console.command import command
-from headcount.app.console.inputs import ModelAndTaskOptions, RunOptions, Split
+from headcount.app.console.inputs import ModelAndTaskOptions, RunOptions, SplitText
 from headcount.app.console.options import build_typer_option, split_at_commas
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
@@ -21,13 +21,13 @@ def _check_names_a_method(method_names: str) -> str:
     return method_names
 
 
-MethodNames = Annotated[
+ImportanceNames = Annotated[
     str,
     typer.Option(
         "--by", metavar="NAME,…", callback=_check_names_a_method, help="Methods of `headcount ls importance`, as name or name:variant."
     ),
 ]
-Normalise = Annotated[str, build_typer_option(ScoreSettings, "normalise", "HOW")]
+NormaliseText = Annotated[str, build_typer_option(ScoreSettings, "normalise", "HOW")]
 NumberOfLowestUnits = Annotated[
     int | None, typer.Option("--lowest", min=1, metavar="K", help="How many units count as the lowest; a quarter by default.")
 ]
@@ -54,10 +54,10 @@ DEFAULT_FOLDER = RunOptions()
 def run(
     session: Session,
     data: ModelAndTaskOptions,
-    by: MethodNames = "gradient",
+    by: ImportanceNames = "gradient",
     run_options: RunOptions = DEFAULT_FOLDER,
-    split_name: Split = "calibration",
-    normalise: Normalise = "published",
+    split_name: SplitText = "calibration",
+    normalise: NormaliseText = "published",
     lowest: NumberOfLowestUnits = None,
     tolerance: ToleranceText = TOLERANCE,
     level: ConfidenceLevel = 0.95,

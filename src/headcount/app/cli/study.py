@@ -12,7 +12,7 @@ import typer
 
 from headcount.app.console.declared import InputParameter, build_declared_command, build_group
 from headcount.app.console.inputs import Limit, ModelAndTaskOptions, NewHead, RunOptions, TaskName
-from headcount.app.console.options import Device, Dtype, Out, Seed
+from headcount.app.console.options import Device, Dtype, OptionalOutRun, Seed
 from headcount.app.console.run_folder import open_run
 from headcount.app.console.session import Session
 from headcount.app.console.text import EmbeddedTextName, ParserName, TextFile, check_at_most_one_text, check_exactly_one_text
@@ -67,7 +67,9 @@ def _list_input_parameters(info: StudyInfo) -> list[InputParameter]:
             InputParameter("parser", ParserName, None),
         ]
     if "comparison" not in info.needs:
-        parameters.append(InputParameter("out", OutRequired, Parameter.empty) if "run" in info.needs else InputParameter("out", Out, None))
+        parameters.append(
+            InputParameter("out", OutRequired, Parameter.empty) if "run" in info.needs else InputParameter("out", OptionalOutRun, None)
+        )
     return parameters
 
 

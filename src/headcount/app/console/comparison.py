@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from headcount.workflows.remaining_roles import FamilyChange
 
 
-Bench = Annotated[bool, typer.Option("--bench", help="Measure latency: the dense model, and each method at each size, heads cut.")]
+MeasureLatency = Annotated[bool, typer.Option("--bench", help="Measure latency: the dense model, and each method at each size, heads cut.")]
 Batches = Annotated[
     str | None,
     typer.Option("--batches", metavar="N,…", help=f"With --bench: batch sizes, by default {','.join(map(str, COMPARED_SIZES.batches))}."),
 ]
-Length = Annotated[
+LatencyLength = Annotated[
     int | None,
     typer.Option("--length", metavar="N", min=1, help=f"With --bench: tokens of a row, by default {COMPARED_SIZES.lengths[0]}."),
 ]
@@ -47,9 +47,9 @@ DefinitionText = Annotated[
 class MeasureOptions(NamedTuple):
     """What is measured on the pruned models beside their results: latency, and roles on a text."""
 
-    bench: Bench = False
+    bench: MeasureLatency = False
     batches: Batches = None
-    length: Length = None
+    length: LatencyLength = None
     keep_models: KeepModels = False
     definition: DefinitionText = None
     text: TextFile = None

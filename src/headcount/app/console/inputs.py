@@ -17,7 +17,7 @@ from headcount.app.console.options import (
     Engine,
     Join,
     Model,
-    Out,
+    OptionalOutRun,
     Seed,
     TrustRemoteCode,
     Workers,
@@ -58,7 +58,7 @@ NewHead = Annotated[
     ),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Read at most that many examples of each split.")]
-Split = Annotated[str, typer.Option("--split", metavar="NAME", help="calibration, selection or report.")]
+SplitText = Annotated[str, typer.Option("--split", metavar="NAME", help="calibration, selection or report.")]
 
 
 def _check_batch_size(text: str) -> str:
@@ -170,7 +170,7 @@ class ModelAndTaskOptions(NamedTuple):
 class RunOptions(NamedTuple):
     """The run folder for the results of a command, and the processes that share its work."""
 
-    out: Out = None
+    out: OptionalOutRun = None
     workers: Workers = 1
     engine: Engine = LOCAL
     join: Join = False

@@ -57,13 +57,15 @@ def make_choice_callback(kind_of_choice: str, choices: Sequence[str]) -> Callabl
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or demo/NAME.", show_default=False)]
-Heads = Annotated[str | None, typer.Option("--heads", metavar="L0H3,…", callback=_check_heads, help="Head addresses, separated by commas.")]
+HeadsText = Annotated[
+    str | None, typer.Option("--heads", metavar="L0H3,…", callback=_check_heads, help="Head addresses, separated by commas.")
+]
 HeadsToProve = Annotated[
     str | None, typer.Option("--heads", metavar="L0H3,…", callback=_check_heads, help="Also prove that these heads can be cut.")
 ]
 OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write; it appears once it is complete.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what headcount wrote there before.")]
-Out = Annotated[
+OptionalOutRun = Annotated[
     Path | None,
     typer.Option("--out", metavar="RUN", help="The run folder: finished work is kept there, and the same command resumes from it."),
 ]

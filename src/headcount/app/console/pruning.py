@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headcount.core.sizes import SizeTest
     from headcount.models.head_map import HeadMap
     from headcount.pruning.base import Pruner
-    from headcount.runs.results import PrunedRow
+    from headcount.runs.results import PrunedModelRow
 
 METAVARS = {
     "keep": "K",
@@ -175,7 +175,7 @@ MarginText = Annotated[
     str | None,
     typer.Option("--margin", metavar="M", help="How much worse a smaller model may be: 1% of the dense model's metric, or 0.5pt (points)."),
 ]
-PlanFile = Annotated[
+PlanMadeElsewhere = Annotated[
     Path | None,
     typer.Option("--plan", metavar="FILE", help="A plan made elsewhere, as Plan.write and `prune` write it: it says which heads go."),
 ]
@@ -244,7 +244,7 @@ def split_methods(text: str) -> list[str]:
     return [name for name in methods if name]
 
 
-def show_pruned_rows(session: Session, dense: Evaluation, rows: Sequence[PrunedRow]) -> None:
+def show_pruned_rows(session: Session, dense: Evaluation, rows: Sequence[PrunedModelRow]) -> None:
     """Prints the dense model, then one line per pruned model: its metric, the difference, how much worse it is at most, and the changed answers."""
     from headcount.runs.report.certificates import format_bound
 
@@ -297,7 +297,7 @@ def show_size_tests(session: Session, tests: Sequence[SizeTest], margin: Margin,
     session.write_line(f"{sentence[:1].upper()}{sentence[1:]}.")
 
 
-def show_surviving_heads(session: Session, rows: Sequence[PrunedRow]) -> None:
+def show_surviving_heads(session: Session, rows: Sequence[PrunedModelRow]) -> None:
     """Prints how many heads stay in every pruned model, by kind of attention where there are several, and by layer."""
     kinds = list(dict.fromkeys(kind for row in rows for kind in row.survivors.by_kind))
     several_kinds = kinds if len(kinds) > 1 else []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headcount.app.console.format import format_training
-from headcount.core.survivors import Survivors
+from headcount.core.survivors import SurvivingHeads
 from headcount.core.tolerance import Tolerance
 from headcount.runs.report.plain import format_speed
 
@@ -94,7 +94,7 @@ def _format_pruning_results(numbers: StepNumbers) -> str:
 
 def _format_survivors(numbers: StepNumbers) -> str:
     """Returns the heads that stay by kind of attention, where there are several, and by layer."""
-    survivors = Survivors(numbers["by_kind"], numbers["by_block"])
+    survivors = SurvivingHeads(numbers["by_kind"], numbers["by_block"])
     kinds = [f"{number} {kind}" for kind, number in survivors.by_kind.items()] if len(survivors.by_kind) > 1 else []
     return ", ".join([*kinds, f"by layer {survivors.format_layers()}"])
 

@@ -32,7 +32,7 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
 from headcount.runs.report.commands import task_words
 from headcount.runs.store import Run
-from headcount.workflows.compare import ComparisonJob, build_requests, run_comparison
+from headcount.workflows.compare import ComparisonJob, build_comparison_requests, run_comparison
 from headcount.workflows.estimate import estimate_pruning_seconds
 from headcount.workflows.prune import Pruning, estimate_training
 from headcount.workflows.remaining_roles import FamilyTest
@@ -63,7 +63,7 @@ def compare_pruners(
     model, heads, model_folder = open_task_model(session, data, new_head=new_head)
     keeps = [parse_kept_head_count(text, heads, options.attention_kinds) for text in split_at_commas(kept_sizes)]
     removed = () if plan_file is None else read_removed_heads(session, plan_file, heads, weight_hash(model))
-    specs = build_requests(pruners, keeps, n_seeds, template, heads, removed_by_plan=removed, has_untrained_head=new_head)
+    specs = build_comparison_requests(pruners, keeps, n_seeds, template, heads, removed_by_plan=removed, has_untrained_head=new_head)
     for spec in specs:
         check_request(spec, model, heads)
     if run is None:

@@ -28,7 +28,7 @@ from headcount.models.head_map import HeadMap
 from headcount.models.state import preserve
 from headcount.pruning.prune import check_request
 from headcount.pruning.spec import PruneSpec
-from headcount.runs.report.attention import AttentionMaps
+from headcount.runs.report.attention import RunAttentionMaps
 from headcount.runs.report.curves import collect_point, dense_evaluation_of
 from headcount.runs.report.plain import round_or_none
 from headcount.runs.results import PRUNED, method_label
@@ -61,7 +61,7 @@ def attend(served: ServedRun, body: Any) -> dict[str, Any]:
     blocks = served.run.heads().blocks
     maps = {(int(name.partition("/")[0]), int(name.partition("/")[2])): array for name, array in arrays.items()}
     return {
-        "attention": AttentionMaps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(),
+        "attention": RunAttentionMaps(sentences, maps, [len(block.heads) for block in blocks]).pack_sentences(),
         "note": built.unknown_tokens_note,
     }
 

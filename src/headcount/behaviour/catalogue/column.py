@@ -6,7 +6,7 @@ from headcount.behaviour.base import Role, RoleInfo, Sieve, View
 
 
 @dataclass(frozen=True)
-class Column(Role):
+class ColumnRole(Role):
     """Column: in images, attends to the other patches of the same column of the grid."""
 
     info = RoleInfo(

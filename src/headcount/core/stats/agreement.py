@@ -11,7 +11,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from headcount.core.errors import StatisticsError
-from headcount.core.stats.ranks import Overlap, are_among_k_extreme, overlap, unit_means
+from headcount.core.stats.ranks import SetOverlap, are_among_k_extreme, overlap, unit_means
 from headcount.core.stats.resampling import GroupSampler, bootstrap_sampler, bootstrap_scores, resample_means_jointly
 from headcount.core.stats.samples import (
     Array,
@@ -233,8 +233,8 @@ class Agreement:
     """
 
     spearman: Correlated
-    lowest: Overlap
-    highest: Overlap
+    lowest: SetOverlap
+    highest: SetOverlap
     ceiling: float
 
 

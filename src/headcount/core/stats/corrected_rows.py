@@ -23,10 +23,10 @@ class TestedRow(Protocol):
         ...
 
 
-Row = TypeVar("Row", bound=TestedRow)
+AnyTestedRow = TypeVar("AnyTestedRow", bound=TestedRow)
 
 
-def add_q_values(rows: Sequence[Row]) -> list[Row]:
+def add_q_values(rows: Sequence[AnyTestedRow]) -> list[AnyTestedRow]:
     """Returns the rows with q, their p-value corrected over the rows that have one (Benjamini–Hochberg); None for rows without."""
     p_values = [row.p for row in rows if row.p is not None]
     corrected = iter(benjamini_hochberg(p_values) if p_values else ())

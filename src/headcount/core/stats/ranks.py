@@ -23,7 +23,7 @@ _CELLS = 2**21
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class SetOverlap:
     """How many of two sets of k out of n heads are shared, the share by chance, and the chance of so many or more (hypergeometric)."""
 
     k: int
@@ -102,7 +102,7 @@ def _are_pairs_too_skewed(
     return (pair_variances > 0) & (third**2 > pair_variances**3 * len(residuals) / SKEWNESS_SHARE)
 
 
-def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overlap:
+def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> SetOverlap:
     """Returns how far two scorings, both with more meaning keep, agree on the lowest (or highest) k heads."""
     first, second = to_matching_arrays(a, b)
     if first.ndim != 1:
@@ -110,7 +110,7 @@ def overlap(a: ArrayLike, b: ArrayLike, k: int, *, end: End = "lowest") -> Overl
     n = len(first)
     shared = int((are_among_k_extreme(first, k, end) & are_among_k_extreme(second, k, end)).sum())
     ways = sum(comb(k, x) * comb(n - k, k - x) for x in range(shared, k + 1))
-    return Overlap(k, n, shared, shared / k, k / n, ways / comb(n, k))
+    return SetOverlap(k, n, shared, shared / k, k / n, ways / comb(n, k))
 
 
 def are_among_k_extreme(values: ArrayLike, k: int, end: End = "lowest", tie_ranks: Sequence[int] | None = None) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from itertools import product
 from random import Random
 
 from headcount.core.errors import DataError
-from headcount.data.embedded.splits import Split, draw_split
+from headcount.data.embedded.splits import DemoSplit, draw_split
 from headcount.data.embedded.tokenizer import SPECIAL
 from headcount.data.text.annotated import Annotated
 from headcount.data.text.sentences import split_words
@@ -68,7 +68,7 @@ def draw_rare_sentence(random: Random) -> RareSentence:
     return RareSentence(tuple(words))
 
 
-def draw_rare_sentences(number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
+def draw_rare_sentences(number: int = 512, *, seed: int = 0, split: DemoSplit = "report") -> list[Annotated]:
     """Returns sentences of one split, always the same for one seed; they have words, but no trees."""
     if number < 1:
         raise DataError(f"the number of sentences must be 1 or more, got {number}")

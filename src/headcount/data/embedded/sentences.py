@@ -8,7 +8,7 @@ from typing import Any, Literal
 from headcount.core.errors import DataError, unknown_name_error
 from headcount.data.embedded import english, lexicon, tavi
 from headcount.data.embedded.grammar import Clause, draw_clause
-from headcount.data.embedded.splits import Split, draw_split
+from headcount.data.embedded.splits import DemoSplit, draw_split
 from headcount.data.embedded.trees import Sentence
 from headcount.data.text.annotated import Annotated, Word
 
@@ -25,13 +25,13 @@ STEMS = {
 RelationAndLemma = tuple[str, str]
 
 
-def draw_sentences(language: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
+def draw_sentences(language: Language = "english", number: int = 512, *, seed: int = 0, split: DemoSplit = "report") -> list[Annotated]:
     """Returns sentences of one split, always the same for one seed; the same meanings in both languages."""
     speaker = _language_module(language)
     return [_annotate(speaker.say_clause(clause), f"sentence {i}") for i, clause in enumerate(_draw_clauses(number, seed, split))]
 
 
-def draw_translations(source: Language = "english", number: int = 512, *, seed: int = 0, split: Split = "report") -> list[Annotated]:
+def draw_translations(source: Language = "english", number: int = 512, *, seed: int = 0, split: DemoSplit = "report") -> list[Annotated]:
     """Returns the same sentences, each with its translation into the other language as `target` and its content words linked one to one."""
     _language_module(source)
     translations = []
@@ -54,7 +54,7 @@ def _language_module(language: str) -> Any:
     return SPEAKERS[language]
 
 
-def _draw_clauses(n_clauses: int, seed: int, split: Split) -> list[Clause]:
+def _draw_clauses(n_clauses: int, seed: int, split: DemoSplit) -> list[Clause]:
     if n_clauses < 1:
         raise DataError(f"the number of sentences must be 1 or more, got {n_clauses}")
     return draw_split(Random(f"trees/{split}/{seed}"), split, n_clauses, draw_clause, lambda clause: str(english.say_clause(clause)))

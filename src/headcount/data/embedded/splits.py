@@ -7,19 +7,19 @@ from collections.abc import Callable
 from random import Random
 from typing import Literal, TypeVar
 
-Split = Literal["train", "calibration", "selection", "report"]
+DemoSplit = Literal["train", "calibration", "selection", "report"]
 Drawn = TypeVar("Drawn")
 
-_HELD_OUT: dict[int, Split] = {0: "calibration", 1: "selection", 2: "report"}
+_HELD_OUT: dict[int, DemoSplit] = {0: "calibration", 1: "selection", 2: "report"}
 
 
-def split_by_hash_of_text(text: str) -> Split:
+def split_by_hash_of_text(text: str) -> DemoSplit:
     """Returns the split that a text belongs to: 13 of 16 texts are for training."""
     return _HELD_OUT.get(hashlib.sha256(text.encode()).digest()[0] % 16, "train")
 
 
 def draw_split(
-    random: Random, split: Split, n_items: int, draw: Callable[[Random], Drawn], identity: Callable[[Drawn], str]
+    random: Random, split: DemoSplit, n_items: int, draw: Callable[[Random], Drawn], identity: Callable[[Drawn], str]
 ) -> list[Drawn]:
     """Returns `n_items` draws whose `identity` belongs to `split`."""
     examples: list[Drawn] = []

@@ -20,7 +20,7 @@ from headcount.data.task import SPLITS, Split
 from headcount.data.task_builder import TaskRequest
 
 T = TypeVar("T")
-Read = Callable[[Source], Iterable[T]]
+SourceReader = Callable[[Source], Iterable[T]]
 HASHES = 2**64
 """How many values a hash can have here."""
 
@@ -50,7 +50,7 @@ def split_by_hash(items: Iterable[T], key: Callable[[T], bytes], shares: Sequenc
     return [[item for _, _, item in sorted(heap, key=lambda entry: entry[:2], reverse=True)] for heap in heaps]
 
 
-def read_splits(request: TaskRequest, read: Read[T], key: Callable[[T], bytes]) -> dict[Split, list[T]]:
+def read_splits(request: TaskRequest, read: SourceReader[T], key: Callable[[T], bytes]) -> dict[Split, list[T]]:
     """Returns the examples of each split, at most `request.limit`: calibration from `train`, selection and report from the halves of `eval`.
 
     A single source is divided in one half and two quarters. A limited task reads at most `request.max_rows` examples of a source.
@@ -85,7 +85,7 @@ def _check_sources(request: TaskRequest) -> None:
             raise DataError(f"train and eval are the same file, {min(same)}; give one of them, and fixed parts of it are used")
 
 
-def _read_limited(request: TaskRequest, read: Read[T], source: Source) -> Iterator[T]:
+def _read_limited(request: TaskRequest, read: SourceReader[T], source: Source) -> Iterator[T]:
     """Yields the examples of a source, at most as many as a limited task reads; raises DataError where there is none."""
     number = -1
     for number, item in enumerate(read(source)):

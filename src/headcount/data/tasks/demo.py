@@ -24,7 +24,7 @@ from headcount.data.tasks._tokenize import Packed, check_head, check_tokenizer, 
 from headcount.data.tasks._windows import PositionAndText, mask_id, mask_tokens
 
 SIZES: dict[Split, int] = {"calibration": 512, "selection": 512, "report": 1000}
-Language = Any
+LanguageModule = Any
 """A module with `say_clause`."""
 
 
@@ -45,11 +45,11 @@ def _say_in_english(clause: Clause) -> str:
     return str(english.say_clause(clause))
 
 
-def _positions_and_sentences(language: Language, clauses: Sequence[Clause]) -> Iterator[PositionAndText]:
+def _positions_and_sentences(language: LanguageModule, clauses: Sequence[Clause]) -> Iterator[PositionAndText]:
     return ((f"sentence {number}", str(language.say_clause(clause))) for number, clause in enumerate(clauses))
 
 
-def _entailment_recipe(language: Language) -> EmbeddedRecipe:
+def _entailment_recipe(language: LanguageModule) -> EmbeddedRecipe:
     def to_text(pair: EntailmentPair, position: str) -> Text:
         return Text(position, str(language.say_clause(pair.premise)), str(language.say_clause(pair.hypothesis)))
 
@@ -62,7 +62,7 @@ def _entailment_recipe(language: Language) -> EmbeddedRecipe:
     return EmbeddedRecipe(draw_pair, english_text_of_pair, to_text, encode_examples, ("SequenceClassification",), ACCURACY)
 
 
-def _masked_text_recipe(language: Language) -> EmbeddedRecipe:
+def _masked_text_recipe(language: LanguageModule) -> EmbeddedRecipe:
     def to_text(clause: Clause, position: str) -> Text:
         return Text(position, str(language.say_clause(clause)))
 

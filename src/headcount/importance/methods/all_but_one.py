@@ -9,7 +9,7 @@ from headcount.importance.interventions import InterventionEffects, gate_keeping
 
 
 @dataclass(frozen=True)
-class AllButOne(BatchImportance):
+class AllButOneImportance(BatchImportance):
     """All but one: how much the loss of an example rises when a head is the only one left in its block; all other blocks stay whole.
 
         L(x; ξ_h' = 0 for all h' ≠ h of the block) − L(x; ξ = 1), the mean over examples

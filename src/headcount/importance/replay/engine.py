@@ -28,8 +28,15 @@ from headcount.core.errors import GateError, reraise_if_out_of_memory
 from headcount.core.heads import AttentionBlock
 from headcount.importance.replay.narrow_layer import NarrowLayer, propose_narrow_layers
 from headcount.importance.replay.packing import packed_linears
-from headcount.importance.replay.play import ModelPass, Read, Replayer, first_copy, relative_difference_of_results, rounding_tolerance
-from headcount.importance.replay.routes import Recording, Route, RouteSurvey, find_routes
+from headcount.importance.replay.play import (
+    ModelPass,
+    OutputReader,
+    Replayer,
+    first_copy,
+    relative_difference_of_results,
+    rounding_tolerance,
+)
+from headcount.importance.replay.routes import PassRecord, Route, RouteSurvey, find_routes
 from headcount.importance.replay.stacking import tile_copies
 from headcount.models.attention import eager_attention
 from headcount.models.gates import HeadGates, Means, Replacement
@@ -87,7 +94,7 @@ class _Baseline(NamedTuple):
     """The result of the unchanged pass [batch, …], its record (None if there is no route), and the trial whose routes it fits."""
 
     result: Any
-    recording: Recording | None
+    recording: PassRecord | None
     trial: TrialResult
 
 
@@ -146,7 +153,7 @@ class Ablator:
         """`first` or `last` if the trial found that only this position of the last layer is read, else empty."""
         return self._trial.narrow.position_read if self._trial and self._trial.narrow else ""
 
-    def run(self, batch: Batch, interventions: Sequence[Intervention], read: Read) -> InterventionResults:
+    def run(self, batch: Batch, interventions: Sequence[Intervention], read: OutputReader) -> InterventionResults:
         """Returns what `read` gives for the batch [batch, …], and under every intervention [interventions, batch, …].
 
         Raises:
@@ -211,7 +218,7 @@ class Ablator:
         trial: TrialResult,
         interventions: Sequence[Intervention],
         baseline: Any,
-        recording: Recording | None,
+        recording: PassRecord | None,
     ) -> list[Any]:
         """Returns the result of every intervention. Those on one block share passes, as many as stay within `max_tokens`."""
         replayer, narrow = trial.replayer, trial.narrow
@@ -324,7 +331,7 @@ def _find_routes(gates: HeadGates, trial: ModelPass, can_stack: bool) -> RouteSu
     return RouteSurvey(refused={block.path: reason for block in blocks})
 
 
-def _reason_for_mismatch(replayer: Replayer, trial: ModelPass, recording: Recording, route: Route, baseline: Any) -> str | None:
+def _reason_for_mismatch(replayer: Replayer, trial: ModelPass, recording: PassRecord, route: Route, baseline: Any) -> str | None:
     """Returns why a route does not give what gates give; None if it does."""
     n_heads = route.block.n_heads
     gates = torch.rand(n_heads, generator=torch.Generator().manual_seed(n_heads), dtype=torch.float64)

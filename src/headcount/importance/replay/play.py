@@ -24,14 +24,14 @@ from headcount.core.errors import reraise_if_out_of_memory
 from headcount.core.heads import AttentionBlock
 from headcount.importance.replay.calls import Forward, replace_forwards
 from headcount.importance.replay.narrow_layer import NarrowLayer, find_read_positions, select_one_token_per_row
-from headcount.importance.replay.routes import Recording, ReplacementContext, Route, RouteSurvey, record_pass
+from headcount.importance.replay.routes import PassRecord, ReplacementContext, Route, RouteSurvey, record_pass
 from headcount.importance.replay.stacking import OutputLayout, count_batch_rows, stack_batch, take_first_rows_of_batch, tile_copies
 from headcount.models.gates import HeadGates
 from headcount.models.modules import Batch, device_of
 from headcount.models.randomness import pass_rng
 from headcount.models.state import forward_preserving_state
 
-Read = Callable[[Any, Batch], Any]
+OutputReader = Callable[[Any, Batch], Any]
 """(model output, stacked batch) -> a tensor with one row per row of the batch, or a tuple or dict of such tensors."""
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -48,12 +48,14 @@ class ModelPass:
     model: nn.Module
     batch: Batch
     rows: int
-    read: Read
+    read: OutputReader
     options: Mapping[str, object]
     withhold: frozenset[str]
 
     @classmethod
-    def over_batch(cls, model: nn.Module, batch: Batch, read: Read, options: Mapping[str, object], withhold: frozenset[str]) -> ModelPass:
+    def over_batch(
+        cls, model: nn.Module, batch: Batch, read: OutputReader, options: Mapping[str, object], withhold: frozenset[str]
+    ) -> ModelPass:
         """Returns the pass over a batch; options that the batch contains itself are dropped."""
         further = {name: value for name, value in options.items() if name not in batch}
         return cls(model, batch, count_batch_rows(batch), read, further, withhold)
@@ -130,11 +132,11 @@ class Replayer:
         """The model."""
         return self.gates.model
 
-    def record(self, model_pass: ModelPass) -> tuple[Any, Recording]:
+    def record(self, model_pass: ModelPass) -> tuple[Any, PassRecord]:
         """Runs the unchanged pass and returns its result [rows, …] and its record."""
         survey = self.survey
         if self.gates.how != "uniform":
-            recording = Recording()
+            recording = PassRecord()
             with record_pass(self.model, survey.routed_blocks, survey.paths_to_record, recording):
                 return first_copy(model_pass.run_and_read()), recording
         recording = _UniformRecording(survey.layouts, {path: route.axis for path, route in survey.routes.items()})
@@ -152,7 +154,7 @@ class Replayer:
         with self.gates:
             return model_pass.run_and_read(len(gates))
 
-    def replay(self, model_pass: ModelPass, recording: Recording, route: Route, gates: Tensor, narrow: NarrowLayer | None) -> Any:
+    def replay(self, model_pass: ModelPass, recording: PassRecord, route: Route, gates: Tensor, narrow: NarrowLayer | None) -> Any:
         """Returns the result [copies, rows, …] by replay, with a narrow last layer if there is one."""
         copies, path = len(gates), route.block.path
         context, uniform, forwards = recording.contexts[path], recording.uniform.get(path), {}
@@ -171,7 +173,7 @@ class Replayer:
         with replace_forwards(self.model, forwards, without_hooks=self.survey.altered.intersection(route.paths_to_record)):
             return model_pass.run_and_read(copies)
 
-    def narrow_layer_reproduces_baseline(self, model_pass: ModelPass, recording: Recording, baseline: Any, narrow: NarrowLayer) -> bool:
+    def narrow_layer_reproduces_baseline(self, model_pass: ModelPass, recording: PassRecord, baseline: Any, narrow: NarrowLayer) -> bool:
         """Whether a narrow last layer reproduces the baseline of this batch with NaN at all positions that are not read."""
         ones = torch.ones(1, narrow.route.block.n_heads, dtype=torch.float64)
         try:
@@ -182,7 +184,7 @@ class Replayer:
         return relative_difference_of_results(first_copy(result), baseline) <= rounding_tolerance(self.model)
 
 
-class _UniformRecording(Recording):
+class _UniformRecording(PassRecord):
     """The record of a pass over two stacked copies, the second of which attends uniformly.
 
     The contexts of the second copy are kept and then replaced by those of the first, so that all inputs of the next block are unchanged.
@@ -221,7 +223,7 @@ def stack_gated_contexts(context: Tensor, gates: Float[Tensor, "copies heads"], 
 
 
 def make_replayed_forwards(
-    route: Route, recording: Recording, layouts: Mapping[str, OutputLayout], projection_output: Tensor, copies: int
+    route: Route, recording: PassRecord, layouts: Mapping[str, OutputLayout], projection_output: Tensor, copies: int
 ) -> dict[str, Forward]:
     """Returns forward passes that return stacked recorded outputs, and `projection_output` as the output of the block's projection."""
 

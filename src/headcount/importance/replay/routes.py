@@ -232,7 +232,7 @@ def record_pass(model: nn.Module, blocks: Sequence[AttentionBlock], modules: Seq
 
 
 @dataclass(slots=True)
-class Recording:
+class PassRecord:
     """The record of one unchanged pass.
 
     Attributes:

@@ -17,7 +17,7 @@ LayerHeadPairs = list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class BlockRecord:
+class CutBlockRecord:
     """What is left of one attention block: the original indices of its heads, how many there were, and, where a bias table that layers share
     was cut as well, the heads that are its columns."""
 
@@ -42,19 +42,19 @@ def _parse_head_indices(block_path: str, head_indices: Any, n_original_heads: in
     return tuple(head_indices)
 
 
-def _parse_block(block_path: str, entry: Any) -> BlockRecord:
+def _parse_block(block_path: str, entry: Any) -> CutBlockRecord:
     total = entry.get("of") if isinstance(entry, dict) else None
     if type(total) is not int or not 0 < total < 10**6:
         raise ArtifactError(f"config.{KEY}: block '{block_path}' must say which heads are kept of how many, got {entry!r:.80}")
     columns = entry.get("columns")
-    return BlockRecord(
+    return CutBlockRecord(
         _parse_head_indices(block_path, entry.get("heads"), total),
         total,
         None if columns is None else _parse_head_indices(block_path, columns, total),
     )
 
 
-def parse_cut_record(record: Any) -> dict[str, BlockRecord]:
+def parse_cut_record(record: Any) -> dict[str, CutBlockRecord]:
     """Returns the blocks of a record in a configuration; raises ArtifactError unless it is valid."""
     if record is None:
         return {}
@@ -69,7 +69,7 @@ def _unparsed_cut_record(model: nn.Module) -> Any:
     return getattr(getattr(model, "config", None), KEY, None)
 
 
-def read_cut_record(model: nn.Module) -> dict[str, BlockRecord]:
+def read_cut_record(model: nn.Module) -> dict[str, CutBlockRecord]:
     """Returns what is left of each cut block of a live model, by path relative to the base model."""
     return parse_cut_record(_unparsed_cut_record(model))
 
@@ -80,7 +80,7 @@ def config_values_before_uniform_cut(model: nn.Module) -> dict[str, int | None]:
 
 
 def write_cut_record(
-    model: nn.Module, record_of_block: dict[str, BlockRecord], replaced_config_values: Mapping[str, int | None] | None = None
+    model: nn.Module, record_of_block: dict[str, CutBlockRecord], replaced_config_values: Mapping[str, int | None] | None = None
 ) -> None:
     """Puts the record into the model's configuration; `replaced_config_values` are those that a uniform cut replaced there."""
     entries: dict[str, dict[str, object]] = {}

@@ -127,7 +127,7 @@ def _refuse_unrecognised_attention(modules: dict[str, nn.Module], known_paths: s
 
 
 def _build_block(
-    model: nn.Module, path: str, geometry: Geometry, address: BlockAddress, recorded: record.BlockRecord | None, kv_source_path: str = ""
+    model: nn.Module, path: str, geometry: Geometry, address: BlockAddress, recorded: record.CutBlockRecord | None, kv_source_path: str = ""
 ) -> AttentionBlock:
     indices = recorded.heads if recorded else tuple(range(geometry.n_heads))
     if len(indices) != geometry.n_heads:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headcount.models.dummy_inputs.request import Maker, Probe
+from headcount.models.dummy_inputs.request import InputMaker, Probe
 
 # An image of patches has this many to each side.
 GRID = 4
@@ -184,7 +184,7 @@ def future_values(probe: Probe) -> Tensor | None:
     return probe.normal_floats(probe.batch, probe.first_config_value("prediction_length", default=1))
 
 
-def time_features_maker(series_name: str) -> Maker:
+def time_features_maker(series_name: str) -> InputMaker:
     """A maker of the time features that go with the series ``series_name``."""
     return lambda probe: probe.normal_floats(
         probe.batch, probe.inputs[series_name].shape[1], probe.first_config_value("num_time_features", default=0)

@@ -83,7 +83,7 @@ class Probe:
         return function(**settings, **{k: v for k, v in self.inputs.items() if k in accepted})
 
 
-Maker = Callable[[Probe], Any]
+InputMaker = Callable[[Probe], Any]
 
 
 def config_parts(config: Any) -> Iterator[Any]:

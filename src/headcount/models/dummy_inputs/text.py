@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headcount.core.errors import HeadcountError, OutOfMemory, ProbeError, is_out_of_memory
 from headcount.models.dummy_inputs import codebooks, media
 from headcount.models.dummy_inputs.lengths import probe_length
-from headcount.models.dummy_inputs.request import N_PADDED, Maker, Probe
+from headcount.models.dummy_inputs.request import N_PADDED, InputMaker, Probe
 from headcount.models.modules import device_of
 from headcount.models.state import preserve
 
@@ -113,7 +113,7 @@ def _unwrap_peft(model: nn.Module) -> nn.Module:
     return unwrap() if callable(unwrap) else model  # pyright: ignore[reportReturnType]
 
 
-def _choose_input_makers(probe: Probe) -> dict[str, Maker]:
+def _choose_input_makers(probe: Probe) -> dict[str, InputMaker]:
     if not hasattr(probe.model, "config"):
         raise ProbeError(f"{probe.model_type} has no config to read the inputs from; {_explain_inputs_to_pass(probe.model)}")
     if type(probe.model).forward is nn.Module.forward:
@@ -298,7 +298,7 @@ def bbox(probe: Probe) -> Tensor:
 
 
 # In the order in which they are made: later makers read earlier inputs.
-MAKERS: dict[str, Maker] = {
+MAKERS: dict[str, InputMaker] = {
     "image_grid_thw": media.patch_grid_sizes,
     "grid_thw": media.patch_grid_sizes,
     "spatial_shapes": media.spatial_shapes,
@@ -357,7 +357,7 @@ TOWERS = {
 }
 
 # Made only for models that cannot run without them.
-ON_DEMAND: dict[str, Maker] = {
+ON_DEMAND: dict[str, InputMaker] = {
     "hidden_states": media.images,
     "audio_mel": lambda probe: probe.normal_floats(probe.batch, 64, probe.first_config_value("input_feat_size")),
     "audio_mel_mask": lambda probe: torch.zeros((probe.batch, 64), dtype=torch.bool),

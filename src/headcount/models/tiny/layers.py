@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from headcount.models.tiny.sizes import Attributes
+
 MIN_LAYERS = 2
 # A list with more distinct values than this numbers the layers instead of naming their kinds.
 MAX_KINDS = 5
@@ -16,8 +18,6 @@ DEPTH = re.compile(
 NOT_DEPTH = re.compile(r"(conv|feat_extract|adapter|window|dense|nextn|shared|postnet|prenet|predictor|residual|wavenet|lstm|linear)")
 _INDICES = re.compile(r"(layers|indexes|indices|layer_ids|idxs|blocks|hook_ids)$")
 _MAIN = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "encoder_layers", "decoder_layers")
-
-Attributes = dict[str, Any]
 
 
 def depth_of_flat_stack(attributes: Attributes) -> int | None:

@@ -17,10 +17,10 @@ POSITIONS = 128
 CHANNEL_DIVISOR = 8
 
 Attributes = dict[str, Any]
-Rule = Callable[[Any, Attributes], Any]
+SizeRule = Callable[[Any, Attributes], Any]
 
 
-def cap_rule(limit: float) -> Rule:
+def cap_rule(limit: float) -> SizeRule:
     """A rule that caps the value."""
     return lambda value, _: min(value, limit)
 
@@ -122,7 +122,7 @@ _DROP = (
 )
 
 # First match wins; a rule sees the value and all attributes of the same configuration.
-SCALARS: tuple[tuple[str, Rule], ...] = (
+SCALARS: tuple[tuple[str, SizeRule], ...] = (
     (_DROP, lambda value, _: type(value)(0)),
     (r"^index_n_heads$", cap_rule(2)),
     (r"^linear_num_key_heads$", cap_rule(2)),
@@ -161,7 +161,7 @@ SCALARS: tuple[tuple[str, Rule], ...] = (
     (r"num_conv_pos_embedding_groups$", cap_rule(4)),
 )
 
-LISTS: tuple[tuple[str, Rule], ...] = (
+LISTS: tuple[tuple[str, SizeRule], ...] = (
     (_DROP, lambda value, _: [type(v)(0) for v in value]),
     (r"^(depths|depth|num_blocks|blocks_per_stage|num_block_repeats|layer_depths)$", lambda value, _: [min(v, 2) for v in value]),
     (IS_HEADS.pattern, lambda value, _: list(value)),
@@ -176,7 +176,7 @@ LISTS: tuple[tuple[str, Rule], ...] = (
 # Sizes that the default leaves to the constructor, or to the checkpoint.
 WHEN_NONE = {"head_dim": HEAD_DIM, "num_key_value_heads": N_HEADS, "vocab_size": VOCAB}
 
-DICTS: tuple[tuple[str, Rule], ...] = ((r"rope_(parameters|scaling)$", with_small_mrope_sections),)
+DICTS: tuple[tuple[str, SizeRule], ...] = ((r"rope_(parameters|scaling)$", with_small_mrope_sections),)
 
 
 def small_attribute_value(name: str, value: Any, attributes: Attributes) -> Any:

@@ -15,7 +15,7 @@ Strategy = Literal["top", "middle", "bottom", "consecutive", "spread"]
 
 
 @dataclass(frozen=True)
-class Layers(Pruner):
+class LayersPruner(Pruner):
     """Layers: heads go layer by layer, from the top, bottom or middle, in one run, or at even distances.
 
     Within the last layer that loses heads, they are chosen at random. As many layers lose heads as it takes:

@@ -43,9 +43,9 @@ from headcount.pruning.repair.projection import (
 
 JITTER = 1e-8
 """What is added to the diagonal of G before it is inverted, as a share of its mean."""
-Unit = tuple[Head, ...]
+RemovalUnit = tuple[Head, ...]
 """Heads that can only be removed together."""
-RemovalOrder = list[tuple[Unit, float]]
+RemovalOrder = list[tuple[RemovalUnit, float]]
 """Units in the order in which they go, each with the rise of the loss that is expected of its removal."""
 
 
@@ -202,7 +202,9 @@ class _GramHooks:
         return add_gradients
 
 
-def order_units_by_removal_cost(model: nn.Module, data: Data, *, units: tuple[Unit, ...] | None = None, limit: int = 512) -> RemovalOrder:
+def order_units_by_removal_cost(
+    model: nn.Module, data: Data, *, units: tuple[RemovalUnit, ...] | None = None, limit: int = 512
+) -> RemovalOrder:
     """Returns all units in the order in which they go, cheapest first after repair, with the rise of the loss expected of each (half the cost).
 
     Costs are measured on `limit` calibration examples; `units` are by default the heads that share keys and values.
@@ -210,7 +212,7 @@ def order_units_by_removal_cost(model: nn.Module, data: Data, *, units: tuple[Un
     inner = unwrap(model)
     units = HeadMap.of(inner).units() if units is None else units
     surgeons: list[Surgeon] = []
-    parts: dict[Unit, list[tuple[int, int]]] = defaultdict(list)  # where a unit has heads: surgeon, and number of the unit there
+    parts: dict[RemovalUnit, list[tuple[int, int]]] = defaultdict(list)  # where a unit has heads: surgeon, and number of the unit there
     for grams in measure_grams(inner, data, limit=limit).values():
         block = grams.block
         rows: list[list[int]] = []

@@ -19,7 +19,7 @@ FIELDS = ("n_sentences", "distances", "distance", "pos", "relation", "entropy", 
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionMaps:
+class RunAttentionMaps:
     """The attention maps of a run, by sentence and block, before they are packed, and its sentences."""
 
     sentences: Sequence[Mapping[str, Any]] = ()
@@ -60,7 +60,7 @@ class RunProfiles(NamedTuple):
     """The head profiles of a run (None if it has none of the heads of the page), its attention maps, and notes on what is missing."""
 
     profiles: dict[str, Any] | None
-    maps: AttentionMaps
+    maps: RunAttentionMaps
     notes: list[str]
 
 
@@ -68,11 +68,11 @@ def collect_profiles(run: Run, head_names: Sequence[str], blocks: Sequence[Block
     """Returns the head profiles and attention maps of a run."""
     artifacts = list(run.results(KIND).values())
     if not artifacts:
-        return RunProfiles(None, AttentionMaps(), [])
+        return RunProfiles(None, RunAttentionMaps(), [])
     content, arrays = artifacts[0].content, artifacts[0].arrays
     notes = list(content["notes"])
     if list(content["heads"]) != list(head_names):
-        return RunProfiles(None, AttentionMaps(), notes)
+        return RunProfiles(None, RunAttentionMaps(), notes)
     indices = {block.path: index for index, block in enumerate(blocks)}
     block_indices = [indices.get(path) for path in content["blocks"]]
     maps = {}
@@ -82,4 +82,4 @@ def collect_profiles(run: Run, head_names: Sequence[str], blocks: Sequence[Block
         if index is not None:
             maps[int(sentence), index] = array
     profiles = {name: content[name] for name in FIELDS}
-    return RunProfiles(profiles, AttentionMaps(content["sentences"], maps, [len(block.heads) for block in blocks]), notes)
+    return RunProfiles(profiles, RunAttentionMaps(content["sentences"], maps, [len(block.heads) for block in blocks]), notes)

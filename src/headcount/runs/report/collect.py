@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headcount.runs.report import contract
-from headcount.runs.report.attention import AttentionMaps, collect_profiles
+from headcount.runs.report.attention import RunAttentionMaps, collect_profiles
 from headcount.runs.report.bench import collect_bench_rows
 from headcount.runs.report.compare import compare_runs_or_give_reason
 from headcount.runs.report.curves import collect_curves
@@ -24,7 +24,7 @@ class ReportData:
     """The data of the page without attention maps, and the maps of every run, which are added as the size of the file allows."""
 
     report: contract.Report
-    maps: list[AttentionMaps] = field(default_factory=list)
+    maps: list[RunAttentionMaps] = field(default_factory=list)
 
     def with_all_maps(self) -> contract.Report:
         """Returns the report with all attention maps."""
@@ -46,7 +46,7 @@ def collect_report(run: Run, run_b: Run | None = None) -> ReportData:
     return ReportData(report, list(maps))
 
 
-def _collect_run_data(run: Run) -> tuple[contract.RunData, AttentionMaps]:
+def _collect_run_data(run: Run) -> tuple[contract.RunData, RunAttentionMaps]:
     record, heads = run.record(), run.heads()
     names = [head for block in heads.blocks for head in block.heads]
     roles = find_roles(run)

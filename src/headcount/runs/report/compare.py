@@ -19,12 +19,12 @@ from headcount.runs.scores import all_scores
 from headcount.runs.store import Run
 
 ALPHA = 0.05
-Side = tuple[Run, contract.RunData]
+RunAndData = tuple[Run, contract.RunData]
 """One of the two runs, and its data."""
 COMPARED = ("task", "seed", "model", "versions", "machine", "config", "data")
 
 
-def compare_runs_or_give_reason(a: Side, b: Side) -> tuple[contract.Comparison | None, str]:
+def compare_runs_or_give_reason(a: RunAndData, b: RunAndData) -> tuple[contract.RunComparison | None, str]:
     """Returns the comparison B − A and an empty text, or None and the reason why the runs cannot be compared."""
     (run_a, data_a), (run_b, data_b) = a, b
     reason = why_not_comparable(run_a, run_b)
@@ -32,7 +32,7 @@ def compare_runs_or_give_reason(a: Side, b: Side) -> tuple[contract.Comparison |
         return None, reason
     dense_a, dense_b = dense_evaluation_of(run_a), dense_evaluation_of(run_b)
     roles_a, roles_b = data_a["roles"], data_b["roles"]
-    content: contract.Comparison = {
+    content: contract.RunComparison = {
         "title": f"{data_b['name']} ({data_b['model']['name']}) against {data_a['name']} ({data_a['model']['name']}): B − A",
         "scores": _scores_of_b_minus_a(all_scores(run_a), all_scores(run_b), data_a["heads"]),
         "roles": _role_changes(roles_a, roles_b),

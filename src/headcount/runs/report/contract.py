@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+from headcount.core.study_result import Cell
+
 Maybe = float | None
-HeadIndex = int
-Cell = str | float | int | bool | None
+HeadNumber = int
 
 
-class Model(TypedDict):
+class RunModel(TypedDict):
     """The model of a run."""
 
     name: str
@@ -30,7 +31,7 @@ class Block(TypedDict):
     kind: str
     stack: str
     layer: int
-    heads: list[HeadIndex]
+    heads: list[HeadNumber]
     kv_group: list[int] | None
 
 
@@ -47,8 +48,8 @@ class Score(TypedDict):
     high: list[Maybe] | None
     significant: list[bool] | None
     n_examples: int | None
-    removal_order: list[HeadIndex] | None
-    group_removal_order: list[list[HeadIndex]] | None
+    removal_order: list[HeadNumber] | None
+    group_removal_order: list[list[HeadNumber]] | None
 
 
 class Verdicts(TypedDict):
@@ -93,7 +94,7 @@ class Relation(TypedDict):
     """The best head of a dependency relation against the best fixed offset."""
 
     role: int
-    head: HeadIndex
+    head: HeadNumber
     accuracy: Maybe
     baseline: Maybe
     baseline_offset: int | None
@@ -143,7 +144,7 @@ class Point(TypedDict):
     wrong_to_right: int | None
     loss_difference: Maybe
     is_repaired: bool
-    removed: list[HeadIndex]
+    removed: list[HeadNumber]
     parameters: int
     bytes: int
     flops: int
@@ -241,7 +242,7 @@ class StudyTable(TypedDict):
     is_printed: bool
 
 
-class StudyResult(TypedDict):
+class StudyResultData(TypedDict):
     """What a study measured; figures are those of `headcount.core.figure` as plain data."""
 
     study: str
@@ -258,7 +259,7 @@ class StudyPage(TypedDict):
     about: str
     command: str
     conditions: list[str]
-    result: StudyResult
+    result: StudyResultData
 
 
 class PaperItem(TypedDict):
@@ -269,7 +270,7 @@ class PaperItem(TypedDict):
     part: str
     reason: str
     command: str
-    result: StudyResult | None
+    result: StudyResultData | None
     published: StudyTable | None
 
 
@@ -293,7 +294,7 @@ class RunData(TypedDict):
     created: str
     updated: str
     seed: int
-    model: Model
+    model: RunModel
     versions: dict[str, str]
     machine: dict[str, str | float | None]
     config: dict[str, Any]
@@ -329,7 +330,7 @@ class ScoreDifference(TypedDict):
 class RoleChange(TypedDict):
     """A head whose roles differ between two runs."""
 
-    head: HeadIndex
+    head: HeadNumber
     a: list[int]
     b: list[int]
 
@@ -363,7 +364,7 @@ class Setting(TypedDict):
     b: str
 
 
-class Comparison(TypedDict):
+class RunComparison(TypedDict):
     """The comparison of two runs: B − A."""
 
     title: str
@@ -395,6 +396,6 @@ class Report(TypedDict):
 
     schema: int
     runs: list[RunData]
-    comparison: Comparison | None
+    comparison: RunComparison | None
     left_out: list[str]
     live: Live | None

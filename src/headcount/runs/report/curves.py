@@ -23,8 +23,8 @@ from headcount.runs.results import (
     PRUNED,
     ChosenModel,
     CostRecord,
+    PrunedModelRow,
     PrunedRecord,
-    PrunedRow,
     choose_model,
     choose_row_index_by_kept_count,
     compare_pruned_with_dense,
@@ -47,7 +47,7 @@ class RunCurves(NamedTuple):
     """The curves of a run (None if nothing was pruned), the rows behind them with the tests of loss and metric, and notes on what is left out."""
 
     curves: contract.Curves | None
-    rows: list[PrunedRow]
+    rows: list[PrunedModelRow]
     notes: list[str]
 
 
@@ -105,7 +105,7 @@ def _margin_of(record: RunRecord) -> Margin | None:
 
 def _rows_with_margin(
     dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord, margin: Margin | None
-) -> tuple[list[PrunedRow], Margin | None]:
+) -> tuple[list[PrunedModelRow], Margin | None]:
     """Returns the rows of pruned models, and the margin, or None where it does not fit what was measured."""
     try:
         return _pruned_rows(dense, artifacts, heads, margin), margin
@@ -113,7 +113,7 @@ def _rows_with_margin(
         return _pruned_rows(dense, artifacts, heads), None
 
 
-def _tested_points(rows: Sequence[PrunedRow], chosen: ChosenModel | None) -> list[contract.TestedPoint]:
+def _tested_points(rows: Sequence[PrunedModelRow], chosen: ChosenModel | None) -> list[contract.TestedPoint]:
     """Returns the sizes that were tested in order."""
     by_size = choose_row_index_by_kept_count(rows)
     return [
@@ -127,7 +127,9 @@ def _tested_points(rows: Sequence[PrunedRow], chosen: ChosenModel | None) -> lis
     ]
 
 
-def _chosen_point(rows: Sequence[PrunedRow], chosen: ChosenModel | None, points: Sequence[contract.Point]) -> contract.ChosenPoint | None:
+def _chosen_point(
+    rows: Sequence[PrunedModelRow], chosen: ChosenModel | None, points: Sequence[contract.Point]
+) -> contract.ChosenPoint | None:
     """Returns the point that the summary is about, with its verdict."""
     if chosen is None:
         return None
@@ -185,14 +187,16 @@ def collect_point(run: Run, artifact: Artifact) -> contract.Point:
     return _curve_points(run, record, dense, _pruned_rows(dense, [artifact], heads), [artifact], heads)[0]
 
 
-def _pruned_rows(dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord, margin: Margin | None = None) -> list[PrunedRow]:
+def _pruned_rows(
+    dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord, margin: Margin | None = None
+) -> list[PrunedModelRow]:
     n_heads = sum(len(block.heads) for block in heads.blocks)
     rows = compare_pruned_with_dense(dense, artifacts, find_metric_of_sums(dense.metric), heads.blocks, margin)
     return [replace(row, id=point_id_of(artifact), keep=n_heads - row.removed) for row, artifact in zip(rows, artifacts, strict=True)]
 
 
 def _curve_points(
-    run: Run, record: RunRecord, dense: Evaluation, rows: Sequence[PrunedRow], artifacts: Sequence[Artifact], heads: HeadsRecord
+    run: Run, record: RunRecord, dense: Evaluation, rows: Sequence[PrunedModelRow], artifacts: Sequence[Artifact], heads: HeadsRecord
 ) -> list[contract.Point]:
     head_indices = {head: i for i, head in enumerate(head for block in heads.blocks for head in block.heads)}
     name, certificates = run.folder.resolve().name, _certificates_by_model_digest(run)
@@ -222,7 +226,7 @@ def _describe_dense(dense: Evaluation, total: MetricOfSums | None, cost: CostRec
 
 
 def _curve_point(
-    row: PrunedRow,
+    row: PrunedModelRow,
     artifact: Artifact,
     dense_value: float | None,
     head_indices: Mapping[str, int],

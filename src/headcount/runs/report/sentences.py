@@ -9,7 +9,7 @@ from headcount.runs.layout import LOG, QUARANTINE
 from headcount.runs.report import contract
 from headcount.runs.report.certificates import describe_smallest_margin, headline
 from headcount.runs.report.plain import format_count, format_speed
-from headcount.runs.results import PrunedRow
+from headcount.runs.results import PrunedModelRow
 from headcount.runs.schema import HeadsRecord, RunRecord
 from headcount.runs.store import Run
 
@@ -18,7 +18,11 @@ FEW = 200
 
 
 def summary_sentences(
-    record: RunRecord, heads: HeadsRecord, curves: contract.Curves | None, bench: Sequence[contract.BenchRow], rows: Sequence[PrunedRow]
+    record: RunRecord,
+    heads: HeadsRecord,
+    curves: contract.Curves | None,
+    bench: Sequence[contract.BenchRow],
+    rows: Sequence[PrunedModelRow],
 ) -> list[str]:
     """Returns three sentences: the number of heads, what was certified or the bound of the chosen model, and the speed-up, as far as measured.
 
@@ -29,7 +33,7 @@ def summary_sentences(
     return [first, pruning_sentence(curves, rows, n_heads), speed_sentence(bench, record.machine)]
 
 
-def pruning_sentence(curves: contract.Curves | None, rows: Sequence[PrunedRow], n_heads: int) -> str:
+def pruning_sentence(curves: contract.Curves | None, rows: Sequence[PrunedModelRow], n_heads: int) -> str:
     """Returns what was certified, or how much worse the chosen model is, at most, and on how many examples."""
     if curves is None or (curves["chosen"] is None and all(not row.removed for row in rows)):
         return "Nothing was pruned yet, so it is not known how many can be removed: headcount compare measures that."

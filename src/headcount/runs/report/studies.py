@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headcount.core.registry import STUDIES
-from headcount.core.study_result import Column, StudyResult, Table
+from headcount.core.study_result import Cell, Column, StudyResult, Table
 from headcount.runs.artifacts import Artifact
 from headcount.runs.paper_files import PaperEntry
 from headcount.runs.paper_pages import read_paper_pages
@@ -77,7 +77,7 @@ def _pack_paper_entry(entry: PaperEntry) -> contract.PaperItem:
     }
 
 
-def pack_result(result: StudyResult) -> contract.StudyResult:
+def pack_result(result: StudyResult) -> contract.StudyResultData:
     """Returns a result as the page reads it, its numbers rounded."""
     return {
         "study": result.study,
@@ -108,7 +108,7 @@ def pack_table(table: Table) -> contract.StudyTable:
     }
 
 
-def _pack_cell(value: object) -> contract.Cell:
+def _pack_cell(value: object) -> Cell:
     if value is None or isinstance(value, bool | str):
         return value
     return _round_numbers(value) if isinstance(value, int | float) else str(value)

@@ -9,7 +9,7 @@ from pathlib import Path
 from headcount.core.errors import ArtifactError
 from headcount.core.files import check_writable, write_atomic
 from headcount.runs.report import contract
-from headcount.runs.report.attention import AttentionMaps
+from headcount.runs.report.attention import RunAttentionMaps
 from headcount.runs.report.collect import ReportData, collect_report
 from headcount.runs.report.page import DATA, FrontEnd, load_front_end, render_page, report_to_json
 from headcount.runs.store import Run
@@ -107,7 +107,7 @@ def _report_with_maps(collected: ReportData, n_sentences: int, head_share: float
     return {**collected.report, "runs": runs, "left_out": notes}
 
 
-def choose_heads_with_maps(scores: Sequence[contract.Score], maps: AttentionMaps, head_share: float) -> list[list[int]]:
+def choose_heads_with_maps(scores: Sequence[contract.Score], maps: RunAttentionMaps, head_share: float) -> list[list[int]]:
     """Returns for every block the heads whose maps are kept: the most important ones of the model by the first importance, else the first."""
     score = next((score for score in scores if score["kind"] == "importance"), None)
     n_heads = sum(maps.sizes)
@@ -121,7 +121,7 @@ def choose_heads_with_maps(scores: Sequence[contract.Score], maps: AttentionMaps
     return by_block
 
 
-def _notes_on_left_out_maps(run_name: str, maps: AttentionMaps, n_sentences: int, included_heads: IncludedHeads) -> list[str]:
+def _notes_on_left_out_maps(run_name: str, maps: RunAttentionMaps, n_sentences: int, included_heads: IncludedHeads) -> list[str]:
     """Returns the sentences about attention maps that are left out; a run is named if there are two."""
     of = f" of {run_name}" if run_name else ""
     total, n_kept = len(maps.sentences), min(n_sentences, len(maps.sentences))
@@ -160,7 +160,7 @@ def _without_token_examples(report: contract.Report) -> contract.Report:
 def _without_long_tables(report: contract.Report) -> contract.Report:
     """Returns the report without the tables of studies that are too long to read, such as those with a row for every head."""
 
-    def keep_printed_tables(result: contract.StudyResult) -> contract.StudyResult:
+    def keep_printed_tables(result: contract.StudyResultData) -> contract.StudyResultData:
         return {**result, "tables": [table for table in result["tables"] if table["is_printed"]]}
 
     runs: list[contract.RunData] = []

@@ -11,7 +11,7 @@ from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.stats.means import MeanDifference
 from headcount.core.stats.significance import benjamini_hochberg
 from headcount.importance.settings import ScoreSettings
-from headcount.studies._base import Ablation, StudyContext
+from headcount.studies._base import StudyAblation, StudyContext
 from headcount.studies._gated import evaluate_without, measure_means_for_ablation
 from headcount.workflows.grid import evaluation_minus_baseline
 from headcount.workflows.score import score_into
@@ -42,7 +42,7 @@ class LayerRow:
     metric_q: float | None = None
 
 
-def measure_layers_reduced_to_best_head(context: StudyContext, ablation: Ablation) -> list[LayerRow]:
+def measure_layers_reduced_to_best_head(context: StudyContext, ablation: StudyAblation) -> list[LayerRow]:
     """Returns a row for every block reduced to its best head, and a last one for the best head everywhere at once."""
     model, task, heads, seed = context.loaded.model, context.task, context.loaded.heads, context.seed
     settings = ScoreSettings(split="selection", seed=seed, limit=context.limit, batch_size=context.batch_size)

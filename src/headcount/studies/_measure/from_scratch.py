@@ -18,7 +18,7 @@ from headcount.studies._gated import list_kept_counts
 from headcount.studies._grid import estimate_grid_effort, make_pruning, run_grid
 from headcount.studies._measure.pruning_curve import list_kept_counts_of_kinds
 from headcount.studies._results import describe_study_run
-from headcount.studies._rows import DifferenceRow, PrunedRow
+from headcount.studies._rows import DifferenceRow, SizeRow
 from headcount.workflows.grid import Grid, GridPoint
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ PRUNED, CONFIGURATION, GATES = "pruned, from the trained model", "the same heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlRow(PrunedRow):
+class ControlRow(SizeRow):
     """A pruned model or a control at one number of heads. Its steps are those that the weights were trained for."""
 
     model: str

@@ -20,7 +20,7 @@ from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, StudyContext
 from headcount.studies._gated import evaluate_without, list_kept_counts, measure_means_for_ablation
 from headcount.studies._results import describe_study_run
-from headcount.studies._rows import PrunedRow
+from headcount.studies._rows import SizeRow
 from headcount.workflows.grid import GridPoint, average_evaluations, evaluation_minus_baseline
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ LEVELS = tuple(share / 10 for share in range(9, 0, -1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InterventionRow(PrunedRow):
+class InterventionRow(SizeRow):
     """One intervention at one number of heads: over seeds, against the dense model, and against the same heads gated to zero."""
 
     intervention: str

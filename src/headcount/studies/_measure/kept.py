@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headcount.core.survivors import mean_survivors_by_kind
 from headcount.studies._base import StudyContext
 from headcount.studies._grid import make_pruning, run_grid
-from headcount.studies._measure.pruning_curve import build_requests
+from headcount.studies._measure.pruning_curve import build_study_requests
 from headcount.studies._results import describe_study_run
 from headcount.workflows.grid import Grid
 
@@ -47,7 +47,7 @@ class KeptHeads:
 
 def prune_and_count_kept_heads(study: Kept, context: StudyContext) -> KeptHeads:
     """Prunes the model of a study by every method to every size, and counts the heads that stay."""
-    specs = build_requests(study, context)
+    specs = build_study_requests(study, context)
     describe_study_run(context, context.loaded, {"study": study.name, "methods": list(study.methods), "seeds": study.seeds})
     return count_kept_heads_in_grid(run_grid(context, make_pruning(context), specs))
 

@@ -17,7 +17,7 @@ from headcount.data.share_above_chance import Share, score_of_best_constant_answ
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.runs.store import Run
-from headcount.studies._base import Ablation, Progress, StudyContext
+from headcount.studies._base import Progress, StudyAblation, StudyContext
 from headcount.studies._gated import PairedChange, evaluate_without, measure_means_for_ablation, measure_paired_change
 
 THIRD, LAYER, CONSECUTIVE, SPREAD = "third", "layer", "consecutive", "spread"
@@ -118,7 +118,7 @@ def evaluate_layer_removals(
     model: nn.Module,
     task: Task,
     *,
-    ablation: Ablation = "zero",
+    ablation: StudyAblation = "zero",
     run: Run | None = None,
     progress: Progress | None = None,
     seed: int = 0,
@@ -169,7 +169,7 @@ def _compare_consecutive_with_spread_pairs(
     return rows
 
 
-def measure_layer_removals(context: StudyContext, ablation: Ablation) -> LayerRemovals:
+def measure_layer_removals(context: StudyContext, ablation: StudyAblation) -> LayerRemovals:
     """Returns what `evaluate_layer_removals` measures on the model and task of a study."""
     task = context.task
     with context.progress("removing layers", "groups") as advance:

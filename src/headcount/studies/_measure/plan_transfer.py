@@ -18,7 +18,7 @@ from headcount.studies._base import STEP_BATCH, Effort, StudyContext
 from headcount.studies._gated import allow_other_model, resolve_kept_count
 from headcount.studies._grid import make_pruning, run_grid
 from headcount.studies._results import describe_study_run
-from headcount.studies._rows import DifferenceRow, PrunedRow
+from headcount.studies._rows import DifferenceRow, SizeRow
 from headcount.workflows.grid import Grid, GridPoint
 from headcount.workflows.prune import Pruning
 
@@ -29,7 +29,7 @@ TRANSFERRED, OWN, RANDOM = "other task", "own task", "random"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferRow(PrunedRow):
+class PlanTransferRow(SizeRow):
     """The model with the heads of one choice at one number of heads; differences are paired over examples.
 
     `n_shared` is how many of the removed heads the task's own choice removes too, and `n_expected` how many it would by chance.
@@ -51,13 +51,13 @@ class TransferTest(DifferenceRow):
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class PlanTransferResult:
     """The dense model on the task, the name of the other task, the heads that each choice removes by size, all rows and tests."""
 
     dense: Evaluation
     other_task: str
     removed: Mapping[int, Mapping[str, Sequence[str]]]
-    rows: list[TransferRow]
+    rows: list[PlanTransferRow]
     tests: list[TransferTest]
 
     def to_dict(self) -> dict[str, object]:
@@ -84,7 +84,7 @@ def estimate_effort(study: PlanTransfer, context: StudyContext) -> Effort:
     )
 
 
-def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> Transfer:
+def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> PlanTransferResult:
     """Chooses heads on the other task and on the task of the study, and compares both on the latter.
 
     Raises:
@@ -125,18 +125,18 @@ def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> Transfe
         for control in (OWN, RANDOM)
     ]
     removed = {keep: {TRANSFERRED: transferred[keep], OWN: points[keep, OWN].artifacts[0].content["removed"]} for keep in sizes}
-    return Transfer(grid.dense, other_task.name, removed, rows, add_q_values(tests))
+    return PlanTransferResult(grid.dense, other_task.name, removed, rows, add_q_values(tests))
 
 
 def _make_transfer_row(
     grid: Grid, points_by_size_and_choice: Mapping[tuple[int, str], GridPoint], n_kept: int, choice: str, seed: int
-) -> TransferRow:
+) -> PlanTransferRow:
     point, own, random = (points_by_size_and_choice[n_kept, name] for name in (choice, OWN, RANDOM))
     heads = frozenset(grid.heads)
     own_removed = heads - own.survivors[0]
     n_shared = sum(len(own_removed - survivors) for survivors in point.survivors) / len(point.survivors)
     n_removed = len(heads) - point.n_kept
-    return TransferRow(
+    return PlanTransferRow(
         n_kept=n_kept,
         choice=choice,
         scores=point.scores,

@@ -50,14 +50,14 @@ class ModelAndTask:
     task: Task
 
 
-def build_requests(study: PrunedModels, context: StudyContext) -> list[PruneSpec]:
+def build_study_requests(study: PrunedModels, context: StudyContext) -> list[PruneSpec]:
     """Returns the requests of all models of a study."""
     return build_requests_of_kinds(study, context.loaded.heads, study.kinds, first_seed=context.seed)
 
 
-def check_requests(study: PrunedModels, context: StudyContext) -> None:
+def check_study_requests(study: PrunedModels, context: StudyContext) -> None:
     """Raises an error where the model of a study cannot be pruned by a method or to a size."""
-    for spec in build_requests(study, context):
+    for spec in build_study_requests(study, context):
         check_request(spec, context.loaded.model, context.loaded.heads)
 
 
@@ -85,7 +85,7 @@ def list_kept_counts_of_kinds(counts_or_shares: Sequence[int | float | str], n_h
 
 def estimate_effort(study: PrunedModels, context: StudyContext) -> Effort:
     """Returns the choice, training and evaluation of all models."""
-    return estimate_grid_effort(context, build_requests(study, context))
+    return estimate_grid_effort(context, build_study_requests(study, context))
 
 
 def estimate_curves(study: PruningCurve, context: StudyContext) -> Effort:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headcount.studies._base import StudyContext
 from headcount.studies._grid import make_pruning
-from headcount.studies._measure.pruning_curve import build_requests
+from headcount.studies._measure.pruning_curve import build_study_requests
 from headcount.studies._measure.role_tables import open_study_corpus
 from headcount.studies._results import describe_study_run
 from headcount.studies._tuning import announce_training
@@ -23,7 +23,7 @@ def measure_roles_of_pruned_models(study: RemainingRoles, context: StudyContext)
     Raises:
         DataError: there is no text to measure roles on.
     """
-    specs, loaded = build_requests(study, context), context.loaded
+    specs, loaded = build_study_requests(study, context), context.loaded
     describe_study_run(context, loaded, {"study": study.name, "methods": list(study.methods), "definition": study.definition})
     corpus = open_study_corpus(context, loaded, context.task, study.sentences)
     test = FamilyTest.by_definition(corpus, study.definition, seed=context.seed, batch_size=context.batch_size)

@@ -36,7 +36,7 @@ class FamilyCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class FamilyOverlap:
     """How many heads belong to both of two families, and how many by chance; for `several`, to two families or more."""
 
     families: str
@@ -77,7 +77,7 @@ class FamilyResult:
     families: Families
     shares: list[FamilyCount]
     layers: list[FamilyCount]
-    overlaps: list[Overlap]
+    overlaps: list[FamilyOverlap]
     thirds: list[ThirdCount]
 
 
@@ -125,22 +125,22 @@ def count_family_heads_by_layer(text_name: str, families: Families) -> list[Fami
     return counts
 
 
-def count_family_overlaps(families: Families, *, seed: int) -> list[Overlap]:
+def count_family_overlaps(families: Families, *, seed: int) -> list[FamilyOverlap]:
     """Returns every pair of families that have heads, corrected over pairs, and last the heads with two families or more, against chance."""
     occupied = [name for name, members in families.members.items() if members]
-    overlaps: list[Overlap] = []
+    overlaps: list[FamilyOverlap] = []
     for a, b in combinations(occupied, 2):
         common = families.tested[a] & families.tested[b]
         in_a, in_b = families.members[a] & common, families.members[b] & common
         if common:
             chance = hypergeometric_chance(len(in_a & in_b), len(common), len(in_a), len(in_b))
-            overlaps.append(Overlap(f"{a} and {b}", len(common), f"{len(in_a)} and {len(in_b)}", len(in_a & in_b), chance))
+            overlaps.append(FamilyOverlap(f"{a} and {b}", len(common), f"{len(in_a)} and {len(in_b)}", len(in_a & in_b), chance))
     overlaps = add_q_values(overlaps)
     if len(occupied) > 1:
         marks = np.array([[head in families.members[name] for head in families.heads] for name in occupied])
         n_several, chance = count_heads_with_several_marks(marks, seed=seed)
         sizes = ", ".join(str(len(families.members[name])) for name in occupied)
-        overlaps.append(Overlap("two families or more", len(families.heads), sizes, n_several, chance))
+        overlaps.append(FamilyOverlap("two families or more", len(families.heads), sizes, n_several, chance))
     return overlaps
 
 

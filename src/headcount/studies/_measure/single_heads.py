@@ -9,7 +9,7 @@ from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.stats.means import MeanDifference
 from headcount.data.task import Task
-from headcount.studies._base import Ablation, StudyContext
+from headcount.studies._base import StudyAblation, StudyContext
 from headcount.studies._gated import evaluate_without, measure_means_for_ablation
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow
@@ -29,7 +29,9 @@ class HeadRow(DifferenceRow):
     rise: MeanDifference
 
 
-def evaluate_without_each_head(context: StudyContext, task: Task, ablation: Ablation = "zero") -> tuple[Evaluation, dict[Head, Evaluation]]:
+def evaluate_without_each_head(
+    context: StudyContext, task: Task, ablation: StudyAblation = "zero"
+) -> tuple[Evaluation, dict[Head, Evaluation]]:
     """Returns the dense model on the report split of a task, and the model without each head; a run keeps every evaluation."""
     model, heads, limit, batch_size = context.loaded.model, context.loaded.heads, context.limit, context.batch_size
     dense = evaluate_without(context.run, f"{task.name}: dense", model, task, (), limit=limit, batch_size=batch_size)
@@ -44,7 +46,7 @@ def evaluate_without_each_head(context: StudyContext, task: Task, ablation: Abla
     return dense, evaluations
 
 
-def measure_removal_of_each_head(context: StudyContext, study_name: str, ablation: Ablation) -> tuple[Evaluation, list[HeadRow]]:
+def measure_removal_of_each_head(context: StudyContext, study_name: str, ablation: StudyAblation) -> tuple[Evaluation, list[HeadRow]]:
     """Returns the dense model on the report split, and a row for every head that is removed alone."""
     describe_study_run(context, context.loaded, {"study": study_name, "how": ablation, "limit": context.limit})
     heads, task = context.loaded.heads, context.task

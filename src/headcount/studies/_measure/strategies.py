@@ -15,7 +15,7 @@ from headcount.core.survivors import mean_survivors_by_kind
 from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.pruning.base import Pruner
-from headcount.pruning.methods.layers import Layers
+from headcount.pruning.methods.layers import LayersPruner
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 from headcount.studies._base import Effort, LoadedModel, StudyContext
@@ -76,7 +76,7 @@ class StrategyResult:
     """Whether heads at random within each type of attention were left out, because the model has one type."""
 
 
-def build_requests(study: Strategies, heads: HeadMap, first_seed: int) -> list[PruneSpec]:
+def build_strategy_requests(study: Strategies, heads: HeadMap, first_seed: int) -> list[PruneSpec]:
     """Returns the requests of all strategies, kinds of attention, sizes and seeds; with training, also of the dense model by each seed."""
     kinds = tuple(dict.fromkeys(block.kind for block in heads.blocks))
     recipe = Recipe(rate=study.rate, train_batch=study.train_batch)
@@ -119,12 +119,12 @@ def open_model_to_prune(study: Strategies, context: StudyContext) -> LoadedModel
 
 def label_strategy(pruner: Pruner) -> str:
     """Returns a pruner in tables: its text, with the layers that go first also where these are the default."""
-    return f"layers:{pruner.strategy}" if isinstance(pruner, Layers) else str(pruner)
+    return f"layers:{pruner.strategy}" if isinstance(pruner, LayersPruner) else str(pruner)
 
 
 def estimate_effort(study: Strategies, context: StudyContext) -> Effort:
     """Returns the evaluations and the training steps of all models."""
-    specs = build_requests(study, context.loaded.heads, context.seed)
+    specs = build_strategy_requests(study, context.loaded.heads, context.seed)
     return estimate_grid_effort(context, specs, other_subject=study.pretrained)
 
 
@@ -132,7 +132,7 @@ def measure_strategies(study: Strategies, context: StudyContext) -> StrategyResu
     """Prunes the model of a study by every strategy to every size, trains all alike, and compares the results."""
     describe_study_run(context, context.loaded, {"study": study.name, "strategies": list(study.strategies), "seeds": study.seeds})
     subject = open_model_to_prune(study, context)
-    specs, run = build_requests(study, subject.heads, context.seed), context.required_run
+    specs, run = build_strategy_requests(study, subject.heads, context.seed), context.required_run
     allow_other_model(run, subject.model)
     task = context.task if subject is context.loaded else context.sources.open_task(subject)
     pruning = Pruning(run, subject.model, task, limit=context.limit, command=context.command)

@@ -30,7 +30,7 @@ KVGroups = Sequence[Sequence[Head]]
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class SurvivorsWithRole:
     """One method, number of heads and role: of the `survivors` (mean over `seeds`) how many have it, and how many would by chance.
 
     By chance as many heads of every layer survive, drawn at random: layer alone explains much of both. `p` is two-sided: twice the smaller tail of
@@ -114,12 +114,12 @@ class UnitDraw(NamedTuple):
 
 def compare_survivors_with_chance(
     table: RoleTable, survivor_sets: SurvivorSets, *, kv_groups: KVGroups = (), seed: int = 0
-) -> tuple[list[Level], list[Survival]]:
+) -> tuple[list[SurvivorsWithRole], list[Survival]]:
     """Returns every method, level and role that some heads have and some lack; p-values of any role and of single roles are corrected apart.
 
     If a method removed heads that share keys and values together, chance moves these `kv_groups` there, not single heads.
     """
-    levels: list[Level] = []
+    levels: list[SurvivorsWithRole] = []
     survival: list[Survival] = []
     for method in dict.fromkeys(method for method, _ in survivor_sets):
         of_method = {key: sets for key, sets in survivor_sets.items() if key[0] == method}
@@ -135,10 +135,10 @@ def compare_survivors_with_chance(
     return _correct_any_role_separately(levels), _correct_any_role_separately(survival)
 
 
-RoleRow = TypeVar("RoleRow", Level, Survival)
+AnySurvivalRow = TypeVar("AnySurvivalRow", SurvivorsWithRole, Survival)
 
 
-def _correct_any_role_separately(rows: Sequence[RoleRow]) -> list[RoleRow]:
+def _correct_any_role_separately(rows: Sequence[AnySurvivalRow]) -> list[AnySurvivalRow]:
     """Corrects the p-values of any role, which is the question of the study, apart from those of single roles, which are a search of their own."""
     of_any = iter(add_q_values([row for row in rows if row.role == ANY_ROLE]))
     of_single = iter(add_q_values([row for row in rows if row.role != ANY_ROLE]))
@@ -165,7 +165,9 @@ def _tested_heads_and_members_by_role(table: RoleTable) -> dict[str, tuple[list[
     return by_role
 
 
-def _test_level(method: str, n_kept: int, survivors_by_seed: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int) -> Level:
+def _test_level(
+    method: str, n_kept: int, survivors_by_seed: Sequence[frozenset[Head]], role: str, group: RoleGroup, seed: int
+) -> SurvivorsWithRole:
     tested, having, units = group
     alive = [survivors.intersection(tested) for survivors in survivors_by_seed]
     n_with = sum(len(survivors & having) for survivors in alive)
@@ -185,7 +187,7 @@ def _test_level(method: str, n_kept: int, survivors_by_seed: Sequence[frozenset[
         p = _two_sided_p_of_unit_draws(n_with, unit_draws, seed)
     shares = (n_with / total, expected / total) if total else (0.0, 0.0)
     n_seeds = len(survivors_by_seed)
-    return Level(method, n_kept, n_seeds, role, len(having), len(tested), total / n_seeds, n_with / n_seeds, *shares, p)
+    return SurvivorsWithRole(method, n_kept, n_seeds, role, len(having), len(tested), total / n_seeds, n_with / n_seeds, *shares, p)
 
 
 def _group_units_by_layer(units: Iterable[list[Head]]) -> list[list[list[Head]]]:

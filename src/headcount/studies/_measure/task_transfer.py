@@ -37,7 +37,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class TransferRow:
+class ChangeCorrelation:
     """The correlation over heads of the changes of one quantity on two tasks; None where it is not defined, and then `reason` says why."""
 
     task: str
@@ -49,7 +49,7 @@ class TransferRow:
     reason: str = ""
 
 
-def measure_tasks_and_correlate_with_first(study: TaskTransfer, context: StudyContext) -> tuple[list[Changes], list[TransferRow]]:
+def measure_tasks_and_correlate_with_first(study: TaskTransfer, context: StudyContext) -> tuple[list[Changes], list[ChangeCorrelation]]:
     """Returns the changes on every task, and the correlation of those on the first with those on each other one."""
     describe_study_run(context, context.loaded, {"study": study.name, "other_tasks": list(study.other_tasks), "limit": context.limit})
     tasks = [context.task, *(replace(context.sources.open_task(context.loaded, name), name=name) for name in study.other_tasks)]
@@ -84,10 +84,10 @@ def measure_head_changes(task: Task, dense: Evaluation, without_head: Mapping[He
     return Changes(task.name, dense.metric, heads, values, tuple(losses.means().tolist()), samples)
 
 
-def _correlate_changes(first: Changes, other: Changes, quantity: str, seed: int) -> TransferRow:
+def _correlate_changes(first: Changes, other: Changes, quantity: str, seed: int) -> ChangeCorrelation:
     samples = first.samples[quantity], other.samples[quantity]
     try:
         pearson, spearman = (correlate(*samples, seed=seed, by=by) for by in ("pearson", "spearman"))
     except StatisticsError as error:
-        return TransferRow(first.task, other.task, quantity, len(first.heads), None, None, str(error))
-    return TransferRow(first.task, other.task, quantity, len(first.heads), pearson, spearman)
+        return ChangeCorrelation(first.task, other.task, quantity, len(first.heads), None, None, str(error))
+    return ChangeCorrelation(first.task, other.task, quantity, len(first.heads), pearson, spearman)

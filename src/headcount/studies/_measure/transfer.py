@@ -9,9 +9,9 @@ from itertools import combinations
 from headcount.core.errors import ArtifactError
 from headcount.core.scores import SCALED, Scores
 from headcount.core.stats.agreement import Correlated, agreement, correlate
-from headcount.core.stats.ranks import Overlap
+from headcount.core.stats.ranks import SetOverlap
 from headcount.importance.rankings import count_a_quarter_of_units, samples_higher_is_keep
-from headcount.runs.scores import all_scores, check_same_heads
+from headcount.runs.scores import all_scores, check_scores_of_same_heads
 from headcount.runs.store import Run
 from headcount.studies._base import StudyContext
 
@@ -25,7 +25,7 @@ class ScoreAgreement:
     b: str
     pearson: Correlated
     spearman: Correlated
-    lowest: Overlap
+    lowest: SetOverlap
     same_data: bool
 
 
@@ -35,7 +35,7 @@ def correlate_scores(scores_by_run: Mapping[str, Scores], *, seed: int = 0) -> l
     Raises:
         ArtifactError: two runs normalised their scores differently.
     """
-    check_same_heads(list(scores_by_run.values()))
+    check_scores_of_same_heads(list(scores_by_run.values()))
     pairs = []
     for (name_a, a), (name_b, b) in combinations(scores_by_run.items(), 2):
         if a.normalise != b.normalise:

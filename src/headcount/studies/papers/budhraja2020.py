@@ -7,7 +7,7 @@ from typing import TypedDict
 from headcount.core.options import option
 from headcount.core.study_result import Column, Table
 from headcount.studies._base import Study
-from headcount.studies._paper import Item, Paper, PaperInfo, Subject
+from headcount.studies._paper import Item, Paper, PaperInfo, PaperSubject
 from headcount.studies.compensation import Compensation
 from headcount.studies.importance_or_random import ImportanceOrRandom
 from headcount.studies.interventions import Interventions
@@ -29,7 +29,7 @@ BY_IMPORTANCE = Table(
 )
 
 
-class Training(TypedDict):
+class FineTuning(TypedDict):
     """How the models of all experiments are fine-tuned, and by how many seeds."""
 
     recover: str
@@ -65,13 +65,13 @@ class Budhraja2020(Paper):
     )
 
     @property
-    def training(self) -> Training:
+    def training(self) -> FineTuning:
         """How the models of all experiments are fine-tuned, and by how many seeds."""
         if self.quick:
             return {"recover": "10steps", "rate": self.rate, "train_batch": 8, "seeds": 2}
         return {"recover": self.recover, "rate": self.rate, "train_batch": self.train_batch, "seeds": self.seeds}
 
-    def items(self, subject: Subject) -> Sequence[Item]:
+    def items(self, subject: PaperSubject) -> Sequence[Item]:
         """Returns B1 to B10."""
         training, sizes = self.training, ("50%",) if self.quick else self.keep or ("75%", "50%", "25%")
         half = {"keep": "50%", "rate": self.rate, "train_batch": training["train_batch"], "seeds": training["seeds"]}
@@ -124,7 +124,7 @@ class Budhraja2020(Paper):
             ),
         ]
 
-    def _item_of_pretrained(self, subject: Subject, study: Study) -> Item:
+    def _item_of_pretrained(self, subject: PaperSubject, study: Study) -> Item:
         metric = subject.task.metric
         title, part = "The pre-trained model pruned at random, then fine-tuned on the task", "pre-trained"
         if metric is None or metric.name.lower() not in CLASSIFIED:
@@ -133,7 +133,7 @@ class Budhraja2020(Paper):
             return Item("B2", title, part, lacks=("pretrained",))
         return Item("B2", title, part, study)
 
-    def _item_by_type(self, subject: Subject, study: Study) -> Item:
+    def _item_by_type(self, subject: PaperSubject, study: Study) -> Item:
         title, part = "Top, middle and bottom layers of each attention type, fine-tuned", "layers by type"
         if len(subject.kinds) == 1:
             return Item("B4", title, part, reason=f"the model has one type of attention, {subject.kinds[0]}; B3 has the same strategies")

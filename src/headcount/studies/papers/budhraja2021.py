@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from headcount.core.options import option
-from headcount.studies._paper import Item, Paper, PaperInfo, Subject
+from headcount.studies._paper import Item, Paper, PaperInfo, PaperSubject
 from headcount.studies.languages import Languages
 from headcount.studies.weight_change import WeightChange
 
@@ -40,7 +40,7 @@ class Budhraja2021(Paper):
         details={"eprint": "2109.12683", "archiveprefix": "arXiv"},
     )
 
-    def items(self, subject: Subject) -> Sequence[Item]:
+    def items(self, subject: PaperSubject) -> Sequence[Item]:
         """Returns X1 to X7."""
         first = {"languages": self.language[:1]} if self.language else {"tasks": (self.tasks or (subject.task.name,))[:1]}
         every = {"languages": self.language} if self.language else {"tasks": self.tasks or (subject.task.name,)}

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypedDict
 
 from headcount.core.options import option
 from headcount.core.study_result import Column, Table
-from headcount.studies._paper import Item, Paper, PaperInfo, Subject
+from headcount.studies._paper import Item, Paper, PaperInfo, PaperSubject
 from headcount.studies._pruned_models import PrunedModels
 from headcount.studies.kept import Kept
 from headcount.studies.penalty_sweep import PenaltySweep
@@ -27,7 +27,7 @@ class ComparedMethods(NamedTuple):
     gradient: str
 
 
-class Training(TypedDict):
+class TrainingLength(TypedDict):
     """How long every training lasts."""
 
     steps: int | None
@@ -60,7 +60,7 @@ class Li2021(Paper):
         details={"volume": "9", "pages": "1442--1459", "doi": "10.1162/tacl_a_00436"},
     )
 
-    def items(self, subject: Subject) -> list[Item]:
+    def items(self, subject: PaperSubject) -> list[Item]:
         """Returns the experiments of the paper."""
         joint, pipelined, straight, gates, gradient = self._compared_methods()
         translates = "cross" in subject.kinds
@@ -105,7 +105,7 @@ class Li2021(Paper):
             ),
         ]
 
-    def _training_options(self) -> Training:
+    def _training_options(self) -> TrainingLength:
         return {"steps": self.steps, "train_batch": self.train_batch}
 
     def _compared_methods(self) -> ComparedMethods:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from headcount.core.options import option
 from headcount.core.study_result import Column, Table
-from headcount.studies._paper import Item, Paper, PaperInfo, Subject
+from headcount.studies._paper import Item, Paper, PaperInfo, PaperSubject
 from headcount.studies.all_but_one import AllButOne
 from headcount.studies.dynamics import Dynamics
 from headcount.studies.importance_map import ImportanceMap
@@ -44,7 +44,7 @@ class Michel2019(Paper):
         details={"eprint": "1905.10650", "archiveprefix": "arXiv"},
     )
 
-    def items(self, subject: Subject) -> list[Item]:
+    def items(self, subject: PaperSubject) -> list[Item]:
         """Returns M1 to M16."""
         kinds, best = subject.kinds, AllButOne(show="layers")
         one_kind = f"the model has one kind of attention, {kinds[0]}" if len(kinds) == 1 else ""

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from headcount.core.options import option
 from headcount.core.study_result import Column, Table
 from headcount.studies._base import Study
-from headcount.studies._paper import Item, Paper, PaperInfo, Subject
+from headcount.studies._paper import Item, Paper, PaperInfo, PaperSubject
 from headcount.studies.finetune_roles import FinetuneRoles
 from headcount.studies.role_definitions import RoleDefinitions
 from headcount.studies.role_families import RoleFamilies
@@ -39,7 +39,7 @@ class Pande2021Paper(Paper):
         details={"volume": "35", "number": "15", "pages": "13613--13621"},
     )
 
-    def items(self, subject: Subject) -> Sequence[Item]:
+    def items(self, subject: PaperSubject) -> Sequence[Item]:
         """Returns the thirteen experiments; those on roles need a text, those on fine-tuning the fine-tuned model too."""
         n = QUICK_SENTENCES if self.quick else None
         tasks, rule, taus = self.other_task, self.definition, self.taus

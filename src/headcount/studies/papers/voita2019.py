@@ -7,7 +7,7 @@ from headcount.behaviour.definitions.voita2019 import Voita2019
 from headcount.core.options import option
 from headcount.core.study_result import Column, Table
 from headcount.studies._base import Study
-from headcount.studies._paper import Item, Paper, PaperInfo, Subject
+from headcount.studies._paper import Item, Paper, PaperInfo, PaperSubject
 from headcount.studies.attention_maps import AttentionMaps
 from headcount.studies.from_scratch import FromScratch
 from headcount.studies.importance_map import ImportanceMap
@@ -57,7 +57,7 @@ class Voita2019Paper(Paper):
         details={"pages": "5797--5808", "doi": "10.18653/v1/P19-1580"},
     )
 
-    def items(self, subject: Subject) -> list[Item]:
+    def items(self, subject: PaperSubject) -> list[Item]:
         """Returns the experiments; those on roles need a text, those in the encoder a model with one."""
         has_encoder, one_kind = ENCODER in subject.kinds, len(subject.kinds) == 1
         no_encoder = "" if has_encoder else f"the model has no encoder, only {' and '.join(subject.kinds)} attention"
