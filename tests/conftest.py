@@ -48,13 +48,13 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "demo/entailment",
         "demo/entailment",
         out=out,
-        scored=16,
-        reported=40,
+        score_limit=16,
+        comparison_limit=40,
         by=("gradient", "confidence"),
         methods=("random",),
         keep=(0.5,),
         seeds=1,
         bench_sizes=BenchSizes((1,), (8,), 1),
-        profiled=12,
+        profile_limit=12,
     )
     return out

@@ -61,7 +61,7 @@ def ours(model: Any, tokenizer: Any, text: str, folder: Path) -> Path:
     with Run.lead(folder / "run", command="benchmarks/peers/against_bertviz.py") as run:
         record = describe_run(model_record(model, "model"), command="", seed=0, task="", machine=machine_entries(model))
         run.stage_records(record, hc.HeadMap.of(model))
-        profiles_into(run, model, read_corpus(model, [text], tokenizer), tokenizer, ProfileSpec(n_maps=1, longest=1000))
+        profiles_into(run, model, read_corpus(model, [text], tokenizer), tokenizer, ProfileSpec(n_maps=1, max_map_length=1000))
         return write_report(run, max_mb=10)
 
 

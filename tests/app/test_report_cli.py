@@ -156,7 +156,7 @@ def test_the_whole_job_ends_in_a_report_and_goes_on(analysed: Path, tmp_path: Pa
     assert run["roles"] and run["profiles"] and run["attention"] and run["curves"] and run["bench"] and len(run["scores"]) == 2
     assert run["config"]["opened"] == {"task": "demo/entailment"}
     assert run["command"].startswith("headcount.analyze('demo/entailment', 'demo/entailment', out=")
-    for word in ("scored=16, reported=40", "by=('gradient', 'confidence')", "seeds=1", "keep=(0.5,)"):
+    for word in ("score_limit=16, comparison_limit=40", "by=('gradient', 'confidence')", "seeds=1", "keep=(0.5,)"):
         assert word in run["command"]
     assert (analysed / "report.html").stat().st_size < 2_000_000
     assert Run.open(analysed).report().read_bytes() == (analysed / "report.html").read_bytes()
@@ -180,10 +180,24 @@ def test_analyze_on_the_command_line_is_taken_up_again(
         str(tmp_path / "run"),
         "--by",
         "gradient,ablation",
-        "--judged",
+        "--verdict-limit",
         "12",
     ]
-    words += ["--methods", "random", "--keep", "25%,50%", "--seeds", "1", "--scored", "16", "--reported", "30", "--longest", "8", "--json"]
+    words += [
+        "--methods",
+        "random",
+        "--keep",
+        "25%,50%",
+        "--seeds",
+        "1",
+        "--score-limit",
+        "16",
+        "--comparison-limit",
+        "30",
+        "--max-map-length",
+        "8",
+        "--json",
+    ]
     made, real = [], pruning.prune_by_spec
 
     def counted(*args: Any, **options: Any) -> Any:
@@ -243,7 +257,7 @@ def test_analyze_in_python_takes_a_live_model_and_a_task_without_texts(tmp_path:
     model: Any = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=2)
     rows = [{"input_ids": [5 + i % 7, 9, 11 + i % 3], "labels": i % 2} for i in range(24)]
     task = hc.Task("toy", rows, rows, rows, pad, metric=ACCURACY)
-    options: Any = {"scored": 8, "reported": 24, "by": ("gradient",), "methods": ("random",), "keep": (0.5,), "seeds": 1}
+    options: Any = {"score_limit": 8, "comparison_limit": 24, "by": ("gradient",), "methods": ("random",), "keep": (0.5,), "seeds": 1}
     said: list[str] = []
     run = hc.analyze(
         model, task, out=tmp_path / "run", bench_sizes=BenchSizes((1,), (8,), 1), on_step=lambda step: said.append(step.name), **options

@@ -220,7 +220,7 @@ def test_images_and_translations(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "reads images, not text" in refused(capsys, 1, "roles", tmp_path / "vit", "--text", tmp_path / "a.txt")
     words = ("roles", "demo/translator", "--limit", 20, "--only", "diagonal,alignment")
     with_links = result(capsys, *words, "--embedded", "translation")
-    assert {row["role"] for row in with_links["rows"]} == {"diagonal", "alignment:said", "alignment:next"}
+    assert {row["role"] for row in with_links["rows"]} == {"diagonal", "alignment:current", "alignment:next"}
     of_task = result(capsys, *words, "--task", "demo/translation")
     assert {row["role"] for row in of_task["rows"]} == {"diagonal"} and all(row["head"].startswith("cross.") for row in of_task["rows"])
 

@@ -136,9 +136,11 @@ def test_roles_over_speech() -> None:
     model = whisper()
     with attending(model, SPOKEN, aims):
         table = hc.roles(model, SPOKEN, only=["alignment", "diagonal", "offset:-1"], definition="pande2021(tau=1.5;correct=bh)")
-    labels = {role: {str(row.head) for row in table if row.role == role and row.has_role} for role in ("alignment:next", "alignment:said")}
+    labels = {
+        role: {str(row.head) for row in table if row.role == role and row.has_role} for role in ("alignment:next", "alignment:current")
+    }
     assert "cross.L0H1" in labels["alignment:next"] and "cross.L1H0" not in labels["alignment:next"]
-    assert "cross.L1H0" in labels["alignment:said"] and {head for heads in labels.values() for head in heads} == set(aims)
+    assert "cross.L1H0" in labels["alignment:current"] and {head for heads in labels.values() for head in heads} == set(aims)
     assert [str(max((row for row in table if row.role == role), key=lambda row: row.accuracy).head) for role in labels] == list(aims)
     assert {row.head.stack for row in table if row.role == "diagonal"} == {"cross"}
     assert {row.head.stack for row in table if row.role == "offset:-1"} == {"dec"}

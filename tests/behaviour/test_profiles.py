@@ -271,7 +271,7 @@ def test_maps_are_of_sentences_as_long_as_was_asked_for() -> None:
     def shown(longest: int) -> list[int]:
         return sorted(
             len(one["source"]["tokens"])
-            for one in profile_heads(model, corpus, tokenizer, ProfileSpec(longest=longest, n_maps=2)).content["sentences"]
+            for one in profile_heads(model, corpus, tokenizer, ProfileSpec(max_map_length=longest, n_maps=2)).content["sentences"]
         )
 
     assert shown(lengths[3]) == sorted(lengths)[:2]

@@ -169,7 +169,7 @@ def test_roles_of_a_translator() -> None:
     with planted(model, rules, corpus):
         table = hc.roles(model, corpus)
     found = labels(table)
-    assert found.pop("cross.L0H0") == {"alignment:said"} and found.pop("cross.L0H1") == {"alignment:next"}
+    assert found.pop("cross.L0H0") == {"alignment:current"} and found.pop("cross.L0H1") == {"alignment:next"}
     assert found.pop("cross.L1H0") == {"diagonal"}
     assert found.pop("enc.L0H0") <= {"offset:+1", "local"} and found.pop("enc.L1H2") == {"same"}
     assert found.pop("dec.L0H1") <= {"offset:-1", "local"} and found.pop("dec.L1H1") == {"rare:1", "rare:2"}

@@ -105,7 +105,7 @@ def test_a_plan_comes_back_and_knows_its_model(bert: torch.nn.Module, tmp_path: 
     plan.write(tmp_path / "full.json", heads, weights="a" * 64)
     bare, full = Plan.read(tmp_path / "bare.json"), Plan.read(tmp_path / "full.json")
     assert plan == bare == full
-    assert bare.made_for is None
+    assert bare.model_identity is None
     full.check(heads)
     full.check(heads, "a" * 64)
     with pytest.raises(PlanError, match="other weights"):

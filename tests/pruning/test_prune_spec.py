@@ -124,7 +124,7 @@ WRONG_ANALYSES: list[tuple[dict[str, Any], str]] = [
     ({"by": "gradient"}, "by must be a list of names, such as ('gradient', 'ablation'); got 'gradient'"),
     ({"keep": 0.5}, "option keep of an analysis must be a list of int, float or text or none; got 0.5"),
     ({"seeds": 0}, "option seeds of an analysis must be an int of at least 1; got 0"),
-    ({"judged": 2.5}, "option judged of an analysis must be an int or none of at least 2; got 2.5"),
+    ({"verdict_limit": 2.5}, "option verdict_limit of an analysis must be an int or none of at least 2; got 2.5"),
 ]
 
 

@@ -136,8 +136,8 @@ def test_the_sentence_of_an_analysis_names_heads_and_never_a_number_of_heads_tha
 
 
 def test_an_analysis_reads_as_many_examples_as_verdicts_need() -> None:
-    assert AnalysisSpec().judged is None and AnalysisSpec().cap_examples(64).judged == 64
-    assert AnalysisSpec(judged=100).cap_examples(640).judged == 100
+    assert AnalysisSpec().verdict_limit is None and AnalysisSpec().cap_examples(64).verdict_limit == 64
+    assert AnalysisSpec(verdict_limit=100).cap_examples(640).verdict_limit == 100
     assert ScoreSettings(limit=3).split == "calibration"
 
 

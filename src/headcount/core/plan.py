@@ -35,11 +35,11 @@ class ModelIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The heads that go, in address order, and those that must not; `made_for` is the model of a plan that was read from a file."""
+    """The heads that go, in address order, and those that must not; `model_identity` is the model of a plan that was read from a file."""
 
     removed: tuple[Head, ...]
     protected: frozenset[Head] = field(default_factory=frozenset)
-    made_for: ModelIdentity | None = field(default=None, compare=False)
+    model_identity: ModelIdentity | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name, heads, kind in (("removed", self.removed, tuple), ("protected", self.protected, frozenset)):
@@ -94,7 +94,7 @@ class Plan:
             plan = cls.removing(content["removed"], protected=content.get("protected", ()))
         except HeadcountError as error:
             raise PlanError(f"{path}: {error}") from error
-        return replace(plan, made_for=_parse_model_identity(path, content["model"]) if content.get("model") is not None else None)
+        return replace(plan, model_identity=_parse_model_identity(path, content["model"]) if content.get("model") is not None else None)
 
     def write(self, path: str | Path, heads: HeadIndex | None = None, *, weights: WeightsHash = "") -> None:
         """Writes the plan as sealed JSON, with the shape of the model it is for (`heads`) and the hash of its weights where these are given."""
@@ -104,16 +104,16 @@ class Plan:
         content: dict[str, Any] = {"schema_version": SCHEMA, "headcount": __version__, "removed": [str(head) for head in self.removed]}
         if self.protected:
             content["protected"] = [str(head) for head in sorted(self.protected)]
-        made_for = self.made_for if heads is None else _identify_model(heads, weights)
-        if made_for is not None:
-            content["model"] = {"model_type": made_for.model_type, "blocks": dict(made_for.blocks)}
-            content["model"] |= {"weights": made_for.weights} if made_for.weights else {}
+        model_identity = self.model_identity if heads is None else _identify_model(heads, weights)
+        if model_identity is not None:
+            content["model"] = {"model_type": model_identity.model_type, "blocks": dict(model_identity.blocks)}
+            content["model"] |= {"weights": model_identity.weights} if model_identity.weights else {}
         write_json(Path(path), add_seal(content))
 
     def check_model(self, heads: HeadIndex, weights: WeightsHash = "") -> None:
         """Raises PlanError unless the model behind `heads`, with these `weights` where given, is one that the plan is for and has all its heads."""
-        if self.made_for is not None:
-            _check_same_model(self.made_for, _identify_model(heads, weights))
+        if self.model_identity is not None:
+            _check_same_model(self.model_identity, _identify_model(heads, weights))
         present = frozenset(heads.heads)
         for head in self.removed:
             if head not in present:

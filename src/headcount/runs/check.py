@@ -147,7 +147,7 @@ class RunCheck:
             except HeadcountError as error:
                 yield _problem_of_error(name, error)
                 continue
-            weights = plan.made_for.weights if plan.made_for is not None else ""
+            weights = plan.model_identity.weights if plan.model_identity is not None else ""
             if weights not in (record.model.weights, *record.compared) or sorted(map(str, plan.removed)) != sorted(
                 self.removed.get(digest, [])
             ):

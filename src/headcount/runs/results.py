@@ -70,6 +70,8 @@ class SelectionRecord(TypedDict):
     data: str
 
 
+STORED_AS = {"dense_cost": "whole_cost"}
+"""Fields of a pruned model whose key in an artifact is another word, by field."""
 SELECTION = "selection "
 """Before the names of arrays that hold the examples of the selection split."""
 
@@ -89,7 +91,7 @@ class PrunedRecord:
         repaired: Error of every refitted block before and after.
         data: Fingerprint of the examples that the model was evaluated on.
         cost: What the model costs.
-        whole_cost: What the dense model costs.
+        dense_cost: What the dense model costs.
         trained: Whether weights were trained, by the method or in a recovery.
         changed_weights: Whether weights changed, so that plan and gates alone do not give the model again.
         within_rounding: Heads whose score, which the choice was made by, is moved by rounding alone by more than its standard error.
@@ -111,7 +113,7 @@ class PrunedRecord:
     n_examples: int
     data: str
     cost: CostRecord
-    whole_cost: CostRecord
+    dense_cost: CostRecord
     trained: bool
     changed_weights: bool = False
     within_rounding: Sequence[str] = ()
@@ -123,14 +125,17 @@ class PrunedRecord:
         content = artifact.content
         optional = {"gates": content.get("gates"), "changed_weights": "gates" not in content}
         optional |= {"within_rounding": content.get("within_rounding", ()), "selection": content.get("selection")}
-        return cls(**{field.name: content[field.name] for field in fields(cls) if field.name not in optional}, **optional)
+        return cls(
+            **{field.name: content[STORED_AS.get(field.name, field.name)] for field in fields(cls) if field.name not in optional},
+            **optional,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the content as it is stored; `gates` if the weights did not change, the last two if there is something in them."""
         stored = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "changed_weights"}
         absent = {"gates"} if self.changed_weights else set()
         absent |= {name for name in ("within_rounding", "selection") if not stored[name]}
-        return {name: value for name, value in stored.items() if name not in absent}
+        return {STORED_AS.get(name, name): value for name, value in stored.items() if name not in absent}
 
     @property
     def budget(self) -> Mapping[str, Any]:

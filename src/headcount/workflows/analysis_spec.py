@@ -60,18 +60,18 @@ class AnalysisSpec:
     )
     seeds: int = option(2, "Seeds of methods with chance in them.", minimum=1)
     training_seeds: int | None = option(None, "Seeds of methods that train; by default as many as of the others.", minimum=1)
-    scored: int = option(256, "Calibration examples that scores are taken on.", minimum=2)
-    judged: int | None = option(
+    score_limit: int = option(256, "Calibration examples that scores are taken on.", minimum=2)
+    verdict_limit: int | None = option(
         None,
         "Report examples that the verdicts on single heads are taken on; by default as many as a head that changes none of them needs to be safe.",
         minimum=2,
     )
-    reported: int | None = option(None, "Examples that models are compared on; by default the whole report split.", minimum=2)
+    comparison_limit: int | None = option(None, "Examples that models are compared on; by default the whole report split.", minimum=2)
     margin: str | None = option(
         None, "How much worse the kept model may be: 1% of the dense model's metric, or 0.5pt (points); without it, bounds alone."
     )
-    profiled: int = option(256, "Sentences that head profiles are taken on.", minimum=1)
-    longest: int = option(32, "Tokens of the longest sentence whose attention is shown; 512 can be looked at.", minimum=2)
+    profile_limit: int = option(256, "Sentences that head profiles are taken on.", minimum=1)
+    max_map_length: int = option(32, "Tokens of the longest sentence whose attention is shown; 512 can be looked at.", minimum=2)
     recipe: Recipe = option(DEFAULT_RECIPE, "How methods that train do so.")
     bench_sizes: BenchSizes = option(BenchSizes((1, 8, 32), (64,)), "What the latency of the kept model is measured for.")
     seed: int = option(0, "The seed of everything drawn at random.", minimum=0)
@@ -90,8 +90,12 @@ class AnalysisSpec:
         """Returns the request with at most `limit` examples for scores, verdicts and comparisons."""
         if limit is None:
             return self
-        reported, judged = min(self.reported or limit, limit), min(self.judged or limit, limit)
-        return replace(self, scored=min(self.scored, limit), reported=reported, judged=judged)
+        return replace(
+            self,
+            score_limit=min(self.score_limit, limit),
+            verdict_limit=min(self.verdict_limit or limit, limit),
+            comparison_limit=min(self.comparison_limit or limit, limit),
+        )
 
     @property
     def quality_margin(self) -> Margin | None:

@@ -123,11 +123,11 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
     margin: str | Margin | None = AnalysisSpec.margin,
     seeds: int = AnalysisSpec.seeds,
     training_seeds: int | None = AnalysisSpec.training_seeds,
-    scored: NumberOfCalibrationExamples = AnalysisSpec.scored,
-    judged: NumberOfReportExamples | None = AnalysisSpec.judged,
-    reported: NumberOfExamplesPerSplit | None = AnalysisSpec.reported,
-    profiled: NumberOfSentences = AnalysisSpec.profiled,
-    longest: NumberOfTokens = AnalysisSpec.longest,
+    score_limit: NumberOfCalibrationExamples = AnalysisSpec.score_limit,
+    verdict_limit: NumberOfReportExamples | None = AnalysisSpec.verdict_limit,
+    comparison_limit: NumberOfExamplesPerSplit | None = AnalysisSpec.comparison_limit,
+    profile_limit: NumberOfSentences = AnalysisSpec.profile_limit,
+    max_map_length: NumberOfTokens = AnalysisSpec.max_map_length,
     recipe: Recipe = AnalysisSpec.recipe,
     bench_sizes: BenchSizes = AnalysisSpec.bench_sizes,
     batch_size: int | None = None,
@@ -150,12 +150,12 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
             it every model has its bound, and the one that is best on the selection split is kept.
         seeds: Seeds of methods with chance in them.
         training_seeds: Seeds of methods that train; by default as many as of the others.
-        scored: Calibration examples that scores are taken on.
-        judged: Report examples that the verdicts on single heads are taken on; by default as many as a head that changes none of them needs to be
-            safe, or all that there are.
-        reported: Examples that models are compared on; by default the whole report split.
-        profiled: Sentences that head profiles are taken on.
-        longest: Tokens of the longest sentence whose attention is shown.
+        score_limit: Calibration examples that scores are taken on.
+        verdict_limit: Report examples that the verdicts on single heads are taken on; by default as many as a head that changes none of them needs
+            to be safe, or all that there are.
+        comparison_limit: Examples that models are compared on; by default the whole report split.
+        profile_limit: Sentences that head profiles are taken on.
+        max_map_length: Tokens of the longest sentence whose attention is shown.
         recipe: How methods that train do so.
         bench_sizes: What the latency of the kept model is measured for.
         batch_size: Examples read at a time; by default what memory allows.
@@ -180,11 +180,11 @@ def analyze(  # noqa: PLR0913 - every argument is explicit
         margin=None if margin is None else str(Margin.parse(margin)),
         seeds=seeds,
         training_seeds=training_seeds,
-        scored=scored,
-        judged=judged,
-        reported=reported,
-        profiled=profiled,
-        longest=longest,
+        score_limit=score_limit,
+        verdict_limit=verdict_limit,
+        comparison_limit=comparison_limit,
+        profile_limit=profile_limit,
+        max_map_length=max_map_length,
         recipe=recipe,
         bench_sizes=bench_sizes,
         seed=seed,
@@ -245,10 +245,10 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
     )
     run_folder.stage_records(record, heads)
     yield _verify_heads(job, heads, requests)
-    limited = limit_split_by_hash(limit_split_by_hash(job.task, "selection", spec.reported), "report", spec.reported)
+    limited = limit_split_by_hash(limit_split_by_hash(job.task, "selection", spec.comparison_limit), "report", spec.comparison_limit)
     yield _evaluate_dense_and_headless(replace(job, task=limited), heads, run_folder)
     scores = score_into(
-        run_folder, job.model, job.task, spec.by, ScoreSettings(limit=spec.scored, seed=spec.seed), progress=job.progress("scoring")
+        run_folder, job.model, job.task, spec.by, ScoreSettings(limit=spec.score_limit, seed=spec.seed), progress=job.progress("scoring")
     )
     yield _summarise_scores(job, scores)
     if verdicts := _judge_heads(job, heads, run_folder):
@@ -258,7 +258,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         run_folder,
         job.model,
         limited,
-        limit=spec.reported,
+        limit=spec.comparison_limit,
         command=job.command,
         companions=job.folder,
         bench_sizes=spec.bench_sizes,
@@ -312,7 +312,7 @@ def _verify_heads(job: AnalysisJob, heads: HeadMap, requests: Sequence[PruneSpec
 
 
 def _evaluate_dense_and_headless(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> Step:
-    options: Any = {"limit": job.spec.reported, "progress": job.progress("evaluating")}
+    options: Any = {"limit": job.spec.comparison_limit, "progress": job.progress("evaluating")}
     dense = evaluate_into(run_folder, "dense", job.model, job.task, **options)
     with HeadGates(job.model, torch.zeros(len(heads)), heads=heads):
         none = evaluate_into(run_folder, "without any head", job.model, job.task, gate_description={"gates": "all zero"}, **options)
@@ -338,7 +338,7 @@ def _summarise_scores(job: AnalysisJob, scores: Mapping[str, Scores]) -> Step:
 
 def _judge_heads(job: AnalysisJob, heads: HeadMap, run_folder: Run) -> HeadVerdicts | None:
     """Returns the verdicts on single heads by the first ablation among the scores, on as many report examples as they need; None without one."""
-    limit = job.spec.judged or examples_needed_for_harmless_head(len(heads))
+    limit = job.spec.verdict_limit or examples_needed_for_harmless_head(len(heads))
     settings = ScoreSettings(limit=limit, seed=job.spec.seed)
     by_method = judge_into(run_folder, job.model, job.task, job.spec.by, settings, progress=job.progress("removing single heads"))
     return next(iter(by_method.values()), None)
@@ -366,7 +366,7 @@ def _measure_roles_and_profiles(job: AnalysisJob, run_folder: Run) -> Iterator[S
     except UnsupportedModel as error:
         run_folder.log(f"failed: roles: {error}")
         yield _make_step(job, "roles", left_out=str(error))
-    profile_spec = ProfileSpec(limit=job.spec.profiled, longest=job.spec.longest, batch_size=batch_size, seed=seed)
+    profile_spec = ProfileSpec(limit=job.spec.profile_limit, max_map_length=job.spec.max_map_length, batch_size=batch_size, seed=seed)
     profiles = profiles_into(run_folder, job.model, job.corpus, job.tokenizer, profile_spec, progress=job.progress("profiles"))
     content = profiles.content
     n_sentences = content["n_sentences"] if content["heads"] else 0
@@ -408,7 +408,7 @@ def _describe_kept_model(job: AnalysisJob, pruning: Pruning, row: PrunedModelRow
         folder=str(pruning.model_folder(artifact.key)),
         removed=record.removed,
         loss=record.loss,
-        before=record.whole_cost,
+        before=record.dense_cost,
         after=record.cost,
         headline=headline(row.certificate),
         verdict=row.certificate.verdict,

@@ -54,10 +54,12 @@ def estimate_pruning_seconds(
 def estimate_analysis_seconds(model: nn.Module, task: Task, heads: HeadMap, spec: AnalysisSpec, specs: Sequence[PruneSpec]) -> float:
     """Returns the seconds that an analysis takes, roles, profiles and latency left out."""
     measured = [method.info.measures_loss for method in map(Importance.parse, spec.by)]
-    n_scored = min(len(task.calibration), spec.scored)
+    n_scored = min(len(task.calibration), spec.score_limit)
     n_examples = n_scored * sum(
         len(heads) / 2 if is_ablation else 3 for is_ablation in measured
     )  # an ablation runs the layers above its head
     if any(measured):
-        n_examples += len(heads) / 2 * min(len(task.report), spec.judged or examples_needed_for_harmless_head(len(heads)))
-    return n_examples * measure_seconds_per_example(model, task) + estimate_pruning_seconds(model, task, heads, specs, limit=spec.reported)
+        n_examples += len(heads) / 2 * min(len(task.report), spec.verdict_limit or examples_needed_for_harmless_head(len(heads)))
+    return n_examples * measure_seconds_per_example(model, task) + estimate_pruning_seconds(
+        model, task, heads, specs, limit=spec.comparison_limit
+    )

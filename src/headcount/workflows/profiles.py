@@ -36,6 +36,7 @@ def profiles_into(
     inner = unwrap(model)
     corpus = take_first_examples(corpus, spec.limit)
     parts = {**model_key(inner), **asdict(spec), "named": tokenizer is not None}
+    parts["longest"] = parts.pop("max_map_length")  # the name in the keys of artifacts, which find those of existing runs
     data, refusal = "", None
     try:
         check_model_reads(inner, corpus)

@@ -192,7 +192,7 @@ class Pruning:
             n_examples=evaluation.n_examples,
             data=evaluation.data,
             cost=_to_cost_record(cost(pruned.model)),
-            whole_cost=_to_cost_record(self.dense_cost),
+            dense_cost=_to_cost_record(self.dense_cost),
             trained=spec.method.info.trains == "weights" or spec.recover is not None,
             changed_weights=pruned.changed_weights,
             within_rounding=[] if pruned.scores is None else list(map(str, pruned.scores.heads_within_rounding())),

@@ -40,7 +40,7 @@ def parse_head_counts_or_shares(keep_text: str) -> list[int | float]:
     return numbers
 
 
-AMOUNT = ("by", "methods", "keep", "margin", "seeds", "scored", "judged", "reported", "longest")
+AMOUNT = ("by", "methods", "keep", "margin", "seeds", "score_limit", "verdict_limit", "comparison_limit", "max_map_length")
 
 
 class AnalysisOptions(build_options_class("AnalysisOptions", {AnalysisSpec: AMOUNT, Recipe: TRAINING})):
@@ -54,10 +54,10 @@ class AnalysisOptions(build_options_class("AnalysisOptions", {AnalysisSpec: AMOU
             keep=None if self.keep is None else tuple(parse_head_counts_or_shares(self.keep)),
             margin=self.margin,
             seeds=self.seeds,
-            scored=self.scored,
-            judged=self.judged,
-            reported=self.reported,
-            longest=self.longest,
+            score_limit=self.score_limit,
+            verdict_limit=self.verdict_limit,
+            comparison_limit=self.comparison_limit,
+            max_map_length=self.max_map_length,
             recipe=build_recipe(self, TRAINING),
             seed=seed,
         ).cap_examples(limit)

@@ -42,8 +42,8 @@ METAVARS = {
 }
 """What stands for a value in the help of an option, where its type says too little."""
 TYPES: dict[str, Any] = {"repair": bool | None, "parameters": int | None, "kv_bytes": int | None, "latency": float | None}
-TYPES |= {"steps": int | None, "epochs": float | None, "judged": int | None, "reported": int | None}
-TYPES |= dict.fromkeys(("floor", "train_batch", "seeds", "scored", "longest"), int)
+TYPES |= {"steps": int | None, "epochs": float | None, "verdict_limit": int | None, "comparison_limit": int | None}
+TYPES |= dict.fromkeys(("floor", "train_batch", "seeds", "score_limit", "max_map_length"), int)
 TYPES |= dict.fromkeys(("rate", "scratch_rate", "warmup", "decay", "distil"), float)
 """What typer reads of an option; all others are text."""
 MILLISECONDS = "milliseconds of a pass over 8 rows of 128 tokens, or as many as the model reads, measured here."
@@ -199,7 +199,7 @@ def read_removed_heads(
         plan.check(heads)
     if not plan.removed:
         raise PlanError(f"{plan_file} removes no head; name a plan that does")
-    if plan.made_for is not None and plan.made_for.weights not in ("", weights_hash):
+    if plan.model_identity is not None and plan.model_identity.weights not in ("", weights_hash):
         session.write_note(f"{plan_file} was made for other weights than these, of a model of the same shape")
     return tuple(map(str, plan.removed))
 

@@ -32,7 +32,7 @@ def analyze_model(
     check_names(spec)
     model, heads, folder = open_task_model(session, data)
     task = open_named_task(session, data, model, folder)
-    note_statistical_power(session, task, spec.reported)
+    note_statistical_power(session, task, spec.comparison_limit)
     note_expected_duration(
         session,
         estimate_analysis_seconds(model, task, heads, spec, make_prune_requests(spec, heads)),

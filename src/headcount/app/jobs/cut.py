@@ -89,7 +89,7 @@ def _check_plan(plan: Plan, model: nn.Module, heads: HeadMap) -> None:
     """Raises PlanError for a plan that removes nothing, or was made for another model."""
     if not plan.removed:
         raise PlanError(f"nothing would be removed from {heads.describe()}; name heads, or keep fewer")
-    names_weights = plan.made_for is not None and plan.made_for.weights
+    names_weights = plan.model_identity is not None and plan.model_identity.weights
     plan.check(heads, weight_hash(model) if names_weights else "")
 
 

@@ -28,7 +28,7 @@ TASKS = {"entailment": "demo/entailment", "translator": "demo/translation"}
 """The embedded models of the demo, with the task of each."""
 SIZES = {"entailment": (1000, None), "translator": (320, 64)}
 """Examples of each split, and how many of the report split models are compared on; None for all of them."""
-JUDGED = {"entailment": None, "translator": 64}
+VERDICT_LIMITS = {"entailment": None, "translator": 64}
 """Report examples that verdicts on single heads are taken on: as many as they need, and few where removing each head takes long."""
 MARGINS = {"entailment": "3pt", "translator": None}
 """What 1,000 answers can show of a model that loses little; 64 translations give no verdict."""
@@ -37,7 +37,7 @@ METHODS = {"entailment": ("surgeon", "gradient", "dsp", "random"), "translator":
 RATES = {"entailment": 2e-4, "translator": 5e-4}
 STEPS, FEW_STEPS = 300, 10
 """Optimiser steps of what trains; few under --limit, which is for a quick look."""
-PROFILED = 48
+PROFILE_LIMIT = 48
 """Sentences that head profiles are taken on."""
 
 
@@ -75,16 +75,16 @@ def _analyze_embedded(
     with lead_run(session, out, "demo is led by one process; start it without torchrun") as run:
         model, _, folder = open_model(session, f"demo/{model_name}", loading)
         tokenizer = tokenizer_or_image_processor(model, folder)
-        size, reported = SIZES[model_name] if limit is None else (limit, limit)
+        size, comparison_limit = SIZES[model_name] if limit is None else (limit, limit)
         spec = AnalysisSpec(
             keep=(0.25, 0.5),
             methods=METHODS[model_name],
             training_seeds=1,
-            scored=min(AnalysisSpec.scored, reported or size),
-            judged=JUDGED[model_name] if limit is None else limit,
-            reported=reported,
+            score_limit=min(AnalysisSpec.score_limit, comparison_limit or size),
+            verdict_limit=VERDICT_LIMITS[model_name] if limit is None else limit,
+            comparison_limit=comparison_limit,
             margin=MARGINS[model_name],
-            profiled=PROFILED,
+            profile_limit=PROFILE_LIMIT,
             recipe=Recipe(steps=STEPS if limit is None else FEW_STEPS, rate=RATES[model_name]),
             seed=seed,
         )
@@ -93,7 +93,7 @@ def _analyze_embedded(
             model,
             open_task(f"{TASKS[model_name]}(size={size})", model, tokenizer, seed=seed),
             spec,
-            _draw_embedded_corpus(model_name, model, tokenizer, min(200, reported or size), seed),
+            _draw_embedded_corpus(model_name, model, tokenizer, min(200, comparison_limit or size), seed),
             command=session.command,
             tokenizer=tokenizer,
             folder=folder,

@@ -52,14 +52,14 @@ class ProfileSpec:
     Attributes:
         limit: How many sentences or images are read.
         n_maps: How many sentences have their attention maps stored.
-        longest: How many tokens these have at most, where there are enough of them.
+        max_map_length: How many tokens these have at most, where there are enough of them.
         batch_size: Examples per forward pass; None for 32.
         seed: Seed of the choice of examples.
     """
 
     limit: int = 256
     n_maps: int = 8
-    longest: int = 32
+    max_map_length: int = 32
     batch_size: int | None = None
     seed: int = 0
 
@@ -109,7 +109,7 @@ def profile_heads(
     heads = HeadMap.of(inner)
     blocks, notes = observable_blocks_and_notes_on_others(inner, corpus, heads.blocks)
     kinds = _choose_key_kinds(corpus)
-    chosen = [] if corpus.grid else choose_sentences_to_map(corpus.sentences, corpus.targets, spec.n_maps, spec.longest, spec.seed)
+    chosen = [] if corpus.grid else choose_sentences_to_map(corpus.sentences, corpus.targets, spec.n_maps, spec.max_map_length, spec.seed)
     probe = ProfileProbe(inner, blocks, corpus, kinds, _choose_query_tokens_by_side(inner, corpus, blocks, spec.seed), chosen)
     reading = Reading(corpus_examples(inner, corpus), batch_size=spec.batch_size, progress=progress)
     summary = _Summary(inner, heads, corpus, probe, _sum_chunks_and_keep_top_queries(stream(reading, probe)), tokenizer, spec.seed)
@@ -119,7 +119,7 @@ def profile_heads(
         **summary.profile_content(),
         "sentences": summary.describe_sentences(chosen),
         "blocks": [block.path for block in heads.blocks],
-        "notes": [*notes, *_explain_missing_parts(corpus, kinds, chosen, spec.longest)],
+        "notes": [*notes, *_explain_missing_parts(corpus, kinds, chosen, spec.max_map_length)],
     }
     return HeadProfiles(content, summary.encode_maps(chosen))
 
@@ -129,7 +129,7 @@ def sentences_and_attention_maps(
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """Returns the sentences of a small corpus and all their attention maps, as in `HeadProfiles.maps`."""
     n = len(corpus.sentences)
-    profiles = profile_heads(model, corpus, tokenizer, ProfileSpec(limit=n, n_maps=n, longest=10**6))
+    profiles = profile_heads(model, corpus, tokenizer, ProfileSpec(limit=n, n_maps=n, max_map_length=10**6))
     return list(profiles.content["sentences"]), dict(profiles.maps)
 
 

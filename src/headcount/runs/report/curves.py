@@ -82,7 +82,7 @@ def collect_curves(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves
     curves: contract.Curves = {
         "metric": dense.metric or "loss",
         "higher_is_better": dense.higher_is_better if dense.value is not None else False,
-        "dense": _describe_dense(dense, total, PrunedRecord.from_artifact(same[0]).whole_cost),
+        "dense": _describe_dense(dense, total, PrunedRecord.from_artifact(same[0]).dense_cost),
         "points": points,
         "margin": "" if margin is None else str(margin),
         "by_size": [rows[position].id for position in choose_row_index_by_kept_count(rows).values()],
