@@ -31,8 +31,8 @@ from headcount.runs.store import Run
 from headcount.surgery.source import local_folder
 
 
-def answered(client: TestClient, action: str, asked: Any) -> Any:
-    answer = client.post(f"/api/0/{action}", json=asked, headers=ASKS)
+def answered(client: TestClient, action: str, requests: Any) -> Any:
+    answer = client.post(f"/api/0/{action}", json=requests, headers=ASKS)
     assert answer.status_code == 200, answer.text
     kind = dict(TYPES["LiveApi"][1])[action][1][1]["answer"][1]
     assert wrong(answer.json(), kind) == []
@@ -44,16 +44,16 @@ def test_live_actions_tell_what_the_library_tells(analysed: Path, tmp_path: Path
     shutil.copytree(analysed, folder)
     client = TestClient(application(Site([ServedRun(Run.open(folder))], TOKEN, FRONT)), base_url=HOME)
     model = hc.load("demo/entailment").eval()
-    shown = answered(client, "attend", {"text": "the queen runs .", "pair": "a king sleeps ."})["attention"]
-    tokens = shown["sentences"][0]["source"]["tokens"]
+    attention = answered(client, "attend", {"text": "the queen runs .", "pair": "a king sleeps ."})["attention"]
+    tokens = attention["sentences"][0]["source"]["tokens"]
     assert tokens[0] == "[CLS]" and tokens.count("[SEP]") == 2
-    first = np.frombuffer(unpack_bytes(shown["maps"][0][0]), dtype=np.uint8).reshape(8, len(tokens), len(tokens))
+    first = np.frombuffer(unpack_bytes(attention["maps"][0][0]), dtype=np.uint8).reshape(8, len(tokens), len(tokens))
     assert np.allclose(((first / 255.0) ** 2).sum(-1), 1, atol=0.05)
-    told = answered(client, "ablate", {"heads": [0, 5], "limit": 30})
+    messages = answered(client, "ablate", {"heads": [0, 5], "limit": 30})
     live = ServedRun(Run.open(folder))
     task = open_task("demo/entailment", model, live.tokenizer())
     with hc.mask(model, ["L0H0", "L0H5"]):
-        assert told["value"] == pytest.approx(evaluate(model, task, limit=30).value) and told["n"] == 30
+        assert messages["value"] == pytest.approx(evaluate(model, task, limit=30).value) and messages["n"] == 30
     before = len(Run.open(folder).results("pruned"))
     made = answered(client, "prune", {"method": "magnitude", "keep": 12, "protect": [0, 31], "repair": False})
     assert len(hc.HeadMap.of(hc.load(made["folder"]))) == 12 and Path(made["folder"]).is_relative_to(folder)
@@ -75,12 +75,12 @@ def test_a_pruned_model_answers_with_its_own_numbers(analysed: Path, tmp_path: P
     assert (plain["method"], mended["method"]) == ("magnitude without repair", "magnitude + repair")
     again = answered(client, "prune", {**ask, "method": plain["method"], "repair": None, "keep": 16})["point"]
     assert again["method"] == plain["method"], "as the models of this name were made"
-    drawn = [
+    points = [
         answered(client, "prune", {**ask, "method": "random", "repair": None, "seed": seed, "floor": 2, "unit": "even"})["point"]
         for seed in (4, 5)
     ]
-    assert [point["seed"] for point in drawn] == [4, 5] and drawn[0]["removed"] != drawn[1]["removed"]
-    for point in drawn:
+    assert [point["seed"] for point in points] == [4, 5] and points[0]["removed"] != points[1]["removed"]
+    for point in points:
         layers = [head // 8 for head in range(32) if head not in point["removed"]]
         assert min(layers.count(layer) for layer in range(4)) >= 2
         assert "--floor 2 --unit even" in point["command"] and "--method-seed" in point["command"]
@@ -91,8 +91,8 @@ def test_a_pruned_model_answers_with_its_own_numbers(analysed: Path, tmp_path: P
 def test_sentences_that_the_model_cannot_read_are_told(analysed: Path) -> None:
     client = TestClient(application(Site([ServedRun(Run.open(analysed))], TOKEN, FRONT)), base_url=HOME)
     assert answered(client, "attend", {"text": "the queen runs .", "pair": None})["note"] is None
-    told = answered(client, "attend", {"text": "xylophone qwertz zyx .", "pair": None})["note"]
-    assert re.fullmatch(r"\d+ of \d+ tokens are unknown to the tokenizer: .*", told)
+    note = answered(client, "attend", {"text": "xylophone qwertz zyx .", "pair": None})["note"]
+    assert re.fullmatch(r"\d+ of \d+ tokens are unknown to the tokenizer: .*", note)
     one = answered(client, "attend", {"text": "the queen zyx runs .", "pair": None})
     assert one["note"].startswith("1 of 5 ") and one["attention"]["sentences"][0]["source"]["unknown"].count(True) == 1
     for pair in (None, "a king sleeps ."):
@@ -158,12 +158,12 @@ def test_an_action_that_is_cut_off_ends_with_the_server(number: int, code: int, 
         address, _, token = process.stdout.readline().strip().partition("/?token=")
         ask = {"method": "surgeon", "keep": 5, "protect": [], "repair": None}
         headers = {"X-Headcount-Token": token, "Content-Type": "application/json"}
-        asked = urllib.request.Request(f"{address}/api/0/prune", json.dumps(ask).encode(), headers)
+        request = urllib.request.Request(f"{address}/api/0/prune", json.dumps(ask).encode(), headers)
         answers: list[str] = []
 
         def wait() -> None:
             try:
-                urllib.request.urlopen(asked, timeout=120)
+                urllib.request.urlopen(request, timeout=120)
             except Exception as error:
                 answers.append(str(error))
 

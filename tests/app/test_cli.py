@@ -37,8 +37,8 @@ def small(folder: Path) -> Path:
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
     code = main([str(word) for word in words])
-    seen = capsys.readouterr()
-    return code, seen.out, seen.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def result(capsys: pytest.CaptureFixture[str], *words: object) -> dict:
@@ -50,8 +50,8 @@ def result(capsys: pytest.CaptureFixture[str], *words: object) -> dict:
 
 def refused(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str:
     """The message of a command that fails: one on stderr, no traceback, nothing on stdout."""
-    found, out, err = run(capsys, *words)
-    assert (found, out) == (code, ""), err
+    actual, out, err = run(capsys, *words)
+    assert (actual, out) == (code, ""), err
     assert "error: " in err
     assert "Traceback" not in err
     return err
@@ -89,26 +89,26 @@ def test_help_ls_and_wrong_usage_import_no_torch() -> None:
         "    code = main(line.split())\n"
         "    print('RESULT', json.dumps([line, code, [name for name in heavy if name in sys.modules]]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, json.dumps(list(LIGHT))], capture_output=True, text=True, check=True)
-    found = [json.loads(line.removeprefix("RESULT")) for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    assert found == [[line, code, []] for line, code in LIGHT.items()]
+    outcome = subprocess.run([sys.executable, "-c", script, json.dumps(list(LIGHT))], capture_output=True, text=True, check=True)
+    contents = [json.loads(line.removeprefix("RESULT")) for line in outcome.stdout.splitlines() if line.startswith("RESULT")]
+    assert contents == [[line, code, []] for line, code in LIGHT.items()]
 
 
 @pytest.mark.skipif(not COMMAND.exists(), reason="the package is not installed in this environment")
 def test_the_installed_command_answers() -> None:
-    done = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("headcount ")
+    outcome = subprocess.run([COMMAND, "--version"], capture_output=True, text=True, check=True)
+    assert outcome.stdout.startswith("headcount ")
 
 
 # Every verb, as text and as JSON.
 
 
 def test_map_shows_every_block(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    found = result(capsys, "map", folder)
+    json_output = result(capsys, "map", folder)
     heads = hc.HeadMap.of(hc.load(folder))
-    assert found["n_heads"] == len(heads)
-    assert [head for block in found["blocks"] for head in block["heads"]] == [str(head) for head in heads]
-    assert found["blocks"][1]["o"] == heads.blocks[1].o.path
+    assert json_output["n_heads"] == len(heads)
+    assert [head for block in json_output["blocks"] for head in block["heads"]] == [str(head) for head in heads]
+    assert json_output["blocks"][1]["o"] == heads.blocks[1].o.path
     code, out, err = run(capsys, "map", folder)
     assert code == 0
     assert all(block.name in out for block in heads.blocks)
@@ -117,9 +117,9 @@ def test_map_shows_every_block(capsys: pytest.CaptureFixture[str], folder: Path)
 
 def test_map_needs_no_weights(capsys: pytest.CaptureFixture[str], small: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((small / "config.json").read_text())
-    found, whole = result(capsys, "map", tmp_path), result(capsys, "map", small)
-    assert found["blocks"] == whole["blocks"]
-    assert found["n_heads"] == 9
+    json_output, complete = result(capsys, "map", tmp_path), result(capsys, "map", small)
+    assert json_output["blocks"] == complete["blocks"]
+    assert json_output["n_heads"] == 9
 
 
 def test_map_names_what_cannot_be_cut_or_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -135,10 +135,10 @@ def test_map_names_what_cannot_be_cut_or_is_refused(capsys: pytest.CaptureFixtur
 
 
 def test_check_proves_the_laws(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    found = result(capsys, "check", folder, "--heads", "L0H1,L1H0", "--dtype", "float64")
-    assert found["passed"] is True
-    assert all(law["passed"] for law in found["laws"])
-    assert found["laws"][-1]["law"] == "cut equals gate for L0H1, L1H0"
+    json_output = result(capsys, "check", folder, "--heads", "L0H1,L1H0", "--dtype", "float64")
+    assert json_output["passed"] is True
+    assert all(law["passed"] for law in json_output["laws"])
+    assert json_output["laws"][-1]["law"] == "cut equals gate for L0H1, L1H0"
 
 
 def test_check_fails_when_a_law_fails(capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,11 +156,11 @@ def test_check_fails_when_a_law_fails(capsys: pytest.CaptureFixture[str], folder
 
 def test_cut_writes_the_smaller_model_and_its_command(capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "my model"
-    found = result(capsys, "cut", folder, "--heads", "L0H1, L1H2", "--out", out)
-    assert found["removed"] == ["L0H1", "L1H2"]
+    json_output = result(capsys, "cut", folder, "--heads", "L0H1, L1H2", "--out", out)
+    assert json_output["removed"] == ["L0H1", "L1H2"]
     small = hc.load(out)
-    assert found["after"]["parameters"] == sum(p.numel() for p in small.parameters()) < found["before"]["parameters"]
-    assert found["after"]["flops"] < found["before"]["flops"]
+    assert json_output["after"]["parameters"] == sum(p.numel() for p in small.parameters()) < json_output["before"]["parameters"]
+    assert json_output["after"]["flops"] < json_output["before"]["flops"]
     written = json.loads((out / "heads.json").read_text())
     assert written["command"] == f"headcount cut {folder} --heads 'L0H1, L1H2' --out '{out}' --json"
     code, text, err = run(capsys, "cut", folder, "--heads", "L0H1", "--out", out, "--overwrite", "--dtype", "bfloat16")
@@ -172,26 +172,26 @@ def test_cut_writes_the_smaller_model_and_its_command(capsys: pytest.CaptureFixt
 
 
 def test_load_legacy_makes_a_folder_that_loads(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    found = result(capsys, "load-legacy", LEGACY, "--out", tmp_path / "new")
-    gone = json.loads((LEGACY / "config.json").read_text())["pruned_heads"]
-    assert found["removed"] == [f"L{layer}H{head}" for layer, heads in sorted(gone.items()) for head in sorted(heads)]
-    assert len(hc.HeadMap.of(hc.load(tmp_path / "new"))) == found["n_heads"]
+    json_output = result(capsys, "load-legacy", LEGACY, "--out", tmp_path / "new")
+    pruned_heads = json.loads((LEGACY / "config.json").read_text())["pruned_heads"]
+    assert json_output["removed"] == [f"L{layer}H{head}" for layer, heads in sorted(pruned_heads.items()) for head in sorted(heads)]
+    assert len(hc.HeadMap.of(hc.load(tmp_path / "new"))) == json_output["n_heads"]
 
 
 def test_export_portable_loads_without_headcount(capsys: pytest.CaptureFixture[str], small: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForMaskedLM
 
-    found = result(capsys, "export", small, "--to", "portable", "--out", tmp_path / "whole")
-    plain, ours = AutoModelForMaskedLM.from_pretrained(found["path"]), hc.load(small)
+    json_output = result(capsys, "export", small, "--to", "portable", "--out", tmp_path / "whole")
+    plain, ours = AutoModelForMaskedLM.from_pretrained(json_output["path"]), hc.load(small)
     tokens = torch.arange(2, 12).view(1, 10)
     with torch.no_grad():
         torch.testing.assert_close(plain(tokens).logits, ours(tokens).logits)
 
 
 def test_export_onnx_writes_only_json_to_stdout(capsys: pytest.CaptureFixture[str], small: Path, tmp_path: Path) -> None:
-    found = result(capsys, "export", small, "--to", "onnx", "--out", tmp_path / "model.onnx")
-    assert Path(found["path"]).is_file()
-    assert found["difference"] < 1e-4
+    json_output = result(capsys, "export", small, "--to", "onnx", "--out", tmp_path / "model.onnx")
+    assert Path(json_output["path"]).is_file()
+    assert json_output["difference"] < 1e-4
 
 
 def test_demo_works_twice_in_a_row(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -203,8 +203,8 @@ def test_demo_works_twice_in_a_row(capsys: pytest.CaptureFixture[str], tmp_path:
     for name in ("demo/entailment", "demo/translator"):
         assert steps[name, "evaluate"]["none"]["loss"] > steps[name, "evaluate"]["whole"]["loss"] + 0.5
         trained = {"dsp, only 10 steps"} if name == "demo/entailment" else set()
-        made = {row["method"] for row in steps[name, "prune"]["models"]}
-        assert made == {"surgeon", "gradient", "random", *trained} and not steps[name, "prune"]["failed"]
+        methods = {row["method"] for row in steps[name, "prune"]["models"]}
+        assert methods == {"surgeon", "gradient", "random", *trained} and not steps[name, "prune"]["failed"]
         before, after = steps[name, "keep"]["before"], steps[name, "keep"]["after"]
         assert before["parameters"] > after["parameters"] and before["flops"] > after["flops"]
         assert steps[name, "load"]["equal_weights"] is steps[name, "load"]["equal_outputs"] is True

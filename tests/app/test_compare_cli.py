@@ -38,8 +38,8 @@ def test_json_and_csv_have_the_same_rows(found: dict[str, Any], folder: Path) ->
         pandas.testing.assert_frame_equal(table, pandas.DataFrame(found[name]), check_dtype=False)
     timed = pandas.read_csv(folder / "latency.csv").drop(columns="of")
     order = ["keep", "batch", "method"]
-    left, right = (frame.sort_values(order).reset_index(drop=True) for frame in (timed, pandas.DataFrame(found["latency"])))
-    pandas.testing.assert_frame_equal(left, right)
+    remaining, right = (frame.sort_values(order).reset_index(drop=True) for frame in (timed, pandas.DataFrame(found["latency"])))
+    pandas.testing.assert_frame_equal(remaining, right)
     methods = {"gradient without repair", "magnitude without repair", "random without repair"}
     assert {row["method"] for row in found["methods"]} == methods and len(found["methods"]) == 3 * 2
     assert [row["seeds"] for row in found["methods"] if row["method"].startswith("random")] == [3, 3]

@@ -77,26 +77,34 @@ def test_alignment_heads_are_printed_and_written(folder: Path, tmp_path: Path, c
     copy: Any = hc.load(tmp_path / "copy")
     assert copy.generation_config.alignment_heads == listed and (tmp_path / "copy" / "preprocessor_config.json").is_file()
     assert before == {path.name: path.read_bytes() for path in (folder / "model").iterdir()}, "MODEL stays as it is"
-    found = result(capsys, "find", "alignment", tmp_path / "copy", "--data", folder / "ok.jsonl", "--in-place")
+    json_output = result(capsys, "find", "alignment", tmp_path / "copy", "--data", folder / "ok.jsonl", "--in-place")
     assert (
-        sorted([int(head[7]), int(head[9])] for head in found["heads"])
+        sorted([int(head[7]), int(head[9])] for head in json_output["heads"])
         == listed
         == hc.load(tmp_path / "copy").generation_config.alignment_heads
     )
-    assert found["schema_version"] == 1 and found["command"].startswith("headcount find alignment") and len(found["model"]["weights"]) == 64
-    assert set(found["compared"]) == {"the best head alone", "all heads", "the list so far"}
+    assert (
+        json_output["schema_version"] == 1
+        and json_output["command"].startswith("headcount find alignment")
+        and len(json_output["model"]["weights"]) == 64
+    )
+    assert set(json_output["compared"]) == {"the best head alone", "all heads", "the list so far"}
 
 
 def test_tokens_in_place_of_words_a_limit_and_a_json_file(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("find", "alignment", folder / "model", "--data", folder / "tokens.jsonl", "--limit", "16", "--seed", "3")
-    found = result(capsys, *words, "--out", tmp_path / "list.json")
-    assert found["n_choosing"] + found["n_testing"] == 16 and found["seed"] == 3 and found["out"] == str(tmp_path / "list.json")
+    json_output = result(capsys, *words, "--out", tmp_path / "list.json")
+    assert (
+        json_output["n_choosing"] + json_output["n_testing"] == 16
+        and json_output["seed"] == 3
+        and json_output["out"] == str(tmp_path / "list.json")
+    )
     written = json.loads((tmp_path / "list.json").read_text())
-    assert {name: value for name, value in found.items() if name != "out"} == written
+    assert {name: value for name, value in json_output.items() if name != "out"} == written
     again = result(capsys, *words)
-    assert {**again, "command": "", "out": ""} == {**found, "command": "", "out": ""}, "the same request gives the same numbers"
+    assert {**again, "command": "", "out": ""} == {**json_output, "command": "", "out": ""}, "the same request gives the same numbers"
     assert "exists already" in refused(capsys, 2, *words, "--out", tmp_path / "list.json")
-    assert result(capsys, *words, "--out", tmp_path / "list.json", "--overwrite")["heads"] == found["heads"]
+    assert result(capsys, *words, "--out", tmp_path / "list.json", "--overwrite")["heads"] == json_output["heads"]
 
 
 @pytest.mark.parametrize(

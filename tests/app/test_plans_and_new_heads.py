@@ -31,18 +31,18 @@ def write_plan(path: Path, *heads: str, **fields: Any) -> Path:
 
 def test_both_values_and_their_paired_difference(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "plan.json", *(f"L{layer}H{head}" for layer in (0, 1) for head in range(8)))
-    found = result(capsys, "evaluate", *ENTAILMENT, "--plan", plan, "--out", tmp_path / "run")
+    json_output = result(capsys, "evaluate", *ENTAILMENT, "--plan", plan, "--out", tmp_path / "run")
     model = hc.load("demo/entailment")
     task = open_task("demo/entailment", model, limit=40)
     dense, pruned = hc.evaluate(model, task), hc.evaluate(model, task, plan=hc.Plan.read(plan))
-    assert (found["dense"]["value"], found["pruned"]["value"]) == pytest.approx((dense.value, pruned.value))
-    change = found["changes"]["metric"]
-    assert change["difference"] == pytest.approx(found["pruned"]["value"] - found["dense"]["value"])
-    assert change["low"] <= change["difference"] <= change["high"] and change["by"] == "Tango" and len(found["plan"]) == 16
+    assert (json_output["dense"]["value"], json_output["pruned"]["value"]) == pytest.approx((dense.value, pruned.value))
+    change = json_output["changes"]["metric"]
+    assert change["difference"] == pytest.approx(json_output["pruned"]["value"] - json_output["dense"]["value"])
+    assert change["low"] <= change["difference"] <= change["high"] and change["by"] == "Tango" and len(json_output["plan"]) == 16
     assert len(Run.open(tmp_path / "run").results("evaluation")) == 2
     alone = result(capsys, "evaluate", *ENTAILMENT)
-    assert alone["dense"] == found["dense"] and "pruned" not in alone
-    assert result(capsys, "evaluate", *ENTAILMENT, "--heads", ",".join(found["plan"]))["pruned"] == found["pruned"]
+    assert alone["dense"] == json_output["dense"] and "pruned" not in alone
+    assert result(capsys, "evaluate", *ENTAILMENT, "--heads", ",".join(json_output["plan"]))["pruned"] == json_output["pruned"]
 
 
 @pytest.mark.parametrize("command", ["evaluate", "prune", "compare"])
@@ -70,8 +70,8 @@ def test_a_plan_leaves_no_room_for_another_choice(capsys: pytest.CaptureFixture[
 
 def test_prune_carries_a_plan_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "plan.json", "L1H2", "L0H3")
-    found = result(capsys, "prune", *ENTAILMENT, "--plan", plan, "--no-bench", "--out", tmp_path / "run")
-    assert found["plan"] == ["L0H3", "L1H2"] and len(hc.HeadMap.of(hc.load(found["folder"]))) == 30
+    json_output = result(capsys, "prune", *ENTAILMENT, "--plan", plan, "--no-bench", "--out", tmp_path / "run")
+    assert json_output["plan"] == ["L0H3", "L1H2"] and len(hc.HeadMap.of(hc.load(json_output["folder"]))) == 30
     (artifact,) = Run.open(tmp_path / "run").results("pruned").values()
     spec = PruneSpec.from_dict(artifact.content["spec"])
     assert spec.method == PlanPruner(removed=("L0H3", "L1H2")) and spec.label.startswith("plan of 2 heads")
@@ -118,10 +118,10 @@ def test_classes_come_from_the_data(tmp_path: Path) -> None:
 def test_a_pretrained_model_is_pruned_then_trained(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ("demo/encoder", "--task", "demo/entailment", "--limit", 40, "--new-head", *TRAINING)
     choice = ("--methods", "random", "--keep", "50%", "--seeds", 2, "--out", tmp_path / "run")
-    found = result(capsys, "compare", *words, *choice)
-    assert [(row["keep"], row["seed"]) for row in found["rows"]] == [(16, 0), (16, 1), (32, 0), (32, 1)]
-    assert found["dense"]["loss"] == pytest.approx(1.1, abs=0.15), "an untrained head knows nothing of three classes"
-    assert result(capsys, "compare", *words, *choice) == found, "the head is drawn by the seed, so that the run goes on"
+    json_output = result(capsys, "compare", *words, *choice)
+    assert [(row["keep"], row["seed"]) for row in json_output["rows"]] == [(16, 0), (16, 1), (32, 0), (32, 1)]
+    assert json_output["dense"]["loss"] == pytest.approx(1.1, abs=0.15), "an untrained head knows nothing of three classes"
+    assert result(capsys, "compare", *words, *choice) == json_output, "the head is drawn by the seed, so that the run goes on"
     opened = Run.open(tmp_path / "run").record().config["opened"]
     assert opened["new_head"] is True
     small = result(capsys, "prune", *words, "--method", "random", "--keep", 8, "--no-bench", "--out", tmp_path / "one")

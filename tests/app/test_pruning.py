@@ -42,24 +42,26 @@ def result(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    place = tmp_path_factory.mktemp("pruning")
-    return saved_classifier(place / "model"), saved_table(place / "data.csv", 400)
+def model_and_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("pruning")
+    return saved_classifier(folder / "model"), saved_table(folder / "data.csv", 400)
 
 
-def test_a_model_is_pruned_saved_and_loads_again(given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, data = given
+def test_a_model_is_pruned_saved_and_loads_again(
+    model_and_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = model_and_data
     words = ["prune", model, "--train", data, "--keep", "50%", "--method", "gradient", "--no-repair", "--out", tmp_path / "run"]
-    made = result(capsys, *words, "--bench")
-    small = hc.load(made["folder"])
-    assert len(hc.HeadMap.of(small)) == 6 and len(made["plan"]) == 6
-    assert {row["name"] for row in made["bench"]} == {"dense", "masked", "removed"}
-    (row,) = made["rows"]
-    card = (Path(made["folder"]) / "README.md").read_text(encoding="utf-8")
+    json_output = result(capsys, *words, "--bench")
+    small = hc.load(json_output["folder"])
+    assert len(hc.HeadMap.of(small)) == 6 and len(json_output["plan"]) == 6
+    assert {row["name"] for row in json_output["bench"]} == {"dense", "masked", "removed"}
+    (row,) = json_output["rows"]
+    card = (Path(json_output["folder"]) / "README.md").read_text(encoding="utf-8")
     assert (
         f"{row['value']:.4g} on " in card and f"(95 %, one-sided, n = {row['n_examples']})" in card and "Batch 8, length 32: dense " in card
     )
-    assert (Path(made["folder"]) / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
+    assert (Path(json_output["folder"]) / "tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
     assert (
         row["keep"] == 6
         and row["quality"]["bound"] >= row["quality"]["loss"]
@@ -67,17 +69,17 @@ def test_a_model_is_pruned_saved_and_loads_again(given: tuple[Path, Path], tmp_p
         and row["parameters"] == sum(p.numel() for p in small.parameters())
     )
     plan = hc.Plan.read(next((tmp_path / "run" / "models").glob("*.plan.json")))
-    assert [str(head) for head in plan.removed] == made["plan"]
+    assert [str(head) for head in plan.removed] == json_output["plan"]
     again = result(capsys, *words, "--bench")
-    assert again["rows"] == made["rows"] and again["bench"] == made["bench"], "nothing is computed or measured twice"
+    assert again["rows"] == json_output["rows"] and again["bench"] == json_output["bench"], "nothing is computed or measured twice"
     assert result(capsys, *words, "--no-bench")["bench"] == []
     assert result(capsys, "bench", tmp_path / "run", "--batches", "1", "--lengths", "8", "--rounds", "1")["timings"]
 
 
 def test_a_margin_certifies_the_size_that_is_named_or_finds_the_smallest(
-    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model_and_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, data = given
+    model, data = model_and_data
     words = ["prune", model, "--train", data, "--method", "gradient", "--no-repair", "--no-bench", "--out", tmp_path / "run"]
     named = result(capsys, *words, "--keep", "50%", "--margin", "60pt")
     certificate = read_certificate(Path(named["folder"]) / "certificate.json")
@@ -87,18 +89,18 @@ def test_a_margin_certifies_the_size_that_is_named_or_finds_the_smallest(
     assert certificate.small == weight_hash(hc.load(named["folder"])) and certificate.opening["against"] == str(model)
     assert main([*map(str, words), "--keep", "3"]) == 0
     assert "this takes about " in capsys.readouterr().err
-    found = result(capsys, *words, "--margin", "60pt")
-    assert [size["n_kept"] for size in found["sizes"]] == [11, 10, 8, 7, 6, 5, 4, 2, 1] and found["rows"][0]["keep"] == 1
-    kept = read_certificate(Path(found["folder"]) / "certificate.json")
-    assert [size.n_kept for size in kept.sizes] == [11, 10, 8, 7, 6, 5, 4, 2, 1]
-    assert "Sizes were tested from large to small" in (Path(found["folder"]) / "README.md").read_text(encoding="utf-8")
+    json_output = result(capsys, *words, "--margin", "60pt")
+    assert [size["n_kept"] for size in json_output["sizes"]] == [11, 10, 8, 7, 6, 5, 4, 2, 1] and json_output["rows"][0]["keep"] == 1
+    remaining = read_certificate(Path(json_output["folder"]) / "certificate.json")
+    assert [size.n_kept for size in remaining.sizes] == [11, 10, 8, 7, 6, 5, 4, 2, 1]
+    assert "Sizes were tested from large to small" in (Path(json_output["folder"]) / "README.md").read_text(encoding="utf-8")
     assert main([*map(str, words), "--margin", "0.01pt", "--json", "-q"]) == 1
     failed = json.loads(capsys.readouterr().out)
     assert failed["folder"] is None and [size["n_kept"] for size in failed["sizes"]] == [11]
     assert main([*map(str, words), "--margin", "0.01pt"]) == 1
-    told = capsys.readouterr()
-    assert "No size certified against a margin of 0.01pt: with 11 heads at most " in told.out
-    assert "can be certified if one prediction in fifty changes and the model is no worse" in told.err
+    captured = capsys.readouterr()
+    assert "No size certified against a margin of 0.01pt: with 11 heads at most " in captured.out
+    assert "can be certified if one prediction in fifty changes and the model is no worse" in captured.err
     assert main([*map(str, words), "-q"]) == 2 and "--margin for the smallest certified model" in capsys.readouterr().err
     assert main([*map(str, words), "--margin", "1", "-q"]) == 2 and "has no unit" in capsys.readouterr().err
 
@@ -118,11 +120,11 @@ def test_attention_of_a_kind_is_pruned_alone(tmp_path: Path, capsys: pytest.Capt
         "--seeds",
         "1",
     ]
-    made = result(capsys, *words, "--methods", "random", "--no-repair", "--out", tmp_path)
-    (row,) = made["rows"]
+    json_output = result(capsys, *words, "--methods", "random", "--no-repair", "--out", tmp_path)
+    (row,) = json_output["rows"]
     assert row["keep"] == 8 and row["method"] == "random of cross without repair"
     assert row["survivors"]["by_kind"] == {"encoder-self": 32, "decoder-self": 32, "cross": 8}
-    assert made["methods"][0]["keep"] == 8 and made["methods"][0]["survivors_cross"] == 8
+    assert json_output["methods"][0]["keep"] == 8 and json_output["methods"][0]["survivors_cross"] == 8
     (artifact,) = Run.open(tmp_path).results("pruned").values()
     assert len(artifact.content["removed"]) == 24 and all(name.startswith("cross.") for name in artifact.content["removed"])
     assert main([*words, "--kinds", "crosss", "--out", str(tmp_path / "b"), "-q"]) == 2
@@ -130,45 +132,47 @@ def test_attention_of_a_kind_is_pruned_alone(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_control_has_the_plan_and_none_of_the_weights(
-    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model_and_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, data = given
+    model, data = model_and_data
     words = ["prune", model, "--train", data, "--keep", "6", "--method", "gradient", "--no-bench", "--out", tmp_path]
     plain, control = result(capsys, *words, "--no-repair"), result(capsys, *words, "--scratch", "1", "--train-batch", "16")
     assert control["plan"] == plain["plan"] and control["rows"][0]["method"].startswith("gradient, from scratch 1 at 0.0005, only ")
     before, after = (hc.load(made["folder"]).state_dict() for made in (plain, control))
     assert all(value.shape == after[name].shape for name, value in before.items())
     assert all(not torch.equal(value, after[name]) for name, value in before.items() if value.ndim == 2)
-    for wrong, code, told in (
+    for wrong, code, messages in (
         (["--scratch", "0"], 2, "epochs above 0"),
         (["--scratch", "1", "--recover", "1"], 1, "nothing to repair or to recover"),
     ):
         assert main([*map(str, words), *wrong, "-q"]) == code
-        assert told in capsys.readouterr().err
+        assert messages in capsys.readouterr().err
 
 
-def test_protected_heads_stay_and_are_named(given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, data = given
+def test_protected_heads_stay_and_are_named(model_and_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data = model_and_data
     words = ["--train", data, "--keep", "4", "--no-repair", "--protected", "L1H0,L0H2"]
-    made = result(
+    json_output = result(
         capsys, "prune", model, *words, "--method", "random", "--method-seed", "2", "--epochs", "2", "--no-bench", "--out", tmp_path / "a"
     )
-    assert not {"L0H2", "L1H0"} & set(made["plan"]) and made["rows"][0]["method"] == "random sparing L0H2+L1H0 without repair"
+    assert not {"L0H2", "L1H0"} & set(json_output["plan"]) and json_output["rows"][0]["method"] == "random sparing L0H2+L1H0 without repair"
     (artifact,) = Run.open(tmp_path / "a").results("pruned").values()
-    assert artifact.content["spec"]["recipe"]["epochs"] == 2 and made["rows"][0]["seed"] == 2 and made["rows"][0]["removed"] == 8
+    assert (
+        artifact.content["spec"]["recipe"]["epochs"] == 2 and json_output["rows"][0]["seed"] == 2 and json_output["rows"][0]["removed"] == 8
+    )
     table = result(capsys, "compare", model, *words, "--methods", "random", "--seeds", "1", "--seed", "3", "--out", tmp_path / "b")["rows"]
     assert [(row["method"], row["seed"]) for row in table] == [("random sparing L0H2+L1H0 without repair", 3)]
 
 
 def test_a_comparison_goes_on_and_random_is_always_there(
-    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model_and_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, data = given
+    model, data = model_and_data
     words = ["compare", model, "--train", data, "--methods", "gradient,magnitude", "--keep", "4,8", "--seeds", "2", "--no-repair"]
-    whole = result(capsys, *words, "--out", tmp_path / "one")
-    assert {row["method"] for row in whole["rows"]} == {f"{name} without repair" for name in ("gradient", "magnitude", "random")}
-    assert len(whole["rows"]) == 2 * (1 + 1 + 2) and {row["keep"] for row in whole["chosen_by_size"]} == {4, 8}
-    assert whole["margin"] is None and whole["chosen"] in whole["chosen_by_size"]
+    json_output = result(capsys, *words, "--out", tmp_path / "one")
+    assert {row["method"] for row in json_output["rows"]} == {f"{name} without repair" for name in ("gradient", "magnitude", "random")}
+    assert len(json_output["rows"]) == 2 * (1 + 1 + 2) and {row["keep"] for row in json_output["chosen_by_size"]} == {4, 8}
+    assert json_output["margin"] is None and json_output["chosen"] in json_output["chosen_by_size"]
     made, real = [], pruning.prune_by_spec
 
     def counted(*args: Any, **options: Any) -> Any:
@@ -182,17 +186,17 @@ def test_a_comparison_goes_on_and_random_is_always_there(
     capsys.readouterr()
     again = result(capsys, *words, "--out", tmp_path / "two")
     assert len(made) == 4 + 5, "three artifacts were finished, five are left"
-    assert again["rows"] == whole["rows"]
+    assert again["rows"] == json_output["rows"]
     assert (tmp_path / "one" / "curves.csv").read_bytes() == (tmp_path / "two" / "curves.csv").read_bytes()
 
 
 def test_budgets_other_than_heads_are_kept() -> None:
     model, data = shared("decoder"), task("decoder", 64)
-    whole = cost(model)
-    fewer = prune(model, data, "rank", hc.Budget(parameters=int(whole.parameters * 0.95)), repair=False)
-    assert sum(p.numel() for p in fewer.model.parameters()) <= whole.parameters * 0.95 and fewer.plan.removed
-    cached = prune(model, data, "rank", hc.Budget(kv_bytes=whole.kv_bytes_per_token // 2), repair=False)
-    assert 0 < cost(cached.model).kv_bytes_per_token <= whole.kv_bytes_per_token // 2
+    complete = cost(model)
+    fewer = prune(model, data, "rank", hc.Budget(parameters=int(complete.parameters * 0.95)), repair=False)
+    assert sum(p.numel() for p in fewer.model.parameters()) <= complete.parameters * 0.95 and fewer.plan.removed
+    cached = prune(model, data, "rank", hc.Budget(kv_bytes=complete.kv_bytes_per_token // 2), repair=False)
+    assert 0 < cost(cached.model).kv_bytes_per_token <= complete.kv_bytes_per_token // 2
     with pytest.raises(PlanError, match="cannot be met"):
         prune(model, data, "rank", hc.Budget(parameters=10), repair=False)
     with pytest.raises(PlanError, match="no budget of kv_bytes"):
@@ -236,9 +240,9 @@ def test_a_budget_of_latency_gives_a_faster_model_or_says_that_it_cannot() -> No
     ],
 )
 def test_wrong_wishes_are_told_before_any_work(
-    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, told: str
+    model_and_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, told: str
 ) -> None:
-    model, data = given
+    model, data = model_and_data
     assert main(["prune", str(model), "--train", str(data), "--out", str(tmp_path / "run"), "-q", *words]) == code
     assert told in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -305,10 +309,10 @@ def test_the_model_of_a_finished_artifact_is_the_one_it_was(
 
 def test_limits_beside_kinds_groups_and_units() -> None:
     model, data = shared("marian"), task("marian", 16)
-    whole = sum(parameter.numel() for parameter in model.parameters())
-    made = prune(model, data, "rank", hc.Budget(parameters=int(whole * 0.98)), kinds=["cross"], repair=False)
+    complete = sum(parameter.numel() for parameter in model.parameters())
+    pruned = prune(model, data, "rank", hc.Budget(parameters=int(complete * 0.98)), kinds=["cross"], repair=False)
     heads = hc.HeadMap.of(model)
-    assert made.plan.removed and all(heads.block_of(head).kind == "cross" for head in made.plan.removed)
+    assert pruned.plan.removed and all(heads.block_of(head).kind == "cross" for head in pruned.plan.removed)
     odd = tiny_model("llama", auto="AutoModelForCausalLM", num_hidden_layers=3, num_key_value_heads=1)
     batch = {"input_ids": torch.arange(5, 17).view(2, 6), "labels": torch.arange(5, 17).view(2, 6)}
     total = sum(parameter.numel() for parameter in odd.parameters())
@@ -319,20 +323,20 @@ def test_limits_beside_kinds_groups_and_units() -> None:
 
 
 def test_prune_makes_the_model_that_compare_only_measured(
-    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model_and_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, data = given
+    model, data = model_and_data
     shared_words = ["--train", data, "--keep", "6", "--no-repair", "--out", tmp_path / "run"]
     result(capsys, "compare", model, "--methods", "random", "--seeds", "1", *shared_words)
     assert not (tmp_path / "run" / "models").exists()
     for _ in range(2):
-        made = result(capsys, "prune", model, "--method", "random", "--no-bench", *shared_words)
-        assert len(hc.HeadMap.of(hc.load(made["folder"]))) == 6
-        shutil.rmtree(made["folder"])  # and again, when it is gone
+        json_output = result(capsys, "prune", model, "--method", "random", "--no-bench", *shared_words)
+        assert len(hc.HeadMap.of(hc.load(json_output["folder"]))) == 6
+        shutil.rmtree(json_output["folder"])  # and again, when it is gone
 
 
-def test_means_stand_in_for_removed_heads(given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, data = given
+def test_means_stand_in_for_removed_heads(model_and_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data = model_and_data
     words = ["prune", model, "--train", data, "--keep", "6", "--method", "gradient", "--no-bench", "--out", tmp_path / "run"]
     zero, mean = (result(capsys, *words, "--no-repair"), result(capsys, *words, "--ablation", "mean"))
     assert zero["plan"] == mean["plan"] and zero["folder"] != mean["folder"]
@@ -347,10 +351,10 @@ def test_means_stand_in_for_removed_heads(given: tuple[Path, Path], tmp_path: Pa
         "--ablation mean" in prune_command(run.record(), "run", artifact)
         and PruneSpec.from_dict(artifact.content["spec"]).ablation == "mean"
     )
-    whole, work = shared("encoder"), task("encoder", 64)
-    tuned = prune(whole, work, "fisher", 6, ablation="mean")
-    assert not tuned.repaired and tuned.plan == prune(whole, work, "fisher", 6, repair=False).plan
-    expected = hc.cut(fold_means(whole, tuned.plan, work), tuned.plan).state_dict()
+    complete, work = shared("encoder"), task("encoder", 64)
+    tuned = prune(complete, work, "fisher", 6, ablation="mean")
+    assert not tuned.repaired and tuned.plan == prune(complete, work, "fisher", 6, repair=False).plan
+    expected = hc.cut(fold_means(complete, tuned.plan, work), tuned.plan).state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in tuned.model.state_dict().items()), "means in place of tuned gates"
 
 
@@ -362,18 +366,18 @@ def test_training_needs_a_task() -> None:
 
 def test_what_is_found_about_the_dense_model_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes of one comparison share scores, gradients of gates and the surgeon's order, and get what they would get alone."""
-    asked: list[str] = []
+    requests: list[str] = []
     for module, name in ((rank.Rank, "measure_scores"), (fisher, "_measure_gate_gradients"), (surgeon.SurgeonPruner, "order_units")):
         real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *args, real=real, name=name, **options: (asked.append(name), real(*args, **options))[1])
+        monkeypatch.setattr(module, name, lambda *args, real=real, name=name, **options: (requests.append(name), real(*args, **options))[1])
     model, data, known = shared("encoder"), task("encoder", 32), {}
     for method, times in (
         ("gradient", {"measure_scores": 1}),
         ("fisher", {"_measure_gate_gradients": 1}),
         ("surgeon(rounds=1)", {"order_units": 1}),
     ):
-        asked.clear()
+        requests.clear()
         specs = [PruneSpec.of(method, keep, repair=False) for keep in (2, 4)]
         together = [prune_by_spec(model, data, spec, shared=known).plan for spec in specs]
-        assert {name: asked.count(name) for name in asked} == times
+        assert {name: requests.count(name) for name in requests} == times
         assert together == [prune(model, data, method, keep, repair=False).plan for keep in (2, 4)]

@@ -54,8 +54,8 @@ def test_a_report_is_written_without_torch(tmp_path: Path) -> None:
 
 def test_extras_that_are_missing_are_named(tmp_path: Path) -> None:
     make_run(tmp_path / "run", n=20, kinds=("scores",))
-    drawn = without(("matplotlib",), "report", tmp_path / "run", "--figures", tmp_path / "figures")
-    assert drawn.returncode == 1 and "pip install 'headcount[figures]'" in drawn.stderr and "Traceback" not in drawn.stderr
+    sample = without(("matplotlib",), "report", tmp_path / "run", "--figures", tmp_path / "figures")
+    assert sample.returncode == 1 and "pip install 'headcount[figures]'" in sample.stderr and "Traceback" not in sample.stderr
     for module in ("starlette", "uvicorn"):
         served = without((module,), "serve", tmp_path / "run")
         assert served.returncode == 1 and "pip install 'headcount[serve]'" in served.stderr and "Traceback" not in served.stderr
@@ -65,8 +65,8 @@ def test_two_runs_another_place_and_json(tmp_path: Path, capsys: pytest.CaptureF
     a, b = make_run(tmp_path / "a", n=30), make_run(tmp_path / "b", n=30, seed=1)
     (tmp_path / "deep").mkdir()
     assert main(["report", str(a.folder), str(b.folder), "--out", str(tmp_path / "deep" / "both.html"), "--json", "-q"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert Path(told["report"]).stat().st_size == told["bytes"]
+    content = json.loads(capsys.readouterr().out)
+    assert Path(content["report"]).stat().st_size == content["bytes"]
     assert data_of(tmp_path / "deep" / "both.html")["comparison"]["title"].startswith("b (plain) against a")
     assert not (a.folder / "report.html").exists()
 
@@ -100,7 +100,7 @@ def test_a_damaged_run_is_told_and_nothing_is_written(tmp_path: Path, capsys: py
     artifact = next((run.folder / "artifacts" / "roles").iterdir())
     artifact.write_bytes(artifact.read_bytes()[:-20])
     assert main(["report", str(run.folder)]) == 1
-    assert "torn" in (told := capsys.readouterr().err) or "damaged" in told
+    assert "torn" in (err := capsys.readouterr().err) or "damaged" in err
     assert not (run.folder / "report.html").exists()
 
 
@@ -142,9 +142,9 @@ def test_figures_that_a_run_lacks_are_named_with_their_command(tmp_path: Path, c
     assert "not drawn: studies: no study is in the run (headcount ls studies); headcount study NAME " in err
     assert "not drawn: curves: no pruned model was measured; headcount compare " in err and "head maps" not in err
     assert main([*words, "--json", "-q"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [figure["name"] for figure in told["not_drawn"]] == ["curves", "cost", "roles", "studies", "papers"]
-    assert all(Path(path).is_file() for path in told["figures"]) and len(told["figures"]) == 2 * len(
+    content = json.loads(capsys.readouterr().out)
+    assert [figure["name"] for figure in content["not_drawn"]] == ["curves", "cost", "roles", "studies", "papers"]
+    assert all(Path(path).is_file() for path in content["figures"]) and len(content["figures"]) == 2 * len(
         data_of(run.folder / "report.html")["runs"][0]["scores"]
     )
 
@@ -210,17 +210,17 @@ def test_analyze_on_the_command_line_is_taken_up_again(
     assert main(words) == 130
     assert "To resume: headcount analyze" in capsys.readouterr().err
     assert main(words) == 0
-    told = json.loads(capsys.readouterr().out)
-    steps = [step["step"] for step in told["steps"]]
+    content = json.loads(capsys.readouterr().out)
+    steps = [step["step"] for step in content["steps"]]
     assert steps[:6] == ["find", "evaluate", "score", "judge", "roles", "profiles"] and steps[-2:] == ["bench", "report"]
-    judge = told["steps"][3]
+    judge = content["steps"][3]
     assert judge["n_examples"] == 12 and judge["safe"] == [] and len(judge["rows"]) == 32
     assert "no head is called safe; a verdict needs at least 450 examples; there are 12" in judge["text"]
     artifacts = len(Run.open(tmp_path / "run").results("pruned"))
     assert artifacts == 2 and len(made) <= 4, "what was finished is not made again; the best model is made once more to be kept"
-    report = data_of(Path(told["steps"][-1]["path"]))
+    report = data_of(Path(content["steps"][-1]["path"]))
     check(report, "Report")
-    dense, before = report["runs"][0]["curves"]["dense"], next(step for step in told["steps"] if step["step"] == "keep")["before"]
+    dense, before = report["runs"][0]["curves"]["dense"], next(step for step in content["steps"] if step["step"] == "keep")["before"]
     assert (before["flops"], before["tokens"]) == (dense["flops"], dense["tokens"]), "operations are counted once, for as many tokens"
     assert len(report["runs"][0]["attention"]["sentences"]) == 6, "the seventh is longer than was asked for"
     opened = report["runs"][0]["config"]["opened"]
@@ -258,11 +258,16 @@ def test_analyze_in_python_takes_a_live_model_and_a_task_without_texts(tmp_path:
     rows = [{"input_ids": [5 + i % 7, 9, 11 + i % 3], "labels": i % 2} for i in range(24)]
     task = hc.Task("toy", rows, rows, rows, pad, metric=ACCURACY)
     options: Any = {"score_limit": 8, "comparison_limit": 24, "by": ("gradient",), "methods": ("random",), "keep": (0.5,), "seeds": 1}
-    said: list[str] = []
+    spoken_text: list[str] = []
     run = hc.analyze(
-        model, task, out=tmp_path / "run", bench_sizes=BenchSizes((1,), (8,), 1), on_step=lambda step: said.append(step.name), **options
+        model,
+        task,
+        out=tmp_path / "run",
+        bench_sizes=BenchSizes((1,), (8,), 1),
+        on_step=lambda step: spoken_text.append(step.name),
+        **options,
     )
-    assert said[-1] == "report" and run.report() == tmp_path / "run" / "report.html"
+    assert spoken_text[-1] == "report" and run.report() == tmp_path / "run" / "report.html"
     data = data_of(run.report())
     check(data, "Report")
     assert data["runs"][0]["profiles"]["n_sentences"] == 24 and "opened" not in data["runs"][0]["config"]

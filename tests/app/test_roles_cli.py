@@ -120,15 +120,17 @@ def test_trees_by_a_parser(files: Path, capsys: pytest.CaptureFixture[str], monk
         return doc
 
     monkeypatch.setitem(sys.modules, "spacy", SimpleNamespace(load=lambda _: parse))
-    found = result(capsys, *ENCODER, "--text", files / "ok.txt", "--parser", "spacy:chains", "--only", "syntax,offset:+1")
-    strength = {role: {row["head"]: row["bias"] for row in found["rows"] if row["role"] == role} for role in ("syntax:chain", "offset:+1")}
+    json_output = result(capsys, *ENCODER, "--text", files / "ok.txt", "--parser", "spacy:chains", "--only", "syntax,offset:+1")
+    strength = {
+        role: {row["head"]: row["bias"] for row in json_output["rows"] if row["role"] == role} for role in ("syntax:chain", "offset:+1")
+    }
     assert strength["syntax:chain"].keys() == strength["offset:+1"].keys()
     best = [max(of, key=lambda head: of[head]) for of in strength.values()]
     assert best[0] == best[1], "the next word is the next token in the embedded language"
-    found = result(
+    json_output = result(
         capsys, "roles", "demo/entailment", "--task", "demo/entailment", "--limit", 8, "--parser", "spacy:chains", "--only", "syntax"
     )
-    assert {row["role"] for row in found["rows"]} == {"syntax:chain", "syntax:chain-of"}
+    assert {row["role"] for row in json_output["rows"]} == {"syntax:chain", "syntax:chain-of"}
 
 
 def test_columns_of_tables(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,14 +170,24 @@ def test_a_task_and_everything_that_is_shown(tmp_path: Path, capsys: pytest.Capt
     ):
         assert shown in out
     assert len(run(capsys, *words, "--all")[1].splitlines()) > len(out.splitlines()) + 40
-    found = result(capsys, *words)
-    assert {"labels", "multifunctional", "best", "rows", "colocation", "share", "disagreements", "untested", "refused"} <= found.keys()
-    several = [head for head, roles in found["labels"].items() if len(roles) > 1]
+    json_output = result(capsys, *words)
+    assert {
+        "labels",
+        "multifunctional",
+        "best",
+        "rows",
+        "colocation",
+        "share",
+        "disagreements",
+        "untested",
+        "refused",
+    } <= json_output.keys()
+    several = [head for head, roles in json_output["labels"].items() if len(roles) > 1]
     nested = ({"delimiter:any", "delimiter:first"}, {"delimiter:any", "delimiter:sep"})
-    assert found["multifunctional"] == [head for head in several if set(found["labels"][head]) not in nested]
-    assert {"beyond-distance", "pande2021(correct=bh)", "voita2019"} < set(found["definitions"])
-    assert {one["role"] for one in found["best"]} == {row["role"] for row in found["rows"]}
-    assert json.loads(json.dumps(found["share"])).keys() == {row["role"] for row in found["rows"]}
+    assert json_output["multifunctional"] == [head for head in several if set(json_output["labels"][head]) not in nested]
+    assert {"beyond-distance", "pande2021(correct=bh)", "voita2019"} < set(json_output["definitions"])
+    assert {one["role"] for one in json_output["best"]} == {row["role"] for row in json_output["rows"]}
+    assert json.loads(json.dumps(json_output["share"])).keys() == {row["role"] for row in json_output["rows"]}
 
 
 def test_files_of_a_task_come_back_in_the_next_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,15 +203,15 @@ def test_files_of_a_task_come_back_in_the_next_command(tmp_path: Path, capsys: p
 def test_much_that_is_unknown_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, data = saved_classifier(tmp_path / "bert"), tmp_path / "a.tsv"
     data.write_text("text\tlabel\n" + "".join(f"Bonjour monde {i}\t{('no', 'yes')[i % 2]}\n" for i in range(12)))
-    told = "100% of the tokens are unknown to the tokenizer ([UNK]), such as 'Bonjour' in"
+    text = "100% of the tokens are unknown to the tokenizer ([UNK]), such as 'Bonjour' in"
     for words in (
         ("score", model, "--train", data),
         ("roles", model, "--task", "classification", "--train", data, *QUICK),
         ("roles", model, "--text", data, *QUICK),
     ):
         code, _, err = run(capsys, *words)
-        assert code == 0 and err.count(told) == 1, err
-    assert told not in run(capsys, "score", model, "--train", data, "-q")[2]
+        assert code == 0 and err.count(text) == 1, err
+    assert text not in run(capsys, "score", model, "--train", data, "-q")[2]
 
 
 def test_images_and_translations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,8 +226,8 @@ def test_images_and_translations(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for i in range(6):
             Image.fromarray(random.integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(tmp_path / "pictures" / name / f"{i}.png")
-    found = result(capsys, "roles", tmp_path / "vit", "--task", "image-classification", "--train", tmp_path / "pictures")
-    assert {"row", "column", "near"} <= {row["role"] for row in found["rows"]} and found["conditions"]["n_examples"] == 4
+    json_output = result(capsys, "roles", tmp_path / "vit", "--task", "image-classification", "--train", tmp_path / "pictures")
+    assert {"row", "column", "near"} <= {row["role"] for row in json_output["rows"]} and json_output["conditions"]["n_examples"] == 4
     (tmp_path / "a.txt").write_text("the dog runs .\n")
     assert "reads images, not text" in refused(capsys, 1, "roles", tmp_path / "vit", "--text", tmp_path / "a.txt")
     words = ("roles", "demo/translator", "--limit", 20, "--only", "diagonal,alignment")
@@ -234,8 +246,8 @@ def test_models_without_a_tokenizer_or_with_a_slow_one(files: Path, tmp_path: Pa
     slow = tmp_path / "slow"
     tiny_model("t5", dtype=torch.float32, vocab_size=400).save_pretrained(slow)
     ByT5Tokenizer().save_pretrained(slow)
-    found = result(capsys, "roles", slow, "--text", files / "ok.txt", "--only", "offset")
-    assert {row["role"] for row in found["rows"]} >= {"offset:-1", "offset:+1"}, "bytes are aligned with the text by what they spell"
+    json_output = result(capsys, "roles", slow, "--text", files / "ok.txt", "--only", "offset")
+    assert {row["role"] for row in json_output["rows"]} >= {"offset:-1", "offset:+1"}, "bytes are aligned with the text by what they spell"
 
 
 def test_studies_read_tasks_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,6 +256,6 @@ def test_studies_read_tasks_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(by_second["changes"]) == len(by_first["changes"]) == 32 * 7
     assert "name one text" in refused(capsys, 2, *words)
     importance = ("study", "roles-importance", "demo/encoder", "--definition", "voita2019", "--task", "demo/text", "--limit", 60)
-    own, other = result(capsys, *importance), result(capsys, *importance, "--embedded", "english")
-    assert own["rows"] and other["rows"] and own["rows"] != other["rows"]
+    own, json_output = result(capsys, *importance), result(capsys, *importance, "--embedded", "english")
+    assert own["rows"] and json_output["rows"] and own["rows"] != json_output["rows"]
     assert "not both" in refused(capsys, 2, *importance, "--embedded", "english", "--text", "a.txt")

@@ -17,11 +17,11 @@ def test_rounding_stands_beside_the_scores(capsys: pytest.CaptureFixture[str], t
     assert main(words) == 0
     table = capsys.readouterr().out
     assert main([*words, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)["scores"]["lrp:epsilon"]["columns"]["rounding"]
+    rounding = json.loads(capsys.readouterr().out)["scores"]["lrp:epsilon"]["columns"]["rounding"]
     heading = next(line for line in table.splitlines() if "surely lowest" in line)
     assert heading.split()[-1] == "rounding"
-    assert pandas.read_csv(tmp_path / "run" / "scores.csv")["rounding"].tolist() == pytest.approx(shown)
-    assert all(0 < value < 0.01 for value in shown)
+    assert pandas.read_csv(tmp_path / "run" / "scores.csv")["rounding"].tolist() == pytest.approx(rounding)
+    assert all(0 < value < 0.01 for value in rounding)
 
 
 @pytest.mark.parametrize("words", [("prune", "--method", "lrp:epsilon"), ("compare", "--methods", "lrp:epsilon")], ids=["prune", "compare"])

@@ -58,45 +58,45 @@ def test_an_embedded_model_is_scored_offline(capsys: pytest.CaptureFixture[str],
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
 def test_files_of_every_kind_give_the_scores_of_python(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path, kind: str) -> None:
     path = saved_table(tmp_path / f"data.{kind}")
-    found = result(capsys, "score", model, "--train", path, "--by", "gradient,ablation:mean,magnitude", "--batch-size", 8)
+    json_output = result(capsys, "score", model, "--train", path, "--by", "gradient,ablation:mean,magnitude", "--batch-size", 8)
     live = hc.load(model).eval()
     import transformers
 
     task = open_task(None, live, transformers.AutoTokenizer.from_pretrained(model), train=path)
     for name, scores in score_all(live, task, ["gradient", "ablation:mean", "magnitude"], ScoreSettings(batch_size=8)).items():
-        told = found["scores"][name]
-        assert [row["head"] for row in told["heads"]] == [str(head) for head in scores.heads]
-        assert [row["value"] for row in told["heads"]] == list(scores.values)
-        assert [row["stderr"] for row in told["heads"]] == list(scores.stderr)
-        assert told["columns"] == {key: list(column) for key, column in scores.columns.items()}
-        assert (told["n_examples"], told["data"], told["conditions"]) == (scores.n_examples, scores.data, dict(scores.conditions))
-        assert sorted(row["rank"] for row in told["heads"]) == list(range(1, 13))
-    assert found["scores"]["magnitude"]["verdicts"] is None and found["scores"]["gradient"]["verdicts"] is None
-    judged = judge_into(None, live, task, ["ablation:mean"], ScoreSettings(batch_size=8))["ablation:mean"]
-    assert [row["bound"] for row in found["scores"]["ablation:mean"]["verdicts"]["rows"]] == [row.bound for row in judged.rows]
+        score = json_output["scores"][name]
+        assert [row["head"] for row in score["heads"]] == [str(head) for head in scores.heads]
+        assert [row["value"] for row in score["heads"]] == list(scores.values)
+        assert [row["stderr"] for row in score["heads"]] == list(scores.stderr)
+        assert score["columns"] == {key: list(column) for key, column in scores.columns.items()}
+        assert (score["n_examples"], score["data"], score["conditions"]) == (scores.n_examples, scores.data, dict(scores.conditions))
+        assert sorted(row["rank"] for row in score["heads"]) == list(range(1, 13))
+    assert json_output["scores"]["magnitude"]["verdicts"] is None and json_output["scores"]["gradient"]["verdicts"] is None
+    ablation_mean = judge_into(None, live, task, ["ablation:mean"], ScoreSettings(batch_size=8))["ablation:mean"]
+    assert [row["bound"] for row in json_output["scores"]["ablation:mean"]["verdicts"]["rows"]] == [row.bound for row in ablation_mean.rows]
 
 
 def test_json_is_complete(capsys: pytest.CaptureFixture[str], model: Path, data: Path) -> None:
     words = ["--by", "gradient,ablation", "--stability", "--normalise", "layer", "--lowest", 3, "--limit", 20]
-    found = result(capsys, "score", model, "--train", data, *words)
-    assert found["model"] == str(model) and set(found["scores"]) == {"gradient", "ablation"}
-    for scores in found["scores"].values():
+    json_output = result(capsys, "score", model, "--train", data, *words)
+    assert json_output["model"] == str(model) and set(json_output["scores"]) == {"gradient", "ablation"}
+    for scores in json_output["scores"].values():
         assert scores["normalise"] == "layer" and scores["n_examples"] == 20
         assert {"higher_is_keep", "data", "conditions", "columns", "stability"} < set(scores)
         assert all(row["low"] is None or row["low"] <= row["value"] <= row["high"] for row in scores["heads"])
         assert all(row["rank_low"] <= row["rank"] <= row["rank_high"] for row in scores["heads"])
         assert sum(row["is_lowest"] for row in scores["heads"]) <= 3
         assert [row["size"] for row in scores["stability"]] == [2, 5, 10, 20]
-    verdicts = found["scores"]["ablation"]["verdicts"]
+    verdicts = json_output["scores"]["ablation"]["verdicts"]
     assert verdicts["tolerance"] == {"size": 0.02, "unit": "nats"} and verdicts["clip"] == 2 and len(verdicts["rows"]) == 12
-    assert found["scores"]["gradient"]["verdicts"] is None
-    assert -1 <= found["agreement"]["gradient"]["spearman"]["value"] <= 1
+    assert json_output["scores"]["gradient"]["verdicts"] is None
+    assert -1 <= json_output["agreement"]["gradient"]["spearman"]["value"] <= 1
 
 
 @pytest.mark.parametrize("by", [name for name in IMPORTANCES.names() if name != "lrp"])
 def test_one_example_is_scored_without_intervals(capsys: pytest.CaptureFixture[str], model: Path, data: Path, by: str) -> None:
-    found = result(capsys, "score", model, "--train", data, "--by", f"{by},ablation", "--limit", 1, "--stability")
-    assert {row["low"] for row in found["scores"][by]["heads"]} == {None}
+    json_output = result(capsys, "score", model, "--train", data, "--by", f"{by},ablation", "--limit", 1, "--stability")
+    assert {row["low"] for row in json_output["scores"][by]["heads"]} == {None}
 
 
 def test_a_run_grows_by_methods(capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_a_run_grows_by_methods(capsys: pytest.CaptureFixture[str], model: Path,
 
 def test_a_method_of_weights_needs_neither_task_nor_tokenizer(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path) -> None:
     bare = Path(shutil.copytree(model, tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*")))
-    found = result(capsys, "score", bare, "--by", "magnitude,random", "--seed", 3)
-    assert found["scores"]["random"]["n_examples"] == 0
+    json_output = result(capsys, "score", bare, "--by", "magnitude,random", "--seed", 3)
+    assert json_output["scores"]["random"]["n_examples"] == 0
 
 
 # Studies.
@@ -132,8 +132,8 @@ def test_studies_run(capsys: pytest.CaptureFixture[str], model: Path, data: Path
     other = saved_table(tmp_path / "other.csv", 80)
     for name, path in (("a", data), ("b", other)):
         assert run(capsys, "score", model, "--train", path, "--by", "gradient,magnitude,fluctuation", "--out", tmp_path / name)[0] == 0
-    found = result(capsys, "study", "transfer", tmp_path / "a", tmp_path / "b")
-    pairs = {pair["method"]: pair for pair in found["pairs"]}
+    json_output = result(capsys, "study", "transfer", tmp_path / "a", tmp_path / "b")
+    pairs = {pair["method"]: pair for pair in json_output["pairs"]}
     assert set(pairs) == {"gradient", "fluctuation"}, "what examples do not move says nothing about other data"
     assert -1 <= pairs["gradient"]["pearson"]["low"] <= pairs["gradient"]["pearson"]["high"] <= 1
     assert not pairs["gradient"]["same_data"]
@@ -238,8 +238,8 @@ def test_bad_input_is_told_in_a_line_and_nothing_is_written(
     capsys: pytest.CaptureFixture[str], model: Path, data: Path, tmp_path: Path, case: str
 ) -> None:
     words, code, message = BAD[case](tmp_path, data)
-    told = refused(capsys, code, "score", model, *words, "--out", tmp_path / "run")
-    assert re.search(message, told), told
+    messages = refused(capsys, code, "score", model, *words, "--out", tmp_path / "run")
+    assert re.search(message, messages), messages
     assert not (tmp_path / "run").exists()
 
 
@@ -255,10 +255,10 @@ def test_an_unforeseen_error_names_the_file_and_line(
         torch.ones(2).no_such_method()  # pyright: ignore[reportAttributeAccessIssue]
 
     monkeypatch.setattr("headcount.importance.methods.entropy.Entropy.of_block", fail)
-    code, _, told = run(capsys, "score", model, "--train", data, "--by", "entropy")
-    assert code == 1 and re.search(r"unexpected AttributeError: .* \(test_score_cli\.py, line \d+\)\. Run it again with --verbose", told), (
-        told
-    )
+    code, _, messages = run(capsys, "score", model, "--train", data, "--by", "entropy")
+    assert code == 1 and re.search(
+        r"unexpected AttributeError: .* \(test_score_cli\.py, line \d+\)\. Run it again with --verbose", messages
+    ), messages
 
 
 def test_texts_are_cut_off_when_told(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path) -> None:
@@ -293,8 +293,8 @@ def test_tags_that_are_all_ignored_are_told(capsys: pytest.CaptureFixture[str], 
     assert result(capsys, "score", folder, "--train", lines(tmp_path / "good.jsonl", list(map(json.dumps, rows))))["scores"]
     rows[4] = {"tokens": [" "], "tags": ["X"]}
     path = lines(tmp_path / "bad.jsonl", list(map(json.dumps, rows)))
-    told = refused(capsys, 1, "score", folder, "--train", path, "--out", tmp_path / "run")
-    assert re.search(r"bad\.jsonl, line 5: no word of it got a token, so all labels would be ignored", told), told
+    message = refused(capsys, 1, "score", folder, "--train", path, "--out", tmp_path / "run")
+    assert re.search(r"bad\.jsonl, line 5: no word of it got a token, so all labels would be ignored", message), message
     assert not (tmp_path / "run").exists()
 
 

@@ -33,14 +33,14 @@ AIMS: Mapping[str, Aim] = {
 def test_the_two_heads_that_align_are_found_and_tested_on_other_utterances() -> None:
     model = whisper()
     with attending(model, SPOKEN, AIMS):
-        found = hc.find(model, "alignment", SPOKEN, progress=False)
-    assert set(map(str, found.heads)) == {"cross.L0H1", "cross.L1H4"}
-    assert {str(head) for head, _ in found.ranking[:2]} == set(map(str, found.heads))
-    assert found.tested.score > 0.9 and 0.65 < found.tested.low < found.tested.score < found.tested.high
-    assert max(found.compared["the best head alone"].score, found.compared["all heads"].score) < 0.85
-    assert found.beats_baseline and found.boundary_seconds is not None and found.boundary_seconds < 0.02
-    assert found.n_choosing + found.n_testing == len(SPOKEN) and len(found.ranking) == 12 == len(found.set_scores)
-    assert found.set_scores[1] == max(found.set_scores) > 1.02 * found.set_scores[0]
+        best_heads = hc.find(model, "alignment", SPOKEN, progress=False)
+    assert set(map(str, best_heads.heads)) == {"cross.L0H1", "cross.L1H4"}
+    assert {str(head) for head, _ in best_heads.ranking[:2]} == set(map(str, best_heads.heads))
+    assert best_heads.tested.score > 0.9 and 0.65 < best_heads.tested.low < best_heads.tested.score < best_heads.tested.high
+    assert max(best_heads.compared["the best head alone"].score, best_heads.compared["all heads"].score) < 0.85
+    assert best_heads.beats_baseline and best_heads.boundary_seconds is not None and best_heads.boundary_seconds < 0.02
+    assert best_heads.n_choosing + best_heads.n_testing == len(SPOKEN) and len(best_heads.ranking) == 12 == len(best_heads.set_scores)
+    assert best_heads.set_scores[1] == max(best_heads.set_scores) > 1.02 * best_heads.set_scores[0]
     assert not hasattr(model.generation_config, "alignment_heads"), "finding changes nothing"
 
 
@@ -49,12 +49,12 @@ def test_the_smallest_set_within_two_per_cent_is_taken() -> None:
     aims = dict.fromkeys(("cross.L0H1", "cross.L1H4"), lambda frame, word: frame == word)
     model = whisper()
     with attending(model, SPOKEN, aims):
-        found = hc.find(model, "alignment", SPOKEN, progress=False)
-    assert len(found.heads) == 1 and str(found.heads[0]) in aims
-    assert describe_head_list(replace(found, tested=SetScore(1, 0.5, 0.4, 0.6))).startswith(
+        best_heads = hc.find(model, "alignment", SPOKEN, progress=False)
+    assert len(best_heads.heads) == 1 and str(best_heads.heads[0]) in aims
+    assert describe_head_list(replace(best_heads, tested=SetScore(1, 0.5, 0.4, 0.6))).startswith(
         "1 of 12 heads for alignment: 0.500 (95 %: 0.400 … 0.600)"
     )
-    assert {str(head) for head, _ in found.ranking[:2]} == set(aims)
+    assert {str(head) for head, _ in best_heads.ranking[:2]} == set(aims)
 
 
 def test_neither_batches_nor_order_change_what_is_found() -> None:
@@ -75,17 +75,17 @@ def test_the_list_survives_a_copy_a_cut_and_json(tmp_path: Path) -> None:
     model = whisper()
     set_alignment_heads(model, ["cross.L1H5"])
     with attending(model, SPOKEN, AIMS):
-        found = hc.find(model, "alignment", SPOKEN, out=tmp_path / "copy", progress=False)
+        best_heads = hc.find(model, "alignment", SPOKEN, out=tmp_path / "copy", progress=False)
         hc.find(model, "alignment", SPOKEN, out=tmp_path / "list.json", progress=False)
-    assert found.compared["the list so far"].n_heads == 1 and found.compared["the list so far"].score < found.tested.score
+    assert best_heads.compared["the list so far"].n_heads == 1 and best_heads.compared["the list so far"].score < best_heads.tested.score
     assert model.generation_config.alignment_heads == [[1, 5]], "the live model keeps its own list"
-    assert HeadList.read(tmp_path / "list.json") == found
+    assert HeadList.read(tmp_path / "list.json") == best_heads
     copy: Any = hc.load(tmp_path / "copy")
     assert copy.generation_config.alignment_heads == [[0, 1], [1, 4]]
     small: Any = hc.load(hc.save(hc.cut(copy, hc.Plan.removing(["cross.L0H0", "cross.L1H0", "cross.L1H2"])), tmp_path / "small"))
     assert small.generation_config.alignment_heads == [[0, 0], [1, 2]]
-    assert set(read_alignment_heads(small)) == set(found.heads), "addresses are those of the dense model"
-    assert set_alignment_heads(small, found.heads) == [[0, 0], [1, 2]]
+    assert set(read_alignment_heads(small)) == set(best_heads.heads), "addresses are those of the dense model"
+    assert set_alignment_heads(small, best_heads.heads) == [[0, 0], [1, 2]]
     features = SPOKEN[0]["input_features"][None]
     assert small.generate(features, return_token_timestamps=True, max_new_tokens=4)["token_timestamps"].shape[0] == 1
     (tmp_path / "list.json").write_text('{"schema_version": 7}')
@@ -118,10 +118,10 @@ def test_the_list_is_written_into_the_folder_itself(tmp_path: Path, by: str) -> 
 def test_a_planted_induction_head_is_found(tmp_path: Path) -> None:
     model = tiny_model("llama", auto="AutoModelForCausalLM")
     with planted(model, {"L1H2": induction}):
-        found = hc.find(model, "induction", out=tmp_path / "heads.json", progress=False)
-    assert list(map(str, found.heads)) == ["L1H2"] and found.tested.score == 1 and found.beats_baseline
-    assert found.compared["all heads"].n_heads == 12 and found.boundary_seconds is None and found.baseline < 0.1
-    assert HeadList.read(tmp_path / "heads.json") == found
+        best_heads = hc.find(model, "induction", out=tmp_path / "heads.json", progress=False)
+    assert list(map(str, best_heads.heads)) == ["L1H2"] and best_heads.tested.score == 1 and best_heads.beats_baseline
+    assert best_heads.compared["all heads"].n_heads == 12 and best_heads.boundary_seconds is None and best_heads.baseline < 0.1
+    assert HeadList.read(tmp_path / "heads.json") == best_heads
     with planted(model, {}):
         even = hc.find(model, "induction", limit=20, progress=False)
     assert not even.beats_baseline and even.n_choosing + even.n_testing == 20

@@ -56,8 +56,8 @@ def opened(name: str, number: int = 24) -> tuple[Any, Corpus, Any]:
 def test_a_previous_token_head_has_all_its_mass_one_word_back() -> None:
     words = torch.arange(6)[None]
     attention = torch.diag(torch.ones(5), -1)[None, None]  # row 0 attends to nothing
-    found = sum_attention_by_kind(attention, one_hot_kinds(word_distance_bins(words, words), len(DISTANCES)))[0, 0]
-    assert found[PLACE["−1"]] == 5 and found.sum() == 5
+    actual = sum_attention_by_kind(attention, one_hot_kinds(word_distance_bins(words, words), len(DISTANCES)))[0, 0]
+    assert actual[PLACE["−1"]] == 5 and actual.sum() == 5
 
 
 def test_bins_name_the_distance_in_words_and_no_word() -> None:
@@ -74,11 +74,11 @@ def test_even_attention_has_the_share_of_each_kind_among_visible_keys(seed: int,
     visible = torch.rand(2, n, n, generator=random) < 0.7
     visible |= torch.eye(n, dtype=torch.bool)
     kinds = torch.randint(0, 3, (2, n), generator=random)
-    found = sum_attention_by_kind(uniform_attention(visible), one_hot_kinds(kinds[:, None, :].expand(-1, n, -1), 3))[:, 0]
+    actual = sum_attention_by_kind(uniform_attention(visible), one_hot_kinds(kinds[:, None, :].expand(-1, n, -1), 3))[:, 0]
     for row in range(2):
-        wanted = [sum(float((visible[row, q] & (kinds[row] == k)).sum() / visible[row, q].sum()) for q in range(n)) for k in range(3)]
-        assert np.allclose(found[row], wanted, atol=1e-5)
-    assert np.allclose(found.sum(-1), n, atol=1e-4)
+        totals = [sum(float((visible[row, q] & (kinds[row] == k)).sum() / visible[row, q].sum()) for q in range(n)) for k in range(3)]
+        assert np.allclose(actual[row], totals, atol=1e-5)
+    assert np.allclose(actual.sum(-1), n, atol=1e-4)
 
 
 def test_distance_is_zero_for_the_same_attention_and_one_for_nothing_in_common() -> None:
@@ -113,18 +113,18 @@ def test_the_surest_query_is_sought_among_those_that_ask_and_ordinary_keys() -> 
 
 def test_tokens_are_drawn_from_all_sentences_and_never_special() -> None:
     sizes = [[False, True, True, False], [False, False], [True] * 5]
-    found = sample_query_tokens(sizes, 4, 0)
-    assert sum(map(len, found.values())) == 4 and set(found) == {0, 2}
-    assert all(sizes[place][token] for place, tokens in found.items() for token in tokens)
+    query_tokens = sample_query_tokens(sizes, 4, 0)
+    assert sum(map(len, query_tokens.values())) == 4 and set(query_tokens) == {0, 2}
+    assert all(sizes[key][token] for key, tokens in query_tokens.items() for token in tokens)
     assert sample_query_tokens(sizes, 100, 0) == {0: [1, 2], 2: [0, 1, 2, 3, 4]}
-    assert sample_query_tokens(sizes, 4, 0) == found
+    assert sample_query_tokens(sizes, 4, 0) == query_tokens
 
 
 def test_a_window_shows_query_and_keys_with_gaps_between() -> None:
     tokens = [f"t{i}" for i in range(60)]
-    made = describe_query(tokens, 50, [(0, 0.9), (49, 0.05)], 0.9)
-    assert made["tokens"][made["query"]] == "t50" and [made["tokens"][place] for place, _ in made["keys"]] == ["t0", "t49"]
-    assert GAP in made["tokens"] and len(made["tokens"]) < 20
+    query = describe_query(tokens, 50, [(0, 0.9), (49, 0.05)], 0.9)
+    assert query["tokens"][query["query"]] == "t50" and [query["tokens"][position] for position, _ in query["keys"]] == ["t0", "t49"]
+    assert GAP in query["tokens"] and len(query["tokens"]) < 20
     crossed = describe_query(tokens[:5], 40, [(2, 0.5)], 0.5, tokens)
     assert crossed["query_tokens"][crossed["query"]] == "t40" and crossed["tokens"] == tokens[:5]
 
@@ -132,31 +132,31 @@ def test_a_window_shows_query_and_keys_with_gaps_between() -> None:
 @pytest.mark.parametrize("name", ["entailment", "decoder", "translator"])
 def test_profiles_agree_with_what_the_model_attends_to(name: str) -> None:
     model, corpus, tokenizer = opened(name)
-    made = profile_heads(model, corpus, tokenizer, ProfileSpec(n_maps=2))
-    told, heads = made.content, hc.HeadMap.of(model)
-    for row in told["distance"]:
+    profiles = profile_heads(model, corpus, tokenizer, ProfileSpec(n_maps=2))
+    content, heads = profiles.content, hc.HeadMap.of(model)
+    for row in content["distance"]:
         assert sum(row) == pytest.approx(1, abs=2e-3), "every ordinary query gives all its attention"
-    assert all(0 <= value <= 1 for value in told["confidence"]) and all(value >= 0 for value in told["entropy"])
-    assert all(sum(row) == pytest.approx(1, abs=2e-3) for row in told["pos"]["share"])
-    for place, near in enumerate(told["similar"]):
+    assert all(0 <= value <= 1 for value in content["confidence"]) and all(value >= 0 for value in content["entropy"])
+    assert all(sum(row) == pytest.approx(1, abs=2e-3) for row in content["pos"]["share"])
+    for place, near in enumerate(content["similar"]):
         kinds = {heads.block_of(heads[other]).kind for other, _ in near}
         assert kinds == {heads.block_of(heads[place]).kind} and place not in [other for other, _ in near]
-    causal = [place for place, head in enumerate(heads) if heads.block_of(head).kind == "decoder-self"]
+    causal = [index for index, head in enumerate(heads) if heads.block_of(head).kind == "decoder-self"]
     ahead = [PLACE[name] for name in DISTANCES if name.startswith(("+", "≥"))]
-    assert not any(told["distance"][place][bin] for place in causal for bin in ahead), "nobody looks ahead behind a mask"
-    for key, array in made.maps.items():
+    assert not any(content["distance"][position][bin] for position in causal for bin in ahead), "nobody looks ahead behind a mask"
+    for key, array in profiles.maps.items():
         sums = (array / 255.0) ** 2
         assert np.allclose(sums.sum(-1), 1, atol=0.05), key
 
 
 def test_examples_are_what_the_map_says() -> None:
     model, corpus, tokenizer = opened("entailment", 8)
-    made = profile_heads(model, corpus, tokenizer)
-    sentences = [tuple(sentence["source"]["tokens"]) for sentence in made.content["sentences"]]
+    profiles = profile_heads(model, corpus, tokenizer)
+    sentences = [tuple(sentence["source"]["tokens"]) for sentence in profiles.content["sentences"]]
     checked = 0
-    for head, told in enumerate(made.content["examples"]):
-        for one in (*told["top"], *told["middle"], *told["random"]):
-            map_ = made.maps[f"{sentences.index(tuple(one['tokens']))}/{head // 8}"][head % 8]
+    for head, example in enumerate(profiles.content["examples"]):
+        for one in (*example["top"], *example["middle"], *example["random"]):
+            map_ = profiles.maps[f"{sentences.index(tuple(one['tokens']))}/{head // 8}"][head % 8]
             for key, weight in one["keys"]:
                 assert (map_[one["query"], key] / 255.0) ** 2 == pytest.approx(weight, abs=0.01)
                 checked += 1
@@ -177,38 +177,38 @@ def test_even_attention_is_expected_by_kind() -> None:
         for name, weight in model.named_parameters():
             if name.endswith(("q_proj.weight", "q_proj.bias", ".q.weight")):
                 weight.zero_()
-    told = profile_heads(model, corpus, tokenizer).content
+    content = profile_heads(model, corpus, tokenizer).content
     heads = hc.HeadMap.of(model)
-    for place, head in enumerate(heads):
+    for index, head in enumerate(heads):
         kind = heads.block_of(head).kind
-        assert np.allclose(told["pos"]["share"][place], told["pos"]["expected_by_kind"][kind], atol=1e-4)
+        assert np.allclose(content["pos"]["share"][index], content["pos"]["expected_by_kind"][kind], atol=1e-4)
 
 
 def test_a_text_without_translations_says_what_it_does_not_show() -> None:
     model, _, tokenizer = opened("translator", 4)
-    made = profile_heads(model, read_corpus(model, draw_sentences("english", 6), tokenizer), tokenizer)
-    assert any("no translations" in note for note in made.notes)
+    profiles = profile_heads(model, read_corpus(model, draw_sentences("english", 6), tokenizer), tokenizer)
+    assert any("no translations" in note for note in profiles.notes)
     heads = hc.HeadMap.of(model)
-    for place, head in enumerate(heads):
-        seen = heads.block_of(head).kind == "encoder-self"
-        assert (made.content["entropy"][place] is not None) == seen and bool(made.content["similar"][place]) == seen
+    for index, head in enumerate(heads):
+        observed = heads.block_of(head).kind == "encoder-self"
+        assert (profiles.content["entropy"][index] is not None) == observed and bool(profiles.content["similar"][index]) == observed
 
 
 def test_images_have_entropy_and_neighbours_and_say_what_is_missing(tmp_path: Path) -> None:
     model = tiny_model("vit", auto="AutoModelForImageClassification")
     size = model.config.image_size
     images = [{"pixel_values": torch.randn(3, size, size, dtype=torch.float64)} for _ in range(4)]
-    made = profile_heads(model, read_corpus(model, images), None)
-    assert all(value is not None for value in made.content["entropy"]) and all(made.content["similar"])
-    assert made.content["pos"] is None and not made.maps and "no words" in made.notes[0]
+    profiles = profile_heads(model, read_corpus(model, images), None)
+    assert all(value is not None for value in profiles.content["entropy"]) and all(profiles.content["similar"])
+    assert profiles.content["pos"] is None and not profiles.maps and "no words" in profiles.notes[0]
 
 
 def test_tokens_without_words_count_tokens() -> None:
     model, corpus, tokenizer = opened("decoder", 6)
     task = hc.Task("bare", *[[{"input_ids": list(s.ids)} for s in corpus.sentences]] * 3, collate=lambda rows: {})  # pyright: ignore[reportArgumentType]
-    made = profile_heads(model, read_corpus(model, task, tokenizer), tokenizer)
-    assert any("distances count tokens" in note for note in made.notes) and made.content["pos"] is None
-    assert made.content["sentences"][0]["source"]["words"] is None
+    profiles = profile_heads(model, read_corpus(model, task, tokenizer), tokenizer)
+    assert any("distances count tokens" in note for note in profiles.notes) and profiles.content["pos"] is None
+    assert profiles.content["sentences"][0]["source"]["words"] is None
 
 
 def test_a_run_keeps_profiles_and_the_report_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,12 +266,12 @@ def test_maps_are_of_sentences_as_long_as_was_asked_for() -> None:
     model, _, tokenizer = opened("decoder", 2)
     texts = [" ".join(["the queen runs ."] * times) for times in (20, 1, 24, 2)]
     corpus = read_corpus(model, texts, tokenizer)
-    lengths = [len(one.ids) for one in corpus.sentences]
+    lengths = [len(sentence.ids) for sentence in corpus.sentences]
 
     def shown(longest: int) -> list[int]:
         return sorted(
-            len(one["source"]["tokens"])
-            for one in profile_heads(model, corpus, tokenizer, ProfileSpec(max_map_length=longest, n_maps=2)).content["sentences"]
+            len(sentence["source"]["tokens"])
+            for sentence in profile_heads(model, corpus, tokenizer, ProfileSpec(max_map_length=longest, n_maps=2)).content["sentences"]
         )
 
     assert shown(lengths[3]) == sorted(lengths)[:2]

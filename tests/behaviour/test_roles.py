@@ -62,8 +62,8 @@ def text(kind: str) -> Corpus:
 
 def complete(table: RoleTable) -> bool:
     """Whether every role file has rows or a reason for having none."""
-    told = {label.partition(":")[0] for label in (*table.roles(), *table.untested)}
-    return told == set(ROLES.names()) and all(table.untested.values()) and not set(table.roles()) & set(table.untested)
+    messages = {label.partition(":")[0] for label in (*table.roles(), *table.untested)}
+    return messages == set(ROLES.names()) and all(table.untested.values()) and not set(table.roles()) & set(table.untested)
 
 
 ENCODER_HEADS = {
@@ -99,7 +99,7 @@ def test_planted_heads_get_their_role_and_no_other(kind: str, heads: dict[str, A
     model, corpus = encoder() if kind == "encoder" else decoder(), text(kind)
     with planted(model, {head: rule for head, (rule, _, _) in heads.items()}, corpus):
         table = hc.roles(model, corpus)
-    labels = {str(head): set(found) for head, found in table.labels().items()}
+    labels = {str(head): set(label) for head, label in table.labels().items()}
     for head, (_, role, coincide) in heads.items():
         assert role in labels[head] and labels[head] <= {role} | coincide, (head, role, labels[head])
         row = next(row for row in table.of(head) if row.role == role)
@@ -111,9 +111,9 @@ def test_planted_heads_get_their_role_and_no_other(kind: str, heads: dict[str, A
             assert row.n_tokens == sum(len({query for query, _ in heads[head][0](Row(s.ids, s))}) for s in corpus.sentences)
         assert table.strongest(role).bias == pytest.approx(row.bias, rel=1e-5)
         assert table.best(role).accuracy == pytest.approx(1), role
-    rest = [head for head in labels if head not in heads]
-    assert rest and not any(labels[head] for head in rest)
-    for head in rest:
+    remainder = [head for head in labels if head not in heads]
+    assert remainder and not any(labels[head] for head in remainder)
+    for head in remainder:
         assert all(row.bias == pytest.approx(1, abs=1e-6) for row in table.of(head))
     assert complete(table)
 
@@ -172,11 +172,11 @@ def test_the_baseline_is_that_of_the_block() -> None:
 def test_a_mixture_has_the_bias_that_follows(share: float) -> None:
     """On its sieve of one key among N, a head with share s there has the bias s N + 1 − s; on others of which it sees nothing, 1 − s."""
     with planted(encoder(), {"L1H1": offset(-1)}, text("encoder"), share=share):
-        found = {row.role: row for row in hc.roles(encoder(), text("encoder"), only=["offset"]).of("L1H1")}
+        by_role = {row.role: row for row in hc.roles(encoder(), text("encoder"), only=["offset"]).of("L1H1")}
     expected = sum(share * len(s.ids) + 1 - share for s in text("encoder").sentences) / 120
-    assert found["offset:-1"].bias == pytest.approx(expected, rel=1e-6)
-    assert found["offset:-1"].normalised == pytest.approx(share, abs=1e-6)
-    assert found["offset:+2"].bias == pytest.approx(1 - share, rel=1e-6)
+    assert by_role["offset:-1"].bias == pytest.approx(expected, rel=1e-6)
+    assert by_role["offset:-1"].normalised == pytest.approx(share, abs=1e-6)
+    assert by_role["offset:+2"].bias == pytest.approx(1 - share, rel=1e-6)
 
 
 def numbers(table: RoleTable, *names: str) -> dict[tuple[str, str], Any]:
@@ -188,17 +188,17 @@ def numbers(table: RoleTable, *names: str) -> dict[tuple[str, str], Any]:
 def test_batches_padding_and_order_do_not_matter(kind: str) -> None:
     model, corpus = encoder() if kind == "encoder" else decoder(), text(kind)
     corpus = Corpus(corpus.sentences[:30])
-    whole = hc.roles(model, corpus)
+    role_table = hc.roles(model, corpus)
     single = hc.roles(model, corpus, batch_size=1)
     turned = hc.roles(model, Corpus(corpus.sentences[::-1]), batch_size=7)
-    assert whole.data == single.data != turned.data
+    assert role_table.data == single.data != turned.data
     folds = ("p", "q", "excess", "excess_stderr", "twin_bias", "compared_bias")  # other sentences are together in other orders
     for other, names in ((single, folds), (turned, ())):
-        assert numbers(other).keys() == numbers(whole).keys()
-        for key, values in numbers(whole, *names).items():
+        assert numbers(other).keys() == numbers(role_table).keys()
+        for key, values in numbers(role_table, *names).items():
             assert numbers(other, *names)[key] == pytest.approx(values, rel=1e-4, abs=1e-6), key
-    assert any(row.excess is not None for row in whole) and single.swapped == whole.swapped
-    assert len({(row.head, row.role) for row in whole}) == len(whole)
+    assert any(row.excess is not None for row in role_table) and single.swapped == role_table.swapped
+    assert len({(row.head, row.role) for row in role_table}) == len(role_table)
 
 
 def test_what_a_decoder_cannot_see_is_told() -> None:
@@ -246,10 +246,10 @@ def test_the_fingerprint_covers_annotations() -> None:
         "clusters": replace(first, clusters=()),
         "same": replace(first, origin="line 7"),
     }
-    found = {"none": fingerprint(sentences)}
-    found |= {name: fingerprint([*sentences[:3], other, *sentences[4:]]) for name, other in changed.items()}
-    assert found.pop("same") == found["none"]
-    assert len(set(found.values())) == len(found)
+    actual = {"none": fingerprint(sentences)}
+    actual |= {name: fingerprint([*sentences[:3], other, *sentences[4:]]) for name, other in changed.items()}
+    assert actual.pop("same") == actual["none"]
+    assert len(set(actual.values())) == len(actual)
 
 
 def fingerprint(sentences: list[Annotated]) -> str:
@@ -263,16 +263,16 @@ def test_a_mark_that_looks_at_itself_looks_at_no_punctuation() -> None:
     sentences = [*annotated(10), *(join_pair(a, b) for a, b in zip(annotated(20)[:10], annotated(20)[10:], strict=True))]
     corpus = read_corpus(encoder(), sentences, BERT)
     marks = [
-        [place for place, word in enumerate(s.words) if word is not None and s.annotated.words[word].form == ","] for s in corpus.sentences
+        [index for index, word in enumerate(s.words) if word is not None and s.annotated.words[word].form == ","] for s in corpus.sentences
     ]
     ordinary = [s.special.count(False) for s in corpus.sentences]
     with planted(encoder(), {"L0H0": offset(0), "L0H1": COMMA}, corpus):
         table = hc.roles(encoder(), corpus, only=["punctuation"])
-    expected = sum(number - (len(found) == 1) for number, found in zip(ordinary, marks, strict=True))
+    expected = sum(number - (len(mark) == 1) for number, mark in zip(ordinary, marks, strict=True))
     assert {row.n_tokens for row in table} == {expected}
-    found = {str(row.head): row for row in table}
-    assert found["L0H0"].bias == 0 and found["L0H0"].accuracy == 0
-    assert found["L0H1"].bias == pytest.approx(found["L0H1"].maximum, rel=1e-5)
+    by_head = {str(row.head): row for row in table}
+    assert by_head["L0H0"].bias == 0 and by_head["L0H0"].accuracy == 0
+    assert by_head["L0H1"].bias == pytest.approx(by_head["L0H1"].maximum, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def visible_of(batch: int, n: int, *, causal: bool, seed: int) -> torch.Tensor:
     random = torch.Generator().manual_seed(seed)
     length = torch.randint(2, n + 1, (batch,), generator=random)
     keys = torch.arange(n)[None, None, :] < length[:, None, None]
-    seen = keys.expand(batch, n, n)
-    return seen & torch.ones(n, n, dtype=torch.bool).tril() if causal else seen
+    observed = keys.expand(batch, n, n)
+    return observed & torch.ones(n, n, dtype=torch.bool).tril() if causal else observed
 
 
 @settings(max_examples=60, deadline=None)
@@ -34,10 +34,10 @@ def test_uniform_attention_scores_one_on_every_sieve(seed: int, causal: bool, n:
     sieves = torch.rand(3, n, n, roles, generator=torch.Generator().manual_seed(seed)) < 0.3
     sieved = Sieved.from_sieves_and_mask(sieves, visible)
     uniform = (visible / visible.sum(-1, keepdim=True).clamp(min=1))[:, None].expand(3, 2, n, n)
-    found = mean_sieve_biases(uniform, sieved)
-    has = (sieved.tokens > 0)[:, None, :].expand_as(found)
-    torch.testing.assert_close(found[has], torch.ones_like(found[has]))
-    assert (found[~has] == 0).all()
+    actual = mean_sieve_biases(uniform, sieved)
+    has = (sieved.tokens > 0)[:, None, :].expand_as(actual)
+    torch.testing.assert_close(actual[has], torch.ones_like(actual[has]))
+    assert (actual[~has] == 0).all()
     assert (sieved.maximum[sieved.tokens > 0] >= 1).all()
 
 
@@ -49,8 +49,8 @@ def test_all_attention_inside_the_sieve_scores_the_maximum(seed: int, causal: bo
     sieved = Sieved.from_sieves_and_mask(sieves, visible)
     inside = sieved.inside[..., 0]
     perfect = (inside / inside.sum(-1, keepdim=True).clamp(min=1))[:, None]
-    found = mean_sieve_biases(perfect, sieved)[:, 0, 0]
-    torch.testing.assert_close(found, sieved.maximum[:, 0] * (sieved.tokens[:, 0] > 0))
+    mean_sieve_biase = mean_sieve_biases(perfect, sieved)[:, 0, 0]
+    torch.testing.assert_close(mean_sieve_biase, sieved.maximum[:, 0] * (sieved.tokens[:, 0] > 0))
     free = torch.tensor([True])
     torch.testing.assert_close(
         count_strongest_key_hits(perfect, sieved, torch.ones(3, n, dtype=torch.bool), free)[:, 0, 0], sieved.tokens[:, 0]
@@ -78,11 +78,11 @@ def test_legacy_roles_score_ln_n_on_uniform_attention(seed: int, causal: bool, n
     sieves = (torch.rand(3, n, n, 1, generator=torch.Generator().manual_seed(seed)) < 0.3).expand(3, n, n, 2)
     sieved = Sieved.from_sieves_and_mask(sieves, visible, WEIGHTED)
     uniform = (visible / visible.sum(-1, keepdim=True).clamp(min=1))[:, None]
-    found = mean_sieve_biases(uniform, sieved)[:, 0]
+    mean_sieve_biase = mean_sieve_biases(uniform, sieved)[:, 0]
     asks = sieved.sizes[..., 0] > 0
     means = [visible[b].sum(-1)[asks[b]].float().log().mean() if asks[b].any() else torch.tensor(0.0) for b in range(3)]
-    torch.testing.assert_close(found, torch.stack([asks.any(1).float(), torch.stack(means)], -1))
-    torch.testing.assert_close(found, sieved.level)
+    torch.testing.assert_close(mean_sieve_biase, torch.stack([asks.any(1).float(), torch.stack(means)], -1))
+    torch.testing.assert_close(mean_sieve_biase, sieved.level)
 
 
 @settings(max_examples=60, deadline=None)
@@ -142,11 +142,11 @@ def test_keys_that_are_equally_strong_share_the_hit() -> None:
     """Two of four keys are strongest, one of them in the sieve: half a hit. Keys that are hidden or not allowed are none of them."""
     attention = torch.tensor([[[[0.4, 0.4, 0.1, 0.1]]]])
     sieved = Sieved.from_sieves_and_mask(torch.tensor([[[[False], [True], [False], [False]]]]), torch.ones(1, 1, 4, dtype=torch.bool))
-    whole, part = torch.ones(1, 4, dtype=torch.bool), torch.tensor([[False, True, True, True]])
-    assert count_strongest_key_hits(attention, sieved, whole, torch.tensor([True])).item() == pytest.approx(0.5)
+    complete, part = torch.ones(1, 4, dtype=torch.bool), torch.tensor([[False, True, True, True]])
+    assert count_strongest_key_hits(attention, sieved, complete, torch.tensor([True])).item() == pytest.approx(0.5)
     assert count_strongest_key_hits(attention, sieved, part, torch.tensor([True])).item() == 1
     hidden = Sieved.from_sieves_and_mask(sieved.inside.bool(), torch.tensor([[[False, True, True, True]]]))
-    assert count_strongest_key_hits(attention, hidden, whole, torch.tensor([False])).item() == 1
+    assert count_strongest_key_hits(attention, hidden, complete, torch.tensor([False])).item() == 1
 
 
 def test_a_head_whose_weight_is_all_on_delimiters_prefers_no_other_token() -> None:
@@ -168,7 +168,7 @@ def test_hits_are_those_of_a_count_by_hand(seed: int, rounded: bool) -> None:
     attention = (attention * 10).round() / 10 if rounded else attention
     sieved = Sieved.from_sieves_and_mask(torch.rand(2, 6, 6, 2, generator=random) < 0.4, visible)
     allowed = torch.rand(2, 6, generator=random) < 0.7
-    found = count_strongest_key_hits(attention, sieved, allowed, torch.tensor([True, False]))
+    strongest_key_hits = count_strongest_key_hits(attention, sieved, allowed, torch.tensor([True, False]))
     for b in range(2):
         for h in range(3):
             for role in range(2):
@@ -177,7 +177,7 @@ def test_hits_are_those_of_a_count_by_hand(seed: int, rounded: bool) -> None:
                     keys = [k for k in range(6) if visible[b, q, k] and (role or allowed[b, k])]
                     top = [k for k in keys if attention[b, h, q, k] == max(attention[b, h, q, j] for j in keys)]
                     total += sum(float(sieved.inside[b, q, k, role]) for k in top) / max(len(top), 1)
-                assert found[b, h, role].item() == pytest.approx(total, abs=1e-5)
+                assert strongest_key_hits[b, h, role].item() == pytest.approx(total, abs=1e-5)
 
 
 def test_offsets_count_queries() -> None:

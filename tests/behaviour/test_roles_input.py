@@ -50,9 +50,9 @@ def test_the_texts_of_a_task_are_what_its_examples_hold(name: str, task: str, sp
     corpus = read_corpus(model, made, tokenizer, split=split, limit=9)
     assert len(corpus.sentences) == 9
     for aligned, target, example in zip(corpus.sentences, corpus.targets or [None] * 9, made.split(split), strict=False):
-        hidden = [place for place, token in enumerate(example["input_ids"]) if token == tokenizer.mask_token_id]
-        assert [i for place, i in enumerate(aligned.ids) if place not in hidden] == [
-            i for place, i in enumerate(example["input_ids"]) if place not in hidden
+        hidden = [index for index, token in enumerate(example["input_ids"]) if token == tokenizer.mask_token_id]
+        assert [i for index, i in enumerate(aligned.ids) if index not in hidden] == [
+            i for index, i in enumerate(example["input_ids"]) if index not in hidden
         ]
         assert bool(hidden) == (task == "demo/text")
         assert target is None or list(target.ids) == example["labels"]
@@ -62,8 +62,8 @@ def test_the_texts_of_a_task_are_what_its_examples_hold(name: str, task: str, sp
 
 def test_a_task_gives_the_roles_of_its_texts() -> None:
     model, tokenizer = demo("translator")
-    made = open_task("demo/translation(size=20)", model, tokenizer)
-    table = hc.roles(model, made, tokenizer, only=["diagonal", "offset:-1", "alignment"], limit=12)
+    task = open_task("demo/translation(size=20)", model, tokenizer)
+    table = hc.roles(model, task, tokenizer, only=["diagonal", "offset:-1", "alignment"], limit=12)
     assert {row.head.stack for row in table if row.role == "diagonal"} == {"cross"}
     assert table.conditions["n_examples"] == 12 and "links" in table.untested["alignment"]
 
@@ -82,9 +82,9 @@ def test_files_of_a_task_are_read_anew_and_cut_as_it_cuts_them(tmp_path: Path) -
     model = _classifier()
     task = open_task("nli", model, BERT, train=path, max_length=6, truncate=True)
     corpus = read_corpus(model, task, BERT)
-    assert [list(one.ids) for one in corpus.sentences] == [example["input_ids"] for example in task.calibration]
-    assert [list(one.type_ids or ()) for one in corpus.sentences] == [example["token_type_ids"] for example in task.calibration]
-    assert all(one.truncated and str(path) in one.annotated.origin for one in corpus.sentences)
+    assert [list(sentence.ids) for sentence in corpus.sentences] == [example["input_ids"] for example in task.calibration]
+    assert [list(sentence.type_ids or ()) for sentence in corpus.sentences] == [example["token_type_ids"] for example in task.calibration]
+    assert all(sentence.truncated and str(path) in sentence.annotated.origin for sentence in corpus.sentences)
 
 
 @pytest.mark.parametrize("by", ["window", "line", "paragraph"])
@@ -101,11 +101,11 @@ def test_running_text_by_window_line_and_paragraph(kind: str, by: str, tmp_path:
     task = open_task(f"{kind}(by={by})", model, BERT, train=path)
     corpus = read_corpus(model, task, BERT)
     assert len(corpus.sentences) == len(task.calibration)
-    for one, example in zip(corpus.sentences, task.calibration, strict=True):
-        assert BERT.mask_token_id not in one.ids and len(one.ids) == len(example["input_ids"])
-        assert all(a in (b, label) for a, b, label in zip(one.ids, example["input_ids"], example["labels"], strict=True))
-        assert bool(one.annotated.words) == (by != "window")
-        assert one.special == tuple(i in (2, 3) for i in one.ids)
+    for sentence, example in zip(corpus.sentences, task.calibration, strict=True):
+        assert BERT.mask_token_id not in sentence.ids and len(sentence.ids) == len(example["input_ids"])
+        assert all(a in (b, label) for a, b, label in zip(sentence.ids, example["input_ids"], example["labels"], strict=True))
+        assert bool(sentence.annotated.words) == (by != "window")
+        assert sentence.special == tuple(i in (2, 3) for i in sentence.ids)
     assert hc.roles(model, corpus, only=["offset", "delimiter"]).rows
     if by == "window":
         with pytest.raises(DataError, match="holds tokens, not texts, so there is nothing to parse; in language modelling say by=line"):
@@ -125,7 +125,7 @@ def test_words_of_token_classification(tmp_path: Path) -> None:
     )
     task = open_task("token-classification", model, BERT, train=path)
     corpus = read_corpus(model, task, BERT)
-    assert [list(one.ids) for one in corpus.sentences] == [example["input_ids"] for example in task.calibration]
+    assert [list(sentence.ids) for sentence in corpus.sentences] == [example["input_ids"] for example in task.calibration]
     assert corpus.sentences[0].words[1:5] == (0, 1, 1, 2)
 
 
@@ -142,9 +142,9 @@ def test_a_task_of_ones_own_is_told_by_its_tokens() -> None:
     }
     seq2seq = tiny_model("marian", auto="AutoModelForSeq2SeqLM", decoder_start_token_id=0)
     pairs = [{"input_ids": [10 + i, 11, 12], "labels": [7, 8, 9, -100]} for i in range(6)]
-    found = read_corpus(seq2seq, hc.Task("mine", pairs, pairs, pairs, pad))
-    assert found.targets[0].ids == (7, 8, 9)
-    assert {row.head.stack for row in hc.roles(seq2seq, found, only=["diagonal", "offset:-1"])} == {"enc", "dec", "cross"}
+    actual = read_corpus(seq2seq, hc.Task("mine", pairs, pairs, pairs, pad))
+    assert actual.targets[0].ids == (7, 8, 9)
+    assert {row.head.stack for row in hc.roles(seq2seq, actual, only=["diagonal", "offset:-1"])} == {"enc", "dec", "cross"}
     with pytest.raises(DataError, match="hold values; roles need input_ids or pixel_values"):
         read_corpus(model, hc.Task("mine", *[[{"values": 1}]] * 3, collate=pad))
     with pytest.raises(DataError, match="no split 'test'"):
@@ -153,7 +153,7 @@ def test_a_task_of_ones_own_is_told_by_its_tokens() -> None:
 
 def test_images_of_a_task_are_read_when_asked_for() -> None:
     class Pictures:
-        asked = 0
+        requests = 0
 
         def __len__(self) -> int:
             return 8
@@ -176,8 +176,10 @@ def test_lists_pairs_and_datasets() -> None:
     model = tiny_model("bert", vocab_size=VOCABULARY)
     texts = ["bal bam ban", "bar das", "fal fam fan far"]
     table = datasets.Dataset.from_dict({"text": texts})
-    found = [[one.ids for one in read_corpus(model, given, BERT).sentences] for given in (texts, table, table["text"], iter(texts))]
-    assert found[0] == found[1] == found[2] == found[3]
+    actual = [
+        [sentence.ids for sentence in read_corpus(model, given, BERT).sentences] for given in (texts, table, table["text"], iter(texts))
+    ]
+    assert actual[0] == actual[1] == actual[2] == actual[3]
     assert read_corpus(model, [("bal bam", "ban"), ("bar", "das")], BERT).has_two_text_sentences
     assert len(read_corpus(model, texts, BERT, limit=2).sentences) == 2
     for wrong, message in (({"limit": 0}, "limit must be 1 or more"), ({"max_length": 10**4}, "the model has positions for")):
@@ -196,9 +198,9 @@ def test_much_that_the_tokenizer_does_not_know_is_told(tmp_path: Path) -> None:
         read_corpus(model, ["bal bam ban bar", "bar das bal bam bal Bonjour"], BERT)
     path = tmp_path / "a.tsv"
     path.write_text("".join(f"Bonjour {i} bal\t{i % 2}\n" for i in range(12)))
-    with pytest.warns(UnknownTokens, match=r"task 'classification': 67% .* such as 'Bonjour' in .*a\.tsv, line \d") as told:
+    with pytest.warns(UnknownTokens, match=r"task 'classification': 67% .* such as 'Bonjour' in .*a\.tsv, line \d") as caught:
         task = open_task("classification", _classifier(), BERT, train=path)
-    assert len(told) == 1
+    assert len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read_corpus(_classifier(), task, BERT)
@@ -224,8 +226,8 @@ def _said(language: str, number: int = 60) -> list[Annotated]:
         forms = ["".join(random.choices(ALPHABETS[language], k=random.randint(2, 4))) for _ in range(10)]
         root, subject = random.sample(range(10), 2)
         words, at, gap = [], 0, int(language in SPACED)
-        for place, form in enumerate(forms):
-            span, head = (at, at + len(form)), (-1, "root") if place == root else (root, "nsubj" if place == subject else "dep")
+        for index, form in enumerate(forms):
+            span, head = (at, at + len(form)), (-1, "root") if index == root else (root, "nsubj" if index == subject else "dep")
             words.append(Word(form, form, "X", *head, *span))
             at += len(form) + gap
         made.append(Annotated((" " * gap).join(forms), tuple(words)))
@@ -233,21 +235,21 @@ def _said(language: str, number: int = 60) -> list[Annotated]:
 
 
 def _byte_level() -> Tokenizer:
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return made
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return tokenizer
 
 
 def _unigram() -> Tokenizer:
-    made = Tokenizer(models.Unigram())
-    made.normalizer, made.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
-    return made
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    return tokenizer
 
 
 def _wordpiece() -> Tokenizer:
-    made = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
-    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(strip_accents=False), pre_tokenizers.BertPreTokenizer()
-    return made
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(strip_accents=False), pre_tokenizers.BertPreTokenizer()
+    return tokenizer
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -260,11 +262,11 @@ KINDS: dict[str, tuple[Callable[[], Tokenizer], Callable[[], Any]]] = {
 
 def _trained(kind: str, language: str) -> PreTrainedTokenizerFast:
     build, trainer = KINDS[kind]
-    made = build()
-    made.train_from_iterator([one.text for one in _said(language)], trainer())
-    ids = [(token, made.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
-    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
-    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", model_max_length=128)
+    model = build()
+    model.train_from_iterator([one.text for one in _said(language)], trainer())
+    ids = [(token, model.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    model.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
+    return PreTrainedTokenizerFast(tokenizer_object=model, unk_token="[UNK]", model_max_length=128)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -273,7 +275,7 @@ def test_a_subject_head_is_found_in_every_script(kind: str, language: str) -> No
     model: Any = tiny_model("bert", vocab_size=600)
     corpus = read_corpus(model, _said(language), _trained(kind, language))
     assert len(corpus.sentences) == 60 and not corpus.refused
-    to_verb = by_words(lambda s: [(place, word.head or 0) for place, word in enumerate(s.words) if word.relation == "nsubj"])
+    to_verb = by_words(lambda s: [(index, word.head or 0) for index, word in enumerate(s.words) if word.relation == "nsubj"])
     with planted(model, {"L1H2": to_verb}, corpus):
         table = hc.roles(model, corpus, only=["syntax:nsubj", "syntax:nsubj-of", "offset:-1", "offset:+1"])
     assert _labels(table) == {"L1H2": ["syntax:nsubj"]}

@@ -34,7 +34,7 @@ def encoder() -> Any:
 
 
 def labels(table: RoleTable) -> dict[str, set[str]]:
-    return {str(head): set(found) for head, found in table.labels().items() if found}
+    return {str(head): set(label) for head, label in table.labels().items() if label}
 
 
 def test_segments_of_pairs() -> None:
@@ -42,7 +42,7 @@ def test_segments_of_pairs() -> None:
 
     def own(row: Row) -> list[tuple[int, int]]:
         kinds = row.source.segments if row.source else ()
-        return [(q, k) for q, one in enumerate(kinds) for k, other in enumerate(kinds) if one == other >= 0]
+        return [(q, k) for q, kind in enumerate(kinds) for k, other in enumerate(kinds) if kind == other >= 0]
 
     texts = annotated(80)
     corpus = read_corpus(encoder(), [join_pair(a, b) for a, b in zip(texts[::2], texts[1::2], strict=True)], BERT)
@@ -118,8 +118,8 @@ def translated(number: int) -> list[Annotated]:
     random, sources, targets = Random(0), annotated(number, 0, REGULAR[::2]), annotated(number, 1, REGULAR[1::2])
     made = []
     for source, target in zip(sources, targets, strict=True):
-        places = random.sample(range(len(target.words)), min(8, len(target.words)))
-        links = frozenset(zip(random.sample(range(len(source.words)), len(places)), places, strict=True))
+        positions = random.sample(range(len(target.words)), min(8, len(target.words)))
+        links = frozenset(zip(random.sample(range(len(source.words)), len(positions)), positions, strict=True))
         made.append(replace(source, target=target, links=links))
     return made
 
@@ -150,7 +150,7 @@ def said_before(row: Row) -> list[tuple[int, int]]:
 def in_target(row: Row) -> list[tuple[int, int]]:
     """To the rarest token of the translation."""
     assert row.target is not None
-    rare = [place for place, word in enumerate(row.target.words) if word is not None and row.target.annotated.words[word].form[0] == "q"]
+    rare = [index for index, word in enumerate(row.target.words) if word is not None and row.target.annotated.words[word].form[0] == "q"]
     return [(q, rare[0] + 1) for q in range(len(row.target.ids) + 1)]
 
 
@@ -168,12 +168,12 @@ def test_roles_of_a_translator() -> None:
     }
     with planted(model, rules, corpus):
         table = hc.roles(model, corpus)
-    found = labels(table)
-    assert found.pop("cross.L0H0") == {"alignment:current"} and found.pop("cross.L0H1") == {"alignment:next"}
-    assert found.pop("cross.L1H0") == {"diagonal"}
-    assert found.pop("enc.L0H0") <= {"offset:+1", "local"} and found.pop("enc.L1H2") == {"same"}
-    assert found.pop("dec.L0H1") <= {"offset:-1", "local"} and found.pop("dec.L1H1") == {"rare:1", "rare:2"}
-    assert not found
+    actual = labels(table)
+    assert actual.pop("cross.L0H0") == {"alignment:current"} and actual.pop("cross.L0H1") == {"alignment:next"}
+    assert actual.pop("cross.L1H0") == {"diagonal"}
+    assert actual.pop("enc.L0H0") <= {"offset:+1", "local"} and actual.pop("enc.L1H2") == {"same"}
+    assert actual.pop("dec.L0H1") <= {"offset:-1", "local"} and actual.pop("dec.L1H1") == {"rare:1", "rare:2"}
+    assert not actual
     for row in table:
         if str(row.head) not in rules:
             assert row.bias == pytest.approx(1, abs=1e-6)
@@ -212,9 +212,9 @@ def test_rows_columns_and_neighbours_of_images(kind: str) -> None:
     model = tiny_model(kind, image_size=2 * GRID, patch_size=2)
     front = 2 if kind == "deit" else 1
 
-    def patches(wanted: Any) -> Any:
+    def patches(expected: Any) -> Any:
         artifacts = [(front + GRID * r + c, r, c) for r in range(GRID) for c in range(GRID)]
-        pairs = [(q, k) for q, r, c in artifacts for k, other_r, other_c in artifacts if wanted(r - other_r, c - other_c)]
+        pairs = [(q, k) for q, r, c in artifacts for k, other_r, other_c in artifacts if expected(r - other_r, c - other_c)]
         return lambda _: pairs
 
     rules = {
@@ -291,25 +291,25 @@ def _small() -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer(models.WordLevel({"[UNK]": 0, **{letter: 10 + i for i, letter in enumerate("abcdefgh")}}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", model_max_length=64)
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, **{letter: 10 + i for i, letter in enumerate("abcdefgh")}}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", model_max_length=64)
 
 
 def contracted(number: int) -> list[Annotated]:
     """Sentences in which `bal` is a multi-word token, words 3 and 4: a preposition, and an article without a token of its own, of one noun."""
     made, random = [], Random(0)
     for sentence in annotated(number):
-        rest = [word.form for word in sentence.words if word.form != "bal"]
-        forms = [*rest[:3], "bal", *rest[3:]]
+        remainder = [word.form for word in sentence.words if word.form != "bal"]
+        forms = [*remainder[:3], "bal", *remainder[3:]]
         noun = random.randrange(6, len(forms))
         words, at = [], 0
-        for place, form in enumerate(forms):
+        for index, form in enumerate(forms):
             span = (at, at + len(form))
             if form == "bal":
                 words += [Word("b", "", "ADP", noun + 1, "case", *span), Word("al", "", "DET", noun + 1, "det", *span)]
             else:
-                words.append(Word(form, "", "NOUN", *((-1, "root") if place == noun else (noun + 1, "dep")), *span))
+                words.append(Word(form, "", "NOUN", *((-1, "root") if index == noun else (noun + 1, "dep")), *span))
             at += len(form) + 1
         made.append(Annotated(" ".join(forms), tuple(words)))
     return made
@@ -328,9 +328,11 @@ def test_words_of_one_token_share_it() -> None:
     with planted(encoder(), {"L0H0": to_noun}, corpus):
         table = hc.roles(encoder(), corpus, only=["syntax"])
     assert labels(table)["L0H0"] == {"syntax:case", "syntax:det"}
-    found = {row.role: row for row in table.of("L0H0")}
-    assert found["syntax:det"].n_tokens == found["syntax:case"].n_tokens == 40
-    assert found["syntax:det"].bias == pytest.approx(found["syntax:case"].bias) == pytest.approx(found["syntax:det"].maximum, rel=1e-5)
+    by_role = {row.role: row for row in table.of("L0H0")}
+    assert by_role["syntax:det"].n_tokens == by_role["syntax:case"].n_tokens == 40
+    assert (
+        by_role["syntax:det"].bias == pytest.approx(by_role["syntax:case"].bias) == pytest.approx(by_role["syntax:det"].maximum, rel=1e-5)
+    )
     inner = [replace(s, words=(*s.words[:4], replace(s.words[4], head=3), *s.words[5:])) for s in sentences]
     assert "no query can attend" in hc.roles(encoder(), read_corpus(encoder(), inner, BERT), only=["syntax:det"]).untested["syntax:det"]
 

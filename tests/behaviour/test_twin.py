@@ -87,9 +87,9 @@ def test_excess_and_bias_are_those_of_their_definition() -> None:
         attention = head(sentence, np.random.default_rng(0))
         attention /= attention.sum(-1, keepdims=True)
         pairs = [(i, w.head) for i, w in enumerate(sentence.annotated.words) if w.relation == "nsubj" and w.head not in (-1, None)]
-        kept = [(query, key) for query, key in pairs if outside[key - query] >= MIN_PAIRS]
-        n_pairs, n_kept, shown = n_pairs + len(pairs), n_kept + len(kept), shown + bool(pairs)
-        on_sieve = sum(attention[query + 1, key + 1] for query, key in kept) / max(len(pairs), 1)
+        remaining = [(query, key) for query, key in pairs if outside[key - query] >= MIN_PAIRS]
+        n_pairs, n_kept, shown = n_pairs + len(pairs), n_kept + len(remaining), shown + bool(pairs)
+        on_sieve = sum(attention[query + 1, key + 1] for query, key in remaining) / max(len(pairs), 1)
         mass, bias = mass + on_sieve, bias + on_sieve * len(sentence.ids)
     assert (compared.n_pairs, compared.n_kept) == (n_pairs, n_kept)
     assert n_kept < n_pairs, "some offsets are dropped"
@@ -109,9 +109,9 @@ def test_the_standard_error_is_the_spread_over_texts() -> None:
     roles = [Syntax(relation) for relation in coverage.RELATIONS]
     excess, stderr = [], []
     for draw in range(40):
-        made = coverage.simulate(sentences(120, draw, (5, 30)), heads, np.random.default_rng(draw), roles=roles).comparisons
-        excess.append([compared.excess for compared in made])
-        stderr.append([compared.stderr for compared in made])
+        comparisons = coverage.simulate(sentences(120, draw, (5, 30)), heads, np.random.default_rng(draw), roles=roles).comparisons
+        excess.append([compared.excess for compared in comparisons])
+        stderr.append([compared.stderr for compared in comparisons])
     ratio = np.array(excess).std(0, ddof=1) / np.array(stderr).mean(0)  # of relations that are alike
     assert ((ratio.mean(0) > 0.85) & (ratio.mean(0) < 1.15)).all()
 
@@ -121,10 +121,10 @@ def excess_of_random_labels(n_sentences: int, n_labelings: int, heads: Sequence[
     random = np.random.default_rng(0)
     sentences = [coverage.draw_sentence(random) for _ in range(n_sentences)]
     roles = tuple(Syntax(relation) for relation in coverage.RELATIONS)
-    drawn = {sentence.annotated.text: [head(sentence, random) for head in heads] for sentence in sentences}
+    by_text = {sentence.annotated.text: [head(sentence, random) for head in heads] for sentence in sentences}
 
     def repeat(number: int) -> coverage.Attention:
-        return lambda sentence, _: drawn[sentence.annotated.text][number].copy()
+        return lambda sentence, _: by_text[sentence.annotated.text][number].copy()
 
     excess = []
     for _ in range(n_labelings):

@@ -19,12 +19,12 @@ HEADS = [Head("", layer, index) for layer in range(2) for index in range(3)]
 def totals(hits: np.ndarray, tokens: np.ndarray, half: np.ndarray, offsets: np.ndarray | None = None) -> HalfTotals:
     """Halves of hits and tokens [sentences, heads, roles]; `offsets` [sentences, 33, roles] are the same in both layers."""
     n, _, roles = hits.shape
-    made = HalfTotals(HEADS, [f"role:{r}" for r in range(roles)])
+    half_totals = HalfTotals(HEADS, [f"role:{r}" for r in range(roles)])
     by_block = np.zeros((n, 33, roles)) if offsets is None else offsets
-    made.add_sentences(
+    half_totals.add_sentences(
         {"hits": hits, "tokens": tokens, "half": half, "offsets": np.stack([by_block, by_block], 1), "chance": np.zeros((n, 2, roles))}
     )
-    return made
+    return half_totals
 
 
 def test_accuracy_decides_and_the_other_half_tells_it() -> None:
@@ -48,11 +48,11 @@ def test_accuracy_decides_and_the_other_half_tells_it() -> None:
 def test_noise_does_not_flatter() -> None:
     """Among 6 heads that all are right by a coin, the best one is right by a coin on sentences that did not choose it."""
     rng = np.random.default_rng(0)
-    found = []
+    actual = []
     for _ in range(200):
         hits = rng.binomial(1, 0.5, size=(40, 6, 1)).astype(float)
-        found.append(find_best_head_of_each_role([totals(hits, np.ones(hits.shape), rng.integers(0, 2, 40))])[0].accuracy)
-    assert abs(np.mean(found) - 0.5) < 4 * 0.5 / np.sqrt(200 * 20), "chosen and measured on the same sentences it would be 0.6"
+        actual.append(find_best_head_of_each_role([totals(hits, np.ones(hits.shape), rng.integers(0, 2, 40))])[0].accuracy)
+    assert abs(np.mean(actual) - 0.5) < 4 * 0.5 / np.sqrt(200 * 20), "chosen and measured on the same sentences it would be 0.6"
 
 
 @pytest.mark.parametrize("accuracy", [0.0, 1.0, 0.5])

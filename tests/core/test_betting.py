@@ -51,9 +51,9 @@ def test_a_mean_with_weights_is_rarely_refuted_where_the_large_documents_do_the_
     """Documents of 1 or 20 examples, of which only large ones do harm: the ratio of sums is the tolerance, the mean over documents far less."""
     sizes = np.where(rng(2).random((200, 1024)) < 0.1, 20.0, 1.0)
     harm = TOLERANCE * (0.1 * 20 + 0.9) / (0.1 * 20)
-    wrong = [p_value_of_mean_at_least(np.where(drawn == 20, harm, 0.0), TOLERANCE, CLIP, drawn)[0] <= 0.05 for drawn in sizes]
+    wrong = [p_value_of_mean_at_least(np.where(size == 20, harm, 0.0), TOLERANCE, CLIP, size)[0] <= 0.05 for size in sizes]
     assert np.mean(wrong) <= 0.05
-    unweighted = [p_value_of_mean_at_least(np.where(drawn == 20, harm, 0.0), TOLERANCE, CLIP)[0] <= 0.05 for drawn in sizes]
+    unweighted = [p_value_of_mean_at_least(np.where(size == 20, harm, 0.0), TOLERANCE, CLIP)[0] <= 0.05 for size in sizes]
     assert np.mean(unweighted) == 1
     values, equal = rng(4).normal(0.0, 0.1, 200), np.full(200, 7.0)
     assert upper_bound_of_mean(values, CLIP, weights=equal)[0] == upper_bound_of_mean(values, CLIP)[0]

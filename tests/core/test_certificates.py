@@ -107,13 +107,13 @@ def test_perplexity_bets_on_the_mean_loss() -> None:
             "t", "report", 800, parts[:, 0] / parts[:, 1], "perplexity", False, float(perplexity(parts.sum(0))), parts, "data"
         )
 
-    one = certify_task(window(dense), window(small), perplexity, Margin.parse("1%")).quality
-    assert one.procedure == "betting"
-    assert one.clip == 0.5
-    assert 0.001 < one.loss / one.dense < 0.004
-    assert one.verdict == "certified" if one.bound < 0.01 * one.dense else one.verdict == "undecided"
-    assert one.margin_size == pytest.approx(0.01 * one.dense)
-    assert one.relative_bound == pytest.approx(one.bound / one.dense)
+    quality = certify_task(window(dense), window(small), perplexity, Margin.parse("1%")).quality
+    assert quality.procedure == "betting"
+    assert quality.clip == 0.5
+    assert 0.001 < quality.loss / quality.dense < 0.004
+    assert quality.verdict == "certified" if quality.bound < 0.01 * quality.dense else quality.verdict == "undecided"
+    assert quality.margin_size == pytest.approx(0.01 * quality.dense)
+    assert quality.relative_bound == pytest.approx(quality.bound / quality.dense)
 
 
 def test_documents_are_resampled_and_thirty_are_needed() -> None:
@@ -188,16 +188,16 @@ def test_the_order_of_a_file_certifies_nothing() -> None:
 def test_a_bound_in_words_is_never_below_the_bound() -> None:
     for lost in range(2, 40, 3):
         task = certify_task(*answers(1000, lost=lost, won=4), ratio, Margin.parse("9pt"))
-        told = headline(task).split()
-        assert told[:2] == ["at", "most"] and 100 * task.quality.bound <= float(told[2]) < 109 * task.quality.bound + 0.1
-        assert describe_smallest_margin(task.quality).startswith(f"{told[2]}pt")
+        parts = headline(task).split()
+        assert parts[:2] == ["at", "most"] and 100 * task.quality.bound <= float(parts[2]) < 109 * task.quality.bound + 0.1
+        assert describe_smallest_margin(task.quality).startswith(f"{parts[2]}pt")
     assert headline(task).endswith("points worse by accuracy (95 %, one-sided, n = 1000)")
     assert describe_verdict(task.quality) == "certified: it loses less than the margin of 9pt"
     assert task.by_loss is not None and describe_clip(task, task.by_loss) == "counting up to 2 nats per example"
 
 
 def test_what_no_data_like_these_can_decide_has_no_smallest_margin() -> None:
-    dense, small = (replace(one, documents=np.arange(2000) % 10) for one in answers(2000, lost=2, won=2))
+    dense, small = (replace(answer, documents=np.arange(2000) % 10) for answer in answers(2000, lost=2, won=2))
     assert describe_smallest_margin(certify_task(dense, small, ratio).quality) == (
         "none: 10 documents are too few for a verdict, which needs 30"
     )

@@ -54,7 +54,7 @@ def test_removing_units_keeps_the_layout(kind: str, data: st.DataObject, group: 
     big = fused_query_key_value_rows(kind, group * n_kv, n_kv, dim)  # type: ignore[arg-type]
     small = fused_query_key_value_rows(kind, group * len(left), len(left), dim)  # type: ignore[arg-type]
     heads = [g * group + i for g in left for i in range(group)]
-    kept = sorted([*big[0].keep(heads), *big[1].keep(left), *big[2].keep(left)])
+    remaining = sorted([*big[0].keep(heads), *big[1].keep(left), *big[2].keep(left)])
     for role, units in ((0, heads), (1, left), (2, left)):
         for new, old in enumerate(units):
-            assert [kept[entry] for entry in small[role].of(new)] == list(big[role].of(old))
+            assert [remaining[entry] for entry in small[role].of(new)] == list(big[role].of(old))

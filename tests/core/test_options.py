@@ -76,9 +76,9 @@ def test_equal_requests_are_equal(registry: Registry) -> None:
 def test_text_gives_back_every_value(
     variant: Literal["joint", "straight"], tau: float, rounds: int, repeats: bool, limit: int | None
 ) -> None:
-    made = Sample(variant, tau=tau, rounds=rounds, repeats=repeats, limit=limit)
-    assert Sample.from_text(str(made).removeprefix("sample")) == made
-    assert Sample.from_dict(made.to_dict()) == made
+    sample = Sample(variant, tau=tau, rounds=rounds, repeats=repeats, limit=limit)
+    assert Sample.from_text(str(sample).removeprefix("sample")) == sample
+    assert Sample.from_dict(sample.to_dict()) == sample
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from headcount.models.head_map import HeadMap
 
 def block(layer: int, n_heads: int, n_kv: int, gone: tuple[int, ...] = (), gate_only: str = "", stack: str = "") -> AttentionBlock:
     heads = tuple(Head(stack, layer, i) for i in range(n_heads) if i not in gone)
-    place = Projection("q", "q", Rows(n_heads, 4), "head")
+    projection = Projection("q", "q", Rows(n_heads, 4), "head")
     return AttentionBlock(
         path=f"{stack}layers.{layer}", kind="encoder-self", stack=stack, layer=layer, heads=heads, n_original=n_heads, n_kv_heads=n_kv, head_dim=4,
-        value_dim=4, q=place, k=place, v=place, o=place, layout="separate", gate_only=gate_only,
+        value_dim=4, q=projection, k=projection, v=projection, o=projection, layout="separate", gate_only=gate_only,
     )  # fmt: skip
 
 

@@ -25,8 +25,8 @@ def totals(bias: np.ndarray, *, tokens: Any = 1.0, pieces: int = 1, **measured: 
     """Totals of biases [sentences, heads, roles]; heads in blocks of two; the rest of what is measured is made up."""
     n, heads, roles = bias.shape
     kinds = measured.pop("positional", ()), measured.pop("legacy", ())
-    made = RoleTotals([Head("", h // 2, h % 2) for h in range(heads)], [f"role:{r}" for r in range(roles)], *kinds)
-    whole = {
+    role_totals = RoleTotals([Head("", h // 2, h % 2) for h in range(heads)], [f"role:{r}" for r in range(roles)], *kinds)
+    complete = {
         "bias": bias,
         "half": np.arange(n) % 2,
         "tokens": np.broadcast_to(tokens, bias.shape),
@@ -38,8 +38,8 @@ def totals(bias: np.ndarray, *, tokens: Any = 1.0, pieces: int = 1, **measured: 
         **measured,
     }
     for part in np.array_split(np.arange(n), pieces):
-        made.add_sentences({name: value[part] for name, value in whole.items()})
-    return made
+        role_totals.add_sentences({name: value[part] for name, value in complete.items()})
+    return role_totals
 
 
 def labelled(parts: list[RoleTotals], **options: Any) -> list[RoleScore]:
@@ -58,8 +58,8 @@ def test_p_values_of_the_plain_test_are_those_of_scipy() -> None:
     has = rng.random((400, 6, 5)) < rng.uniform(0.02, 1, size=(6, 5))
     made = run_bias_test(totals(bias, tokens=has, pieces=7), TAU, level=0.95, seed=0)
     assert len(made.columns) == 30
-    for i, place in enumerate(made.columns):
-        values = bias.reshape(400, -1)[has.reshape(400, -1)[:, place], place]
+    for i, column in enumerate(made.columns):
+        values = bias.reshape(400, -1)[has.reshape(400, -1)[:, column], column]
         oracle = stats.ttest_1samp(values, TAU, alternative="greater")
         assert made.p_t[i] == pytest.approx(oracle.pvalue, rel=1e-9)
         assert made.bias[i] == pytest.approx(values.mean(), rel=1e-12)
@@ -102,9 +102,9 @@ def test_roles_in_fewer_than_two_sentences_are_not_tested() -> None:
 @pytest.mark.parametrize("n", [2, 9])
 def test_equal_sentences_prove_what_their_number_allows(n: int) -> None:
     """All at 5, or at 5 and at 0 in two of five sentences, mean 3: n draws miss the zeros with probability (3/5)^n, and no test can be surer."""
-    made = run_bias_test(totals(np.broadcast_to([[[5.0, 3.0, 1.0, 0.0]]], (n, 2, 4)).copy()), TAU, level=0.95, seed=0)
-    assert made.p == pytest.approx([0.6**n, 1, 1, 1] * 2)
-    assert made.low[0] == pytest.approx(5 * 0.025 ** (1 / n))
+    bias = run_bias_test(totals(np.broadcast_to([[[5.0, 3.0, 1.0, 0.0]]], (n, 2, 4)).copy()), TAU, level=0.95, seed=0)
+    assert bias.p == pytest.approx([0.6**n, 1, 1, 1] * 2)
+    assert bias.low[0] == pytest.approx(5 * 0.025 ** (1 / n))
     shaken = run_bias_test(totals(5 + 1e-9 * np.random.default_rng(0).normal(size=(n, 1, 1))), TAU, level=0.95, seed=0)
     assert shaken.p[0] == pytest.approx(0.6**n / 2)  # half of the draws that miss the zeros have a lower mean
     free = run_bias_test(totals(np.array([0.0, 1.0]).repeat(n).reshape(n, 1, 2)), 0.0, level=0.95, seed=0)
@@ -124,8 +124,8 @@ def test_rows_with_few_sentences_are_kept_but_have_no_label() -> None:
     ]
     assert rows[0].p < 0.01 and rows[0].q == 1 and rows[0].note == "7 sentences; a label needs 8"
     assert not any(row.note for row in rows[1:])
-    whole = labelled([totals(bias[:, :, 1:], tokens=has[:, :, 1:]), totals(bias[:, 1:], tokens=has[:, 1:])], correct="bonferroni")
-    assert rows[1].q > 0 and all(row.q == pytest.approx(min(1, 4 * row.p)) for row in whole)
+    complete = labelled([totals(bias[:, :, 1:], tokens=has[:, :, 1:]), totals(bias[:, 1:], tokens=has[:, 1:])], correct="bonferroni")
+    assert rows[1].q > 0 and all(row.q == pytest.approx(min(1, 4 * row.p)) for row in complete)
 
 
 def test_what_is_out_of_reach_is_marked_and_takes_no_part_in_the_correction() -> None:
@@ -210,11 +210,11 @@ def null_p_values(bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def test_the_plain_test_would_take_nulls_that_lean_left_for_roles() -> None:
     """What the transform and the bound are for: at 60 sentences a fifth of the tables has a false discovery, near a ceiling all of them have."""
-    found = {}
+    actual = {}
     for kind in ("ceiling", "rare zero"):
         tables = null_p_values(spread(np.random.default_rng(8), (200, 60, 30), kind))[1]
-        found[kind] = np.mean([(adjust_p_values(table, "bh") <= ALPHA).any() for table in tables])
-    assert found["ceiling"] > 0.12 and found["rare zero"] > 0.9
+        actual[kind] = np.mean([(adjust_p_values(table, "bh") <= ALPHA).any() for table in tables])
+    assert actual["ceiling"] > 0.12 and actual["rare zero"] > 0.9
 
 
 def test_the_simulated_p_values_are_those_of_tables() -> None:
@@ -239,9 +239,9 @@ def test_false_discoveries_among_true_ones_stay_at_their_level() -> None:
         bias[:, :, :2] += rng.uniform(0.3, 1.2, size=(6, 2))
         rows = results(bias)
         false = [row for row in rows if row.has_role and row.role not in ("role:0", "role:1")]
-        found = sum(row.has_role for row in rows)
-        shares.append(len(false) / max(found, 1))
-        power.append((found - len(false)) / 12)
+        total = sum(row.has_role for row in rows)
+        shares.append(len(false) / max(total, 1))
+        power.append((total - len(false)) / 12)
     assert np.mean(shares) <= ALPHA * 2 / 3 + 3 * np.std(shares) / np.sqrt(200)
     assert np.mean(shares) > 0.01, "the test would be needlessly strict"
     assert np.mean(power) > 0.8
@@ -260,9 +260,9 @@ def test_accuracy_is_over_tokens_and_its_interval_has_the_level() -> None:
     tokens = rng.integers(1, 12, size=(80, 20, 20)).astype(float)
     hits = rng.binomial(tokens.astype(int), 0.4).astype(float)
     for level in (0.8, 0.95):
-        made = totals(np.ones(tokens.shape), tokens=tokens, hits=hits)
-        result = run_bias_test(made, TAU, level=level, seed=0)
-        rows = build_role_scores(made, result, TAU)
+        sums = totals(np.ones(tokens.shape), tokens=tokens, hits=hits)
+        result = run_bias_test(sums, TAU, level=level, seed=0)
+        rows = build_role_scores(sums, result, TAU)
         assert [row.accuracy for row in rows] == pytest.approx((hits.sum(0) / tokens.sum(0)).ravel().tolist())
         covered = np.mean([row.accuracy_low <= 0.4 <= row.accuracy_high for row in rows])
         assert covered == pytest.approx(level, abs=0.06)
@@ -272,8 +272,8 @@ def test_accuracy_is_over_tokens_and_its_interval_has_the_level() -> None:
 def test_an_accuracy_on_which_all_sentences_agree_has_an_exact_interval(level: float) -> None:
     """100 % of twelve sentences was 100 % (100 % … 100 %)."""
     hits = np.broadcast_to([[[3.0, 0.0]]], (12, 1, 2)).copy()
-    made = totals(np.ones(hits.shape), tokens=np.full(hits.shape, 3.0), hits=hits)
-    right, wrong = build_role_scores(made, run_bias_test(made, TAU, level=level, seed=0), TAU)
+    sums = totals(np.ones(hits.shape), tokens=np.full(hits.shape, 3.0), hits=hits)
+    right, wrong = build_role_scores(sums, run_bias_test(sums, TAU, level=level, seed=0), TAU)
     exact = stats.binomtest(12, 12).proportion_ci(level, "exact")
     assert (right.accuracy_low, right.accuracy_high) == pytest.approx((exact.low, 1.0)) and exact.low < 0.9
     assert (wrong.accuracy_low, wrong.accuracy_high) == pytest.approx((0.0, 1 - exact.low))
@@ -283,9 +283,9 @@ def test_effect_maximum_and_normalised_score() -> None:
     bias = np.array([4.0, 6.0, 8.0, 2.0]).reshape(4, 1, 1)
     maximum = np.array([8.0, 12.0, 8.0, 12.0]).reshape(4, 1, 1)
     has = np.array([1.0, 3.0, 1.0, 0.0]).reshape(4, 1, 1)
-    made = totals(bias, tokens=has, maximum=maximum)
-    result = run_bias_test(made, TAU, level=0.95, seed=0)
-    row = build_role_scores(made, result, TAU)[0]
+    sums = totals(bias, tokens=has, maximum=maximum)
+    result = run_bias_test(sums, TAU, level=0.95, seed=0)
+    row = build_role_scores(sums, result, TAU)[0]
     assert (row.n_sentences, row.n_tokens) == (3, 5)
     assert row.bias == pytest.approx(6) and row.maximum == pytest.approx(28 / 3)
     assert row.effect == pytest.approx((6 - 3) / 2)  # the deviation of 4, 6, 8 is 2
@@ -302,15 +302,15 @@ def test_the_baseline_is_the_best_fixed_offset_of_the_block() -> None:
     tokens = np.ones((200, 4, 1))
     tokens[:, 2:, 0] = back[:, None]
     hits = tokens * np.array([0.65, 0.75, 1, 1])[None, :, None]
-    made = totals(np.ones((200, 4, 1)), tokens=tokens, hits=hits, offsets=offsets)
-    result = run_bias_test(made, TAU, level=0.95, seed=0)
-    rows = build_role_scores(made, result, TAU)
+    sums = totals(np.ones((200, 4, 1)), tokens=tokens, hits=hits, offsets=offsets)
+    result = run_bias_test(sums, TAU, level=0.95, seed=0)
+    rows = build_role_scores(sums, result, TAU)
     share = float(back.mean())
     assert {row.chance for row in rows} == {0}
     assert [row.baseline for row in rows] == pytest.approx([share, share, 1, 1])
     assert {row.baseline_offset for row in rows} == {-2}
     assert [row.by_argmax for row in rows] == [False, True, False, False]  # ten points ahead; of a sure offset no head can be
-    assert [row.by_argmax for row in build_role_scores(_positional(made), result, TAU)] == [False, False, True, True]
+    assert [row.by_argmax for row in build_role_scores(_positional(sums), result, TAU)] == [False, False, True, True]
 
 
 def test_a_sieve_of_many_keys_has_chance_as_its_bar() -> None:
@@ -319,9 +319,9 @@ def test_a_sieve_of_many_keys_has_chance_as_its_bar() -> None:
     hits = np.broadcast_to(np.array([6.0, 6.9, 7.1, 9.5])[None, :, None], tokens.shape)
     offsets, chance = np.zeros((50, 2, 33, 1)), np.full((50, 2, 1), 6.0)
     offsets[:, :, 16] = 3
-    made = totals(np.ones(tokens.shape), tokens=tokens, hits=hits, offsets=offsets, chance=chance)
-    result = run_bias_test(made, TAU, level=0.95, seed=0)
-    rows = build_role_scores(made, result, TAU)
+    sums = totals(np.ones(tokens.shape), tokens=tokens, hits=hits, offsets=offsets, chance=chance)
+    result = run_bias_test(sums, TAU, level=0.95, seed=0)
+    rows = build_role_scores(sums, result, TAU)
     assert {(round(row.baseline, 9), round(row.chance, 9)) for row in rows} == {(0.3, 0.6)}
     assert [row.by_argmax for row in rows] == [False, False, True, True]
     sure = _positional(totals(np.ones(tokens.shape), tokens=tokens, hits=hits, offsets=offsets, chance=chance * 1.5))
@@ -341,9 +341,9 @@ def table(having: dict[str, set[int]], n: int = 12, **argmax: set[int]) -> RoleT
     heads = tuple(Head("", h // 3, h % 3) for h in range(n))
     rows = [
         replace(
-            ROW, head=head, role=role, has_role=h in owners, by_argmax=h in argmax.get(role, owners), bias=5.0 + h, normalised=place / 10
+            ROW, head=head, role=role, has_role=h in owners, by_argmax=h in argmax.get(role, owners), bias=5.0 + h, normalised=index / 10
         )
-        for place, (role, owners) in enumerate(having.items())
+        for index, (role, owners) in enumerate(having.items())
         for h, head in enumerate(heads)
     ]
     return RoleTable(tuple(rows), heads)
@@ -368,23 +368,23 @@ def test_tables_answer_questions() -> None:
 
 def test_colocation_is_hypergeometric() -> None:
     owners = {"a": {0, 1, 2, 3, 4}, "b": {1, 2, 3, 9}, "c": {10, 11}, "none": set()}
-    found = {(row.a, row.b): row for row in table(owners).colocation()}
-    assert set(found) == {("a", "b"), ("a", "c"), ("b", "c")}
-    for (a, b), row in found.items():
+    by_pair = {(row.a, row.b): row for row in table(owners).colocation()}
+    assert set(by_pair) == {("a", "b"), ("a", "c"), ("b", "c")}
+    for (a, b), row in by_pair.items():
         both = len(owners[a] & owners[b])
         assert (row.both, row.only_a, row.only_b) == (both, len(owners[a]) - both, len(owners[b]) - both)
         assert row.expected == pytest.approx(len(owners[a]) * len(owners[b]) / 12)
         inside = [[both, len(owners[a]) - both], [len(owners[b]) - both, 12 - len(owners[a] | owners[b])]]
         assert row.p == pytest.approx(stats.fisher_exact(inside, alternative="greater").pvalue)
-    assert [row.q for row in found.values()] == pytest.approx(stats.false_discovery_control([row.p for row in found.values()]).tolist())
+    assert [row.q for row in by_pair.values()] == pytest.approx(stats.false_discovery_control([row.p for row in by_pair.values()]).tolist())
 
 
 def test_colocation_counts_heads_that_both_roles_were_tested_on() -> None:
-    whole = table({"a": {0, 1}, "b": {0, 1}})
-    part = replace(whole, rows=tuple(row for row in whole.rows if row.role == "a" or row.head.layer == 0))
+    complete = table({"a": {0, 1}, "b": {0, 1}})
+    part = replace(complete, rows=tuple(row for row in complete.rows if row.role == "a" or row.head.layer == 0))
     row = part.colocation()[0]
     assert (row.both, row.expected, row.p) == (2, pytest.approx(4 / 3), pytest.approx(1 / 3))
-    apart = replace(whole, rows=tuple(row for row in whole.rows if (row.role == "a") == (row.head.layer < 2)))
+    apart = replace(complete, rows=tuple(row for row in complete.rows if (row.role == "a") == (row.head.layer < 2)))
     assert apart.colocation() == []
 
 
@@ -393,10 +393,10 @@ def test_a_table_is_given_back_by_its_plain_data() -> None:
     rows = results(np.random.default_rng(16).gamma(3, 1.2, size=(7, 2, 2)))
     heads = tuple(dict.fromkeys(row.head for row in rows))
     best = BestHead("role:0", heads[1], 0.5, 0.4, 0.6, 0.3, -1, 0.01, 0.1, 4, 9, 3)
-    whole = RoleTable(tuple(rows), heads, 2.5, 0.01, {"sink": "why"}, {"reason": 3}, "print", {"dtype": "float32"}, (best,))
-    plain = json.loads(json.dumps(whole.to_dict()))
-    assert RoleTable.from_dict(plain) == whole and all(row.note for row in rows)
-    assert list(whole.to_pandas().columns) == list(plain["rows"][0])
+    role_table = RoleTable(tuple(rows), heads, 2.5, 0.01, {"sink": "why"}, {"reason": 3}, "print", {"dtype": "float32"}, (best,))
+    plain = json.loads(json.dumps(role_table.to_dict()))
+    assert RoleTable.from_dict(plain) == role_table and all(row.note for row in rows)
+    assert list(role_table.to_pandas().columns) == list(plain["rows"][0])
     for damaged in ({**plain, "rows": [{"head": "L0H0"}]}, {**plain, "best_heads": None}, {**plain, "more": 1}, {}):
         with pytest.raises(ArtifactError, match="no table of roles"):
             RoleTable.from_dict(damaged)

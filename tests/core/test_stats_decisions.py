@@ -38,16 +38,16 @@ def test_corrections_refuse() -> None:
 @pytest.mark.parametrize("pieces", [1, 7])
 def test_streamed_skewness_is_that_of_scipy(kind: str, pieces: int) -> None:
     """Far from 0 too, where raw powers would cancel, and where some values do not count."""
-    drawn = {"exponential": 1.0, "negative": -1.0}.get(kind, 0.0) * rng(3).exponential(size=(500, 8))
-    values = 1e6 + drawn + (rng(4).normal(size=(500, 8)) if kind == "normal" else 0.0)
+    sample = {"exponential": 1.0, "negative": -1.0}.get(kind, 0.0) * rng(3).exponential(size=(500, 8))
+    values = 1e6 + sample + (rng(4).normal(size=(500, 8)) if kind == "normal" else 0.0)
     has = rng(5).random((500, 8)) < 0.7
-    made = hall.Skewness(8)
+    skewness = hall.Skewness(8)
     for part in np.array_split(np.arange(500), pieces):
-        made.update(values[part], has[part])
+        skewness.update(values[part], has[part])
     expected = [0.0 if kind == "constant" else oracle.skew(values[has[:, i], i]) for i in range(8)]
-    np.testing.assert_allclose(made.value(), expected, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(skewness.value(), expected, rtol=1e-7, atol=1e-9)
     with pytest.raises(StatisticsError, match="got"):
-        made.update(values[:, :3], has[:, :3])
+        skewness.update(values[:, :3], has[:, :3])
 
 
 @given(st.floats(-3, 3), st.floats(-40, 40), st.integers(2, 5000))

@@ -47,22 +47,22 @@ def test_paired_bootstrap_of_a_ratio() -> None:
     sizes = rng(0).integers(5, 30, size=400).astype(float)
     a = np.column_stack([rng(1).binomial(sizes.astype(int), 0.6), sizes])
     b = np.column_stack([rng(2).binomial(sizes.astype(int), 0.65), sizes])
-    found = significance.paired_bootstrap(a, b, share, seed=0)
-    assert found.difference == pytest.approx(share(b.sum(0)) - share(a.sum(0)))
-    assert found.low < found.difference < found.high
-    assert found.p < 0.05
+    difference = significance.paired_bootstrap(a, b, share, seed=0)
+    assert difference.difference == pytest.approx(share(b.sum(0)) - share(a.sum(0)))
+    assert difference.low < difference.difference < difference.high
+    assert difference.p < 0.05
     back = significance.paired_bootstrap(b, a, share, seed=0)
-    assert (back.difference, back.low, back.p) == pytest.approx((-found.difference, -found.high, found.p))
+    assert (back.difference, back.low, back.p) == pytest.approx((-difference.difference, -difference.high, difference.p))
     assert significance.paired_bootstrap(a, a, share, seed=0).p == 1.0
 
 
 def test_paired_bootstrap_error_rate_and_coverage() -> None:
-    found = []
+    actual = []
     for trial in range(1000):
         a, b = (rng(1000 * side + trial).normal(size=(80, 1)) for side in (1, 2))
-        found.append(significance.paired_bootstrap(a, b, lambda sums: sums[..., 0] / 80, seed=trial, repeats=400))
-    assert 0.03 <= np.mean([f.p <= 0.05 for f in found]) <= 0.08
-    assert 0.92 <= np.mean([f.low <= 0 <= f.high for f in found]) <= 0.97
+        actual.append(significance.paired_bootstrap(a, b, lambda sums: sums[..., 0] / 80, seed=trial, repeats=400))
+    assert 0.03 <= np.mean([f.p <= 0.05 for f in actual]) <= 0.08
+    assert 0.92 <= np.mean([f.low <= 0 <= f.high for f in actual]) <= 0.97
 
 
 def test_paired_bootstrap_refuses_what_has_no_total() -> None:
@@ -75,9 +75,9 @@ def test_paired_bootstrap_refuses_what_has_no_total() -> None:
 def test_the_t_interval_is_scipys() -> None:
     values = rng().normal(0.2, 1, size=50)
     known = oracle.ttest_1samp(values, 0)
-    found = t_interval(values)
+    actual = t_interval(values)
     interval = known.confidence_interval()
-    assert (found.p, found.low, found.high) == pytest.approx((known.pvalue, interval.low, interval.high))
+    assert (actual.p, actual.low, actual.high) == pytest.approx((known.pvalue, interval.low, interval.high))
     assert t_interval([0.0, 0.0]).p == 1.0
     with pytest.raises(StatisticsError, match="2 values"):
         t_interval([1.0])
@@ -90,8 +90,8 @@ def test_away_from_zero_is_scipys_and_knows_values_without_spread() -> None:
         significance.p_values_of_zero(values, errors, np.inf), 2 * oracle.norm.sf(np.abs(values / errors)), rtol=1e-12
     )
     assert significance.p_values_of_zero([0.0, 1e-9, -3.0, 0.0], [0.0, 0.0, 0.0, 1.0], 5).tolist() == [1.0, 0.0, 0.0, 1.0]
-    drawn = rng(2).normal(size=(4000, 6))
-    p = significance.p_values_of_zero(drawn.mean(1), drawn.std(1, ddof=1) / np.sqrt(6), 5)
+    sample = rng(2).normal(size=(4000, 6))
+    p = significance.p_values_of_zero(sample.mean(1), sample.std(1, ddof=1) / np.sqrt(6), 5)
     assert abs((p < 0.05).mean() - 0.05) < 0.01
     for bad in (([1.0], [-1.0], 5), ([1.0], [1.0], 0), ([1.0], [1.0, 2.0], 5), ([1.0], [np.nan], 5)):
         with pytest.raises(StatisticsError):
@@ -101,20 +101,20 @@ def test_away_from_zero_is_scipys_and_knows_values_without_spread() -> None:
 @pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
 def test_sign_flip_is_exact_for_few_examples(alternative: str) -> None:
     values = rng(4).normal(0.3, 1, size=(10, 3))
-    found = significance.sign_flip_p_value(values, seed=0, alternative=alternative)  # type: ignore[arg-type]
+    actual = significance.sign_flip_p_value(values, seed=0, alternative=alternative)  # type: ignore[arg-type]
     known = oracle.permutation_test(
         (values,), lambda x, axis: x.mean(axis), permutation_type="samples", n_resamples=np.inf, alternative=alternative, axis=0
     )
-    np.testing.assert_allclose(found, known.pvalue, rtol=1e-12)
-    assert significance.sign_flip_p_value(values[:, 0], seed=0, alternative=alternative) == found[0]  # type: ignore[arg-type]
+    np.testing.assert_allclose(actual, known.pvalue, rtol=1e-12)
+    assert significance.sign_flip_p_value(values[:, 0], seed=0, alternative=alternative) == actual[0]  # type: ignore[arg-type]
 
 
 def test_sign_flip_error_rate_and_power() -> None:
     null = significance.sign_flip_p_value(rng(0).laplace(size=(60, 2000)), seed=0, repeats=999)
     assert 0.035 <= (null <= 0.05).mean() <= 0.065
     assert significance.sign_flip_p_value(rng(0).normal(1, 1, size=60), seed=0) == 1e-4
-    drawn = significance.sign_flip_p_value(rng(1).normal(0.2, 1, size=60), seed=0)
-    assert drawn == pytest.approx(t_interval(rng(1).normal(0.2, 1, size=60)).p, abs=0.02)
+    sample = significance.sign_flip_p_value(rng(1).normal(0.2, 1, size=60), seed=0)
+    assert sample == pytest.approx(t_interval(rng(1).normal(0.2, 1, size=60)).p, abs=0.02)
 
 
 # correlations, stability, agreement
@@ -139,9 +139,9 @@ def test_a_correlation_without_noise_is_nearer_to_the_true_one(by: str) -> None:
         phi = 0.8 * theta + 0.6 * rng(trial + 1000).normal(size=60)
         truth = float(getattr(agreement, by)(theta, phi))
         a, b = planted(100, theta, 2.0, trial + 2000), planted(100, phi, 2.0, trial + 3000)
-        found = agreement.correlate(a, b, by=by, paired=True, repeats=300, seed=trial)  # type: ignore[arg-type]
-        observed.append(found.value - truth)
-        without_noise.append(found.without_noise - truth)
+        correlation = agreement.correlate(a, b, by=by, paired=True, repeats=300, seed=trial)  # type: ignore[arg-type]
+        observed.append(correlation.value - truth)
+        without_noise.append(correlation.without_noise - truth)
     assert np.mean(observed) < 0
     assert abs(np.mean(without_noise)) < abs(np.mean(observed)) / 3
 
@@ -164,9 +164,9 @@ def test_stability_grows_with_size() -> None:
     rows = agreement.stability(samples, [20, 100, 500, 1000], 10, seed=0)
     assert [row.groups for row in rows] == [5, 26, 128, 256]
     for name in ("spearman", "overlap"):
-        found = [getattr(row, name).value for row in rows]
-        assert found == sorted(found)
-        assert found[-1] == pytest.approx(1)
+        values = [getattr(row, name).value for row in rows]
+        assert values == sorted(values)
+        assert values[-1] == pytest.approx(1)
     assert rows[3].disjoint_spearman is None
     assert all(row.disjoint_spearman and row.disjoint_spearman.value < row.spearman.value for row in rows[:3])
     flipped = agreement.stability(Samples(-samples.sums, samples.weights, samples.n), [20], 10, seed=0, higher_is_keep=False)
@@ -195,12 +195,12 @@ def test_reliability_predicts_the_correlation_with_a_new_sample() -> None:
 def test_agreement_of_a_cheap_score() -> None:
     theta = rng(0).normal(size=48)
     truth, estimate = planted(200, theta, 2.0, 1), planted(200, 3 * theta + rng(9).normal(size=48), 2.0, 2)
-    found = agreement.agreement(estimate, truth, 12, seed=0, paired=True, repeats=300)
+    agreements = agreement.agreement(estimate, truth, 12, seed=0, paired=True, repeats=300)
     known = oracle.spearmanr(estimate.means(), truth.means())
-    assert found.spearman.value == pytest.approx(known.statistic)
-    assert found.lowest == ranks.overlap(estimate.means(), truth.means(), 12)
-    assert found.highest.p < 0.01
-    assert 0.95 < found.ceiling <= 1
+    assert agreements.spearman.value == pytest.approx(known.statistic)
+    assert agreements.lowest == ranks.overlap(estimate.means(), truth.means(), 12)
+    assert agreements.highest.p < 0.01
+    assert 0.95 < agreements.ceiling <= 1
     noise = agreement.agreement(planted(200, rng(5).normal(size=48), 2.0, 3), truth, 12, seed=0, repeats=300)
     assert noise.spearman.low < 0 < noise.spearman.high or noise.spearman.p <= 0.05
 
@@ -225,17 +225,17 @@ def test_importing_needs_neither_torch_nor_scipy() -> None:
 def test_the_standard_error_of_a_loss_counts_documents() -> None:
     """Ten equal examples of one document are one observation."""
     of_documents = rng(0).gamma(2.0, 1.0, 60)
-    one = Evaluation("t", "report", 60, of_documents)
+    evaluation = Evaluation("t", "report", 60, of_documents)
     ten = Evaluation("t", "report", 600, of_documents.repeat(10), documents=np.repeat(np.arange(60), 10))
-    assert ten.loss_stderr == pytest.approx(one.loss_stderr) == pytest.approx(of_documents.std(ddof=1) / 60**0.5)
+    assert ten.loss_stderr == pytest.approx(evaluation.loss_stderr) == pytest.approx(of_documents.std(ddof=1) / 60**0.5)
     assert np.isnan(replace(ten, documents=np.zeros(600, dtype=int)).loss_stderr)
 
 
 def test_parts_of_a_single_seed_are_compared_as_those_of_a_model() -> None:
     first, second = (np.column_stack([rng(seed).integers(0, 2, 300), np.ones(300)]) for seed in (1, 2))
     (with_axis, without), total = align_seed_counts((first[:, None], second), share)
-    found = significance.paired_bootstrap(with_axis, without, total, seed=0)
-    assert found == significance.paired_bootstrap(first, second, share, seed=0)
+    difference = significance.paired_bootstrap(with_axis, without, total, seed=0)
+    assert difference == significance.paired_bootstrap(first, second, share, seed=0)
 
 
 def test_the_lowest_units_are_shared_as_units() -> None:
@@ -244,7 +244,7 @@ def test_the_lowest_units_are_shared_as_units() -> None:
     other = np.array([1.0, 1.0, 1.0, 1.0] + [3.0, 3.0, 3.0, 0.5] * 3)
     units = [tuple(range(start, start + 4)) for start in range(0, 16, 4)]
     samples = [Samples.of(values + rng(seed).normal(0, 0.01, (300, 16))) for seed, values in enumerate((means, other))]
-    found = agreement.agreement(samples[0], samples[1], 1, seed=0, units=units, repeats=100)
-    assert (found.lowest.shared, found.lowest.k) == (1, 1)
+    agreements = agreement.agreement(samples[0], samples[1], 1, seed=0, units=units, repeats=100)
+    assert (agreements.lowest.shared, agreements.lowest.k) == (1, 1)
     assert agreement.agreement(samples[0], samples[1], 4, seed=0, repeats=100).lowest.shared < 4
     assert agreement.stability(samples[0], [40], 1, seed=0, units=units)[0].overlap.value == 1

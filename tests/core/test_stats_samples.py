@@ -33,19 +33,19 @@ def test_stderr_of_single_examples_is_the_textbook_one() -> None:
 @pytest.mark.parametrize("n", [1, 255, 256, 257, 1000])
 def test_totals_do_not_depend_on_how_the_stream_is_cut(shape: tuple[int, ...], n: int) -> None:
     values, weights = rng(n).normal(size=(n, *shape)) * 1e3, rng(n + 1).random((n, 3)) * (rng(n + 2).random((n, 3)) > 0.1) + 1e-3
-    whole = Totals(*shape)
-    whole.update(values, weights)
+    totals = Totals(*shape)
+    totals.update(values, weights)
     for trial in range(5):
         cuts = np.sort(rng(trial).integers(0, n + 1, size=trial * 7))
         cut = Totals(*shape)
         for part in np.split(np.arange(n), cuts):
             if len(part):
                 cut.update(values[part], weights[part])
-        assert cut.mean().tobytes() == whole.mean().tobytes()
-        assert cut.samples().sums.tobytes() == whole.samples().sums.tobytes()
-        assert cut.samples().weights.tobytes() == whole.samples().weights.tobytes()
+        assert cut.mean().tobytes() == totals.mean().tobytes()
+        assert cut.samples().sums.tobytes() == totals.samples().sums.tobytes()
+        assert cut.samples().weights.tobytes() == totals.samples().weights.tobytes()
         if n > 1:
-            assert cut.stderr().tobytes() == whole.stderr().tobytes()
+            assert cut.stderr().tobytes() == totals.stderr().tobytes()
 
 
 def test_totals_agree_with_the_formula_and_with_samples() -> None:
@@ -77,10 +77,10 @@ def test_totals_of_features_equal_totals_of_each_feature() -> None:
     both = Totals(3, 2)
     both.update(values, weights)
     for feature in range(2):
-        one = Totals(3)
-        one.update(values[..., feature], weights)
-        assert one.stderr().tobytes() == np.ascontiguousarray(both.stderr()[:, feature]).tobytes()
-        np.testing.assert_array_equal(one.mean(), both.mean()[:, feature])
+        totals = Totals(3)
+        totals.update(values[..., feature], weights)
+        assert totals.stderr().tobytes() == np.ascontiguousarray(both.stderr()[:, feature]).tobytes()
+        np.testing.assert_array_equal(totals.mean(), both.mean()[:, feature])
 
 
 def test_totals_refuse_and_stay_as_they_were() -> None:
@@ -140,16 +140,16 @@ def test_bootstrap_is_deterministic_and_ignores_empty_groups() -> None:
 
 def test_bootstrap_in_chunks_equals_bootstrap_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = planted(40, np.arange(6.0), 1.0)
-    whole = resampling.bootstrap_scores(samples, seed=1, repeats=300)
+    complete = resampling.bootstrap_scores(samples, seed=1, repeats=300)
     monkeypatch.setattr("headcount.core.stats.resampling._CELLS", 40 * 7)
-    np.testing.assert_allclose(resampling.bootstrap_scores(samples, seed=1, repeats=300), whole, rtol=1e-12)
+    np.testing.assert_allclose(resampling.bootstrap_scores(samples, seed=1, repeats=300), complete, rtol=1e-12)
 
 
 def test_bootstrap_spread_is_the_standard_error() -> None:
     samples = planted(200, [0.0, 5.0], 2.0)
-    drawn = resampling.bootstrap_scores(samples, seed=0, repeats=8000)
-    np.testing.assert_allclose(drawn.std(0), samples.stderr(), rtol=0.03)
-    np.testing.assert_allclose(drawn.mean(0), samples.means(), atol=0.01)
+    sample = resampling.bootstrap_scores(samples, seed=0, repeats=8000)
+    np.testing.assert_allclose(sample.std(0), samples.stderr(), rtol=0.03)
+    np.testing.assert_allclose(sample.mean(0), samples.means(), atol=0.01)
 
 
 def test_a_rare_head_gets_a_mean_in_every_resample() -> None:
@@ -169,11 +169,11 @@ def ratio(means: np.ndarray) -> np.ndarray:
 def test_pseudovalues_are_those_of_the_jackknife() -> None:
     x = rng().random((80, 3)) + 1
     samples = Samples.of(np.stack([x, 2 * x + 0.1 * rng(1).normal(size=x.shape)], axis=-1))
-    found = resampling.pseudovalues(samples, ratio)
-    np.testing.assert_allclose(found.means(), ratio(samples.means()))
-    left = np.array([ratio(np.delete(samples.sums, g, axis=0).mean(0)) for g in range(80)])
-    np.testing.assert_allclose(found.stderr(), np.sqrt(79 / 80 * ((left - left.mean(0)) ** 2).sum(0)), rtol=1e-10)
-    np.testing.assert_allclose(resampling.bootstrap_scores(samples, seed=0, combine=ratio).std(0), found.stderr(), rtol=0.1)
+    actual = resampling.pseudovalues(samples, ratio)
+    np.testing.assert_allclose(actual.means(), ratio(samples.means()))
+    values = np.array([ratio(np.delete(samples.sums, g, axis=0).mean(0)) for g in range(80)])
+    np.testing.assert_allclose(actual.stderr(), np.sqrt(79 / 80 * ((values - values.mean(0)) ** 2).sum(0)), rtol=1e-10)
+    np.testing.assert_allclose(resampling.bootstrap_scores(samples, seed=0, combine=ratio).std(0), actual.stderr(), rtol=0.1)
     with pytest.raises(StatisticsError, match="one number per head"):
         resampling.bootstrap_scores(samples, seed=0)
     with pytest.raises(StatisticsError, match="combine must turn"):
@@ -197,11 +197,11 @@ def test_ranks_break_ties_like_scores() -> None:
 def test_rank_sets_find_heads_that_differ_and_leave_ties_open() -> None:
     means = np.array([3.0, 2.9, 0.0, 5.0, 0.0, 1.5])
     samples = planted(200, means, 0.5)
-    found = ranks.rank_confidence_sets(samples.group_pseudovalues(), seed=0)
-    assert found is not None
-    assert found.low.tolist() == [2, 2, 5, 1, 5, 4] and found.high.tolist() == [3, 3, 6, 1, 6, 4]
+    confidence_sets = ranks.rank_confidence_sets(samples.group_pseudovalues(), seed=0)
+    assert confidence_sets is not None
+    assert confidence_sets.low.tolist() == [2, 2, 5, 1, 5, 4] and confidence_sets.high.tolist() == [3, 3, 6, 1, 6, 4]
     turned = ranks.rank_confidence_sets(-samples.group_pseudovalues(), seed=0, higher_is_keep=False)
-    np.testing.assert_array_equal(turned, found)
+    np.testing.assert_array_equal(turned, confidence_sets)
     same = ranks.rank_confidence_sets(np.tile([1.0, 1.0, 0.0], (20, 1)), seed=0)
     assert same is not None and same.low.tolist() == [1, 1, 3] and same.high.tolist() == [2, 2, 3], (
         "what no example moves differs or is equal"
@@ -222,10 +222,10 @@ def test_rank_sets_cover_all_heads_jointly(n: int, kind: str) -> None:
             "skewed": lambda random=random, means=means: means + 0.3 * (random.gamma(1.0, 1.0, (n, 6)) - 1),
             "rare": lambda random=random, means=means: (random.random((n, 6)) < means / 2) * 2.0,
         }
-        found = ranks.rank_confidence_sets(draws[kind](), seed=trial, repeats=200)
-        assert found is not None
+        confidence_sets = ranks.rank_confidence_sets(draws[kind](), seed=trial, repeats=200)
+        assert confidence_sets is not None
         truth = ranks.ranks(means)
-        hits.append(((found.low <= truth) & (truth <= found.high)).all())
+        hits.append(((confidence_sets.low <= truth) & (truth <= confidence_sets.high)).all())
     assert np.mean(hits) >= 0.93
 
 
@@ -245,10 +245,10 @@ def test_values_of_groups_have_the_mean_and_the_spread_of_the_score() -> None:
 
 def test_overlap_against_hypergeometric() -> None:
     a, b = rng(0).normal(size=40), rng(1).normal(size=40)
-    found = ranks.overlap(a, b, 10)
+    actual = ranks.overlap(a, b, 10)
     lowest = set(np.argsort(a)[:10]) & set(np.argsort(b)[:10])
-    assert (found.shared, found.share, found.expected) == (len(lowest), len(lowest) / 10, 0.25)
-    assert found.p == pytest.approx(oracle.hypergeom(40, 10, 10).sf(found.shared - 1))
+    assert (actual.shared, actual.share, actual.expected) == (len(lowest), len(lowest) / 10, 0.25)
+    assert actual.p == pytest.approx(oracle.hypergeom(40, 10, 10).sf(actual.shared - 1))
     same = ranks.overlap(a, a, 10, end="highest")
     assert same.share == 1
     assert same.p == pytest.approx(oracle.hypergeom(40, 10, 10).pmf(10))

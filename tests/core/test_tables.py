@@ -61,16 +61,16 @@ TABLES: dict[str, tuple[str, bytes]] = {
 def test_tables_as_people_have_them(kind: str, tmp_path: Path) -> None:
     name, content = TABLES[kind]
     (tmp_path / name).write_bytes(content)
-    found = Scores.read(tmp_path / name)
-    assert dict(zip(map(str, found.heads), found.values, strict=True)) == VALUES
-    assert (found.higher_is_keep, found.stderr, found.method) == (True, (), "")
+    table = Scores.read(tmp_path / name)
+    assert dict(zip(map(str, table.heads), table.values, strict=True)) == VALUES
+    assert (table.higher_is_keep, table.stderr, table.method) == (True, (), "")
 
 
 def test_whole_numbers_and_ties_are_scores(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("head,score,stderr\nL0H0,1,0\nL0H1,1,0.5\nL0H2,-3e-2,1\n")
-    found = Scores.read(tmp_path / "t.csv")
-    assert (found.values, found.stderr) == ((1.0, 1.0, -0.03), (0.0, 0.5, 1.0))
-    assert {str(head) for head in found.ranking()[:2]} == {"L0H0", "L0H1"}
+    table = Scores.read(tmp_path / "t.csv")
+    assert (table.values, table.stderr) == ((1.0, 1.0, -0.03), (0.0, 0.5, 1.0))
+    assert {str(head) for head in table.ranking()[:2]} == {"L0H0", "L0H1"}
 
 
 @pytest.mark.parametrize("higher", [True, False])
@@ -81,8 +81,8 @@ def test_the_table_of_a_run_tells_which_way_is_keep(higher: bool, bert: torch.nn
     table.to_csv(tmp_path / "scores.csv", index=False)
     table.to_parquet(tmp_path / "scores.parquet", index=False)
     for name in ("scores.csv", "scores.parquet"):
-        found = Scores.read(tmp_path / name, only_method="a")
-        assert (found.higher_is_keep, found.ranking()) == (higher, ours.ranking())
+        actual = Scores.read(tmp_path / name, only_method="a")
+        assert (actual.higher_is_keep, actual.ranking()) == (higher, ours.ranking())
         with pytest.raises(ArtifactError, match=r"by a, b; choose one, such as only_method='a'"):
             Scores.read(tmp_path / name)
     assert Scores.read(tmp_path / "scores.csv", only_method="a", higher_is_keep=True).higher_is_keep
@@ -92,11 +92,11 @@ def test_fitted_scores_have_the_order_and_the_units_of_the_model(tmp_path: Path)
     heads = hc.HeadMap.of(tiny_model("llama", num_key_value_heads=2))
     rows = {str(head): float(i) for i, head in enumerate(heads)}
     (tmp_path / "t.json").write_text(json.dumps(dict(reversed(rows.items()))))
-    found = Scores.read(tmp_path / "t.json").reorder(heads)
-    assert (found.heads, found.values, found.units) == (heads.heads, tuple(rows.values()), heads.units())
-    assert len(Plan.keep_top(found, 6).removed) == 6
+    actual = Scores.read(tmp_path / "t.json").reorder(heads)
+    assert (actual.heads, actual.values, actual.units) == (heads.heads, tuple(rows.values()), heads.units())
+    assert len(Plan.keep_top(actual, 6).removed) == 6
     with pytest.raises(PlanError, match="L1H5 has no score"):
-        Scores(found.heads[:-1], found.values[:-1]).reorder(heads)
+        Scores(actual.heads[:-1], actual.values[:-1]).reorder(heads)
 
 
 def test_a_plan_comes_back_and_knows_its_model(bert: torch.nn.Module, tmp_path: Path) -> None:

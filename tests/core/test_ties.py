@@ -37,8 +37,8 @@ def test_every_ranking_breaks_ties_alike() -> None:
         scores = replace(EQUAL, values=values, higher_is_keep=higher)
         ranks = {row.head: row.rank for row in rank_heads(scores)}
         assert sorted(HEADS, key=ranks.__getitem__) == scores.ranking()
-        gone = set(Plan.keep_top(scores, 100).removed)
-        assert gone == set(scores.ranking()[100:])
+        removed_heads = set(Plan.keep_top(scores, 100).removed)
+        assert removed_heads == set(scores.ranking()[100:])
 
 
 def test_heads_that_tie_share_all_ranks() -> None:

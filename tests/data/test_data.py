@@ -28,12 +28,12 @@ def task(rows: list[dict[str, Any]]) -> Task:
 
 def in_order(chunk: Chunk, size: int) -> list[list[int]]:
     """The tokens of a chunk's examples, put back into their places."""
-    found: dict[int, list[int]] = {}
-    for places, batch in chunk.batches(size):
-        for place, ids, mask in zip(places, batch["input_ids"], batch["attention_mask"], strict=True):
-            assert place not in found
-            found[place] = ids[mask.bool()].tolist()
-    return [found[place] for place in range(chunk.size)]
+    actual: dict[int, list[int]] = {}
+    for positions, batch in chunk.batches(size):
+        for place, ids, mask in zip(positions, batch["input_ids"], batch["attention_mask"], strict=True):
+            assert place not in actual
+            actual[place] = ids[mask.bool()].tolist()
+    return [actual[index] for index in range(chunk.size)]
 
 
 def read(data: Any, **options: Any) -> Reading:
@@ -84,19 +84,19 @@ def test_tensors_of_another_kind_have_another_fingerprint() -> None:
 
 def test_results_come_in_the_order_of_the_examples() -> None:
     reading = Reading(task(examples(20)), batch_size=3, chunk_size=8)
-    found = list(stream(reading, lambda batch, numbers: {"n": torch.tensor(numbers), "long": batch["attention_mask"].sum(-1)}))
-    assert np.concatenate([chunk["n"] for chunk in found]).tolist() == list(range(20))
-    assert np.concatenate([chunk["long"] for chunk in found]).tolist() == [len(row["input_ids"]) for row in examples(20)]
+    actual = list(stream(reading, lambda batch, numbers: {"n": torch.tensor(numbers), "long": batch["attention_mask"].sum(-1)}))
+    assert np.concatenate([chunk["n"] for chunk in actual]).tolist() == list(range(20))
+    assert np.concatenate([chunk["long"] for chunk in actual]).tolist() == [len(row["input_ids"]) for row in examples(20)]
     assert reading.examples == 20
 
 
 def test_progress_is_told_after_every_chunk() -> None:
-    told: list[tuple[int, int | None]] = []
-    read(task(examples(20)), chunk_size=8, progress=lambda done, total: told.append((done, total)))
-    assert told == [(8, 20), (16, 20), (20, 20)]
-    told.clear()
-    read([pad(examples(3)), pad(examples(2))], progress=lambda done, total: told.append((done, total)))
-    assert told == [(3, None), (5, None)]
+    messages: list[tuple[int, int | None]] = []
+    read(task(examples(20)), chunk_size=8, progress=lambda done, total: messages.append((done, total)))
+    assert messages == [(8, 20), (16, 20), (20, 20)]
+    messages.clear()
+    read([pad(examples(3)), pad(examples(2))], progress=lambda done, total: messages.append((done, total)))
+    assert messages == [(3, None), (5, None)]
 
 
 @pytest.mark.parametrize("limit", [0, -1])
@@ -115,9 +115,9 @@ def test_a_task_says_how_much_is_read_at_a_time() -> None:
     few = replace(task(examples(7)), batch_size=2)
     assert (Reading(few).batch_size, Reading(few, batch_size=5).batch_size) == (2, 5)
     assert (default_batch_size(few), default_batch_size(task(examples(3)))) == (2, 32)
-    seen: list[int] = []
-    list(stream(Reading(few), lambda batch, numbers: (seen.append(len(numbers)), {"n": torch.tensor(numbers)})[1]))
-    assert max(seen) == 2 and sum(seen) == 7
+    observed_values: list[int] = []
+    list(stream(Reading(few), lambda batch, numbers: (observed_values.append(len(numbers)), {"n": torch.tensor(numbers)})[1]))
+    assert max(observed_values) == 2 and sum(observed_values) == 7
     with pytest.raises(DataError, match="batch_size must be 1 or more, got 0"):
         replace(few, batch_size=0)
 
@@ -164,7 +164,7 @@ def test_an_empty_batch_is_refused_by_its_place() -> None:
 def test_a_mask_of_too_few_rows_is_left_to_the_check_of_the_batch() -> None:
     batch = pad(examples(4))
     (chunk,) = chunks({**batch, "attention_mask": batch["attention_mask"][:3]})
-    assert [places for places, _ in chunk.batches(4)] == [[0, 1, 2, 3]]
+    assert [positions for positions, _ in chunk.batches(4)] == [[0, 1, 2, 3]]
 
 
 def test_what_has_no_row_per_example_stays_whole() -> None:

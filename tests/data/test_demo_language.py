@@ -27,11 +27,11 @@ def test_every_sentence_is_one_projective_tree(language) -> None:
         sentence: Sentence = language.say_clause(clause)
         heads = [word.head for word in sentence.words]
         assert heads.count(0) == 1
-        for place in range(1, len(heads) + 1):
-            seen, at = set(), place
+        for index in range(1, len(heads) + 1):
+            observed, at = set(), index
             while at:
-                assert at not in seen
-                seen.add(at)
+                assert at not in observed
+                observed.add(at)
                 at = heads[at - 1]
         arcs = [tuple(sorted((i, h))) for i, h in enumerate(heads, 1) if h]
         assert not any(a < c < b < d for a, b in arcs for c, d in arcs)
@@ -130,12 +130,12 @@ def test_the_recipes_train(tmp_path) -> None:
 
 def test_one_word_of_a_rare_sentence_is_rare_and_the_others_follow_zipf() -> None:
     random = Random(0)
-    drawn = [draw_rare_sentence(random) for _ in range(2000)]
-    counts = Counter(word for sentence in drawn for word in sentence.words)
-    assert all(sum(word in RARE for word in sentence.words) == 1 and 6 <= len(sentence.words) <= 12 for sentence in drawn)
+    sample = [draw_rare_sentence(random) for _ in range(2000)]
+    counts = Counter(word for sentence in sample for word in sentence.words)
+    assert all(sum(word in RARE for word in sentence.words) == 1 and 6 <= len(sentence.words) <= 12 for sentence in sample)
     assert min(counts[word] for word in FREQUENT) > max(counts[word] for word in RARE), "the rare word is the rarest of its sentence"
     assert counts[FREQUENT[0]] == pytest.approx(10 * counts[FREQUENT[9]], rel=0.25)
-    for sentence in drawn[:50]:
+    for sentence in sample[:50]:
         before, rarest = sentence.words[-2], next(word for word in sentence.words if word in RARE)
         assert sentence.rarest == rarest and sentence.gender_labels[-1] == f"{GENDER_OF[before]}, {GENDER_OF[rarest]}"
     ours, others = ({sentence.text for sentence in draw_rare_sentences(64, split=split)} for split in ("report", "calibration"))

@@ -102,26 +102,26 @@ COMMANDS: dict[str, Words] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classifiers and a table."""
-    place = tmp_path_factory.mktemp("limited")
-    saved_classifier(place / "model")
-    saved_classifier(place / "other", seed=1)
-    saved_table(place / "data.csv", 400)
-    return place
+    folder = tmp_path_factory.mktemp("limited")
+    saved_classifier(folder / "model")
+    saved_classifier(folder / "other", seed=1)
+    saved_table(folder / "data.csv", 400)
+    return folder
 
 
 @pytest.fixture
 def sequences(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, ...]]:
     """Every sequence of tokens that a model reads meanwhile, without its padding."""
-    found: set[tuple[int, ...]] = set()
+    actual: set[tuple[int, ...]] = set()
     size, forward = len(build_tokenizer()), nn.Embedding.forward
 
     def note(module: nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
         if module.num_embeddings == size and ids.ndim == 2:
-            found.update(tuple(token for token in row if token) for row in ids.tolist())
+            actual.update(tuple(token for token in row if token) for row in ids.tolist())
         return forward(module, ids)
 
     monkeypatch.setattr(nn.Embedding, "forward", note)
-    return found
+    return actual
 
 
 def splits_of(words: Words, folder: Path) -> list[set[tuple[int, ...]]]:
@@ -148,7 +148,7 @@ def tasks_of(words: Words, folder: Path) -> list[Task]:
         live = hc.load(folder / "model")
         return [open_task("classification", live, tokenizer_or_image_processor(live, folder / "model"), train=folder / "data.csv")]
     models = [(hc.load(model), local_folder(model), task) for model, task in named]
-    return [open_task(task, live, tokenizer_or_image_processor(live, place)) for live, place, task in models]
+    return [open_task(task, live, tokenizer_or_image_processor(live, folder)) for live, folder, task in models]
 
 
 def commands_with_limit() -> set[str]:
@@ -174,12 +174,12 @@ def test_no_model_reads_more_of_a_split(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    places = {"{model}": folder / "model", "{other}": folder / "other", "{data}": folder / "data.csv", "{out}": tmp_path / "run"}
+    positions = {"{model}": folder / "model", "{other}": folder / "other", "{data}": folder / "data.csv", "{out}": tmp_path / "run"}
     if command == "study survivors":
-        places["{run}"] = tmp_path / "compared"
+        positions["{run}"] = tmp_path / "compared"
         compared = ("compare", folder / "model", "--train", folder / "data.csv", "--methods", "magnitude", "--keep", "50%", "--no-repair")
         assert run(capsys, *compared, "--limit", LIMIT, "--out", tmp_path / "compared")[0] == 0
-    words = tuple(places.get(str(word), word) for word in COMMANDS[command])
+    words = tuple(positions.get(str(word), word) for word in COMMANDS[command])
     splits = splits_of(COMMANDS[command], folder)
     monkeypatch.setattr(demo, "TASKS", {"entailment": "demo/entailment"})  # one of its models is enough
     sequences.clear()
@@ -195,11 +195,11 @@ def test_no_model_reads_more_of_a_split(
 
 def test_membership_does_not_change_with_the_limit(folder: Path) -> None:
     live, reader = hc.load(folder / "model"), tokenizer_or_image_processor(hc.load(folder / "model"), folder / "model")
-    made = [open_task("classification", live, reader, train=folder / "data.csv", limit=limit) for limit in (None, 40, 7)]
+    tasks = [open_task("classification", live, reader, train=folder / "data.csv", limit=limit) for limit in (None, 40, 7)]
     for split in SPLITS:
-        whole, some, few = ([tuple(task.split(split)[i]["input_ids"]) for i in range(len(task.split(split)))] for task in made)
-        assert len(some) == 40 and len(few) == 7 and set(few) < set(some) < set(whole)
-        assert whole[:40] == some and some[:7] == few, "the first ones in the order of their hashes"
+        complete, some, few = ([tuple(task.split(split)[i]["input_ids"]) for i in range(len(task.split(split)))] for task in tasks)
+        assert len(some) == 40 and len(few) == 7 and set(few) < set(some) < set(complete)
+        assert complete[:40] == some and some[:7] == few, "the first ones in the order of their hashes"
 
 
 def test_parts_keep_the_smallest_hashes_of_each_share() -> None:
@@ -209,14 +209,14 @@ def test_parts_keep_the_smallest_hashes_of_each_share() -> None:
         return int.from_bytes(hashlib.sha256(item.encode()).digest()[:8])
 
     items = [f"text {number}" for number in range(4000)]
-    whole = split_by_hash(items, str.encode, (2, 1, 1))
+    by_hash = split_by_hash(items, str.encode, (2, 1, 1))
     some = split_by_hash(iter(items), str.encode, (2, 1, 1), 25)
     edges = [(0, 2**63), (2**63, 3 * 2**62), (3 * 2**62, 2**64)]
-    for (low, high), all_of_it, kept in zip(edges, whole, some, strict=True):
+    for (low, high), all_of_it, remaining in zip(edges, by_hash, some, strict=True):
         assert all_of_it == sorted((item for item in items if low <= value(item) < high), key=value)
-        assert kept == all_of_it[:25]
+        assert remaining == all_of_it[:25]
     doubled = split_by_hash([*items, *items], str.encode, (2, 1, 1))
-    assert [set(part) for part in doubled] == [set(part) for part in whole], "equal examples share a split"
+    assert [set(part) for part in doubled] == [set(part) for part in by_hash], "equal examples share a split"
 
 
 # How much is read of a large file that is sorted by label.
@@ -313,10 +313,10 @@ def test_memory_does_not_grow_with_the_file(groups: int, tmp_path: Path) -> None
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "before = peak(); print(sum(1 for _ in read_rows((Path(sys.argv[1]),), found, 100_000)), (peak() - before) // 1024)"
     )
-    done = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "a.parquet")], capture_output=True, text=True, check=True, timeout=120
     )
-    number, megabytes = map(int, done.stdout.split())
+    number, megabytes = map(int, outcome.stdout.split())
     assert 90_000 <= number <= 100_000 and megabytes < 120, (number, megabytes)
 
 

@@ -54,8 +54,8 @@ def tagged() -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 def filled_in() -> tuple[nn.Module, dict[str, Tensor]]:
-    asked = real() & (torch.arange(LENGTH) % 3 == 1)
-    return tiny_model("bert", auto="AutoModelForMaskedLM"), text(tokens(2).masked_fill(~asked, -100))
+    requests = real() & (torch.arange(LENGTH) % 3 == 1)
+    return tiny_model("bert", auto="AutoModelForMaskedLM"), text(tokens(2).masked_fill(~requests, -100))
 
 
 def continued(model_type: str) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -97,11 +97,11 @@ def test_each_loss_is_the_models_own_on_that_example_alone(case: str) -> None:
     model, batch = CASES[case]()
     losses = ExampleLosses(model)
     with evaluating(model):
-        found = losses(model(**batch), batch)
+        actual = losses(model(**batch), batch)
         alone = [model(**select_rows(batch, [i])).loss for i in range(N)]
     assert losses.reads_logits and not losses.one_by_one
-    torch.testing.assert_close(found.double(), torch.stack(alone).double(), rtol=1e-5, atol=1e-6)
-    assert len(set(found.tolist())) == N
+    torch.testing.assert_close(actual.double(), torch.stack(alone).double(), rtol=1e-5, atol=1e-6)
+    assert len(set(actual.tolist())) == N
 
 
 class Ranking(BertForSequenceClassification):
@@ -131,10 +131,10 @@ def test_a_loss_that_no_rule_explains_is_taken_one_example_at_a_time(by: str) ->
 
     examples = [select_rows(batch, [i]) for i in range(N)]
     known = hc.Task("known", examples, examples, examples, lambda rows: {k: torch.cat([r[k] for r in rows]) for k in rows[0]}, loss=alone)
-    found, expected = hc.score(model, batch, by), hc.score(model, known, by)
-    np.testing.assert_allclose(found.values, expected.values, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.stderr, expected.stderr, rtol=1e-9, atol=1e-12)
-    assert found.conditions["batch_size"] == 1
+    scores, expected = hc.score(model, batch, by), hc.score(model, known, by)
+    np.testing.assert_allclose(scores.values, expected.values, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(scores.stderr, expected.stderr, rtol=1e-9, atol=1e-12)
+    assert scores.conditions["batch_size"] == 1
     np.testing.assert_allclose(evaluate(model, batch).losses, evaluate(model, known).losses, rtol=1e-12)
 
 
@@ -145,8 +145,8 @@ def test_losses_that_cannot_be_told_apart_ask_for_single_examples() -> None:
         with pytest.raises(OneByOne):
             losses(model(**batch), batch)
         assert losses.one_by_one
-        one = select_rows(batch, [2])
-        assert losses(model(**one), one).shape == (1,)
+        rows = select_rows(batch, [2])
+        assert losses(model(**rows), rows).shape == (1,)
 
 
 def test_a_loss_of_the_tasks_own_takes_the_place_of_the_models() -> None:

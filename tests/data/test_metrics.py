@@ -27,8 +27,8 @@ def _near(random: Random, text: str) -> str:
 
 def _texts() -> tuple[list[str], list[str]]:
     random = Random(5)
-    wanted = _sentences(random, 200)
-    return [_near(random, text) for text in wanted], wanted
+    sentences = _sentences(random, 200)
+    return [_near(random, text) for text in sentences], sentences
 
 
 def _parts(metric: Metric, logits: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
@@ -43,20 +43,20 @@ def _parts(metric: Metric, logits: torch.Tensor, labels: torch.Tensor) -> np.nda
 def test_text_metrics_equal_sacrebleu(make: Callable[[Any], Metric], name: str, kept: slice) -> None:
     import sacrebleu
 
-    said, wanted = (side[kept] for side in _texts())
-    rows = iter([(said[i : i + 7], wanted[i : i + 7]) for i in range(0, len(said), 7)])
+    spoken_text, expected = (side[kept] for side in _texts())
+    rows = iter([(spoken_text[i : i + 7], expected[i : i + 7]) for i in range(0, len(spoken_text), 7)])
     metric = make(lambda _model, _batch: next(rows))
-    sums = sum(metric.parts(nn.Identity(), None, {}).sum(0) for _ in range(0, len(said), 7))
+    sums = sum(metric.parts(nn.Identity(), None, {}).sum(0) for _ in range(0, len(spoken_text), 7))
     assert metric.generates
     assert (
         float(metric.total(np.asarray(sums)))
-        == getattr(sacrebleu, name)(said, [wanted], **({"force": True} if "bleu" in name else {})).score
+        == getattr(sacrebleu, name)(spoken_text, [expected], **({"force": True} if "bleu" in name else {})).score
     )
 
 
 def test_text_metrics_take_many_sets_at_once() -> None:
-    said, wanted = _texts()
-    metric = metrics.bleu(lambda _model, _batch: (said, wanted))
+    spoken_text, expected = _texts()
+    metric = metrics.bleu(lambda _model, _batch: (spoken_text, expected))
     parts = metric.parts(nn.Identity(), None, {}).numpy()
     sets = np.stack([[parts[:50].sum(0), parts[50:].sum(0)], [parts[:9].sum(0), parts.sum(0)]])
     assert metric.total(sets).shape == (2, 2)

@@ -207,8 +207,8 @@ def test_pairs_of_every_kind_of_file_give_the_same_task(tmp_path: Path, name: st
     reference = write(tmp_path / "ref.jsonl", _rows("jsonl", True)[1])
     file, lines = _rows(kind, header)
     task = open_task(name, model("pairs"), TOKENIZER, train=write(tmp_path / file, lines, "\r\n"))
-    wanted = open_task("classification", model("pairs"), TOKENIZER, train=reference)
-    assert [list(task.split(split)) for split in SPLITS] == [list(wanted.split(split)) for split in SPLITS]
+    expected = open_task("classification", model("pairs"), TOKENIZER, train=reference)
+    assert [list(task.split(split)) for split in SPLITS] == [list(expected.split(split)) for split in SPLITS]
     check_task(task, model("pairs"))
 
 
@@ -243,9 +243,9 @@ def test_dataset_labels_follow_the_names_of_the_model(tmp_path: Path) -> None:
         [{**{name: row[name] for name in features}, "label": order.index(row["label"])} for row in rows], features=features
     )
     made.save_to_disk(str(tmp_path / "saved"))
-    wanted = open_task("nli", model("pairs"), TOKENIZER, train=write(tmp_path / "d.jsonl", _rows("jsonl", True)[1]))
+    task = open_task("nli", model("pairs"), TOKENIZER, train=write(tmp_path / "d.jsonl", _rows("jsonl", True)[1]))
     for source in (made, tmp_path / "saved"):
-        assert list(open_task("nli", model("pairs"), TOKENIZER, train=source).report) == list(wanted.report)
+        assert list(open_task("nli", model("pairs"), TOKENIZER, train=source).report) == list(task.report)
 
 
 def test_regression(tmp_path: Path) -> None:
@@ -261,10 +261,10 @@ def test_regression(tmp_path: Path) -> None:
 def test_glue_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
-    asked: list[tuple[str, str, str]] = []
+    requests: list[tuple[str, str, str]] = []
 
     def load(hub: str, name: str, split: str) -> Any:
-        asked.append((hub, name, split))
+        requests.append((hub, name, split))
         names = datasets.Features({"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
         return datasets.Dataset.from_list(
             [{"sentence": s, "label": i % 2} for i, s in enumerate(sentences(20, len(split)))], features=names
@@ -272,7 +272,7 @@ def test_glue_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     task = open_task("glue/cola", model("two"), TOKENIZER)
-    assert asked == [("nyu-mll/glue", "cola", "train"), ("nyu-mll/glue", "cola", "validation")]
+    assert requests == [("nyu-mll/glue", "cola", "train"), ("nyu-mll/glue", "cola", "validation")]
     assert task.metric is not None and task.metric.name == "Matthews correlation" and task.name == "glue/cola"
     assert [len(task.split(split)) for split in SPLITS] == [20, 8, 12]
 
@@ -304,9 +304,9 @@ def test_token_classification(tmp_path: Path) -> None:
     files = [
         write(tmp_path / name, lines) for name, lines in (("a.conll", conll), ("a.jsonl", rows), ("b.jsonl", numbers), ("a.conllu", conllu))
     ]
-    made = [open_task("token-classification", model("tags"), TOKENIZER, train=path) for path in files]
-    check_task(made[0], model("tags"))
-    assert all(list(task.report) == list(made[0].report) for task in made)
+    tasks = [open_task("token-classification", model("tags"), TOKENIZER, train=path) for path in files]
+    check_task(tasks[0], model("tags"))
+    assert all(list(task.report) == list(tasks[0].report) for task in tasks)
 
 
 def test_labels_stand_at_the_first_piece_of_a_word(tmp_path: Path) -> None:
@@ -338,8 +338,8 @@ def test_language_models(tmp_path: Path, task: str | None, kind: str, by: str) -
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_table_of_texts_is_one_to_language_models_and_roles(tmp_path: Path, kind: str) -> None:
-    said = sentences(30)
-    rows = pandas.DataFrame({"label": ["a"] * 30, "text": said})
+    spoken_text = sentences(30)
+    rows = pandas.DataFrame({"label": ["a"] * 30, "text": spoken_text})
     path = tmp_path / f"a{kind}"
     if kind in (".csv", ".tsv"):
         rows.to_csv(path, index=False, sep="," if kind == ".csv" else "\t")
@@ -347,10 +347,10 @@ def test_a_table_of_texts_is_one_to_language_models_and_roles(tmp_path: Path, ki
         rows.to_parquet(path)
     else:
         rows.to_json(path, orient="records", lines=True)
-    plain = open_task("lm(by=line)", model("causal"), TOKENIZER, train=write(tmp_path / "a.txt", said))
-    made = open_task("lm(by=line)", model("causal"), TOKENIZER, train=path)
-    assert [list(made.split(split)) for split in SPLITS] == [list(plain.split(split)) for split in SPLITS]
-    assert [sentence.text for sentence in read_annotated(path)] == said
+    plain = open_task("lm(by=line)", model("causal"), TOKENIZER, train=write(tmp_path / "a.txt", spoken_text))
+    task = open_task("lm(by=line)", model("causal"), TOKENIZER, train=path)
+    assert [list(task.split(split)) for split in SPLITS] == [list(plain.split(split)) for split in SPLITS]
+    assert [sentence.text for sentence in read_annotated(path)] == spoken_text
 
 
 def test_a_column_of_texts_without_a_header_is_enough(tmp_path: Path) -> None:
@@ -365,8 +365,8 @@ def test_windows_hold_all_tokens_of_the_text(tmp_path: Path) -> None:
     task = open_task("lm", model("causal"), TOKENIZER, train=write(tmp_path / "a.txt", sentences(30)), max_length=16)
     windows = [task.split(split)[i]["input_ids"] for split in SPLITS for i in range(len(task.split(split)))]
     assert all(ids[0] == 2 and ids[-1] == 3 for ids in windows)
-    whole = [token for text in sentences(30) for token in TOKENIZER(text, add_special_tokens=False)["input_ids"]]
-    assert sorted(token for ids in windows for token in ids[1:-1]) in (sorted(whole), sorted(whole[:-1]))
+    tokens = [token for text in sentences(30) for token in TOKENIZER(text, add_special_tokens=False)["input_ids"]]
+    assert sorted(token for ids in windows for token in ids[1:-1]) in (sorted(tokens), sorted(tokens[:-1]))
 
 
 def test_masking_follows_the_seed_alone(tmp_path: Path) -> None:
@@ -407,8 +407,8 @@ def test_parallel_text_in_tables(tmp_path: Path) -> None:
     rows = [{"source": s, "target": t} for s, t in zip(sentences(12), sentences(12, 1), strict=True)]
     lines = write(tmp_path / "a.jsonl", [json.dumps(row) for row in rows])
     cells = write(tmp_path / "a.tsv", [f"{row['source']}\t{row['target']}" for row in rows])
-    made = [open_task("translation", model("marian"), TOKENIZER, train=path) for path in (lines, cells)]
-    assert list(made[0].report) == list(made[1].report)
+    tasks = [open_task("translation", model("marian"), TOKENIZER, train=path) for path in (lines, cells)]
+    assert list(tasks[0].report) == list(tasks[1].report)
 
 
 def test_bleu_compares_with_the_text_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,8 +458,8 @@ def test_images_through_a_processor_and_from_parquet(tmp_path: Path) -> None:
     ]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     processor = ViTImageProcessorPil(size={"height": 8, "width": 8})
-    made = [open_task("image-classification", model("images"), processor, train=path) for path in (folder, tmp_path / "a.parquet")]
-    for one, other in zip(made[0].report, made[1].report, strict=True):
+    tasks = [open_task("image-classification", model("images"), processor, train=path) for path in (folder, tmp_path / "a.parquet")]
+    for one, other in zip(tasks[0].report, tasks[1].report, strict=True):
         assert torch.equal(one["pixel_values"], other["pixel_values"]) and one["labels"] == other["labels"]
 
 
@@ -694,9 +694,9 @@ def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
     small = BertForSequenceClassification(BertConfig(**{**SIZES, "vocab_size": 50}, num_labels=2))
     with pytest.raises(DataError, match=rf"knows {len(TOKENIZER)} tokens, but the model's vocabulary has 50"):
         open_task("classification", small, TOKENIZER, train=path)
-    other = BertForSequenceClassification(BertConfig(**SIZES, num_labels=2, pad_token_id=1))
+    bert_for_sequence_classification = BertForSequenceClassification(BertConfig(**SIZES, num_labels=2, pad_token_id=1))
     with pytest.raises(DataError, match=r"pad token is 0 \('\[PAD\]'\), but the model's configuration says 1"):
-        open_task("classification", other, TOKENIZER, train=path)
+        open_task("classification", bert_for_sequence_classification, TOKENIZER, train=path)
     with pytest.raises(DataError, match="needs the model's tokenizer, got NoneType"):
         open_task("classification", model("two"), None, train=path)
 
@@ -742,9 +742,9 @@ def _batch(**changes: Any) -> dict[str, Any]:
     return {"input_ids": torch.full((3, 8), 7), "attention_mask": torch.ones(3, 8).long(), "labels": torch.tensor([0, 1, 0]), **changes}
 
 
-def _at(value: torch.Tensor, place: Any, new: float) -> torch.Tensor:
+def _at(value: torch.Tensor, position: Any, new: float) -> torch.Tensor:
     value = value.clone()
-    value[place] = new
+    value[position] = new
     return value
 
 

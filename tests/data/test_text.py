@@ -67,46 +67,46 @@ def _framed(tokenizer: Tokenizer) -> None:
 
 
 def wordpiece(*, lowercase: bool = True) -> PreTrainedTokenizerFast:
-    made = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[UNK]", *CLS]
-    made.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False))
-    _framed(made)
+    tokenizer.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False))
+    _framed(tokenizer)
     names = ["input_ids", "token_type_ids", "attention_mask"]
-    return _fast(made, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", model_input_names=names)
+    return _fast(tokenizer, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", model_input_names=names)
 
 
 def byte_level(*, prefix: bool, trim: bool) -> PreTrainedTokenizerFast:
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"], show_progress=False)
-    made.train_from_iterator(TEXTS, trainer)
+    tokenizer.train_from_iterator(TEXTS, trainer)
     if trim:
-        made.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), trim_offsets=True, add_prefix_space=prefix)
+        tokenizer.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), trim_offsets=True, add_prefix_space=prefix)
     else:
-        made.post_processor = processors.ByteLevel(trim_offsets=False)
-    return _fast(made)
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return _fast(tokenizer)
 
 
 def unigram(normalizer: Any = None) -> PreTrainedTokenizerFast:
-    made = Tokenizer(models.Unigram())
+    tokenizer = Tokenizer(models.Unigram())
     if normalizer is not None:
-        made.normalizer = normalizer
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(vocab_size=250, unk_token="<unk>", special_tokens=["<unk>", "[CLS]", "[SEP]"], show_progress=False)
-    made.train_from_iterator(TEXTS, trainer)
-    _framed(made)
-    return _fast(made, unk_token="<unk>")
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    _framed(tokenizer)
+    return _fast(tokenizer, unk_token="<unk>")
 
 
 def across_words() -> PreTrainedTokenizerFast:
     """As in Llama: no splitting before the merges, so that a token may reach over spaces."""
-    made = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    made.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>"], show_progress=False))
-    return _fast(made, unk_token="<unk>")
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>"], show_progress=False))
+    return _fast(tokenizer, unk_token="<unk>")
 
 
 BUILDERS = {
@@ -141,24 +141,24 @@ def overlap(word: Word, span: tuple[int, int]) -> int:
     return max(0, min(word.end, span[1]) - max(word.start, span[0]))
 
 
-def check_laws(found: Aligned) -> None:
-    words = found.annotated.words
-    for token, (word, span) in enumerate(zip(found.words, found.offsets, strict=True)):
+def check_laws(actual: Aligned) -> None:
+    words = actual.annotated.words
+    for token, (word, span) in enumerate(zip(actual.words, actual.offsets, strict=True)):
         if word is not None:
             shares = [overlap(one, span) for one in words]
-            assert not found.special[token]
+            assert not actual.special[token]
             assert shares[word] > 0
             assert word == shares.index(max(shares))
-            assert found.segments[token] in (0, 1)
-        if found.special[token]:
-            assert found.segments[token] == -1
+            assert actual.segments[token] in (0, 1)
+        if actual.special[token]:
+            assert actual.segments[token] == -1
     for number, word in enumerate(words):
-        pieces = found.pieces(number)
+        pieces = actual.pieces(number)
         assert list(pieces) == sorted(set(pieces))
-        assert all(overlap(word, found.offsets[token]) for token in pieces)
-        if number not in found.words_borrowing_pieces:
-            assert pieces == tuple(token for token, one in enumerate(found.words) if one == number)
-        if not found.truncated and found.annotated.text[word.start : word.end].strip():
+        assert all(overlap(word, actual.offsets[token]) for token in pieces)
+        if number not in actual.words_borrowing_pieces:
+            assert pieces == tuple(token for token, one in enumerate(actual.words) if one == number)
+        if not actual.truncated and actual.annotated.text[word.start : word.end].strip():
             assert pieces
 
 
@@ -166,14 +166,14 @@ def check_laws(found: Aligned) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_script_under_every_tokenizer(name: str, text: str) -> None:
     tokenizer = built(name)
-    found = align(split_words(text), tokenizer)
-    check_laws(found)
+    alignment = align(split_words(text), tokenizer)
+    check_laws(alignment)
     encoded = tokenizer(text)
-    assert list(found.ids) == encoded["input_ids"]
-    for number, word in enumerate(found.annotated.words):
+    assert list(alignment.ids) == encoded["input_ids"]
+    for number, word in enumerate(alignment.annotated.words):
         by_characters = {encoded.char_to_token(at) for at in range(word.start, word.end)} - {None}
-        markers = {token for token in by_characters if found.words[token] is None}
-        assert by_characters == markers or by_characters & set(found.pieces(number)), "the tokenizer's own map of characters agrees"
+        markers = {token for token in by_characters if alignment.words[token] is None}
+        assert by_characters == markers or by_characters & set(alignment.pieces(number)), "the tokenizer's own map of characters agrees"
 
 
 TRICKY = [*"aé́İßﬁ가각\u200d\ufe0f🙂👩▁Ġġ北न्שم\u00a0\u2028.'-", "\u1100\u1161", "e\u0323\u0301", "don't", "Å", "dog"]
@@ -204,42 +204,42 @@ def test_bytes_never_lose_a_word(text: str) -> None:
 @pytest.mark.parametrize("two", range(0, len(TEXTS), 3))
 def test_a_pair_is_aligned_as_its_texts_are_alone(name: str, two: int) -> None:
     first, second = split_words(TEXTS[0]), split_words(TEXTS[two])
-    found = align(join_pair(first, second), built(name))
-    check_laws(found)
+    alignment = align(join_pair(first, second), built(name))
+    check_laws(alignment)
     for segment, alone in enumerate((align(first, built(name)), align(second, built(name)))):
-        places = [token for token, one in enumerate(found.segments) if one == segment]
+        tokens = [token for token, one in enumerate(alignment.segments) if one == segment]
         expected = [token for token, special in enumerate(alone.special) if not special]
-        assert [found.ids[token] for token in places] == [alone.ids[token] for token in expected]
+        assert [alignment.ids[token] for token in tokens] == [alone.ids[token] for token in expected]
         moved = [None if (word := alone.words[token]) is None else word + segment * len(first.words) for token in expected]
-        assert [found.words[token] for token in places] == moved
+        assert [alignment.words[token] for token in tokens] == moved
 
 
 def test_a_pair_keeps_its_trees_apart_and_carries_type_ids() -> None:
-    one = Annotated("a b", (Word("a", "", "", 1, "det", 0, 1), Word("b", "", "", -1, "root", 2, 3)), (((0, 1), (1, 2)),))
-    both = join_pair(one, one)
+    annotated = Annotated("a b", (Word("a", "", "", 1, "det", 0, 1), Word("b", "", "", -1, "root", 2, 3)), (((0, 1), (1, 2)),))
+    both = join_pair(annotated, annotated)
     assert [word.head for word in both.words] == [1, -1, 3, -1]
     assert both.clusters == (((0, 1), (1, 2)), ((2, 3), (3, 4)))
     assert [both.text[word.start : word.end] for word in both.words] == ["a", "b", "a", "b"]
-    found = align(both, built("wordpiece-lower"))
-    assert found.type_ids == (0, 0, 0, 0, 1, 1, 1)
-    assert found.segments == (-1, 0, 0, -1, 1, 1, -1)
+    alignment = align(both, built("wordpiece-lower"))
+    assert alignment.type_ids == (0, 0, 0, 0, 1, 1, 1)
+    assert alignment.segments == (-1, 0, 0, -1, 1, 1, -1)
     with pytest.raises(DataError, match="single texts"):
-        join_pair(both, one)
+        join_pair(both, annotated)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
 @pytest.mark.parametrize("kept", [4, 6, 9])
 def test_truncation_keeps_the_front_and_its_words(name: str, kept: int) -> None:
     tokenizer, given_words = built(name), split_words(TEXTS[0])
-    whole, short = align(given_words, tokenizer), align(given_words, tokenizer, kept, truncate=True)
+    alignment, short = align(given_words, tokenizer), align(given_words, tokenizer, kept, truncate=True)
     assert short.truncated
-    assert not whole.truncated
+    assert not alignment.truncated
     assert len(short.ids) == kept
     check_laws(short)
     front = [word for word, special in zip(short.words, short.special, strict=True) if not special]
-    assert front == [word for word, special in zip(whole.words, whole.special, strict=True) if not special][: len(front)]
+    assert front == [word for word, special in zip(alignment.words, alignment.special, strict=True) if not special][: len(front)]
     assert len(given_words.words) - 1 in short.words_without_pieces
-    assert align(given_words, tokenizer, len(whole.ids), truncate=True) == whole
+    assert align(given_words, tokenizer, len(alignment.ids), truncate=True) == alignment
 
 
 def test_too_long_is_an_error_that_names_the_sentence() -> None:
@@ -316,53 +316,53 @@ def test_a_tokenizer_whose_pieces_cannot_be_placed_is_refused() -> None:
 
 
 def test_a_token_on_two_words_goes_to_the_larger_part_and_the_other_borrows_it() -> None:
-    made = Tokenizer(models.WordPiece({"[UNK]": 0, "cannot": 1, "donut": 2, "s": 3}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tied = align(sentence("s cannot", "s", "can", "not"), _fast(made))
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "cannot": 1, "donut": 2, "s": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tied = align(sentence("s cannot", "s", "can", "not"), _fast(tokenizer))
     assert tied.words == (0, 1)
     assert [tied.pieces(word) for word in range(3)] == [(0,), (1,), (1,)]
     assert (tied.words_borrowing_pieces, tied.shared) == ((2,), 1)
-    larger = align(sentence("donut s", "do", "nut", "s"), _fast(made))
+    larger = align(sentence("donut s", "do", "nut", "s"), _fast(tokenizer))
     assert larger.words == (1, 2)
     assert larger.words_borrowing_pieces == (0,)
 
 
 def test_words_of_a_multiword_token_share_its_pieces() -> None:
     words = (Word("in", "", "", None, "", 0, 2), Word("dem", "", "", None, "", 0, 2), Word("Haus", "", "", None, "", 3, 7))
-    found = align(Annotated("im Haus", words), built("bytes"))
-    check_laws(found)
-    assert found.pieces(0) == found.pieces(1)
-    assert set(found.words) <= {0, 2, None}
-    assert found.words_borrowing_pieces == (1,)
-    assert found.shared == len(found.pieces(0))
+    alignment = align(Annotated("im Haus", words), built("bytes"))
+    check_laws(alignment)
+    assert alignment.pieces(0) == alignment.pieces(1)
+    assert set(alignment.words) <= {0, 2, None}
+    assert alignment.words_borrowing_pieces == (1,)
+    assert alignment.shared == len(alignment.pieces(0))
 
 
 @pytest.mark.parametrize("name", ["unigram", "bytes-prefix", "metaspace-across-words", "bytes-prefix-trim"])
 def test_a_marker_of_space_belongs_to_no_word(name: str) -> None:
     tokenizer = built(name)
-    found = align(split_words("Љubav"), tokenizer)
-    texts = tokenizer.convert_ids_to_tokens(list(found.ids))
+    alignment = align(split_words("Љubav"), tokenizer)
+    texts = tokenizer.convert_ids_to_tokens(list(alignment.ids))
     markers = [token for token, text in enumerate(texts) if text in ("▁", "Ġ")]
     assert markers
-    assert all(found.words[token] is None for token in markers)
+    assert all(alignment.words[token] is None for token in markers)
 
 
 def test_letters_that_look_like_markers_are_words() -> None:
-    made = Tokenizer(models.WordPiece({"[UNK]": 0, "ġ": 1, "Ġ": 2, "▁": 3}, unk_token="[UNK]"))
-    made.normalizer, made.pre_tokenizer = normalizers.NFC(), pre_tokenizers.WhitespaceSplit()
-    assert align(split_words("ġ Ġ ▁ G\u0307"), _fast(made)).words == (0, 1, 2, 3)
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "ġ": 1, "Ġ": 2, "▁": 3}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.NFC(), pre_tokenizers.WhitespaceSplit()
+    assert align(split_words("ġ Ġ ▁ G\u0307"), _fast(tokenizer)).words == (0, 1, 2, 3)
 
 
 def test_special_tokens_written_in_the_text_are_words() -> None:
-    found = align(split_words("[SEP] dog"), built("wordpiece-lower"))
-    assert found.words[1] == 0
-    assert not found.special[1]
+    alignment = align(split_words("[SEP] dog"), built("wordpiece-lower"))
+    assert alignment.words[1] == 0
+    assert not alignment.special[1]
 
 
 def test_refused_sentences_are_counted_and_shown() -> None:
     lost = [replace(split_words("dog \u0301 cat"), origin=f"line {number}") for number in range(5)]
-    kept, refused = align_all([split_words("a dog"), *lost, split_words("a cat"), Annotated("x", ())], built("wordpiece-lower"))
-    assert [found.annotated.text for found in kept] == ["a dog", "a cat"]
+    remaining, refused = align_all([split_words("a dog"), *lost, split_words("a cat"), Annotated("x", ())], built("wordpiece-lower"))
+    assert [actual.annotated.text for actual in remaining] == ["a dog", "a cat"]
     assert refused.counts == {Reason.UNCOVERED: 5, Reason.EMPTY: 1}
     assert len(refused) == 6
     assert [example.annotated.origin for example in refused.examples[Reason.UNCOVERED]] == ["line 0", "line 1", "line 2"]
@@ -371,16 +371,16 @@ def test_refused_sentences_are_counted_and_shown() -> None:
 
 @pytest.mark.parametrize("offsets", [[(2, 3), (0, 1)], [(0, 1), (2, 9)], [(1, 0), (2, 3)]])
 def test_offsets_out_of_order_or_bounds_are_refused(offsets: list[tuple[int, int]]) -> None:
-    found = assign_tokens_or_refuse(split_words("a b"), Tokens([1, 2], ["a", "b"], offsets, [0, 0], [False, False], None))
-    assert isinstance(found, SentenceRefusal)
-    assert found.reason is Reason.OFFSETS
+    actual = assign_tokens_or_refuse(split_words("a b"), Tokens([1, 2], ["a", "b"], offsets, [0, 0], [False, False], None))
+    assert isinstance(actual, SentenceRefusal)
+    assert actual.reason is Reason.OFFSETS
 
 
 def test_special_tokens_can_be_chosen_by_the_caller() -> None:
     tokenizer = build_tokenizer()
-    found = align(split_words("the dog ."), tokenizer, add_special_tokens=False, end=[tokenizer.eos_token_id])
-    assert tokenizer.convert_ids_to_tokens(list(found.ids)) == ["the", "dog", ".", "[SEP]"]
-    assert found.special == (False, False, False, True)
+    alignment = align(split_words("the dog ."), tokenizer, add_special_tokens=False, end=[tokenizer.eos_token_id])
+    assert tokenizer.convert_ids_to_tokens(list(alignment.ids)) == ["the", "dog", ".", "[SEP]"]
+    assert alignment.special == (False, False, False, True)
     assert align(split_words("the dog ."), tokenizer, as_target=True).ids == align(split_words("the dog ."), tokenizer).ids
     short = align(split_words("the dog ."), tokenizer, 3, truncate=True, add_special_tokens=False, end=[tokenizer.eos_token_id])
     assert tokenizer.convert_ids_to_tokens(list(short.ids)) == ["the", "dog", "[SEP]"]
@@ -388,8 +388,8 @@ def test_special_tokens_can_be_chosen_by_the_caller() -> None:
 
 def test_chunks_and_mixtures_keep_their_order() -> None:
     many = [split_words(TEXTS[n % 8]) if n % 3 else join_pair(split_words("a"), split_words(TEXTS[n % 8])) for n in range(600)]
-    kept, refused = align_all(many, built("bytes"))
-    assert [found.annotated for found in kept] == many
+    remaining, refused = align_all(many, built("bytes"))
+    assert [actual.annotated for actual in remaining] == many
     assert not refused
 
 
@@ -426,12 +426,12 @@ def write(path: Path, *rows: str) -> Path:
 
 
 def conllu(tmp_path: Path, *rows: str) -> Annotated:
-    (found,) = read_conllu(write(tmp_path / "a.conllu", *rows))
-    return found
+    (actual,) = read_conllu(write(tmp_path / "a.conllu", *rows))
+    return actual
 
 
 def test_multiword_tokens_empty_nodes_and_spaces(tmp_path: Path) -> None:
-    found = conllu(
+    sentences = conllu(
         tmp_path,
         "# text = Im Haus don't«.",
         row("1-2", "Im"),
@@ -445,15 +445,15 @@ def test_multiword_tokens_empty_nodes_and_spaces(tmp_path: Path) -> None:
         row(6, "«", 3, misc="Gloss=x|SpaceAfter=No"),
         row(7, ".", 3),
     )
-    assert found.text == "Im Haus don't«."
-    assert [found.text[word.start : word.end] for word in found.words] == ["Im", "Im", "Haus", "do", "n't", "«", "."]
-    assert [word.form for word in found.words] == ["In", "dem", "Haus", "do", "n't", "«", "."]
-    assert [word.head for word in found.words] == [2, 2, -1, 2, 2, 2, 2]
-    assert found.words[2] == Word("Haus", "Haus", "X", -1, "root", 3, 7)
-    assert found.words[3].relation == "aux:pass"
+    assert sentences.text == "Im Haus don't«."
+    assert [sentences.text[word.start : word.end] for word in sentences.words] == ["Im", "Im", "Haus", "do", "n't", "«", "."]
+    assert [word.form for word in sentences.words] == ["In", "dem", "Haus", "do", "n't", "«", "."]
+    assert [word.head for word in sentences.words] == [2, 2, -1, 2, 2, 2, 2]
+    assert sentences.words[2] == Word("Haus", "Haus", "X", -1, "root", 3, 7)
+    assert sentences.words[3].relation == "aux:pass"
     assert (base_relation("aux:pass"), base_relation("root")) == ("aux", "root")
-    assert found.notes == ()
-    assert found.origin.endswith("a.conllu, line 2")
+    assert sentences.notes == ()
+    assert sentences.origin.endswith("a.conllu, line 2")
 
 
 def test_a_text_that_differs_from_the_forms_is_rebuilt_and_noted(tmp_path: Path) -> None:
@@ -465,17 +465,17 @@ def test_a_text_that_differs_from_the_forms_is_rebuilt_and_noted(tmp_path: Path)
         ("a,b", (Note.REBUILT,)),
         ("a, bc", (Note.REBUILT,)),
     ]:
-        found = conllu(tmp_path, f"# text = {given_text}", *rows)
-        assert found.notes == notes
-        assert found.text == ("a, b" if notes else given_text)
-        assert [found.text[word.start : word.end] for word in found.words] == ["a", ",", "b"]
+        sentences = conllu(tmp_path, f"# text = {given_text}", *rows)
+        assert sentences.notes == notes
+        assert sentences.text == ("a, b" if notes else given_text)
+        assert [sentences.text[word.start : word.end] for word in sentences.words] == ["a", ",", "b"]
     assert conllu(tmp_path, "# text_en = other", *rows).notes == ()
 
 
 def test_a_sentence_without_tree_and_the_underscore(tmp_path: Path) -> None:
-    found = conllu(tmp_path, row(1, "_", lemma="_"), row(2, "a b", relation="_"))
-    assert found.words[0] == Word("_", "_", "X", None, "dep", 0, 1)
-    assert found.words[1] == Word("a b", "", "X", None, "", 2, 5)
+    sentences = conllu(tmp_path, row(1, "_", lemma="_"), row(2, "a b", relation="_"))
+    assert sentences.words[0] == Word("_", "_", "X", None, "dep", 0, 1)
+    assert sentences.words[1] == Word("a b", "", "X", None, "", 2, 5)
 
 
 FORMS = st.lists(
@@ -487,10 +487,10 @@ FORMS = st.lists(
 @given(forms=FORMS)
 def test_offsets_reproduce_the_forms(forms: list[tuple[str, bool]], tmp_path_factory: pytest.TempPathFactory) -> None:
     rows = [row(n, form, n - 1, misc="_" if space else "SpaceAfter=No") for n, (form, space) in enumerate(forms, 1)]
-    found = conllu(tmp_path_factory.mktemp("t"), *rows)
-    assert [found.text[word.start : word.end] for word in found.words] == [form for form, _ in forms]
+    sentences = conllu(tmp_path_factory.mktemp("t"), *rows)
+    assert [sentences.text[word.start : word.end] for word in sentences.words] == [form for form, _ in forms]
     last, _ = forms[-1]
-    assert found.text == "".join(form + " " * gap for form, gap in forms[:-1]) + last
+    assert sentences.text == "".join(form + " " * gap for form, gap in forms[:-1]) + last
 
 
 def test_the_embedded_trees_come_back_from_their_file(tmp_path: Path) -> None:
@@ -498,9 +498,9 @@ def test_the_embedded_trees_come_back_from_their_file(tmp_path: Path) -> None:
     path = tmp_path / "e.conllu.gz"
     path.write_bytes(gzip.compress("".join(english.say_clause(clause).conllu() for clause in clauses).encode()))
     expected = draw_sentences("english", 40, seed=3)
-    found = list(read_conllu(path))
-    assert [replace(one, origin="") for one in found] == [replace(one, origin="") for one in expected]
-    assert list(read_annotated(path)) == found
+    actual = list(read_conllu(path))
+    assert [replace(one, origin="") for one in actual] == [replace(one, origin="") for one in expected]
+    assert list(read_annotated(path)) == actual
 
 
 @pytest.mark.parametrize(
@@ -546,8 +546,8 @@ def test_a_treebank_that_is_not_utf8_or_not_there(tmp_path: Path) -> None:
 
 def test_coreference_within_a_sentence(tmp_path: Path) -> None:
     marks = ["(e1-person-1(e2-place", "e2)", "e1)", "(e1)", "(e3)", "(e2", "(e4[1/2])", "e9)", "(e4[2/2])"]
-    found, left_out = find_clusters(marks)
-    assert found == (((0, 3), (3, 4)),)
+    actual, left_out = find_clusters(marks)
+    assert actual == (((0, 3), (3, 4)),)
     assert left_out == 4, "e2 stays open, e9 was never opened, e4 is in two parts"
     assert find_clusters(["(person-1", "person-1)", "(person-1)"], index_of_entity_name_field("etype-eid-head")) == ((((0, 2), (2, 3)),), 0)
     assert index_of_entity_name_field("etype-GRP") == 1
@@ -573,15 +573,15 @@ def test_lines_and_paragraphs(tmp_path: Path) -> None:
     assert by_line[1].origin == f"{path}, line 3"
     assert by_line[1].words == (Word("three", "", "", None, "", 0, 5), Word("four", "", "", None, "", 7, 11))
     paragraphs = list(read_annotated(str(path), by="paragraph"))
-    assert [one.text for one in paragraphs] == ["one two", "three  four \nfive"]
-    assert [one.origin for one in paragraphs] == [f"{path}, line 1", f"{path}, line 3"]
+    assert [paragraph.text for paragraph in paragraphs] == ["one two", "three  four \nfive"]
+    assert [paragraph.origin for paragraph in paragraphs] == [f"{path}, line 1", f"{path}, line 3"]
 
 
 @settings(max_examples=50, deadline=None)
 @given(text=SENTENCES)
 def test_words_of_plain_text_are_its_runs_without_spaces(text: str) -> None:
-    found = split_words(text)
-    assert [found.text[word.start : word.end] for word in found.words] == [word.form for word in found.words] == text.split()
+    words = split_words(text)
+    assert [words.text[word.start : word.end] for word in words.words] == [word.form for word in words.words] == text.split()
 
 
 def test_tables_by_any_column(tmp_path: Path) -> None:
@@ -634,10 +634,10 @@ def test_unknown_ways_to_divide() -> None:
 
 def test_translations_with_given_alignments(tmp_path: Path) -> None:
     links = write(tmp_path / "links", "0-1 1-0", "")
-    found = list(translations([split_words("a b"), split_words("c")], [split_words("x y"), split_words("z")], read_links(links)))
-    assert found[0].links == {(0, 1), (1, 0)}
-    assert found[0].target == split_words("x y")
-    assert found[1].links == frozenset()
+    actual = list(translations([split_words("a b"), split_words("c")], [split_words("x y"), split_words("z")], read_links(links)))
+    assert actual[0].links == {(0, 1), (1, 0)}
+    assert actual[0].target == split_words("x y")
+    assert actual[1].links == frozenset()
     with pytest.raises(DataError, match=r"links, line 1: '0:1' is no alignment"):
         list(read_links(write(tmp_path / "links", "0:1")))
     with pytest.raises(DataError, match="only 1 targets"):
@@ -651,13 +651,13 @@ def test_embedded_sentences_have_trees_and_are_aligned_whole() -> None:
         sentences = draw_sentences(language, 100, seed=1)
         assert sentences == draw_sentences(language, 100, seed=1)
         assert sentences != draw_sentences(language, 100, seed=2)
-        kept, refused = align_all(sentences, build_tokenizer())
+        remaining, refused = align_all(sentences, build_tokenizer())
         assert not refused
         assert all(sum(word.head == -1 for word in one.words) == 1 for one in sentences)
         assert all(one.text[word.start : word.end] == word.form for one in sentences for word in one.words)
-        for found in kept:
-            check_laws(found)
-            assert found.shared == 0
+        for actual in remaining:
+            check_laws(actual)
+            assert actual.shared == 0
     with pytest.raises(UnknownName, match="no embedded language 'tavy'"):
         draw_sentences("tavy")  # pyright: ignore[reportArgumentType]
     with pytest.raises(DataError, match="1 or more, got 0"):
@@ -665,9 +665,9 @@ def test_embedded_sentences_have_trees_and_are_aligned_whole() -> None:
 
 
 def test_draw_translations_link_every_content_word_once() -> None:
-    found = draw_translations(number=300, seed=5, split="selection")
+    actual = draw_translations(number=300, seed=5, split="selection")
     repeated = 0
-    for one in found:
+    for one in actual:
         assert one.target is not None
         ours, theirs = one.words, one.target.words
         contents = [[n for n, word in enumerate(words) if word.upos in CONTENT] for words in (ours, theirs)]
@@ -677,8 +677,8 @@ def test_draw_translations_link_every_content_word_once() -> None:
         repeated += max(Counter(word.lemma for word in theirs if word.upos in CONTENT).values()) > 1
     assert repeated > 10, "words that come twice are told apart by their place in the tree"
     back = draw_translations("tavi", 300, seed=5, split="selection")
-    assert [{(b, a) for a, b in one.links} for one in back] == [set(one.links) for one in found]
-    assert [one.target and one.target.text for one in back] == [one.text for one in found]
+    assert [{(b, a) for a, b in one.links} for one in back] == [set(one.links) for one in actual]
+    assert [one.target and one.target.text for one in back] == [one.text for one in actual]
 
 
 # parsers
@@ -701,8 +701,8 @@ def _spacy_doc() -> list[Any]:
 
 
 def test_spacy_documents_become_words() -> None:
-    (found,) = parse_sentences([split_words("Dogs\nrun.")], lambda _: from_spacy(_spacy_doc()))
-    assert found.words == (
+    (sentences,) = parse_sentences([split_words("Dogs\nrun.")], lambda _: from_spacy(_spacy_doc()))
+    assert sentences.words == (
         Word("Dogs", "dog", "NOUN", 1, "nsubj", 0, 4),
         Word("run", "run", "VERB", -1, "root", 5, 8),
         Word(".", ".", "PUNCT", 0, "punct", 8, 9),
@@ -711,14 +711,14 @@ def test_spacy_documents_become_words() -> None:
 
 def test_stanza_documents_become_words() -> None:
     def token(text: str, start: int, *words: tuple[str, int, str]) -> Any:
-        made = [SimpleNamespace(text=form, lemma=None, upos="X", head=head, deprel=relation) for form, head, relation in words]
-        return SimpleNamespace(text=text, start_char=start, words=made)
+        SimpleNamespaces = [SimpleNamespace(text=form, lemma=None, upos="X", head=head, deprel=relation) for form, head, relation in words]
+        return SimpleNamespace(text=text, start_char=start, words=SimpleNamespaces)
 
-    one = SimpleNamespace(tokens=[token("Im", 0, ("In", 3, "case"), ("dem", 3, "det")), token("Haus", 3, ("Haus", 0, "root"))])
+    simple_namespace = SimpleNamespace(tokens=[token("Im", 0, ("In", 3, "case"), ("dem", 3, "det")), token("Haus", 3, ("Haus", 0, "root"))])
     two = SimpleNamespace(tokens=[token("Ja", 8, ("Ja", 0, "root"))])
-    document = SimpleNamespace(sentences=[one, two])
-    (found,) = parse_sentences([split_words("Im Haus Ja")], lambda _: from_stanza(document))
-    assert [(word.form, word.head, word.start, word.end) for word in found.words] == [
+    document = SimpleNamespace(sentences=[simple_namespace, two])
+    (sentences,) = parse_sentences([split_words("Im Haus Ja")], lambda _: from_stanza(document))
+    assert [(word.form, word.head, word.start, word.end) for word in sentences.words] == [
         ("In", 2, 0, 2),
         ("dem", 2, 0, 2),
         ("Haus", -1, 3, 7),
@@ -767,8 +767,8 @@ def test_a_pipeline_without_a_parser_is_refused(name: str, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, name, stand_in(True))
     assert parser_of(f"{name}:en")("a") == ()
     if name == "spacy":
-        (found,) = parse_sentences([split_words("Dogs\nrun.")], parser_of("spacy:en"))
-        assert [word.relation for word in found.words] == ["nsubj", "root", "punct"]
+        (sentences,) = parse_sentences([split_words("Dogs\nrun.")], parser_of("spacy:en"))
+        assert [word.relation for word in sentences.words] == ["nsubj", "root", "punct"]
 
 
 def test_parsers_are_named_by_package_and_model() -> None:
@@ -850,29 +850,31 @@ LANGUAGES = {
 def test_words_of_every_language_have_exactly_their_characters(name: str, language: str, tmp_path: Path) -> None:
     """Pieces cover what the tokenizer keeps of a word and nothing of another one; no piece has two words but where these share characters."""
     (given_words,) = read_conllu(write(tmp_path / "a.conllu", *LANGUAGES[language], ""))
-    found = align(given_words, built(name))
-    check_laws(found)
+    alignment = align(given_words, built(name))
+    check_laws(alignment)
     text, words = given_words.text, given_words.words
-    order = [word for word in found.words if word is not None]
+    order = [word for word in alignment.words if word is not None]
     assert order == sorted(order), "tokens and words come in the same order, also where text runs from right to left"
     owners: dict[int, set[tuple[int, int]]] = {}
     for number, word in enumerate(words):
-        for token in found.pieces(number):
+        for token in alignment.pieces(number):
             owners.setdefault(token, set()).add((word.start, word.end))
     several = {token for token, spans in owners.items() if len(spans) > 1}
     straddling = {
-        t for t, (a, b) in enumerate(found.offsets) if sum(a < end and start < b for start, end in {(w.start, w.end) for w in words}) > 1
+        t
+        for t, (a, b) in enumerate(alignment.offsets)
+        if sum(a < end and start < b for start, end in {(w.start, w.end) for w in words}) > 1
     }
     assert several <= straddling, "only a token on several words may be lent"
     for number, word in enumerate(words):
-        pieces = set(found.pieces(number))
-        covered = {at for token in pieces for at in range(*found.offsets[token]) if not text[at].isspace()}
-        kept = {
+        pieces = set(alignment.pieces(number))
+        covered = {at for token in pieces for at in range(*alignment.offsets[token]) if not text[at].isspace()}
+        remaining = {
             at
-            for token, (start, end) in enumerate(found.offsets)
-            if found.words[token] is not None and token not in straddling
+            for token, (start, end) in enumerate(alignment.offsets)
+            if alignment.words[token] is not None and token not in straddling
             for at in range(max(start, word.start), min(end, word.end))
         }
-        assert kept <= covered
+        assert remaining <= covered
         if not pieces & straddling:
             assert covered <= set(range(word.start, word.end))

@@ -165,9 +165,9 @@ def artifact_of_two_gigabytes(kit: Kit) -> Call:
 
 def _forge(folder: Path, content: dict[str, Any], arrays: dict[str, np.ndarray] | None = None, name: str = "magnitude") -> None:
     """An artifact with a good seal and bad content."""
-    made = Artifact(ArtifactKey("scores", name, {"forged": True}), content, arrays or {}, {})
-    place = folder / made.key.path_in_run
-    place.write_bytes(made.pack())
+    artifact = Artifact(ArtifactKey("scores", name, {"forged": True}), content, arrays or {}, {})
+    position = folder / artifact.key.path_in_run
+    position.write_bytes(artifact.pack())
 
 
 @case("run folders", "the artifact of forged holds no scores")
@@ -190,12 +190,12 @@ def artifact_whose_name_leads_out(kit: Kit) -> Call:
 @case("run folders", "is damaged", "headcount score bert --out run")
 def artifact_with_a_header_that_lies(kit: Kit) -> Call:
     def forge(folder: Path) -> None:
-        made = Artifact(ArtifactKey("scores", "magnitude", {"forged": True}), {}, {"x": np.zeros(2)}, {})
-        line_, _, payload = made.pack().partition(b"\n")
+        artifact = Artifact(ArtifactKey("scores", "magnitude", {"forged": True}), {}, {"x": np.zeros(2)}, {})
+        line_, _, payload = artifact.pack().partition(b"\n")
         payload = payload.replace(b'"shape":[2]', b'"shape":[9]')
         head = json.loads(line_) | {"sha256": hashlib.sha256(payload).hexdigest()}
         head["seal"] = seal(head)
-        (folder / made.key.path_in_run).write_bytes(json.dumps(head).encode() + b"\n" + payload)
+        (folder / artifact.key.path_in_run).write_bytes(json.dumps(head).encode() + b"\n" + payload)
 
     return _read(kit, forge)
 

@@ -143,9 +143,9 @@ def method_of_a_table_without_any(kit: Kit) -> Call:
 def ranks_that_contradict_the_scores(kit: Kit) -> Call:
     import pandas
 
-    made = pandas.read_csv(kit.stock.run() / "scores.csv")
-    made["rank"] = made["rank"].sample(frac=1, random_state=0).to_numpy()
-    return _cut(kit, made.to_csv(index=False), "scores.csv", "--method", "random")
+    frame = pandas.read_csv(kit.stock.run() / "scores.csv")
+    frame["rank"] = frame["rank"].sample(frac=1, random_state=0).to_numpy()
+    return _cut(kit, frame.to_csv(index=False), "scores.csv", "--method", "random")
 
 
 @case("score tables", "the stderr is -0.1", "a standard error is 0 or more")

@@ -24,10 +24,10 @@ CAMPAIGNS = {
 
 def campaign_rows() -> list[tuple[str, str]]:
     """The row of every campaign: how often something was tried, and what came of it that must not."""
-    found = {name: kept(f"campaign {name}") for name in CAMPAIGNS}
+    by_name = {name: kept(f"campaign {name}") for name in CAMPAIGNS}
     return [
         (CAMPAIGNS[name].format(**figures), "{tried}: lost {lost} · wrong {wrong} · raw {raw}".format(**figures))
-        for name, figures in found.items()
+        for name, figures in by_name.items()
     ]
 
 
@@ -52,12 +52,12 @@ def _threads() -> list[tuple[str, str]]:
     """One model in several threads and tasks, exceptions in hooks, and signals inside long methods."""
     threads, exceptions = ([kept(f"{what} {kind}") for kind in ("encoder", "decoder")] for what in ("threads", "exceptions"))
     stopped = [json.loads(path.read_text()) for path in KEPT.glob("stopped *.json")]
-    right, refused, wrong = (sum(one[name] for one in threads) for name in ("right", "refused", "wrong"))
+    right, refused, wrong = (sum(thread[name] for thread in threads) for name in ("right", "refused", "wrong"))
     return [
         ("one model in 2 to 4 threads or asyncio tasks: right · refused · wrong", f"{right} · {refused} · {wrong}"),
         (
             "exceptions at random calls inside a model: stopped · went on and right · model changed, or later results wrong",
-            f"{sum(one['stopped'] for one in exceptions)} · {sum(one['right'] for one in exceptions)} · 0",
+            f"{sum(exception['stopped'] for exception in exceptions)} · {sum(exception['right'] for exception in exceptions)} · 0",
         ),
         (
             f"Ctrl-C, SIGTERM inside {len(stopped)} long methods; longest time from signal to end",
@@ -112,8 +112,8 @@ def main() -> None:
     where = f"{datetime.now(UTC):%Y-%m-%d}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     table = ["| fault | figure |", "|---|---|", *(f"| {what} | {figure} |" for what, figure in rows())]
     page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, _, remainder = page.partition(BEGIN)
+    _, _, after = remainder.partition(END)
     PAGE.write_text("\n".join([before + BEGIN, "", f"Measured {where}.", "", *table, "", END]) + after, encoding="utf-8")
     print(f"written: {PAGE}")
 

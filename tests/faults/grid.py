@@ -85,10 +85,10 @@ class Child:
 
     def wait(self) -> Child:
         """Waits; `code` is the exit code, negative for a signal, and `result` what was told before the end."""
-        said = b""
+        spoken_text = b""
         end = time.monotonic() + LIMIT
         while part := os.read(self.told, 1 << 16):
-            said += part
+            spoken_text += part
         os.close(self.told)
         status = 0
         while time.monotonic() < end:
@@ -100,7 +100,7 @@ class Child:
             self.kill()
             raise AssertionError("the process did not end")
         self.code = os.waitstatus_to_exitcode(status)
-        self.result = json.loads(said) if said else {}
+        self.result = json.loads(spoken_text) if spoken_text else {}
         return self
 
 
@@ -117,11 +117,11 @@ def start(what: Callable[[], Any], hook: Callable[[str, Path], None] | None = No
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if hook is not None:
             files.before_disk_change = hook
-        with warnings.catch_warnings(record=True) as seen:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            code, told = _done(what)
-        told["warnings"] = [str(warning.message) for warning in seen]
-        os.write(writes, json.dumps(told).encode()[: 1 << 16])
+            code, messages = _done(what)
+        messages["warnings"] = [str(warning.message) for warning in caught]
+        os.write(writes, json.dumps(messages).encode()[: 1 << 16])
     except BaseException:
         traceback.print_exc()
     finally:
@@ -145,13 +145,13 @@ def finish(folder: Path, what: Callable[[], Any] | None = None) -> Child:
 
 def count_operations(what: Callable[[], Any]) -> list[str]:
     """The operations that change the disk, in their order."""
-    seen: list[str] = []
+    observed_values: list[str] = []
 
     def counted() -> list[str]:
         what()
-        return seen
+        return observed_values
 
-    done = start(counted, lambda operation, path: seen.append(f"{operation} {path.name}")).wait()
+    done = start(counted, lambda operation, path: observed_values.append(f"{operation} {path.name}")).wait()
     assert done.code == 0, done.result
     return done.result["value"]
 
@@ -214,11 +214,11 @@ def computed(path: Path) -> list[tuple[int, str]]:
 
 def finished(folder: Path) -> dict[str, set[str]]:
     """The names of the whole artifacts of a folder, by kind; a damaged one is an error."""
-    found: dict[str, set[str]] = {"chunk": set(), "scores": set(), "evaluation": set()}
+    actual: dict[str, set[str]] = {"chunk": set(), "scores": set(), "evaluation": set()}
     for path in (folder / "artifacts").glob("*/*.artifact"):
         artifact = Artifact.unpack(path.read_bytes(), path)
-        found[artifact.key.kind].add(artifact.key.name)
-    return found
+        actual[artifact.key.kind].add(artifact.key.name)
+    return actual
 
 
 def needed(folder: Path, number: int = EXAMPLES) -> set[str]:
@@ -230,11 +230,11 @@ def needed(folder: Path, number: int = EXAMPLES) -> set[str]:
 
 def digest(folder: Path) -> str:
     """One number for everything that a run holds: its tables and its artifacts."""
-    found = hashlib.sha256()
+    actual = hashlib.sha256()
     for path in [*(folder / name for name in TABLES), *sorted((folder / "artifacts").rglob("*"))]:
         if path.is_file():
-            found.update(str(path.relative_to(folder)).encode() + hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()
+            actual.update(str(path.relative_to(folder)).encode() + hashlib.sha256(path.read_bytes()).digest())
+    return actual.hexdigest()
 
 
 def is_clean(folder: Path) -> bool:

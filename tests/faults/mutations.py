@@ -35,18 +35,18 @@ def _place(content: bytes, draw: Random) -> int:
 
 
 def flip_bit(victim: Victim, draw: Random) -> bytes:
-    place = _place(victim.content, draw)
-    return victim.content[:place] + bytes([victim.content[place] ^ (1 << draw.randrange(8))]) + victim.content[place + 1 :]
+    position = _place(victim.content, draw)
+    return victim.content[:position] + bytes([victim.content[position] ^ (1 << draw.randrange(8))]) + victim.content[position + 1 :]
 
 
 def insert_byte(victim: Victim, draw: Random) -> bytes:
-    place = _place(victim.content, draw)
-    return victim.content[:place] + bytes([draw.randrange(256)]) + victim.content[place:]
+    position = _place(victim.content, draw)
+    return victim.content[:position] + bytes([draw.randrange(256)]) + victim.content[position:]
 
 
 def delete_byte(victim: Victim, draw: Random) -> bytes:
-    place = _place(victim.content, draw)
-    return victim.content[:place] + victim.content[place + 1 :]
+    position = _place(victim.content, draw)
+    return victim.content[:position] + victim.content[position + 1 :]
 
 
 def truncate(victim: Victim, draw: Random) -> bytes:
@@ -54,14 +54,14 @@ def truncate(victim: Victim, draw: Random) -> bytes:
 
 
 def fill_with_zeros(victim: Victim, draw: Random) -> bytes:
-    place, length = _place(victim.content, draw), draw.choice((4, 64, 4096))
-    return victim.content[:place] + bytes(len(victim.content[place : place + length])) + victim.content[place + length :]
+    position, length = _place(victim.content, draw), draw.choice((4, 64, 4096))
+    return victim.content[:position] + bytes(len(victim.content[position : position + length])) + victim.content[position + length :]
 
 
 def duplicate_chunk(victim: Victim, draw: Random) -> bytes:
-    place, length = _place(victim.content, draw), draw.choice((1, 16, 256))
-    chunk = victim.content[place : place + length]
-    return victim.content[:place] + chunk + victim.content[place:]
+    position, length = _place(victim.content, draw), draw.choice((1, 16, 256))
+    chunk = victim.content[position : position + length]
+    return victim.content[:position] + chunk + victim.content[position:]
 
 
 def swap_chunks(victim: Victim, draw: Random) -> bytes:
@@ -127,8 +127,8 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 def _leaves(value: Any, kinds: tuple[type, ...]) -> list[tuple[Any, Any]]:
     """(container, key) of every value of some kinds, in a JSON value."""
     items = list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
-    found = [(value, key) for key, part in items if type(part) in kinds]
-    return found + [leaf for _, part in items for leaf in _leaves(part, kinds)]
+    pairs = [(value, key) for key, part in items if type(part) in kinds]
+    return pairs + [leaf for _, part in items for leaf in _leaves(part, kinds)]
 
 
 def _edited(victim: Victim, draw: Random, kinds: tuple[type, ...], other: Callable[[Any], Any]) -> bytes | None:

@@ -53,10 +53,10 @@ def attempt(call: Call) -> End:
     ]:  # seen from outside: not every system keeps a peak, and the call may hold the interpreter
         peak = max(peak, _resident(child))
     with os.fdopen(reader) as lines:
-        told = lines.read()
+        table = lines.read()
     _, status = os.waitpid(child, 0)
-    assert told, f"the process died without a word: {os.waitstatus_to_exitcode(status)}"
-    return End(**json.loads(told), megabytes=(peak - base) / 2**20)
+    assert table, f"the process died without a word: {os.waitstatus_to_exitcode(status)}"
+    return End(**json.loads(table), megabytes=(peak - base) / 2**20)
 
 
 def _resident(process: int) -> int:
@@ -82,11 +82,11 @@ def _measured(call: Call) -> dict[str, object]:
 
 def left_in(folder: Path) -> dict[str, str]:
     """What is in a folder, by name and content."""
-    found = {}
+    actual = {}
     for path in folder.rglob("*"):
         plain = path.is_file() and not path.is_symlink() and path.stat().st_size < 2**20 and os.access(path, os.R_OK)
-        found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest() if plain else str(path.lstat().st_size * path.is_symlink())
-    return found
+        actual[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest() if plain else str(path.lstat().st_size * path.is_symlink())
+    return actual
 
 
 @pytest.fixture(scope="session")
@@ -133,11 +133,11 @@ def test_a_bad_input_ends_in_a_typed_error(case: Case, kit: Kit) -> None:
 
 
 def test_there_are_enough_cases(figure: Callable[..., None]) -> None:
-    found = Counter(case.group for case in CASES)
-    assert all(found[group] >= number for group, number in WANTED.items()), found
+    counts = Counter(case.group for case in CASES)
+    assert all(counts[group] >= number for group, number in WANTED.items()), counts
     assert len({str(case) for case in CASES}) == len(CASES) >= 120
     assert all(case.says for case in CASES)
-    figure("bad-inputs", tried=len(CASES), **{group.replace(" ", "_"): number for group, number in found.items()})
+    figure("bad-inputs", tried=len(CASES), **{group.replace(" ", "_"): number for group, number in counts.items()})
 
 
 def test_the_measure_measures() -> None:

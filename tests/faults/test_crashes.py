@@ -28,31 +28,31 @@ def some(operations: list[str], number: int) -> list[int]:
     return list(range(1, len(operations) + 1, step))
 
 
-def crash_at(folder: Path, place: int, expected: str) -> None:
+def crash_at(folder: Path, position: int, expected: str) -> None:
     """Crashes at one operation, runs the command again, and compares."""
     shutil.rmtree(folder, ignore_errors=True)
-    died = grid.start(lambda: grid.lead(folder), grid.at(place, grid.crash)).wait()
-    assert died.code == -9, (place, died.code)
+    died = grid.start(lambda: grid.lead(folder), grid.at(position, grid.crash)).wait()
+    assert died.code == -9, (position, died.code)
     missing = grid.needed(folder)
     (folder.parent / "computed").unlink(missing_ok=True)
-    done = grid.finish(folder)
+    outcome = grid.finish(folder)
     again = [name for _, name in grid.computed(folder.parent / "computed")]
-    assert sorted(again) == sorted(missing), f"operation {place}: computed {again}, missing were {missing}"
-    assert grid.digest(folder) == expected, f"operation {place}: other bytes"
-    assert grid.is_clean(folder) and not done.result["warnings"], (place, done.result)
+    assert sorted(again) == sorted(missing), f"operation {position}: computed {again}, missing were {missing}"
+    assert grid.digest(folder) == expected, f"operation {position}: other bytes"
+    assert grid.is_clean(folder) and not outcome.result["warnings"], (position, outcome.result)
 
 
 def test_a_crash_at_some_operations(shm: Path, expected: str) -> None:
     operations = grid.count_operations(lambda: grid.lead(shm / "counted"))
-    for place in some(operations, 16):
-        crash_at(shm / "run", place, expected)
+    for position in some(operations, 16):
+        crash_at(shm / "run", position, expected)
 
 
 @pytest.mark.faults
 def test_a_crash_at_every_operation(shm: Path, expected: str, figure: Callable[..., None]) -> None:
     operations = grid.count_operations(lambda: grid.lead(shm / "counted"))
-    for place in range(1, len(operations) + 1):
-        crash_at(shm / "run", place, expected)
+    for index in range(1, len(operations) + 1):
+        crash_at(shm / "run", index, expected)
     figure("crashes", points=len(operations), artifacts=12)
 
 
@@ -61,13 +61,13 @@ def test_a_crash_while_a_run_grows_and_while_it_is_taken_up(shm: Path, expected:
     grid.lead(shm / "base", seed=4)
     shutil.copytree(shm / "base", shm / "whole")
     grid.finish(shm / "whole")
-    for place in (3, 30, 61, 64, 70, 85, 110):
-        folder = shm / f"run{place}"
+    for position in (3, 30, 61, 64, 70, 85, 110):
+        folder = shm / f"run{position}"
         shutil.copytree(shm / "base", folder)
-        for second in (place, place // 2 + 1):
+        for second in (position, position // 2 + 1):
             grid.start(lambda: grid.lead(folder), grid.at(second, grid.crash)).wait()  # noqa: B023
         grid.finish(folder)
-        assert grid.digest(folder) == grid.digest(shm / "whole") and grid.is_clean(folder), place
+        assert grid.digest(folder) == grid.digest(shm / "whole") and grid.is_clean(folder), position
 
 
 def test_a_crash_of_a_pass_for_methods_that_were_added_loses_no_block(shm: Path, expected: str) -> None:
@@ -85,10 +85,10 @@ def test_a_crash_of_a_pass_for_methods_that_were_added_loses_no_block(shm: Path,
     operations = grid.count_operations(lambda: (shutil.copytree(shm / "run", shm / "copy"), add("gradient", "fisher", "entropy")))
     shutil.rmtree(shm / "run")
     shutil.move(shm / "copy", shm / "run")
-    place = next(
+    position = next(
         i for i, text in enumerate(operations, 1) if text.startswith("create .entropy.") and "+" not in text and ".fisher" not in text
     )
-    grid.start(lambda: add("gradient", "fisher", "entropy"), grid.at(place, grid.crash)).wait()
+    grid.start(lambda: add("gradient", "fisher", "entropy"), grid.at(position, grid.crash)).wait()
     assert "fisher" in grid.finished(shm / "run")["scores"] and "entropy" not in grid.finished(shm / "run")["scores"]
     (shm / "computed").unlink()
     grid.finish(shm / "run", lambda: add("gradient", "fisher", "entropy"))
@@ -99,7 +99,7 @@ def test_a_crash_of_a_pass_for_methods_that_were_added_loses_no_block(shm: Path,
 # Disks that fail.
 
 
-def fail_at(base: Path, folder: Path, place: int, number: int, expected: str) -> bool:
+def fail_at(base: Path, folder: Path, position: int, number: int, expected: str) -> bool:
     """Lets operations fail from one on, as a full disk does, or one alone; runs again without; whether the error was told."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(base, folder)
@@ -108,20 +108,20 @@ def fail_at(base: Path, folder: Path, place: int, number: int, expected: str) ->
     def fail(_operation: str, path: Path) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
-    failed = grid.start(lambda: grid.lead(folder), grid.at(place, fail, on=number == errno.ENOSPC)).wait()
-    told = failed.code == 1
-    if told:
-        assert "ArtifactError" in failed.result["kinds"], (place, failed.result)
+    failed = grid.start(lambda: grid.lead(folder), grid.at(position, fail, on=number == errno.ENOSPC)).wait()
+    messages = failed.code == 1
+    if messages:
+        assert "ArtifactError" in failed.result["kinds"], (position, failed.result)
         assert str(folder) in failed.result["error"], failed.result
         if number == errno.ENOSPC and "removed" not in failed.result["error"] and "worked in" not in failed.result["error"]:
             assert "the disk is full" in failed.result["error"] and "are free" in failed.result["error"], failed.result
     else:
-        assert failed.code == 0, (place, failed.result)
-    assert all((folder / name).read_bytes() == content for name, content in before.items()), place
+        assert failed.code == 0, (position, failed.result)
+    assert all((folder / name).read_bytes() == content for name, content in before.items()), position
     grid.finished(folder)
     grid.finish(folder)
-    assert grid.digest(folder) == expected and grid.is_clean(folder), (place, failed.result)
-    return told
+    assert grid.digest(folder) == expected and grid.is_clean(folder), (position, failed.result)
+    return messages
 
 
 def prepare(shm: Path) -> tuple[Path, str, list[str]]:
@@ -134,17 +134,17 @@ def prepare(shm: Path) -> tuple[Path, str, list[str]]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_disk_that_fails_at_some_operations(shm: Path, expected: str, fault: str) -> None:
-    base, whole, operations = prepare(shm)
-    for place in some(operations, 10):
-        fail_at(base, shm / "run", place, FAULTS[fault], whole)
+    base, complete, operations = prepare(shm)
+    for position in some(operations, 10):
+        fail_at(base, shm / "run", position, FAULTS[fault], complete)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_disk_that_fails_at_every_operation(shm: Path, expected: str, fault: str, figure: Callable[..., None]) -> None:
-    base, whole, operations = prepare(shm)
-    told = [fail_at(base, shm / "run", place, FAULTS[fault], whole) for place in range(1, len(operations) + 1)]
-    assert sum(not was for was in told) <= 1, "all but the removal of owner.json are told"
+    base, complete, operations = prepare(shm)
+    fail_ats = [fail_at(base, shm / "run", index, FAULTS[fault], complete) for index in range(1, len(operations) + 1)]
+    assert sum(not was for was in fail_ats) <= 1, "all but the removal of owner.json are told"
     figure(f"disk {errno.errorcode[FAULTS[fault]]}", points=len(operations))
 
 
@@ -157,10 +157,10 @@ def test_the_command_line_ends_with_1_and_one_line(shm: Path, capfd: pytest.Capt
     def fail(_operation: str, path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    for place in (1, 4, 12, 25, 40):
-        done = grid.start(lambda: main(line), grid.at(place, fail, on=True)).wait()
-        told = capfd.readouterr().err.splitlines()
-        errors = [text for text in told if text.startswith("error: ")]
-        assert done.result["value"] == 1 and len(errors) == 1, (place, done.result, told)
-        assert str(shm / "run") in errors[0] and "unexpected" not in errors[0] and "Traceback" not in "".join(told)
+    for position in (1, 4, 12, 25, 40):
+        done = grid.start(lambda: main(line), grid.at(position, fail, on=True)).wait()
+        messages = capfd.readouterr().err.splitlines()
+        errors = [text for text in messages if text.startswith("error: ")]
+        assert done.result["value"] == 1 and len(errors) == 1, (position, done.result, messages)
+        assert str(shm / "run") in errors[0] and "unexpected" not in errors[0] and "Traceback" not in "".join(messages)
     assert grid.start(lambda: main(line)).wait().result["value"] == 0

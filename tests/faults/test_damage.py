@@ -26,8 +26,8 @@ def expected(shm: Path) -> Iterator[str]:
 
 
 def flip(content: bytes, draw: random.Random) -> bytes:
-    place = draw.randrange(len(content))
-    return content[:place] + bytes([content[place] ^ (1 << draw.randrange(8))]) + content[place + 1 :]
+    position = draw.randrange(len(content))
+    return content[:position] + bytes([content[position] ^ (1 << draw.randrange(8))]) + content[position + 1 :]
 
 
 def zero(content: bytes, draw: random.Random) -> bytes:
@@ -71,12 +71,12 @@ def damage(shm: Path, base: str, kind: str, draw: random.Random, expected: str) 
     shutil.copytree(shm / base, folder)
     spoiled = spoil(folder, kind, draw)
     bytes_of = [path.read_bytes() for path in spoiled]
-    done = grid.finish(folder)
+    outcome = grid.finish(folder)
     aside = [path.read_bytes() for path in (folder / "quarantine").iterdir()]
     log = (folder / "log.txt").read_text()
     for path, content in zip(spoiled, bytes_of, strict=True):
-        assert content in aside, (kind, path, done.result)
-        assert any(str(path) in warning for warning in done.result["warnings"]), (kind, path, done.result)
+        assert content in aside, (kind, path, outcome.result)
+        assert any(str(path) in warning for warning in outcome.result["warnings"]), (kind, path, outcome.result)
         assert f"moves {path.relative_to(folder)}" in log, (kind, path, log)
     assert len(aside) == len(spoiled), (kind, spoiled, aside)
     assert grid.digest(folder) == expected, (kind, spoiled)
@@ -104,13 +104,13 @@ def test_every_single_byte_of_a_artifact_and_of_a_record_counts(shm: Path, expec
     """Any bit flipped anywhere in a file is found out."""
     draw = random.Random(3)
     for path in victims(shm / "stopped"):
-        whole = path.read_bytes()
-        for place in range(0, len(whole), max(1, len(whole) // 400)):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << draw.randrange(8))]) + whole[place + 1 :])
+        content = path.read_bytes()
+        for index in range(0, len(content), max(1, len(content) // 400)):
+            path.write_bytes(content[:index] + bytes([content[index] ^ (1 << draw.randrange(8))]) + content[index + 1 :])
             with pytest.raises(ArtifactError, match=r"damaged|torn|cannot be read|valid JSON|under another"):
                 run = Run(shm / "stopped")
                 _ = [run.record(), run.heads(), *run.artifacts("chunk"), *run.artifacts("scores")]
-        path.write_bytes(whole)
+        path.write_bytes(content)
 
 
 def test_a_reader_is_told_and_changes_nothing(shm: Path, expected: str) -> None:
@@ -140,6 +140,6 @@ def test_a_version_is_believed_only_under_a_seal(shm: Path, expected: str) -> No
     path = shm / "finished" / "run.json"
     path.write_text(path.read_text().replace('"schema_version": 3', '"schema_version": 4'))
     assert json.loads(path.read_text())["schema_version"] == 4
-    done = grid.finish(shm / "finished")
-    assert "run.json is damaged" in done.result["warnings"][0]
+    outcome = grid.finish(shm / "finished")
+    assert "run.json is damaged" in outcome.result["warnings"][0]
     assert grid.digest(shm / "finished") == expected

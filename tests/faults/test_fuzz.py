@@ -46,18 +46,18 @@ def mutated(content: bytes, draw: Random) -> bytes:
     """A few bytes flipped, cut out, doubled, or replaced by something awkward."""
     made = bytearray(content)
     for _ in range(draw.randint(1, 4)):
-        place, kind = draw.randrange(len(made) + 1), draw.randrange(5)
-        end = min(len(made), place + draw.randint(1, 30))
-        if kind == 0 and place < len(made):
-            made[place] ^= 1 << draw.randrange(8)
+        position, kind = draw.randrange(len(made) + 1), draw.randrange(5)
+        end = min(len(made), position + draw.randint(1, 30))
+        if kind == 0 and position < len(made):
+            made[position] ^= 1 << draw.randrange(8)
         elif kind == 1:
-            del made[place:end]
+            del made[position:end]
         elif kind == 2:
-            made[place:place] = made[place:end]
+            made[position:position] = made[position:end]
         elif kind == 3:
-            made[place:end] = draw.choice(TOKENS)
+            made[position:end] = draw.choice(TOKENS)
         else:
-            del made[place:]
+            del made[position:]
     return bytes(made)
 
 

@@ -52,15 +52,15 @@ def kill_at_random(shm: Path, expected: str, number: int, seed: int) -> dict[str
 
 
 def test_a_few_kills_at_random_times(shm: Path, expected: str) -> None:
-    found = kill_at_random(shm, expected, 15, seed=1)
-    assert (found["lost"], found["wrong"]) == (0, 0), found
+    kills = kill_at_random(shm, expected, 15, seed=1)
+    assert (kills["lost"], kills["wrong"]) == (0, 0), kills
 
 
 @pytest.mark.faults
 def test_300_kills_at_random_times(shm: Path, expected: str, figure: Callable[..., None]) -> None:
-    found = kill_at_random(shm, expected, 300, seed=2)
-    assert (found["lost"], found["wrong"]) == (0, 0), found
-    figure("kills", **found)
+    kills = kill_at_random(shm, expected, 300, seed=2)
+    assert (kills["lost"], kills["wrong"]) == (0, 0), kills
+    figure("kills", **kills)
 
 
 # Workers.

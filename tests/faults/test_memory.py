@@ -56,8 +56,8 @@ def test_what_was_measured_before_memory_ran_out_is_not_measured_again() -> None
         return made
 
     reading = Reading(task("encoder", 200))
-    found = np.concatenate([block["number"] for block in stream(reading, measure)])
-    assert found.tolist() == list(range(200)) and reading.batch_size == 8
+    actual = np.concatenate([block["number"] for block in stream(reading, measure)])
+    assert actual.tolist() == list(range(200)) and reading.batch_size == 8
     short = [number for numbers in calls for number in numbers if number not in long]
     assert len(short) - len(set(short)) <= 48, "only the batches that did not fit ran twice"
 

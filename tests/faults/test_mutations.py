@@ -201,13 +201,13 @@ def campaign(base: Path, other: Path, names: list[str], seeds: range) -> tuple[C
         for kind in MUTATIONS:
             for seed in seeds:
                 for path, content in damaged_files(base, other, subject, kind, seed):
-                    whole = snapshot(base)
+                    complete = snapshot(base)
                     path.unlink() if isinstance(content, Removed) else path.write_bytes(content)
                     spoilt = snapshot(base)
                     outcome = judge(subject, base, expected)
                     if snapshot(base) != spoilt:
                         outcome = Outcome("lost", "a reader changed the folder")
-                    path.write_bytes(whole[str(path.relative_to(base))])
+                    path.write_bytes(complete[str(path.relative_to(base))])
                     if outcome.verdict in ("equal", "refused") and subject.read(base) != expected:
                         outcome = Outcome("lost", "the restored folder reads otherwise")
                     verdicts[outcome.verdict] += 1

@@ -97,8 +97,8 @@ def test_a_run_about_anything_stays_in_its_folder(stock: Stock, tmp_path: Path, 
     for path in folder.rglob("*"):
         assert path.resolve().is_relative_to(folder.resolve())
         assert len(path.name.encode()) <= 255
-    told = {path.name for path in folder.iterdir()}
-    assert told <= {
+    names = {path.name for path in folder.iterdir()}
+    assert names <= {
         "run.json",
         "heads.json",
         "artifacts",
@@ -108,7 +108,7 @@ def test_a_run_about_anything_stays_in_its_folder(stock: Stock, tmp_path: Path, 
         "tables.json",
         "scores.csv",
         "scores.parquet",
-    }, told
+    }, names
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)

@@ -64,14 +64,14 @@ def test_a_score_that_is_not_finite_fails_alone(shm: Path, monkeypatch: pytest.M
     """On one example and head, in a later block: the others are kept, the blocks before too, and the same command goes on when it is mended."""
     real = Confidence.of_block
     victim = grid.data().calibration[14]["input_ids"]
-    block, place = divmod(head, 6)
+    block, position = divmod(head, 6)
 
-    def spoiled(method: Confidence, seen: Any) -> Any:
-        made = real(method, seen)
+    def spoiled(method: Confidence, observed: Any) -> Any:
+        made = real(method, observed)
         values = made[0] if isinstance(made, tuple) else made
-        if seen.block.layer == block and spoiled.batch is not None:
+        if observed.block.layer == block and spoiled.batch is not None:
             rows = [row for row, ids in enumerate(spoiled.batch) if ids[: len(victim)] == victim and not any(ids[len(victim) :])]
-            values[rows, place] = bad
+            values[rows, position] = bad
         return made
 
     spoiled.batch = None  # type: ignore[attr-defined]
@@ -185,10 +185,10 @@ def test_a_lack_of_memory_in_a_run_that_is_stopped(shm: Path, monkeypatch: pytes
 
     leading(shm / "whole")()
     assert real is Gradient.of_block and all_scores(Run.open(shm / "whole"))["gradient"].conditions["batch_size"] == 1
-    for place in (40, 50, 60, 90):
-        died = grid.start(leading(shm / f"run{place}"), grid.at(place, grid.crash)).wait()
+    for position in (40, 50, 60, 90):
+        died = grid.start(leading(shm / f"run{position}"), grid.at(position, grid.crash)).wait()
         assert died.code == -9
-        grid.finish(shm / f"run{place}", leading(shm / f"run{place}"))
-        assert grid.digest(shm / f"run{place}") == grid.digest(shm / "whole"), place
+        grid.finish(shm / f"run{position}", leading(shm / f"run{position}"))
+        assert grid.digest(shm / f"run{position}") == grid.digest(shm / "whole"), position
     score = hc.score(shared("encoder"), grid.data(), "gradient", batch_size=1)
     np.testing.assert_allclose(score.values, all_scores(Run.open(shm / "whole"))["gradient"].values, rtol=1e-12)

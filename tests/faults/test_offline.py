@@ -30,10 +30,10 @@ def run(*words: str, path: str | None = None) -> subprocess.CompletedProcess[str
 
 
 def test_the_loopback_is_there_and_nothing_else() -> None:
-    done = run(sys.executable, "-c", PROBE)
-    if "cannot be cut off here" in done.stderr:
-        pytest.skip(done.stderr.strip())
-    assert (done.returncode, done.stdout.strip()) == (0, "ENETUNREACH"), done.stderr
+    outcome = run(sys.executable, "-c", PROBE)
+    if "cannot be cut off here" in outcome.stderr:
+        pytest.skip(outcome.stderr.strip())
+    assert (outcome.returncode, outcome.stdout.strip()) == (0, "ENETUNREACH"), outcome.stderr
 
 
 def test_the_exit_code_is_the_commands() -> None:
@@ -41,11 +41,11 @@ def test_the_exit_code_is_the_commands() -> None:
 
 
 def test_without_unshare_it_says_so(tmp_path: Path) -> None:
-    done = run(sys.executable, "-c", "", path=str(tmp_path))
-    assert (done.returncode, done.stderr.strip()) == (1, "the network cannot be cut off here: there is no unshare (util-linux)")
-    done = run("--if-possible", sys.executable, "-c", "print(1)", path=str(tmp_path))
-    assert (done.returncode, done.stdout.strip()) == (0, "1")
-    assert "cannot be cut off here" in done.stderr
+    outcome = run(sys.executable, "-c", "", path=str(tmp_path))
+    assert (outcome.returncode, outcome.stderr.strip()) == (1, "the network cannot be cut off here: there is no unshare (util-linux)")
+    outcome = run("--if-possible", sys.executable, "-c", "print(1)", path=str(tmp_path))
+    assert (outcome.returncode, outcome.stdout.strip()) == (0, "1")
+    assert "cannot be cut off here" in outcome.stderr
 
 
 @pytest.mark.skipif("HEADCOUNT_NETWORK_IS_CUT" not in os.environ, reason="for `make test-offline`")

@@ -63,21 +63,21 @@ def fill(tmp_path: Path, rooms: list[int]) -> str:
     trial = subprocess.run(["unshare", "-rm", "sh", "-c", 'mount -t tmpfs none "$1"', "sh", str(disk)], capture_output=True, check=False)
     if trial.returncode:
         pytest.skip(f"this machine lets nobody mount a small file system: {trial.stderr.decode()[:200]}")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    return done.stdout
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert outcome.returncode == 0, outcome.stdout[-2000:] + outcome.stderr[-3000:]
+    return outcome.stdout
 
 
 def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
-    said = fill(tmp_path, [0, 30_000])
-    assert "told 2" in said, said
+    output = fill(tmp_path, [0, 30_000])
+    assert "told 2" in output, output
 
 
 @pytest.mark.faults
 def test_a_disk_that_is_really_full_at_every_size(tmp_path: Path, figure: Callable[..., None]) -> None:
     rooms = [*range(0, 140_000, 4096)]
-    said = fill(tmp_path, rooms)
-    figure("full disk", rooms=len(rooms), told=int(said.rsplit("told ", 1)[1]))
+    output = fill(tmp_path, rooms)
+    figure("full disk", rooms=len(rooms), told=int(output.rsplit("told ", 1)[1]))
 
 
 # Odd folders.
@@ -164,13 +164,13 @@ def _file(path: Path) -> Path:
 @pytest.mark.parametrize("kind", PLACES)
 def test_an_impossible_place_is_told(shm: Path, kind: str) -> None:
     made, message = PLACES[kind]
-    place = made(shm)
+    position = made(shm)
     before = sorted(path.name for path in shm.iterdir())
-    with pytest.raises(ArtifactError, match=message), Run.lead(place):
+    with pytest.raises(ArtifactError, match=message), Run.lead(position):
         pass
     with pytest.raises(ArtifactError, match="holds no run"):
-        Run.open(place)
-    with pytest.raises(ArtifactError, match="holds no run"), Run.join(place):
+        Run.open(position)
+    with pytest.raises(ArtifactError, match="holds no run"), Run.join(position):
         pass
     assert before == sorted(path.name for path in shm.iterdir())
 

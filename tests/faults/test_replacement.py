@@ -25,8 +25,8 @@ CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "os.tru
 def models() -> tuple[nn.Module, nn.Module]:
     """A cut model, and another with other weights."""
     small = hc.cut(tiny_model("bert", dtype=torch.float32), hc.Plan.removing(["L0H1", "L1H2"]))
-    other = hc.cut(tiny_model("bert", dtype=torch.float32, seed=1), hc.Plan.removing(["L0H3", "L1H0", "L1H4"]))
-    return small, other
+    smaller = hc.cut(tiny_model("bert", dtype=torch.float32, seed=1), hc.Plan.removing(["L0H3", "L1H0", "L1H4"]))
+    return small, smaller
 
 
 def watch(folder: Path, act: Callable[[str, Path], None]) -> None:
@@ -76,16 +76,16 @@ def kill_at_every_operation(shm: Path, models: tuple[nn.Module, nn.Module], step
     assert total > 15, total
     counts = [0, 0, 0]
     for number in [*range(1, total - 25, step), *range(max(1, total - 25), total + 1)]:  # every one at the end, where names change
-        place = shm / f"run{number}"
-        shutil.copytree(shm / "saved", place)
-        assert grid.start(lambda: replace_model(new, place / "model", number)).wait().code == -9, number  # noqa: B023
-        found = weights_of(hc.load(place / "model"))
-        is_old, is_new = equal(found, before), equal(found, after)
+        path = shm / f"run{number}"
+        shutil.copytree(shm / "saved", path)
+        assert grid.start(lambda: replace_model(new, path / "model", number)).wait().code == -9, number  # noqa: B023
+        weights = weights_of(hc.load(path / "model"))
+        is_old, is_new = equal(weights, before), equal(weights, after)
         assert is_old or is_new, f"killed at operation {number} of {total}: neither the old model nor the new one"
-        hc.save(new, place / "model", overwrite=True)
-        assert equal(weights_of(hc.load(place / "model")), after), number
+        hc.save(new, path / "model", overwrite=True)
+        assert equal(weights_of(hc.load(path / "model")), after), number
         counts = [counts[0] + 1, counts[1] + is_old, counts[2] + is_new]
-        shutil.rmtree(place)
+        shutil.rmtree(path)
     return counts[0], counts[1], counts[2]
 
 

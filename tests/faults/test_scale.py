@@ -47,9 +47,9 @@ def commit(folder: Path, number: int) -> float:
     """Commits small artifacts; seconds for each."""
     with Run.lead(folder) as run:
         start = time.monotonic()
-        for place in range(number):
+        for index in range(number):
             run.commit(
-                ArtifactKey("synthetic", f"artifact {place}", {"place": place}), {"value": 1.0}, {"values": np.arange(12.0)}, provenance={}
+                ArtifactKey("synthetic", f"artifact {index}", {"place": index}), {"value": 1.0}, {"values": np.arange(12.0)}, provenance={}
             )
         return (time.monotonic() - start) / number
 
@@ -57,33 +57,33 @@ def commit(folder: Path, number: int) -> float:
 def resume(folder: Path, number: int) -> dict[str, float]:
     """Opens and takes up a run of so many artifacts, of which one is missing, in a fresh process."""
     next(folder.glob("artifacts/synthetic/artifact.7.*")).unlink()
-    done = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, "-c", RESUMING, str(folder), str(number)], capture_output=True, text=True, check=False, timeout=300
     )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["computed"], found["artifacts"], found["torch"]) == (1, number, False)
-    return found
+    assert outcome.returncode == 0, outcome.stderr
+    content = json.loads(outcome.stdout)
+    assert (content["computed"], content["artifacts"], content["torch"]) == (1, number, False)
+    return content
 
 
 def test_a_thousand_artifacts(shm: Path) -> None:
     commit(shm / "run", 1000)
-    found = resume(shm / "run", 1000)
-    assert found["resumed"] < 20 and found["memory"] < 100, found
+    resumed = resume(shm / "run", 1000)
+    assert resumed["resumed"] < 20 and resumed["memory"] < 100, resumed
 
 
 @pytest.mark.faults
 def test_ten_thousand_artifacts(shm: Path, tmp_path: Path, figure: Callable[..., None]) -> None:
     in_memory = commit(shm / "run", 10_000)
-    found = resume(shm / "run", 10_000)
+    resumed = resume(shm / "run", 10_000)
     on_disk = commit(tmp_path / "run", 500)
-    assert found["resumed"] < 120 and found["memory"] < 256, found
+    assert resumed["resumed"] < 120 and resumed["memory"] < 256, resumed
     figure(
         "artifacts",
         artifacts=10_000,
         commit_memory=in_memory,
         commit_disk=on_disk,
-        **{k: found[k] for k in ("resumed", "opened", "memory")},
+        **{k: resumed[k] for k in ("resumed", "opened", "memory")},
     )
 
 
@@ -126,20 +126,20 @@ def test_a_process_of_torchrun_dies_and_the_run_goes_on(shm: Path, figure: Calla
     script, here = shm / "work.py", Path(__file__).parent
     script.write_text(LAUNCHED)
 
-    def launch(folder: Path, place: int, number: int = 2) -> subprocess.CompletedProcess[str]:
+    def launch(folder: Path, position: int, number: int = 2) -> subprocess.CompletedProcess[str]:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(number), str(script)]
-        words = [*torchrun, str(here), str(here.parent / "support"), str(folder), str(place)]
+        words = [*torchrun, str(here), str(here.parent / "support"), str(folder), str(position)]
         return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
     died = launch(shm / "run", 5)
     assert died.returncode != 0 and f"Signal {signal.SIGKILL.value}" in died.stderr, died.stderr[-2000:]
-    kept = len(grid.finished(shm / "run")["chunk"])
-    assert kept >= 8, kept
+    count = len(grid.finished(shm / "run")["chunk"])
+    assert count >= 8, count
     again = launch(shm / "run", 0)
     assert again.returncode == 0, again.stderr[-2000:]
     computed = sum(int((shm / f"run.{rank}").read_text()) for rank in (0, 1))
-    assert computed == 16 - kept
+    assert computed == 16 - count
     alone = launch(shm / "alone", 0, 1)
     assert alone.returncode == 0, alone.stderr[-2000:]
     assert grid.digest(shm / "run") == grid.digest(shm / "alone") and grid.is_clean(shm / "run")
-    figure("torchrun", deaths=1, kept=kept)
+    figure("torchrun", deaths=1, kept=count)

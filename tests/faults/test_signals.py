@@ -73,14 +73,14 @@ class Command:
 
     def steps(self) -> int:
         """How many file operations and blocks there are."""
-        seen: list[str] = []
+        observed_values: list[str] = []
 
         def counted() -> int:
             measure = stream._measure_within_memory
-            files.before_disk_change = lambda *_: seen.append("")
-            stream._measure_within_memory = lambda *given: (seen.append(""), measure(*given))[1]
+            files.before_disk_change = lambda *_: observed_values.append("")
+            stream._measure_within_memory = lambda *given: (observed_values.append(""), measure(*given))[1]
             assert main([*self.line(self.shm / "counted"), "--quiet"]) == 0
-            return len(seen)
+            return len(observed_values)
 
         return grid.start(counted).wait().result["value"]
 
@@ -91,30 +91,33 @@ def command(shm: Path) -> Iterator[Command]:
         yield Command(shm)
 
 
-def stop_at(command: Command, out: Path, place: int, kind: str, expected: str) -> float:
+def stop_at(command: Command, out: Path, position: int, kind: str, expected: str) -> float:
     """Stops the command at a step, checks what it says, takes it up again; seconds from the signal to the end."""
     err = command.shm / "err"
-    done = command.run(out, place, kind, err)
-    took = time.monotonic() - float((command.shm / "sent").read_text())
-    told = err.read_text()
-    assert done.code == CODES[kind], (place, kind, done.code, done.result, told)
-    assert "Traceback" not in told and "Error" not in told, told
+    outcome = command.run(out, position, kind, err)
+    difference = time.monotonic() - float((command.shm / "sent").read_text())
+    messages = err.read_text()
+    assert outcome.code == CODES[kind], (position, kind, outcome.code, outcome.result, messages)
+    assert "Traceback" not in messages and "Error" not in messages, messages
     artifacts = len(list(out.glob("artifacts/*/*.artifact")))
-    kept = f"{artifacts} finished artifacts are kept in {out}" if artifacts else "nothing was finished yet"
+    text = f"{artifacts} finished artifacts are kept in {out}" if artifacts else "nothing was finished yet"
     if kind != "twice SIGINT":
-        assert re.search(rf"stopped; {re.escape(kept)}\. To resume: headcount score .*--out '?{re.escape(str(out))}", told), (place, told)
-    assert took < MARGIN, f"{took:.1f} s from the signal to the end"
+        assert re.search(rf"stopped; {re.escape(text)}\. To resume: headcount score .*--out '?{re.escape(str(out))}", messages), (
+            position,
+            messages,
+        )
+    assert difference < MARGIN, f"{difference:.1f} s from the signal to the end"
     assert not list(out.rglob(".*")) or kind == "twice SIGINT", "half-written files"
     assert command.run(out).result["value"] == 0
     assert grid.digest(out) == expected and not list(out.rglob(".*"))
-    return took
+    return difference
 
 
 def stop_everywhere(command: Command, number: int, kinds: list[str]) -> list[float]:
     steps = command.steps()
     expected = grid.digest(command.shm / "counted")
-    places = [2 + turn * (steps - 4) // number for turn in range(number)]
-    return [stop_at(command, command.shm / f"{kind} {place}", place, kind, expected) for kind in kinds for place in places]
+    positions = [2 + turn * (steps - 4) // number for turn in range(number)]
+    return [stop_at(command, command.shm / f"{kind} {place}", place, kind, expected) for kind in kinds for place in positions]
 
 
 def test_signals_at_some_points(command: Command) -> None:
@@ -123,8 +126,8 @@ def test_signals_at_some_points(command: Command) -> None:
 
 @pytest.mark.faults
 def test_signals_at_20_points(command: Command, figure: Callable[..., None]) -> None:
-    took = stop_everywhere(command, 20, list(CODES))
-    figure("signals", points=20, signals=len(took), longest=max(took))
+    seconds = stop_everywhere(command, 20, list(CODES))
+    figure("signals", points=20, signals=len(seconds), longest=max(seconds))
 
 
 def process(words: list[str]) -> subprocess.Popen[str]:
@@ -151,13 +154,13 @@ def test_a_real_process_is_stopped(shm: Path, kind: str) -> None:
             if running.poll() is None:
                 running.send_signal(signal.SIGINT)
         sent = time.monotonic()
-        _, told = running.communicate(timeout=120)
-        took = time.monotonic() - sent
-    assert running.returncode == CODES[kind], told
-    assert "Traceback" not in told and "Exception ignored" not in told, told
+        _, messages = running.communicate(timeout=120)
+        difference = time.monotonic() - sent
+    assert running.returncode == CODES[kind], messages
+    assert "Traceback" not in messages and "Exception ignored" not in messages, messages
     if not kind.startswith("twice"):
-        assert "finished artifacts are kept" in told and "To resume: headcount score" in told
-    assert took < 10, f"{took:.1f} s, the end of the interpreter and a busy machine included"
+        assert "finished artifacts are kept" in messages and "To resume: headcount score" in messages
+    assert difference < 10, f"{difference:.1f} s, the end of the interpreter and a busy machine included"
 
 
 def test_ctrl_c_while_everything_is_imported(shm: Path) -> None:
@@ -170,11 +173,11 @@ def test_ctrl_c_while_everything_is_imported(shm: Path) -> None:
                 time.sleep(0.005)
             time.sleep(wait)
             running.send_signal(kind)
-            _, told = running.communicate(timeout=120)
-        assert running.returncode in (130, 143, 0), told
-        assert "Traceback" not in told, told
+            _, messages = running.communicate(timeout=120)
+        assert running.returncode in (130, 143, 0), messages
+        assert "Traceback" not in messages, messages
         if running.returncode:
-            assert "stopped; nothing was finished yet. To resume: headcount score" in told, told
+            assert "stopped; nothing was finished yet. To resume: headcount score" in messages, messages
             assert not (shm / "run").exists() or not list((shm / "run").rglob(".*"))
 
 
@@ -208,11 +211,11 @@ def test_a_second_process_is_refused_and_the_first_unharmed(shm: Path) -> None:
         for _ in range(10):
             refused = grid.start(second).wait()
             assert "Busy" in refused.result["kinds"], refused.result
-            told = refused.result["error"]
+            error = refused.result["error"]
             assert (
-                f"process {holder.pid} on {socket.gethostname()} since 20" in told
-                and grid.COMMAND in told
-                and "help it as a worker" in told
+                f"process {holder.pid} on {socket.gethostname()} since 20" in error
+                and grid.COMMAND in error
+                and "help it as a worker" in error
             )
             assert float((shm / "took").read_text()) < 1
         assert sorted(path.name for path in (shm / "run").iterdir()) == before
@@ -231,28 +234,28 @@ def test_the_second_command_is_refused_before_torch_is_imported(shm: Path) -> No
     )
     with Run.lead(shm / "run", command="headcount score the first"):
         words = ["score", "demo/encoder", "--task", "demo/nli", "--out", str(shm / "run")]
-        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True, timeout=120)
-    status, took, torch = json.loads(done.stdout.splitlines()[-1])
-    assert (status, torch) == (1, False) and took < 1, (took, done.stderr)
-    assert f"in use by process {os.getpid()}" in done.stderr and "headcount score the first" in done.stderr
+        outcome = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True, timeout=120)
+    status, seconds, torch = json.loads(outcome.stdout.splitlines()[-1])
+    assert (status, torch) == (1, False) and seconds < 1, (seconds, outcome.stderr)
+    assert f"in use by process {os.getpid()}" in outcome.stderr and "headcount score the first" in outcome.stderr
 
 
 def test_of_many_that_start_at_once_one_leads(shm: Path) -> None:
     """Each makes the folder, takes it, and takes it away again when it wrote nothing: never do two have it."""
 
     def race() -> list[str]:
-        seen = []
+        texts = []
         for _ in range(60):
             try:
                 with Run.lead(shm / "raced") as run:
                     mark = run.folder.parent / "inside"
                     os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
                     mark.unlink()
-                    seen.append("led")
+                    texts.append("led")
             except files.ArtifactError as error:
-                seen.append(type(error).__name__)
-        return seen
+                texts.append(type(error).__name__)
+        return texts
 
     children = [grid.start(race) for _ in range(6)]
-    seen = [text for child in children for text in (child.wait().result.get("value") or [str(child.result)])]
-    assert set(seen) <= {"led", "Busy", "ArtifactError"} and "led" in seen, set(seen)
+    texts = [text for child in children for text in (child.wait().result.get("value") or [str(child.result)])]
+    assert set(texts) <= {"led", "Busy", "ArtifactError"} and "led" in texts, set(texts)

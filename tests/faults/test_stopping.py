@@ -85,31 +85,31 @@ def test_a_call_that_no_exception_reaches_is_ended(places: dict[str, str], shm: 
     end = time.monotonic() + 120
     while not begun.exists() and time.monotonic() < end:
         time.sleep(0.01)
-    took = stop(child, number)
-    told = (shm / "err").read_text()
-    assert child.code == CODES[number] and took < MARGIN, (child.code, took, told)
-    assert "finished work is kept, and the same command resumes" in told and "Traceback" not in told
+    seconds = stop(child, number)
+    text = (shm / "err").read_text()
+    assert child.code == CODES[number] and seconds < MARGIN, (child.code, seconds, text)
+    assert "finished work is kept, and the same command resumes" in text and "Traceback" not in text
     assert start(words, shm / "err").wait().result["value"] == 0, (shm / "err").read_text()
 
 
-def stop_and_go_on(places: dict[str, str], shm: Path, name: str, points: int) -> list[float]:
+def stop_and_go_on(positions: dict[str, str], shm: Path, name: str, points: int) -> list[float]:
     """Stops a command at several moments, each time on what the last left, then lets it end; seconds from each signal to its end."""
-    words = [places.get(word, word) for word in COMMANDS[name]]
+    words = [positions.get(word, word) for word in COMMANDS[name]]
     before = time.monotonic()
-    assert start([word.replace(places["{out}"], str(shm / "whole")) for word in words], shm / "err").wait().result["value"] == 0
-    length, took = time.monotonic() - before, []
+    assert start([word.replace(positions["{out}"], str(shm / "whole")) for word in words], shm / "err").wait().result["value"] == 0
+    length, seconds = time.monotonic() - before, []
     for point in range(points):
         number = list(CODES)[point % 2]
         child = start(words, shm / "err")
         time.sleep(length * (point + 1) / (points + 1))
-        took.append(stop(child, number))
-        told = (shm / "err").read_text()
-        assert child.code in (CODES[number], 0), (name, point, child.code, child.result, told)  # it may have ended before
-        assert "Traceback" not in told and "unexpected" not in told, told
+        seconds.append(stop(child, number))
+        text = (shm / "err").read_text()
+        assert child.code in (CODES[number], 0), (name, point, child.code, child.result, text)  # it may have ended before
+        assert "Traceback" not in text and "unexpected" not in text, text
     assert start(words, shm / "err").wait().result["value"] == 0, (shm / "err").read_text()
     if (shm / "out" / "artifacts").is_dir():
         assert {path.name for path in (shm / "out").rglob("*.artifact")} == {path.name for path in (shm / "whole").rglob("*.artifact")}
-    return took
+    return seconds
 
 
 @pytest.mark.parametrize("name", ["surgeon and repair", "l0"])
@@ -120,9 +120,9 @@ def test_a_long_method_is_stopped(places: dict[str, str], shm: Path, name: str) 
 @pytest.mark.faults
 @pytest.mark.parametrize("name", COMMANDS)
 def test_long_methods_are_stopped_at_many_points(places: dict[str, str], shm: Path, figure: Callable[..., None], name: str) -> None:
-    took = stop_and_go_on(places, shm, name, 8)
-    assert max(took) < MARGIN, took
-    figure(f"stopped {name}", signals=len(took), longest=max(took))
+    seconds = stop_and_go_on(places, shm, name, 8)
+    assert max(seconds) < MARGIN, seconds
+    figure(f"stopped {name}", signals=len(seconds), longest=max(seconds))
 
 
 def test_workers_that_do_not_end_are_not_waited_for() -> None:

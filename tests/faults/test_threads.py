@@ -39,8 +39,8 @@ def gated(model: nn.Module, batch: dict[str, Tensor], how: Any) -> Tensor:
 
 
 def observed(model: nn.Module, batch: dict[str, Tensor], _: hc.Task) -> Tensor:
-    (seen,) = observe(model, [batch])
-    return torch.cat([part.flatten() for one in seen for part in (one.attention, one.outputs) if part is not None])
+    (observation,) = observe(model, [batch])
+    return torch.cat([part.flatten() for one in observation for part in (one.attention, one.outputs) if part is not None])
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -232,7 +232,7 @@ def test_workers_of_the_owner_are_gated_too(subject: Subject) -> None:
     async def later() -> Tensor:
         return logits(subject.model, subject.batch)
 
-    assert all(subject.is_right("zero", found) for found in asyncio.run(spread()))
+    assert all(subject.is_right("zero", actual) for actual in asyncio.run(spread()))
     subject.check_unharmed()
 
 
@@ -283,8 +283,8 @@ def act(subject: Subject, random: Random, counts: Counter[str], number: int) -> 
                         yield
                         counts["right" if subject.is_right("zero", logits(subject.model, subject.batch)) else "wrong"] += 1
             else:
-                found = subject.run(name)
-                counts["right" if subject.is_right(name, found) else "wrong"] += 1
+                outcome = subject.run(name)
+                counts["right" if subject.is_right(name, outcome) else "wrong"] += 1
         except ModelInUse:
             counts["refused"] += 1
         except BaseException as error:

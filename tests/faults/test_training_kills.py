@@ -45,17 +45,17 @@ def model() -> Any:
 
 
 def digest_of(plan: hc.Plan, made: Any, history: Any) -> str:
-    found = hashlib.sha256(repr((plan.removed, history)).encode())
+    actual = hashlib.sha256(repr((plan.removed, history)).encode())
     for name, value in sorted(made.state_dict().items()):
-        found.update(name.encode() + value.detach().contiguous().numpy().tobytes())
-    return found.hexdigest()
+        actual.update(name.encode() + value.detach().contiguous().numpy().tobytes())
+    return actual.hexdigest()
 
 
 def trained(folder: Path, method: str) -> str:
     """One training in a folder, to its end: one number for what came of it."""
-    made = prune(model(), task("encoder", 32), configured(method, init="none"), 4, recipe=RECIPE, folder=folder, recover=1.0)
-    assert len(made.history) == len({(entry.get("stage"), entry["step"]) for entry in made.history}), "nothing is told twice"
-    return digest_of(made.plan, made.model, made.history)
+    pruned = prune(model(), task("encoder", 32), configured(method, init="none"), 4, recipe=RECIPE, folder=folder, recover=1.0)
+    assert len(pruned.history) == len({(entry.get("stage"), entry["step"]) for entry in pruned.history}), "nothing is told twice"
+    return digest_of(pruned.plan, pruned.model, pruned.history)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def goes_on(folder: Path, method: str, expected: str) -> None:
     done = grid.start(lambda: trained(folder, method)).wait()
     assert done.code == 0, done.result
     assert done.result["value"] == expected
-    assert not done.result["warnings"] or not any("damaged" in told for told in done.result["warnings"])
+    assert not done.result["warnings"] or not any("damaged" in warning for warning in done.result["warnings"])
 
 
 def kill_at_random(shm: Path, method: str, expected: str, seconds: float, number: int) -> int:
@@ -98,15 +98,15 @@ def kill_at_random(shm: Path, method: str, expected: str, seconds: float, number
     return hit
 
 
-def counting(at: int | None, seen: list[str]) -> None:
+def counting(at: int | None, names: list[str]) -> None:
     """Ends this process at one of the dangerous calls; the call is half done where that is possible."""
 
     def wrap(owner: Any, name: str) -> None:
         inner = getattr(owner, name)
 
         def called(*args: Any, **options: Any) -> Any:
-            seen.append(name)
-            if len(seen) == at:
+            names.append(name)
+            if len(names) == at:
                 if name == "save":
                     Path(args[1]).write_bytes(b"torn")
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -120,28 +120,28 @@ def counting(at: int | None, seen: list[str]) -> None:
 
 def points(shm: Path, method: str) -> int:
     def count() -> int:
-        seen: list[str] = []
-        counting(None, seen)
+        observed_values: list[str] = []
+        counting(None, observed_values)
         trained(shm / "count", method)
-        return len(seen)
+        return len(observed_values)
 
     return grid.start(count).wait().result["value"]
 
 
 def kill_in_checkpoints(shm: Path, method: str, expected: str, number: int) -> int:
     total = points(shm, method)
-    places = range(1, total + 1) if number >= total else sorted(random.Random(0).sample(range(1, total + 1), number))
-    for place in places:
-        folder = shm / f"{method} at {place}"
+    positions = range(1, total + 1) if number >= total else sorted(random.Random(0).sample(range(1, total + 1), number))
+    for position in positions:
+        folder = shm / f"{method} at {position}"
 
-        def doomed(place: int = place, folder: Path = folder) -> str:
-            counting(place, [])
+        def doomed(position: int = position, folder: Path = folder) -> str:
+            counting(position, [])
             return trained(folder, method)
 
         assert grid.start(doomed).wait().code == -signal.SIGKILL
         goes_on(folder, method, expected)
         shutil.rmtree(folder)
-    return len(places)
+    return len(positions)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -158,8 +158,8 @@ def test_killed_again_and_again(shm: Path, warm: Callable[[str], tuple[str, floa
     for _ in range(4):
 
         def doomed() -> str:
-            seen: list[str] = []
-            counting(40, seen)
+            observed_values: list[str] = []
+            counting(40, observed_values)
             return trained(shm / "often", "dsp")
 
         if grid.start(doomed).wait().code == 0:
@@ -206,10 +206,10 @@ class Pruning:
 
 def digest(folder: Path) -> str:
     """The artifacts and the model of a run."""
-    found = hashlib.sha256()
+    actual = hashlib.sha256()
     for path in sorted([*(folder / "artifacts").rglob("*.artifact"), *(folder / "models").rglob("*.safetensors")]):
-        found.update(str(path.relative_to(folder)).encode() + path.read_bytes())
-    return found.hexdigest()
+        actual.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return actual.hexdigest()
 
 
 def kill_command(shm: Path, number: int) -> int:

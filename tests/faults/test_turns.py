@@ -70,14 +70,14 @@ def test_one_evaluation_does_not_end_the_eval_mode_of_another() -> None:
         return model
 
     def second() -> Any:
-        found = evaluate(model, data).losses
+        in_thread = evaluate(model, data).losses
         second_done.set()
-        return found
+        return in_thread
 
     model.eval = change_mode
-    for found in in_threads(lambda: evaluate(model, data).losses, second):
-        assert isinstance(found, np.ndarray), found
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    for in_thread in in_threads(lambda: evaluate(model, data).losses, second):
+        assert isinstance(in_thread, np.ndarray), in_thread
+        np.testing.assert_allclose(in_thread, expected, rtol=1e-6)
     assert all(module.training for module in model.modules())
 
 
@@ -90,9 +90,9 @@ def test_evaluations_at_once_give_what_each_gives_alone() -> None:
         results = in_threads(*[lambda: [evaluate(model, data, batch_size=1).losses for _ in range(4)]] * 3)
     finally:
         sys.setswitchinterval(interval)
-    for found in results:
-        assert isinstance(found, list), found
-        for losses in found:
+    for result in results:
+        assert isinstance(result, list), result
+        for losses in result:
             np.testing.assert_allclose(losses, expected, rtol=1e-4)
     assert all(module.training for module in model.modules())
 

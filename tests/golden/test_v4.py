@@ -56,10 +56,10 @@ def place(head: hc.Head, family: str) -> tuple[str, int, int]:
 
 def flat(tensors: dict[str, Tensor], prefix: str, heads: hc.HeadMap, family: str) -> Tensor:
     """`<prefix>.<site>` of shape (…, layer, head) as (…, heads), in the order of the map; no entry may be left over."""
-    places = [place(head, family) for head in heads]
+    positions = [place(head, family) for head in heads]
     n_golden = sum(tensors[f"{prefix}.{site}"].flatten(-2).shape[-1] for site in RECORDS[family]["sites"])
-    assert len(set(places)) == len(places) == n_golden
-    return torch.stack([tensors[f"{prefix}.{site}"][..., layer, index] for site, layer, index in places], -1)
+    assert len(set(positions)) == len(positions) == n_golden
+    return torch.stack([tensors[f"{prefix}.{site}"][..., layer, index] for site, layer, index in positions], -1)
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:

@@ -141,8 +141,8 @@ def brute(rule: Rule, a: Tensor, b: Tensor, start: Tensor) -> tuple[Tensor, Tens
         for j in range(b.shape[1]):
             shares, _ = share_of_each_term(rule, list(a[i] * b[:, j]))
             for k, share in enumerate(shares):
-                (left, right), _ = share_of_each_term(rule, [a[i, k], b[k, j]])
-                to_a[i, k] += start[i, j] * share * left
+                (remaining, right), _ = share_of_each_term(rule, [a[i, k], b[k, j]])
+                to_a[i, k] += start[i, j] * share * remaining
                 to_b[k, j] += start[i, j] * share * right
     return to_a, to_b
 
@@ -250,9 +250,9 @@ def test_writing_through_views_equals_concatenation(rule: Rule) -> None:
 
     x, start = normal(2, 4), normal(2, 7, seed=1)
     torch.testing.assert_close(through_views(x), plain(x))
-    left, right = (propagate(Net(function), x, rule, start) for function in (through_views, plain))
-    torch.testing.assert_close(left.inputs, right.inputs)
-    torch.testing.assert_close(left.leaked, right.leaked)
+    remaining, right = (propagate(Net(function), x, rule, start) for function in (through_views, plain))
+    torch.testing.assert_close(remaining.inputs, right.inputs)
+    torch.testing.assert_close(remaining.leaked, right.leaked)
 
 
 def test_what_is_not_known_is_refused() -> None:

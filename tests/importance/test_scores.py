@@ -24,8 +24,8 @@ from headcount.models.tiny.float64 import Float64
 INVARIANT = ("gradient", "gradient:token", "ablation", "lrp", "confidence", "entropy", "fluctuation", "output-norm")
 
 
-def close(found: Any, expected: Any, rtol: float = 1e-9, atol: float = 1e-12, note: str = "") -> None:
-    np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol, err_msg=note)
+def close(actual: Any, expected: Any, rtol: float = 1e-9, atol: float = 1e-12, note: str = "") -> None:
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol, err_msg=note)
 
 
 # Views of scores.
@@ -34,16 +34,16 @@ def close(found: Any, expected: Any, rtol: float = 1e-9, atol: float = 1e-12, no
 def test_normalised_scores_have_norm_one_and_rank_alike() -> None:
     model = shared("t5")
     plain = hc.score(model, task("t5"), normalise="none")
-    layer, whole = (hc.score(model, task("t5"), normalise=how) for how in ("layer", "global"))
-    for places in plain.blocks().values():
-        assert np.linalg.norm(np.asarray(layer.values)[places]) == pytest.approx(1)
-        share = np.asarray(plain.values)[places]
-        close(np.asarray(layer.values)[places], share / np.linalg.norm(share))
-    assert np.linalg.norm(whole.values) == pytest.approx(1)
-    assert whole.ranking() == plain.ranking()
+    layer, complete = (hc.score(model, task("t5"), normalise=how) for how in ("layer", "global"))
+    for block in plain.blocks().values():
+        assert np.linalg.norm(np.asarray(layer.values)[block]) == pytest.approx(1)
+        share = np.asarray(plain.values)[block]
+        close(np.asarray(layer.values)[block], share / np.linalg.norm(share))
+    assert np.linalg.norm(complete.values) == pytest.approx(1)
+    assert complete.ranking() == plain.ranking()
     assert plain.normalise_by("none") is plain
     close(np.linalg.norm(layer.replicates(20)[:, layer.blocks()["enc.L0"]], axis=1), 1)
-    close(whole.replicates(20), plain.normalise_by("global").replicates(20))
+    close(complete.replicates(20), plain.normalise_by("global").replicates(20))
     with pytest.raises(UnknownName, match=r"no normalise of score 'row'\. Known: global, layer, none, published, standard"):
         hc.score(model, task("t5"), normalise="row")  # pyright: ignore[reportArgumentType]
 
@@ -64,11 +64,11 @@ def test_views_after_a_cut_keep_the_original_addresses() -> None:
 
 def test_replicates_are_drawn_by_seed_around_the_scores() -> None:
     scores = hc.score(shared("encoder"), task("encoder", 40))
-    drawn = scores.replicates(2000, seed=3)
-    assert drawn.shape == (2000, len(scores.heads))
-    assert np.array_equal(drawn, scores.replicates(2000, seed=3)) and not np.array_equal(drawn, scores.replicates(2000, seed=4))
-    assert (np.abs(drawn.mean(0) - scores.values) < np.asarray(scores.stderr) / 4).all()
-    close(drawn.std(0), scores.stderr, rtol=0.15)
+    sample = scores.replicates(2000, seed=3)
+    assert sample.shape == (2000, len(scores.heads))
+    assert np.array_equal(sample, scores.replicates(2000, seed=3)) and not np.array_equal(sample, scores.replicates(2000, seed=4))
+    assert (np.abs(sample.mean(0) - scores.values) < np.asarray(scores.stderr) / 4).all()
+    close(sample.std(0), scores.stderr, rtol=0.15)
     with pytest.raises(PlanError, match="magnitude has no samples"):
         hc.score(shared("encoder"), by="magnitude").replicates()
 
@@ -119,8 +119,8 @@ def test_scores_do_not_depend_on_padding_batches_or_order(kind: str) -> None:
 @pytest.mark.parametrize("rule", ["alpha-beta", "epsilon"])
 def test_relevance_of_a_block_sums_to_one_and_tells_its_leakage(kind: str, rule: str) -> None:
     scores = hc.score(shared(kind), task(kind, 5), f"lrp:{rule}")
-    for places in scores.blocks().values():
-        assert sum(scores.values[place] for place in places) == pytest.approx(1)
+    for block in scores.blocks().values():
+        assert sum(scores.values[position] for position in block) == pytest.approx(1)
     assert np.isfinite(scores.conditions["leakage"])
     assert min(scores.values) >= 0
 
@@ -130,19 +130,19 @@ def test_relevance_of_a_block_sums_to_one_and_tells_its_leakage(kind: str, rule:
 
 def gradients(model: nn.Module, rows: list[Any], kind: str) -> np.ndarray:
     """Each example's gradient by the gates, one example at a time."""
-    found = []
+    actual = []
     for row in rows:
         batch = padder(kind)([row])
         gates = torch.ones(len(hc.HeadMap.of(model)), dtype=torch.float64, requires_grad=True)
         with hc.HeadGates(model, gates):
             loss = model(**batch).loss
-        found.append(torch.autograd.grad(loss, gates)[0])
-    return torch.stack(found).numpy()
+        actual.append(torch.autograd.grad(loss, gates)[0])
+    return torch.stack(actual).numpy()
 
 
 def token_gradients(model: nn.Module, rows: list[Any], kind: str) -> np.ndarray:
     """The same with a gate at every token, absolute values summed over tokens."""
-    heads, found = hc.HeadMap.of(model), []
+    heads, actual = hc.HeadMap.of(model), []
     for row in rows:
         kept: dict[str, Tensor] = {}
         hooks = [
@@ -154,10 +154,10 @@ def token_gradients(model: nn.Module, rows: list[Any], kind: str) -> np.ndarray:
         loss = model(**padder(kind)([row])).loss
         slopes = dict(zip(kept, torch.autograd.grad(loss, list(kept.values())), strict=True))
         parts = [(slopes[b.path] * kept[b.path]).unflatten(-1, (b.n_heads, b.value_dim)).sum(-1).abs()[0].sum(0) for b in heads.blocks]
-        found.append(torch.cat(parts).detach())
+        actual.append(torch.cat(parts).detach())
         for hook in hooks:
             hook.remove()
-    return torch.stack(found).numpy()
+    return torch.stack(actual).numpy()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -165,7 +165,7 @@ def test_variants_of_gradient_importance_are_what_they_say(kind: str) -> None:
     model, rows = build(kind), examples(kind, 70)
     names = ["gradient", "gradient:signed", "gradient:batch", "gradient:running", "gradient:token", "fisher"]
     with Float64():
-        found = score_all(model, task(kind, rows=rows), names, ScoreSettings(normalise="none"))
+        actual = score_all(model, task(kind, rows=rows), names, ScoreSettings(normalise="none"))
         single = gradients(model, rows, kind)
         tokens = token_gradients(model, rows, kind)
     batches = [single[start : start + 32] for start in (0, 32, 64)]
@@ -179,10 +179,10 @@ def test_variants_of_gradient_importance_are_what_they_say(kind: str) -> None:
         "fisher": (single**2).mean(0),
     }
     for name, values in expected.items():
-        close(found[name].values, values, 1e-7, 1e-12, name)
-    close(found["gradient"].stderr, np.abs(single).std(0, ddof=1) / np.sqrt(70), 1e-7)
-    close(found["gradient:signed"].stderr, single.std(0, ddof=1) / np.sqrt(70), 1e-7)
-    assert found["gradient"].n_examples == 70
+        close(actual[name].values, values, 1e-7, 1e-12, name)
+    close(actual["gradient"].stderr, np.abs(single).std(0, ddof=1) / np.sqrt(70), 1e-7)
+    close(actual["gradient:signed"].stderr, single.std(0, ddof=1) / np.sqrt(70), 1e-7)
+    assert actual["gradient"].n_examples == 70
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -283,10 +283,10 @@ def poisoned(number: int) -> hc.Task:
 
 
 def test_an_evaluation_looks_for_heads_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, of, seen = shared("encoder"), hc.HeadMap.of, []
-    monkeypatch.setattr(hc.HeadMap, "of", lambda given: (seen.append(given), of(given))[1])
+    model, of, observed_values = shared("encoder"), hc.HeadMap.of, []
+    monkeypatch.setattr(hc.HeadMap, "of", lambda given: (observed_values.append(given), of(given))[1])
     evaluate(model, task("encoder", 12), batch_size=2)
-    assert len(seen) == 1
+    assert len(observed_values) == 1
 
 
 @pytest.mark.parametrize("number", [3, 141])
@@ -307,10 +307,10 @@ def test_a_score_that_is_no_number_is_named_by_example_and_head(monkeypatch: pyt
 
     plain = Confidence.of_block
 
-    def broken(method: Confidence, seen: Any) -> tuple[Tensor, Tensor]:
-        values, weights = plain(method, seen)
-        if seen.block.name == "L1" and seen.special_keys is not None and bool(seen.special_keys.any()):
-            values[seen.special_keys.any(-1), 4] = float("inf")
+    def broken(method: Confidence, observed: Any) -> tuple[Tensor, Tensor]:
+        values, weights = plain(method, observed)
+        if observed.block.name == "L1" and observed.special_keys is not None and bool(observed.special_keys.any()):
+            values[observed.special_keys.any(-1), 4] = float("inf")
         return values, weights
 
     monkeypatch.setattr(Confidence, "of_block", broken)

@@ -131,15 +131,15 @@ def test_gradient_is_the_derivative_of_the_gate(name: str) -> None:
         signed = hc.score(model, task, by="gradient:signed", normalise="none")
     batch = by_hand(list(task.calibration))
     step = 1e-5
-    for place in range(0, len(signed.heads), 3):
+    for index in range(0, len(signed.heads), 3):
         gated_losses = []
         for sign in (1, -1):
             values = torch.ones(len(signed.heads), dtype=torch.float64)
-            values[place] += sign * step
+            values[index] += sign * step
             with Float64(), evaluating(model), hc.HeadGates(model, values):
                 gated_losses.append(outputs_loss(model(**batch), batch).mean())
         slope = float(gated_losses[0] - gated_losses[1]) / (2 * step)
-        assert slope == pytest.approx(signed.values[place], rel=2e-4, abs=2e-6), signed.heads[place]
+        assert slope == pytest.approx(signed.values[index], rel=2e-4, abs=2e-6), signed.heads[index]
 
 
 @pytest.mark.parametrize("name", IMPORTANCES.names())

@@ -19,7 +19,7 @@ OTHERS = ["openai-gpt", "codegen", "markuplm", "ctrl", "gptj", "mpt", "biogpt", 
 def test_visible_keys_are_those_with_attention(name: str) -> None:
     known = {v.name for v in VARIANTS}
     model = family_variant(name).build("eager") if name in known else tiny_model(name)
-    seen: list[str] = []
+    observed_values: list[str] = []
 
     def compare(block: AttentionBlock, probabilities: torch.Tensor, visible: torch.Tensor) -> None:
         attended = probabilities > 1e-30
@@ -27,9 +27,9 @@ def test_visible_keys_are_those_with_attention(name: str) -> None:
             attended, visible = attended[..., :-1], visible[..., :-1]
         rows = visible.any(-1)  # a padded query may see nothing at all; softmax then spreads over everything
         assert torch.equal(attended[rows], visible[rows]), block.path
-        seen.append(block.path)
+        observed_values.append(block.path)
 
     heads = HeadMap.of(model)
     with torch.no_grad(), AttentionTap(model, heads.blocks, compare):
         model(**probe_inputs(model))
-    assert set(seen) == {block.path for block in heads.blocks}
+    assert set(observed_values) == {block.path for block in heads.blocks}

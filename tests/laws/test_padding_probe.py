@@ -31,8 +31,8 @@ def test_a_cut_model_runs_with_the_hooks_that_a_cut_gave_it(name: str) -> None:
     heads = hc.HeadMap.of(model)
     small = hc.cut(model, hc.Plan.removing([heads.blocks[0].heads[0], heads.blocks[-1].heads[1]]))
     with Float64():
-        expected, found = (torch.tensor(hc.score(small, [each], "gradient").values) for each in (batch, turned(batch)))
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max()))
+        expected, actual = (torch.tensor(hc.score(small, [each], "gradient").values) for each in (batch, turned(batch)))
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("how", ["zero", "uniform"])

@@ -45,9 +45,9 @@ def family(name: str, attn: str) -> tuple[nn.Module, list[dict[str, Any]], hc.Pl
 
 def _varied(batch: dict[str, Any], seed: int) -> dict[str, Any]:
     """Other images or sounds; of texts, other orders of the rows' tokens where no token has a meaning of its own."""
-    made = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     return {
-        key: value + 0.5 * torch.randn(value.shape, generator=made, dtype=torch.float64).to(value.dtype)
+        key: value + 0.5 * torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value.dtype)
         if isinstance(value, torch.Tensor) and value.is_floating_point()
         else value.roll(seed, 0)
         if isinstance(value, torch.Tensor)
@@ -64,23 +64,23 @@ def weights(model: nn.Module) -> dict[str, torch.Tensor]:
 def test_a_repair_fits_every_block_and_can_be_cut(name: str, attn: str) -> None:
     model, batches, plan = family(name, attn)
     before, modes = weights(model), [module.training for module in model.modules()]
-    made = refit(model, plan, batches)
+    repaired = refit(model, plan, batches)
     touched = {block.name for block in HeadMap.of(model).blocks if len(plan.kept_positions(block)) < block.n_heads}
     bare = {b.name for b in HeadMap.of(model).blocks if not plan.kept_positions(b) and model.get_submodule(b.o.path).bias is None}
-    assert set(made.blocks) == touched - bare
-    for block, fitted in made.blocks.items():
+    assert set(repaired.blocks) == touched - bare
+    for block, fitted in repaired.blocks.items():
         assert fitted.error_after <= fitted.error_before * (1 + 1e-9), block
         assert fitted.check_error_after <= fitted.check_error_before * (1 + 1e-9), block
-    assert any(fitted.error_after < 0.99 * fitted.error_before for fitted in made.blocks.values())
-    after = made.model.state_dict()
+    assert any(fitted.error_after < 0.99 * fitted.error_before for fitted in repaired.blocks.values())
+    after = repaired.model.state_dict()
     assert {key: (value.shape, value.dtype) for key, value in after.items()} == {key: (v.shape, v.dtype) for key, v in before.items()}
     changed = {key for key, value in after.items() if not torch.equal(value, before[key])}
     own = {f"{b.o.path}.{part}" for b in HeadMap.of(model).blocks if b.name in touched for part in ("weight", "bias")}
     assert changed and changed <= own
-    hc.cut(made.model, plan, inputs=batches[0])  # verifies that it equals the gated model
+    hc.cut(repaired.model, plan, inputs=batches[0])  # verifies that it equals the gated model
     assert all(torch.equal(value, model.state_dict()[key]) for key, value in before.items())
     assert modes == [module.training for module in model.modules()]
-    assert not any(m._forward_hooks or m._forward_pre_hooks for one in (model, made.model) for m in one.modules())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for one in (model, repaired.model) for m in one.modules())
 
 
 @pytest.mark.parametrize("name", [v.name for v in VARIANTS])
@@ -90,30 +90,30 @@ def test_heads_without_projection_are_not_missed(name: str) -> None:
     with torch.no_grad():
         for block in HeadMap.of(model).blocks:
             module: Any = model.get_submodule(block.o.path)
-            for place in sorted(set(range(block.n_heads)) - set(plan.kept_positions(block))):
-                rows = slice(place * block.value_dim, (place + 1) * block.value_dim)
+            for position in sorted(set(range(block.n_heads)) - set(plan.kept_positions(block))):
+                rows = slice(position * block.value_dim, (position + 1) * block.value_dim)
                 (module.weight if "Conv1D" in type(module).__name__ else module.weight.T)[rows] = 0
-    made = refit(model, plan, batches, RepairSettings(ridge=1e-6))
+    repaired = refit(model, plan, batches, RepairSettings(ridge=1e-6))
     for block in HeadMap.of(model).blocks:
-        gap = read_weight_and_bias(output_projection(made.model, block)) - read_weight_and_bias(output_projection(model, block))
+        gap = read_weight_and_bias(output_projection(repaired.model, block)) - read_weight_and_bias(output_projection(model, block))
         # A refit of what is missing moves weights by 0.1. Rounding grows twentyfold from stage to stage of Swin, to 1e-6 in weights that inputs
         # leave undetermined, and to 2e-8 in outputs.
         assert float(gap.abs().max()) < 1e-4, block.name
-    assert largest_relative_difference(forward_outputs(made.model, batches[0]), forward_outputs(model, batches[0])) < 1e-6
+    assert largest_relative_difference(forward_outputs(repaired.model, batches[0]), forward_outputs(model, batches[0])) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["bert", "llama-grouped", "t5", "marian", "vit", "swin", "albert", "gpt2", "clip", "whisper"])
 def test_streaming_gives_what_one_pass_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batches, plan = family(name, "eager")
-    whole = refit(model, plan, batches)
+    repaired = refit(model, plan, batches)
     monkeypatch.setattr(REPAIR, "TOKENS_IN_FLIGHT", 2 * ROWS)
     streamed = refit(model, plan, batches)
     monkeypatch.setattr(REPAIR, "BATCHES_IN_FLIGHT", 2)
     monkeypatch.setattr(REPAIR, "TOKENS_IN_FLIGHT", 2**40)
     few = refit(model, plan, batches)
     for other in (streamed, few):
-        assert set(other.blocks) == set(whole.blocks)
-        for block, fitted in whole.blocks.items():
+        assert set(other.blocks) == set(repaired.blocks)
+        for block, fitted in repaired.blocks.items():
             assert other.blocks[block].ridge == fitted.ridge
             torch.testing.assert_close(other.blocks[block].weights, fitted.weights, rtol=1e-7, atol=1e-9)
 
@@ -131,10 +131,10 @@ def test_means_in_the_bias_are_the_gate_that_puts_means_there(name: str) -> None
     made = fold_means(model, plan, batches)
     small = hc.cut(made, plan, inputs=batches[0])
     with hc.mask(model, plan.removed, how="mean", data=batches):
-        wanted = [forward_outputs(model, batch) for batch in batches]
-    for batch, right in zip(batches, wanted, strict=True):
+        expected = [forward_outputs(model, batch) for batch in batches]
+    for batch, right in zip(batches, expected, strict=True):
         assert largest_relative_difference(forward_outputs(small, batch), right) < LOOSE.get(name, 1e-9)
-    assert largest_relative_difference(forward_outputs(hc.cut(model, plan, inputs=batches[0]), batches[0]), wanted[0]) > 1e-6, (
+    assert largest_relative_difference(forward_outputs(hc.cut(model, plan, inputs=batches[0]), batches[0]), expected[0]) > 1e-6, (
         "zero and mean differ"
     )
     changed = {key for key, value in made.state_dict().items() if not torch.equal(value, before[key])}
@@ -187,17 +187,17 @@ def test_a_repair_is_the_same_every_time(name: str) -> None:
 def test_a_block_is_fitted_on_what_the_repaired_model_before_it_gives(name: str) -> None:
     """The error that is told for the last block equals one measured on the finished model, in whose earlier blocks all is repaired."""
     model, batches, plan = family(name, "eager")
-    made = refit(model, plan, batches, RepairSettings(ridge=1e-3))
-    block = next(b for b in reversed(HeadMap.of(model).blocks) if b.name in made.blocks)
-    found: dict[int, list[torch.Tensor]] = {}
-    for number, one in enumerate((model, made.model)):
-        hook = one.get_submodule(block.o.path).register_forward_hook(lambda _m, _a, out, n=number: found.setdefault(n, []).append(out))
+    repaired = refit(model, plan, batches, RepairSettings(ridge=1e-3))
+    block = next(b for b in reversed(HeadMap.of(model).blocks) if b.name in repaired.blocks)
+    actual: dict[int, list[torch.Tensor]] = {}
+    for number, one in enumerate((model, repaired.model)):
+        hook = one.get_submodule(block.o.path).register_forward_hook(lambda _m, _a, out, n=number: actual.setdefault(n, []).append(out))
         with evaluating(one):
             for batch in batches[:-1]:
                 assert floating_point_outputs(one(**batch))
         hook.remove()
     if name == "albert":
         return  # one block, called again on what itself gives
-    masks = [REPAIR.rows_of_real_tokens(model, block, batches[i], a - b) for i, (a, b) in enumerate(zip(found[0], found[1], strict=True))]
+    masks = [REPAIR.rows_of_real_tokens(model, block, batches[i], a - b) for i, (a, b) in enumerate(zip(actual[0], actual[1], strict=True))]
     gaps = torch.cat(masks)
-    assert float(gaps.pow(2).sum(-1).mean()) == pytest.approx(made.blocks[block.name].error_after, rel=1e-6)
+    assert float(gaps.pow(2).sum(-1).mean()) == pytest.approx(repaired.blocks[block.name].error_after, rel=1e-6)

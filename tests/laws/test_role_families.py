@@ -148,9 +148,9 @@ def test_fields_of_roles_are_options_with_help(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROLES.names())
 def test_text_and_role_are_equal(name: str) -> None:
-    found = roles_of(name)
-    assert found and len(set(found)) == len(found) == len({str(role) for role in found})
-    for role in found:
+    roles = roles_of(name)
+    assert roles and len(set(roles)) == len(roles) == len({str(role) for role in roles})
+    for role in roles:
         assert Role.parse(str(role)) == role and Role.parse(role) is role
         assert type(role).from_dict(role.to_dict()) == role
         assert str(role).partition(":")[0] == name
@@ -168,10 +168,10 @@ def test_sieves_of_text_are_boolean_and_respect_delimiters(name: str) -> None:
     corpus = replace(corpus, targets=corpus.sentences)
     for role in roles_of(name):
         if isinstance(role, ProbeRole):
-            found = role.probe(model_of("llama"), 0)
-            assert found is not None
-            length = max(len(sentence.ids) for sentence in found.sentences[:4])
-            view = build_view(found, "source", range(4), (length, length))
+            actual = role.probe(model_of("llama"), 0)
+            assert actual is not None
+            length = max(len(sentence.ids) for sentence in actual.sentences[:4])
+            view = build_view(actual, "source", range(4), (length, length))
         else:
             length = max(len(sentence.ids) for sentence in corpus.sentences[:4])
             view = build_view(corpus, "cross" if "cross" in role.info.attention else "source", range(4), (length + 1, length))

@@ -46,19 +46,19 @@ def test_a_cut_layoutlmv3_returns_attention(same: bool) -> None:
     small = hc.cut(model, plan)
     with torch.no_grad():
         maps = small(**batch, output_attentions=True).attentions
-    for block, found in zip(blocks, maps, strict=True):
-        assert found.shape[1] == len(plan.kept_positions(block))
-        assert torch.allclose(found.sum(-1), torch.ones_like(found.sum(-1)))
+    for block, actual in zip(blocks, maps, strict=True):
+        assert actual.shape[1] == len(plan.kept_positions(block))
+        assert torch.allclose(actual.sum(-1), torch.ones_like(actual.sum(-1)))
 
 
 def test_gates_of_lilt_act_on_text_and_layout() -> None:
     """Heads of the layout share the attention scores of the text's heads; only the text's were gated."""
     model = tiny_model("lilt")
     batch = probe_inputs(model)
-    seen: dict[str, Tensor] = {}
+    observed: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:
-        return lambda _module, args: seen.update({name: args[0]})
+        return lambda _module, args: observed.update({name: args[0]})
 
     attention = model.encoder.layer[0].attention
     with hc.mask(model, ["L0H2"]):
@@ -66,7 +66,7 @@ def test_gates_of_lilt_act_on_text_and_layout() -> None:
         forward_outputs(model, batch)
     for handle in handles:
         handle.remove()
-    for merged in seen.values():
+    for merged in observed.values():
         per_head = merged.unflatten(-1, (6, -1)).abs().amax((0, 1, 3))
         assert per_head[2] == 0 and per_head[[0, 1, 3, 4, 5]].min() > 0
 

@@ -85,8 +85,8 @@ def test_the_list_of_studies_imports_none() -> None:
         "wrong = [m for m in sys.modules if m == 'torch' or m.startswith('headcount.studies.')]\n"
         "assert not wrong, wrong"
     )
-    shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-    assert all(name in shown for name in NAMES)
+    stdout = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert all(name in stdout for name in NAMES)
 
 
 def test_no_study_names_a_flag_of_the_command_line() -> None:

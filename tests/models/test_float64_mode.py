@@ -25,10 +25,10 @@ CASTS = {
 def test_float64_stays(name: str) -> None:
     x = torch.randn(3, 5, dtype=torch.float64)
     with Float64():
-        kept = CASTS[name](x)
+        remaining = CASTS[name](x)
     assert CASTS[name](x).dtype == torch.float32
-    assert kept.dtype == torch.float64
-    torch.testing.assert_close(kept, CASTS[name](x).double(), rtol=1e-5, atol=1e-6)
+    assert remaining.dtype == torch.float64
+    torch.testing.assert_close(remaining, CASTS[name](x).double(), rtol=1e-5, atol=1e-6)
 
 
 def test_other_types_are_cast_as_ever() -> None:

@@ -132,12 +132,12 @@ def test_mean_puts_the_mean_output_in_place(bert: tuple[nn.Module, dict]) -> Non
 def test_means_are_over_a_task_a_dataset_or_a_batch() -> None:
     model = shared("encoder")
     rows = examples("encoder", 40)
-    whole = pad(rows, model.config.pad_token_id)
-    expected = mean_outputs(model, [whole])
-    given = (whole, task("encoder", rows=rows), task("encoder", rows=rows, batch_size=7), datasets.Dataset.from_list(rows), [whole])
+    complete = pad(rows, model.config.pad_token_id)
+    expected = mean_outputs(model, [complete])
+    given = (complete, task("encoder", rows=rows), task("encoder", rows=rows, batch_size=7), datasets.Dataset.from_list(rows), [complete])
     for data in given:
-        found = hc.mask(model, ["L0H0"], "mean", data=data).means
-        assert found is not None and all(torch.allclose(found[path], expected[path], atol=1e-12) for path in expected)
+        means = hc.mask(model, ["L0H0"], "mean", data=data).means
+        assert means is not None and all(torch.allclose(means[path], expected[path], atol=1e-12) for path in expected)
     for bad in ("text", [["text"]], rows[0]["input_ids"]):
         with pytest.raises(HeadcountError, match=r"data must yield batches|option data of mask must be"):
             hc.mask(model, ["L0H0"], "mean", data=bad)
@@ -145,10 +145,10 @@ def test_means_are_over_a_task_a_dataset_or_a_batch() -> None:
 
 def test_means_ignore_padding_and_batching(bert: tuple[nn.Module, dict]) -> None:
     model, batch = bert
-    whole = mean_outputs(model, [batch])
+    complete = mean_outputs(model, [batch])
     rows = mean_outputs(model, [{k: v[i : i + 1] for k, v in batch.items()} for i in range(3)])
     changed = dict(batch, input_ids=torch.where(batch["attention_mask"] == 0, 7, batch["input_ids"]))
-    for path, mean in whole.items():
+    for path, mean in complete.items():
         assert torch.allclose(mean, rows[path], atol=1e-12)
         assert torch.allclose(mean, mean_outputs(model, [changed])[path], atol=1e-12)
     with pytest.raises(GateError, match="reached no token"):
@@ -161,10 +161,10 @@ def test_uniform_attention_is_uniform_over_visible_keys(name: str) -> None:
     batch = probe_inputs(model)
     heads = hc.HeadMap.of(model)
     with hc.HeadGates(model, torch.zeros(len(heads)), how="uniform"):
-        seen = next(iter(observe(model, [batch], outputs=False)))
-    assert len(seen) >= len(heads.blocks)
+        observed = next(iter(observe(model, [batch], outputs=False)))
+    assert len(observed) >= len(heads.blocks)
     plain = next(iter(observe(model, [batch], outputs=False)))
-    for ours, theirs in zip(seen, plain, strict=True):
+    for ours, theirs in zip(observed, plain, strict=True):
         visible = theirs.attention > 1e-30
         expected = visible / visible.sum(-1, keepdim=True)
         assert torch.allclose(ours.attention.double(), expected.double(), atol=1e-6)
@@ -183,10 +183,10 @@ def test_observed_attention_is_what_the_model_reports(name: str) -> None:
         "cross": out.get("cross_attentions"),
     }
     fast = tiny_model(name, attn="sdpa")
-    seen = next(iter(observe(fast, [batch])))
+    observed = next(iter(observe(fast, [batch])))
     assert fast.config._attn_implementation == "sdpa"
-    assert len(seen) == len(hc.HeadMap.of(fast).blocks)
-    for one in seen:
+    assert len(observed) == len(hc.HeadMap.of(fast).blocks)
+    for one in observed:
         expected = reported[one.block.kind][one.block.layer]
         assert torch.allclose(one.attention.to(expected), expected, atol=1e-6)
         assert one.outputs.shape[2:] == (one.block.n_heads, one.block.value_dim)

@@ -47,8 +47,8 @@ def test_classes_of_the_tables_build(name: str) -> None:
 @pytest.mark.parametrize(("name", "part"), sorted((ANNOTATED | PARTS).items()))
 def test_a_class_takes_its_part_of_the_configuration(name: str, part: str) -> None:
     model_class = getattr(transformers, name)
-    whole, own = tiny_config(model_class.config_class), tiny_config_of_class(model_class)
-    assert own.to_dict() == getattr(whole, part).to_dict()
+    complete, own = tiny_config(model_class.config_class), tiny_config_of_class(model_class)
+    assert own.to_dict() == getattr(complete, part).to_dict()
 
 
 @pytest.mark.parametrize("name", OF_TYPES_WITH_OVERRIDES)

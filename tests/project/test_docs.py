@@ -40,13 +40,13 @@ def test_the_readme_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.chdir(tmp_path)
     (block,) = BLOCK.findall((DOCS.parent / "README.md").read_text(encoding="utf-8"))
-    said = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
+    matches = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
     try:
         exec(compile(block, "README.md", "exec", dont_inherit=True), {"__name__": "__main__"})
     finally:
         unregister()
     lines = [line for line in capsys.readouterr().out.splitlines() if line]
-    heads, ranking, accuracies = said
+    heads, ranking, accuracies = matches
     assert heads in lines[0]
     assert lines[1] == ranking.partition(": ")[2]
     assert [float(value) for value in lines[2].split()] == pytest.approx([float(value) for value in accuracies.split()], abs=0.02)

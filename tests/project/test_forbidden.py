@@ -85,9 +85,9 @@ FINE = [
 
 @pytest.mark.parametrize("text", FORBIDDEN)
 def test_what_is_forbidden_is_found(text: str) -> None:
-    found = check_python(text, "x.py")
-    assert found
-    assert str(found[0]).startswith(f"x.py:{text.count(chr(10)) + 1}: ")
+    actual = check_python(text, "x.py")
+    assert actual
+    assert str(actual[0]).startswith(f"x.py:{text.count(chr(10)) + 1}: ")
 
 
 @pytest.mark.parametrize("text", FINE)

@@ -49,9 +49,9 @@ def test_a_uneven_cut_after_a_uniform_one_loads_and_exports(name: str, tmp_path:
         assert hc.HeadMap.of(again).heads == hc.HeadMap.of(small).heads
         for source in (middle, again):
             out = hc.export(source, tmp_path / "whole", overwrite=(tmp_path / "whole").exists())
-            whole = type(model).from_pretrained(out)
-            assert {n: p.shape for n, p in whole.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
-            assert largest_relative_difference(forward_outputs(whole, batch), forward_outputs(source, batch)) < 1e-9
+            complete = type(model).from_pretrained(out)
+            assert {n: p.shape for n, p in complete.named_parameters()} == {n: p.shape for n, p in model.named_parameters()}
+            assert largest_relative_difference(forward_outputs(complete, batch), forward_outputs(source, batch)) < 1e-9
 
 
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3"])
@@ -92,14 +92,14 @@ def test_a_cut_t5_serves_several_threads(monkeypatch: pytest.MonkeyPatch) -> Non
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
-    def work(place: int) -> None:
+    def work(position: int) -> None:
         with torch.no_grad():
             for _ in range(40):
-                if not torch.allclose(small(**batches[place]).logits, expected[place], atol=1e-9):
-                    wrong.append(place)
+                if not torch.allclose(small(**batches[position]).logits, expected[position], atol=1e-9):
+                    wrong.append(position)
 
     try:
-        threads = [threading.Thread(target=work, args=(place,)) for place in (0, 1)]
+        threads = [threading.Thread(target=work, args=(position,)) for position in (0, 1)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -217,16 +217,16 @@ def test_an_interrupt_between_renames_restores_the_old_folder(tmp_path: Path, mo
 def test_hub_options_reach_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = tiny_model("bert", dtype=torch.float32)
     hc.save(cut(model, hc.Plan.removing(["L0H0"])), tmp_path / "snapshot" / "sub")
-    seen = {}
+    observed = {}
 
     def download(name: str, **options: object) -> str:
-        seen.update(options, name=name)
+        observed.update(options, name=name)
         return str(tmp_path / "snapshot")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     again = hc.load("someone/model", revision="v2", token="secret", subfolder="sub")
     assert len(hc.HeadMap.of(again)) == 11
-    assert {key: seen[key] for key in ("name", "revision", "token")} == {"name": "someone/model", "revision": "v2", "token": "secret"}
+    assert {key: observed[key] for key in ("name", "revision", "token")} == {"name": "someone/model", "revision": "v2", "token": "secret"}
     hc.register()
     try:
         plain = type(model).from_pretrained(tmp_path / "snapshot", subfolder="sub")
@@ -244,10 +244,10 @@ def test_observations_from_labels_are_shifted_as_the_model_shifts_them() -> None
     labels = torch.randint(5, 50, batch["decoder_input_ids"].shape)
     labels[1, -2:] = -100
     given = {k: v for k, v in batch.items() if not k.startswith("decoder")}
-    seen = next(o for o in next(iter(observe(model, [given | {"labels": labels}]))) if o.block.kind == "decoder-self")
-    assert seen.special is not None
-    assert seen.special[:, 0].all() == (start is not None)
-    assert seen.queries.tolist()[1] == [True] * (labels.shape[1] - 2) + [False] * 2  # as many as without the padding
+    observed = next(o for o in next(iter(observe(model, [given | {"labels": labels}]))) if o.block.kind == "decoder-self")
+    assert observed.special is not None
+    assert observed.special[:, 0].all() == (start is not None)
+    assert observed.queries.tolist()[1] == [True] * (labels.shape[1] - 2) + [False] * 2  # as many as without the padding
 
 
 def test_a_text_mask_does_not_reach_another_tower() -> None:
@@ -256,10 +256,10 @@ def test_a_text_mask_does_not_reach_another_tower() -> None:
     tokens = next(iter(observe(model, [probe_inputs(model)])))
     length = next(o.outputs.shape[1] for o in tokens if "vision" in o.block.path)
     batch = probe_inputs(model, length=length) | {"pixel_values": vision}
-    for seen in next(iter(observe(model, [batch], attention=False))):
-        if "vision" in seen.block.path:
-            assert seen.queries.all()
-            assert seen.special is None
+    for observed in next(iter(observe(model, [batch], attention=False))):
+        if "vision" in observed.block.path:
+            assert observed.queries.all()
+            assert observed.special is None
 
 
 def test_special_tokens_are_unknown_where_nothing_names_them() -> None:
@@ -375,11 +375,11 @@ def test_remote_code_runs_only_when_trusted(tmp_path: Path, monkeypatch: pytest.
 def test_onnx_files_of_others_are_never_overwritten(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     model = tiny_model("bert", dtype=torch.float32)
-    mine = tmp_path / "mine.onnx"
-    mine.write_text("precious")
+    path = tmp_path / "mine.onnx"
+    path.write_text("precious")
     with pytest.raises(ArtifactError, match="was not written by headcount"):
-        hc.export(model, mine, "onnx", overwrite=True)
-    assert mine.read_text() == "precious"
+        hc.export(model, path, "onnx", overwrite=True)
+    assert path.read_text() == "precious"
     exported = Onnx().write(model, tmp_path / "model.onnx")
     assert all(Path(name).is_file() for name in exported.files)
     hc.export(model, tmp_path / "model.onnx", Onnx(), overwrite=True)
@@ -406,9 +406,9 @@ def test_means_are_not_touched_by_padding_in_time_first_models() -> None:
     model = tiny_model("fsmt")
     batch = probe_inputs(model, batch=2, length=8)
     block = hc.HeadMap.of(model).blocks[0]
-    seen = next(o for o in next(iter(observe(model, [batch], attention=False))) if o.block == block)
-    assert seen.outputs.shape[:2] == batch["input_ids"].shape
-    assert torch.equal(seen.queries, batch["attention_mask"].bool())
+    observed = next(o for o in next(iter(observe(model, [batch], attention=False))) if o.block == block)
+    assert observed.outputs.shape[:2] == batch["input_ids"].shape
+    assert torch.equal(observed.queries, batch["attention_mask"].bool())
     assert set(mean_outputs(model, [batch])) == {b.path for b in hc.HeadMap.of(model).blocks}
 
 
@@ -437,9 +437,9 @@ def test_a_sink_is_no_key_under_adapters() -> None:
     model = tiny_model("gpt_oss")
     batch = probe_inputs(model)
     adapted: Any = get_peft_model(model, LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=True))
-    (seen,) = observe(adapted, [batch])
+    (observation,) = observe(adapted, [batch])
     length = batch["input_ids"].shape[1]
-    assert all(one.block.sink and one.attention is not None and one.attention.shape[-2:] == (length, length) for one in seen)
+    assert all(one.block.sink and one.attention is not None and one.attention.shape[-2:] == (length, length) for one in observation)
 
 
 def test_a_teacher_of_one_number_teaches() -> None:
@@ -450,25 +450,25 @@ def test_a_teacher_of_one_number_teaches() -> None:
     teacher = tiny_model("bert", auto="AutoModelForSequenceClassification", num_labels=1)
     batch = {"input_ids": torch.tensor([[5, 6, 7], [8, 9, 10]]), "labels": torch.zeros(2)}
     with torch.no_grad():
-        wanted = teacher(input_ids=batch["input_ids"]).logits
+        logits = teacher(input_ids=batch["input_ids"]).logits
     inputs = {"input_ids": batch["input_ids"]}
-    assert mean_divergence_from_teacher(teacher, SimpleNamespace(logits=wanted + 2), inputs).item() == pytest.approx(4)
-    assert mean_divergence_from_teacher(teacher, SimpleNamespace(logits=wanted), inputs).item() == 0
+    assert mean_divergence_from_teacher(teacher, SimpleNamespace(logits=logits + 2), inputs).item() == pytest.approx(4)
+    assert mean_divergence_from_teacher(teacher, SimpleNamespace(logits=logits), inputs).item() == 0
 
 
 @pytest.mark.parametrize("by", ["ablation:mean", "all-but-one:mean"])
 def test_means_of_heads_that_see_windows(by: str) -> None:
     model = tiny_model("swin", auto="AutoModelForImageClassification", num_labels=2)
     batch = {"pixel_values": probe_inputs(model, batch=2)["pixel_values"], "labels": torch.tensor([0, 1])}
-    found = hc.score(model, batch, by)
-    head = found.heads[0]
-    others = [other for other in found.heads if other.layer == head.layer and other != head]
-    gone = [head] if by == "ablation:mean" else others
+    scores = hc.score(model, batch, by)
+    head = scores.heads[0]
+    others = [other for other in scores.heads if other.layer == head.layer and other != head]
+    removed_heads = [head] if by == "ablation:mean" else others
     with torch.no_grad():
-        whole = model.eval()(**batch).loss.item()
-        with hc.mask(model, gone, how="mean", data=[batch]):
-            left = model(**batch).loss.item()
-    assert found[head] == pytest.approx(left - whole, rel=1e-3, abs=1e-6)
+        complete = model.eval()(**batch).loss.item()
+        with hc.mask(model, removed_heads, how="mean", data=[batch]):
+            remaining = model(**batch).loss.item()
+    assert scores[head] == pytest.approx(remaining - complete, rel=1e-3, abs=1e-6)
 
 
 def test_scores_of_one_batch_have_verdicts_without_spread() -> None:
@@ -487,10 +487,10 @@ def test_scores_of_a_run_are_for_its_model(tmp_path: Path, capsys: pytest.Captur
     run, out = tmp_path / "run", tmp_path / "out"
     words = ["cut", "demo/entailment", "--keep", "50%", "--out", str(out), "--overwrite", "-q"]
     for by, code in (("demo/entailment-english", 1), ("demo/entailment", 0)):
-        place = run / Path(by).name
-        assert main(["score", by, "--by", "magnitude", "--out", str(place), "-q"]) == 0
+        scores_file = run / Path(by).name
+        assert main(["score", by, "--by", "magnitude", "--out", str(scores_file), "-q"]) == 0
         capsys.readouterr()
-        assert main([*words, "--scores", str(place)]) == code
+        assert main([*words, "--scores", str(scores_file)]) == code
         assert ("holds scores of other weights" in capsys.readouterr().err) == bool(code)
     assert main([*words, "--scores", str(run / "entailment-english" / "scores.parquet")]) == 0, "a table can be carried over"
 

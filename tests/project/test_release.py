@@ -63,7 +63,7 @@ def test_versions_agree() -> None:
 
 
 def test_every_file_of_the_repository_is_in_the_source_archive() -> None:
-    assert [place for place in PLACES if not (ROOT / place).exists()] == []
+    assert [position for position in PLACES if not (ROOT / position).exists()] == []
     always = {"pyproject.toml"}
     assert [name for name in tracked() if name not in always and not any(name == p or name.startswith(f"{p}/") for p in PLACES)] == []
 
@@ -80,24 +80,24 @@ def test_files_that_the_package_reads_are_in_it_and_small() -> None:
 def test_what_is_imported_is_declared() -> None:
     needed, extras = named(PROJECT["dependencies"]), PROJECT["optional-dependencies"]
     declared = needed | named([one for extra in FOR_USERS for one in extras[extra]])
-    found = imported("src")
-    assert found - declared == {"ipython"}, "imported where a notebook has imported it already, and nowhere else"
-    assert needed - found == set(), "declared, but not imported"
+    actual = imported("src")
+    assert actual - declared == {"ipython"}, "imported where a notebook has imported it already, and nowhere else"
+    assert needed - actual == set(), "declared, but not imported"
     assert imported("tests", "tools") - declared - named(extras["test"] + extras["docs"] + extras["check"]) == set()
 
 
 def test_pinned_versions_name_everything_that_is_declared() -> None:
     """CI installs what `make` asks for: each of it has a version in constraints.txt."""
-    wanted = set(PROJECT["dependencies"])
+    expected = set(PROJECT["dependencies"])
     for extra in ("test", "check", "docs", "onnx", "ray"):
-        wanted |= set(PROJECT["optional-dependencies"][extra])
+        expected |= set(PROJECT["optional-dependencies"][extra])
     pinned = named([line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line and line[0] != "#"])
-    assert named(list(wanted)) - pinned == set()
+    assert named(list(expected)) - pinned == set()
 
 
 def test_tools_and_benchmarks_come_in_by_the_doors_of_packages() -> None:
     private = re.compile(
         r"^\s*(?:from|import) headcount\S*\._(?!measure\b|paper\b)\w+", re.MULTILINE
     )  # what a study measures, and the items of a paper, are used apart from them
-    places = [path for folder in ("tools", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
-    assert places and [path.name for path in places if private.search(path.read_text(encoding="utf-8"))] == []
+    paths = [path for folder in ("tools", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    assert paths and [path.name for path in paths if private.search(path.read_text(encoding="utf-8"))] == []

@@ -36,10 +36,12 @@ def test_the_best_choice_within_the_limit_is_found(drawn: list[tuple[list[float]
         if spent <= limit and (best is None or lost < best):
             best = lost
     assert best is not None  # removing everything costs nothing
-    found = count_removed_units_by_block(curves, float(limit))
-    assert sum(one.costs[number] for one, number in zip(curves, found, strict=True)) <= limit
+    removed_units_by_block = count_removed_units_by_block(curves, float(limit))
+    assert sum(one.costs[number] for one, number in zip(curves, removed_units_by_block, strict=True)) <= limit
     # costs are rounded up to 1/4096 of the limit, so that a choice that fills it to the brim may be missed by a grain
-    assert sum(one.losses[number] for one, number in zip(curves, found, strict=True)) <= _nearly(curves, limit * (1 - len(curves) / 4096))
+    assert sum(one.losses[number] for one, number in zip(curves, removed_units_by_block, strict=True)) <= _nearly(
+        curves, limit * (1 - len(curves) / 4096)
+    )
 
 
 def _nearly(curves: list[Curve], limit: float) -> float:

@@ -20,12 +20,12 @@ def touched(variant: str, capacity: list[int], number: int, seed: int) -> list[i
     """The layers that lose heads when `number` heads go, in the order in which they lose them."""
     order = order_layers(variant, capacity, number, np.random.default_rng(seed))
     assert sorted(order) == list(range(len(capacity)))
-    left, found = number, []
+    remaining, actual = number, []
     for layer in order:
-        if left > 0:
-            found.append(layer)
-            left -= capacity[layer]
-    return found
+        if remaining > 0:
+            actual.append(layer)
+            remaining -= capacity[layer]
+    return actual
 
 
 @settings(max_examples=120, deadline=None)

@@ -25,12 +25,12 @@ def numbers(n: int, seed: int = 0, spread: float = 2.0) -> Tensor:
 
 def slopes(of: Callable[[Tensor], Tensor], at: Tensor, step: float = 1e-6) -> Tensor:
     """Central differences."""
-    found = torch.empty_like(at)
-    for place in range(len(at)):
+    actual = torch.empty_like(at)
+    for index in range(len(at)):
         shift = torch.zeros_like(at)
-        shift[place] = step
-        found[place] = (of(at + shift) - of(at - shift)) / (2 * step)
-    return found
+        shift[index] = step
+        actual[index] = (of(at + shift) - of(at - shift)) / (2 * step)
+    return actual
 
 
 # Hard concrete.

@@ -15,9 +15,9 @@ from headcount.core.errors import OptionError, PlanError
 
 def heads_left(keep: Any, **how: Any) -> int:
     model = build("encoder")
-    done = hc.prune(model, None, "random", keep, repair=False, **how)
-    assert len(done.plan.removed) == len(hc.HeadMap.of(model)) - len(hc.HeadMap.of(done.model))
-    return len(hc.HeadMap.of(done.model))
+    pruned = hc.prune(model, None, "random", keep, repair=False, **how)
+    assert len(pruned.plan.removed) == len(hc.HeadMap.of(model)) - len(hc.HeadMap.of(pruned.model))
+    return len(hc.HeadMap.of(pruned.model))
 
 
 def test_a_whole_number_is_heads_and_a_float_a_share() -> None:

@@ -51,11 +51,11 @@ def planted(kind: str, matter: set[str]) -> nn.Module:
 
 def like_dense(model: nn.Module) -> hc.Task:
     """A task whose loss is how far the model is from what it was: any change costs something."""
-    whole = copy.deepcopy(model)
+    duplicate = copy.deepcopy(model)
 
     def loss(output: Any, batch: Any) -> torch.Tensor:
         with torch.no_grad():
-            was = whole(**batch).logits
+            was = duplicate(**batch).logits
         return nn.functional.kl_div(output.logits.log_softmax(-1), was.log_softmax(-1), reduction="none", log_target=True).sum(-1)
 
     return task("encoder", N, loss=loss)
@@ -91,10 +91,10 @@ def test_one_of_two_equal_heads_goes_for_nothing(method: str) -> None:
     assert {str(head) for head in choice.plan.removed} <= {"L1H0", "L1H1"}
     assert next(entry["rise"] for entry in choice.history if "rise" in entry) < 1e-6
     assert kept(model, chosen(model, "rank", total - 1, data)) >= {"L1H0", "L1H1"}
-    done = hc.cut(hc.repair(model, choice.plan, data), choice.plan)
+    smaller = hc.cut(hc.repair(model, choice.plan, data), choice.plan)
     batch = data.collate(list(data.calibration))
     with torch.no_grad():
-        torch.testing.assert_close(done(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(smaller(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("method", [*INFORMED, *UNINFORMED])
@@ -108,8 +108,8 @@ def test_the_budget_is_met_with_floors_and_protected_heads(kind: str, method: st
     for keep, floor in ((len(heads), 0), (len(heads.blocks) * unit * 2, unit), (unit, 0)):
         protected = frozenset([guarded])
         choice = chosen(model, method, hc.Budget(keep=keep, floor=floor, protected=protected), data)
-        left = kept(model, choice)
-        assert len(left) == keep and str(guarded) in left
+        remaining = kept(model, choice)
+        assert len(remaining) == keep and str(guarded) in remaining
         choice.plan.check(heads)
         if floor:
             assert all(len(choice.plan.kept_positions(block)) >= floor for block in heads.blocks)
@@ -137,11 +137,11 @@ def test_random_hits_the_number_and_follows_the_seed() -> None:
     plans = [chosen(model, "random", 7, seed=seed).plan for seed in (0, 0, 1, 2)]
     assert plans[0] == plans[1] and len(set(plans)) == 3
     heads = hc.HeadMap.of(model)
-    left = chosen(model, "random:type", len(heads) // 2, seed=3).plan
+    plan = chosen(model, "random:type", len(heads) // 2, seed=3).plan
     kinds = {block.kind for block in heads.blocks}
     for kind in kinds:
-        mine = [block for block in heads.blocks if block.kind == kind]
-        assert sum(len(left.kept_positions(b)) for b in mine) * 2 == sum(b.n_heads for b in mine)
+        blocks = [block for block in heads.blocks if block.kind == kind]
+        assert sum(len(plan.kept_positions(b)) for b in blocks) * 2 == sum(b.n_heads for b in blocks)
 
 
 def test_shares_sum_up() -> None:
@@ -210,8 +210,8 @@ def test_steps_leave_as_many_as_they_say_and_bring_nothing_back(monkeypatch: pyt
     monkeypatch.setattr(rank_file, "keep_top_by_scope", spy)
     choice = chosen(model, "rank again=yes step=0.25", 2, data)
     step = round(total * 0.25)
-    wanted = [*range(total - step, 2, -step), 2]
-    assert [entry["heads"] for entry in choice.history] == wanted == [total - len(plan.removed) for plan in plans]
+    expected = [*range(total - step, 2, -step), 2]
+    assert [entry["heads"] for entry in choice.history] == expected == [total - len(plan.removed) for plan in plans]
     assert all(set(one.removed) < set(other.removed) for one, other in pairwise(plans))
     assert choice.plan == plans[-1]
 
@@ -243,13 +243,13 @@ def test_the_stop_rule_keeps_the_last_plan_that_holds(metric: str, again: str) -
     data, share = (own_labels(model, N), 0.9) if metric == "accuracy" else (own_tokens(model), 0.8)
     unit = len(hc.HeadMap.of(model).units()[0])
     choice = chosen(model, f"rank again={again} step=0.1 stop={share}", unit, data)
-    whole, chance = evaluate(model, data, split="selection"), score_of_best_constant_answer(model, data, split="selection")
-    assert chance is not None and whole.value is not None
+    evaluation, chance = evaluate(model, data, split="selection"), score_of_best_constant_answer(model, data, split="selection")
+    assert chance is not None and evaluation.value is not None
 
     def holds(entry: dict[str, Any]) -> bool:
         if metric == "accuracy":
-            return entry["value"] - chance >= share * (whole.value - chance)
-        return np.log(chance / entry["value"]) >= share * np.log(chance / whole.value)
+            return entry["value"] - chance >= share * (evaluation.value - chance)
+        return np.log(chance / entry["value"]) >= share * np.log(chance / evaluation.value)
 
     held = [holds(entry) for entry in choice.history]
     assert all(held[:-1])
@@ -286,11 +286,11 @@ def test_fisher_exchanges_until_the_form_is_least() -> None:
     for _ in range(20):
         felt = torch.tensor(random.normal(size=(30, 5)))
         fisher = felt.T @ felt
-        found = exchange_removed_units(fisher, [0, 1], [0, 1, 2, 3, 4])
-        value = float(fisher[found][:, found].sum())
-        for out in found:
-            for back in set(range(5)) - set(found):
-                tried = [back if place == out else place for place in found]
+        actual = exchange_removed_units(fisher, [0, 1], [0, 1, 2, 3, 4])
+        value = float(fisher[actual][:, actual].sum())
+        for out in actual:
+            for back in set(range(5)) - set(actual):
+                tried = [back if position == out else position for position in actual]
                 assert float(fisher[tried][:, tried].sum()) >= value - 1e-9
     assert exchange_removed_units(fisher, [], [0, 1]) == []
 
@@ -299,14 +299,14 @@ def test_gate_gradients_are_those_of_single_examples() -> None:
     model, data = build("encoder"), task("encoder", 9)
     model.train()
     work = PruneContext(model, hc.HeadMap.of(model), data, hc.Budget(keep=3))
-    found = gate_gradients_of_examples(work, 9)
+    actual = gate_gradients_of_examples(work, 9)
     assert model.training and all(p.requires_grad for p in model.parameters())
     model.eval()
     for number, example in enumerate(data.calibration):
         gates = torch.ones(len(work.heads), dtype=torch.float64, requires_grad=True)
         with hc.HeadGates(model, gates):
             (own,) = torch.autograd.grad(model(**data.collate([example])).loss, gates)
-        torch.testing.assert_close(found[number], own, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(actual[number], own, rtol=1e-4, atol=1e-6)
 
 
 def test_heads_of_a_role_go_first_or_last() -> None:
@@ -323,8 +323,8 @@ def test_heads_of_a_role_go_first_or_last() -> None:
     pruned = chosen(model, f"role:prune {options}", 16, data)
     having = set(pruned.history[0]["heads with the role"])
     assert having
-    gone = {str(head) for head in pruned.plan.removed}
-    assert gone >= having or having >= gone
+    texts = {str(head) for head in pruned.plan.removed}
+    assert texts >= having or having >= texts
     spared = chosen(model, f"role:spare {options}", max(16, len(having)), data)
     assert kept(model, spared) >= having
     with pytest.raises(HeadcountError, match="role"):
@@ -378,11 +378,11 @@ def test_the_whole_way_gives_a_cut_model(kind: str, method: str) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     heads = hc.HeadMap.of(model)
     keep = len(heads.units()[0]) * 3
-    done = hc.prune(model, task(kind, N), method, keep)
-    assert len(hc.HeadMap.of(done.model)) == keep
+    pruned = hc.prune(model, task(kind, N), method, keep)
+    assert len(hc.HeadMap.of(pruned.model)) == keep
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
     again = hc.prune(model, task(kind, N), method, keep)
-    assert all(torch.equal(value, again.model.state_dict()[name]) for name, value in done.model.state_dict().items())
+    assert all(torch.equal(value, again.model.state_dict()[name]) for name, value in pruned.model.state_dict().items())
 
 
 def test_a_repair_that_harms_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,10 +391,10 @@ def test_a_repair_that_harms_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch
     from headcount.pruning.repair.repair import Repaired, refit
 
     def spoilt(model: nn.Module, plan: hc.Plan, data: Any) -> Repaired:
-        done = refit(model, plan, data)
+        repaired = refit(model, plan, data)
         with torch.no_grad():
-            done.model.get_submodule("classifier").weight.mul_(-5)
-        return done
+            repaired.model.get_submodule("classifier").weight.mul_(-5)
+        return repaired
 
     model = build("encoder")
     data = like_dense(model)
@@ -419,9 +419,9 @@ def test_a_repair_that_harms_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch
 def test_data_without_labels_are_judged_too() -> None:
     model = build("encoder")
     batches = [{k: v for k, v in task("encoder").collate(examples("encoder", 24, seed)).items() if k != "labels"} for seed in range(6)]
-    done = hc.prune(model, batches, "random", 6)
-    told = done.history[-1]
-    assert told["kept"] == (told["kl_to_dense"] <= told["kl_to_dense without"]) == bool(done.repaired)
+    pruned = hc.prune(model, batches, "random", 6)
+    messages = pruned.history[-1]
+    assert messages["kept"] == (messages["kl_to_dense"] <= messages["kl_to_dense without"]) == bool(pruned.repaired)
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "marian"])
@@ -432,16 +432,16 @@ def test_the_departure_is_the_divergence_of_predictions(kind: str) -> None:
     model, data = shared(kind), task(kind, 12)
     plan = hc.Plan.removing(hc.HeadMap.of(model).units()[0])
     small = hc.cut(model, plan)
-    batch = data.collate([data.selection[place] for place in range(8)])
+    batch = data.collate([data.selection[index] for index in range(8)])
     with torch.no_grad():
-        whole, less = (made(**batch) for made in (model, small))
-        assert torch.equal(KLToDense(model)(whole, batch), torch.zeros(8, dtype=torch.float64))
-        found = KLToDense(model)(less, batch)
-    p, q = (torch.distributions.Categorical(logits=made.logits.double()) for made in (whole, less))
+        complete, less = (made(**batch) for made in (model, small))
+        assert torch.equal(KLToDense(model)(complete, batch), torch.zeros(8, dtype=torch.float64))
+        k_l_to_dense = KLToDense(model)(less, batch)
+    p, q = (torch.distributions.Categorical(logits=made.logits.double()) for made in (complete, less))
     each = torch.distributions.kl_divergence(p, q)
     if kind != "encoder":
         each, labels = (each[:, :-1], batch["labels"][:, 1:]) if kind == "decoder" else (each, batch["labels"])
         each = torch.stack([row[mask].mean() for row, mask in zip(each, labels != -100, strict=True)])
-    assert torch.allclose(found, each, atol=1e-12) and float(found.min()) > 0
+    assert torch.allclose(k_l_to_dense, each, atol=1e-12) and float(k_l_to_dense.min()) > 0
     work = PruneContext(model, hc.HeadMap.of(model), data, hc.Budget(keep=2))
     assert kl_to_dense(work, model, hc.Plan.removing([])) == 0.0

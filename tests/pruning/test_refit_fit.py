@@ -24,9 +24,9 @@ WIDTH, OUT = 6, 4
 
 def draw(seed: int, n: int = 60, width: int = WIDTH) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs, outputs and old weights."""
-    made = torch.Generator().manual_seed(seed)
-    x, w = torch.randn(n, width, generator=made).double(), torch.randn(width, OUT, generator=made).double()
-    return x, x @ w + torch.randn(n, OUT, generator=made).double() + 2, w + 0.5 * torch.randn(width, OUT, generator=made).double()
+    generator = torch.Generator().manual_seed(seed)
+    x, w = torch.randn(n, width, generator=generator).double(), torch.randn(width, OUT, generator=generator).double()
+    return x, x @ w + torch.randn(n, OUT, generator=generator).double() + 2, w + 0.5 * torch.randn(width, OUT, generator=generator).double()
 
 
 def sums(x: Tensor, y: Tensor, chunks: int = 3) -> Products:
@@ -52,8 +52,8 @@ def test_solve_is_ridge_least_squares_towards_the_old_weights(share: float, bias
     ridge = np.full(x.shape[1], float((x[:, :WIDTH] ** 2).sum(0).mean()) * share)
     if bias:
         ridge[-1] = len(x) * 1e-12
-    found = refit_weights(sums(x, y), old, share, has_bias=bias)
-    np.testing.assert_allclose(found.numpy(), oracle(x, y, old, ridge), rtol=1e-8, atol=1e-9)
+    weights = refit_weights(sums(x, y), old, share, has_bias=bias)
+    np.testing.assert_allclose(weights.numpy(), oracle(x, y, old, ridge), rtol=1e-8, atol=1e-9)
 
 
 def test_error_is_the_direct_residual() -> None:
@@ -83,32 +83,32 @@ def test_repair_never_raises_the_error(seed: int, share: float, bias: bool, n: i
 def test_the_bias_takes_the_mean_of_what_went() -> None:
     x, _, old = draw(3)
     products = sums(append_ones(x[:, :0]), x @ old + 1)
-    found = refit_weights(products, torch.ones(1, OUT).double(), 1.0, has_bias=True)
-    torch.testing.assert_close(found, (x @ old + 1).mean(0, keepdim=True), rtol=1e-9, atol=1e-9)
+    weights = refit_weights(products, torch.ones(1, OUT).double(), 1.0, has_bias=True)
+    torch.testing.assert_close(weights, (x @ old + 1).mean(0, keepdim=True), rtol=1e-9, atol=1e-9)
 
 
 def test_lambda_does_not_hold_the_bias_back() -> None:
     x, y, old = draw(4)
-    found = refit_weights(sums(append_ones(x), y), torch.cat([old, torch.zeros(1, OUT).double()]), 1e9, has_bias=True)
-    torch.testing.assert_close(found[:-1], old, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(found[-1], (y - x @ old).mean(0), rtol=1e-4, atol=1e-4)
+    weights = refit_weights(sums(append_ones(x), y), torch.cat([old, torch.zeros(1, OUT).double()]), 1e9, has_bias=True)
+    torch.testing.assert_close(weights[:-1], old, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(weights[-1], (y - x @ old).mean(0), rtol=1e-4, atol=1e-4)
 
 
 def test_a_constant_input_shares_its_work_with_the_bias() -> None:
     x, y, old = draw(5)
     x[:, 2] = 7.0
-    found = refit_weights(sums(append_ones(x), y), torch.cat([old, torch.zeros(1, OUT).double()]), 1e-6, has_bias=True)
+    weights = refit_weights(sums(append_ones(x), y), torch.cat([old, torch.zeros(1, OUT).double()]), 1e-6, has_bias=True)
     best = np.linalg.lstsq(append_ones(x).numpy(), y.numpy(), rcond=None)[0]
-    np.testing.assert_allclose((append_ones(x) @ found).numpy(), append_ones(x).numpy() @ best, atol=1e-3)
-    assert float((found[2] - old[2]).abs().max()) < 10
+    np.testing.assert_allclose((append_ones(x) @ weights).numpy(), append_ones(x).numpy() @ best, atol=1e-3)
+    assert float((weights[2] - old[2]).abs().max()) < 10
 
 
 def test_equal_inputs_keep_their_difference() -> None:
     """Data cannot tell two equal inputs apart: what they differ by stays as it was."""
     x, y, old = draw(6)
     x[:, 1] = x[:, 0]
-    found = refit_weights(sums(x, y), old, 1e-6, has_bias=False)
-    torch.testing.assert_close(found[0] - found[1], old[0] - old[1], rtol=1e-6, atol=1e-6)
+    weights = refit_weights(sums(x, y), old, 1e-6, has_bias=False)
+    torch.testing.assert_close(weights[0] - weights[1], old[0] - old[1], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -122,17 +122,21 @@ def test_gates_are_least_squares_in_one_number_per_head(bias: bool, share: float
     columns = np.stack(parts, axis=1)
     held = np.mean([part @ part for part in parts]) * share
     gates = np.linalg.solve(columns.T @ columns + held * np.eye(3), columns.T @ target + held)
-    found = rescale_heads(sums(x, y), old, share, has_bias=bias, inputs_per_head=2)
-    np.testing.assert_allclose(found[:6].numpy(), (old[:6].unflatten(0, (3, 2)) * torch.tensor(gates)[:, None, None]).flatten(0, 1).numpy())
-    assert not bias or torch.equal(found[-1], old[-1])
+    actual = rescale_heads(sums(x, y), old, share, has_bias=bias, inputs_per_head=2)
+    np.testing.assert_allclose(
+        actual[:6].numpy(), (old[:6].unflatten(0, (3, 2)) * torch.tensor(gates)[:, None, None]).flatten(0, 1).numpy()
+    )
+    assert not bias or torch.equal(actual[-1], old[-1])
 
 
 def test_lambda_is_the_best_on_the_check_and_old_weights_stay_where_they_are_better() -> None:
     x, y, old = draw(8, 12)
     other, aim, _ = draw(8, 500)
-    made = fit_best_ridge(sums(x, y), sums(other, aim), old, has_bias=False)
+    best_ridge = fit_best_ridge(sums(x, y), sums(other, aim), old, has_bias=False)
     errors = {share: sums(other, aim).squared_error(refit_weights(sums(x, y), old, share, has_bias=False)) for share in RIDGES}
-    assert made.ridge == min(errors, key=errors.__getitem__) and made.check_error_after == pytest.approx(min(errors.values()) / 500)
+    assert best_ridge.ridge == min(errors, key=errors.__getitem__) and best_ridge.check_error_after == pytest.approx(
+        min(errors.values()) / 500
+    )
     lured = fit_best_ridge(sums(x, y), sums(other, other @ old), old, has_bias=False)
     assert lured.ridge is None and torch.equal(lured.weights, old) and lured.check_error_after == 0
     assert lured.error_after == lured.error_before

@@ -29,12 +29,12 @@ def plan_of(model: nn.Module) -> hc.Plan:
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_and_batches_do_not_matter(kind: str) -> None:
     model = shared(kind)
-    one = refit(model, plan_of(model), task(kind, N), RepairSettings(batch_size=1))
+    repaired = refit(model, plan_of(model), task(kind, N), RepairSettings(batch_size=1))
     for other in (
         refit(model, plan_of(model), task(kind, N, longer=5)),
         refit(model, plan_of(model), task(kind, N), RepairSettings(batch_size=7)),
     ):
-        for name, fitted in one.blocks.items():
+        for name, fitted in repaired.blocks.items():
             assert other.blocks[name].n_tokens == fitted.n_tokens and other.blocks[name].ridge == fitted.ridge
             torch.testing.assert_close(other.blocks[name].weights, fitted.weights, rtol=1e-5, atol=1e-7)
 
@@ -44,7 +44,7 @@ def test_a_survey_holds_direct_sums(kind: str) -> None:
     """G, M and their numbers against one example at a time, without padding; and the cost of the last unit of a block by hand."""
     model, data = build(kind), task(kind, 10)
     trainable = [p.requires_grad for p in model.parameters()]
-    found = measure_grams(model, data, batch_size=4)
+    grams = measure_grams(model, data, batch_size=4)
     assert trainable == [p.requires_grad for p in model.parameters()] and not any(m._forward_hooks for m in model.modules())
     for block in hc.HeadMap.of(model).blocks:
         rows: list[torch.Tensor] = []
@@ -61,24 +61,24 @@ def test_a_survey_holds_direct_sums(kind: str) -> None:
         hook.remove()
         x, g = torch.cat(rows), torch.cat(slopes)
         x = torch.cat([x, torch.ones(len(x), 1)], 1).double() if has_bias(module) else x.double()
-        mine = found[block.path]
-        assert (mine.n_tokens, mine.n_examples) == (len(x), 10)
-        torch.testing.assert_close(mine.input_gram, x.T @ x, rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(mine.gradient_gram, g.T @ g, rtol=1e-4, atol=1e-8)
+        gram = grams[block.path]
+        assert (gram.n_tokens, gram.n_examples) == (len(x), 10)
+        torch.testing.assert_close(gram.input_gram, x.T @ x, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(gram.gradient_gram, g.T @ g, rtol=1e-4, atol=1e-8)
         everything = [list(range(block.n_heads * block.value_dim))]
         weights = read_weight_and_bias(module)
         delta = x @ weights
         if has_bias(module):
             delta = delta - delta.mean(0)
-        direct = torch.einsum("to,op,tp->", delta, mine.gradient_gram / mine.n_tokens, delta) / mine.n_examples
-        assert mine.make_surgeon(weights, everything).cost_of_removing_each_unit()[0] == pytest.approx(float(direct), rel=1e-3)
+        direct = torch.einsum("to,op,tp->", delta, gram.gradient_gram / gram.n_tokens, delta) / gram.n_examples
+        assert gram.make_surgeon(weights, everything).cost_of_removing_each_unit()[0] == pytest.approx(float(direct), rel=1e-3)
 
 
 def test_independent_gradients_make_the_cost_the_mean_square_of_the_first_order_change() -> None:
     """½ · cost is ½ E Σ (g·δ)², the second-order rise of the loss, once g says nothing about δ."""
-    made = torch.Generator().manual_seed(0)
-    x, g = torch.randn(200_000, 4, generator=made).double(), torch.randn(200_000, 3, generator=made).double()
-    weights = torch.randn(4, 3, generator=made).double()
+    generator = torch.Generator().manual_seed(0)
+    x, g = torch.randn(200_000, 4, generator=generator).double(), torch.randn(200_000, 3, generator=generator).double()
+    weights = torch.randn(4, 3, generator=generator).double()
     surgeon = Surgeon.before_any_removal(x.T @ x, weights, g.T @ g / len(g), [[0, 1], [2, 3]], 100_000)  # two tokens an example
     felt = ((x[:, :2] @ weights[:2]) * g).sum(1)
     assert surgeon.cost_of_removing_each_unit()[0] == pytest.approx(float((felt**2).sum()) / 100_000, rel=0.02)
@@ -171,18 +171,18 @@ def test_a_failing_pass_leaves_no_thread_and_no_hook() -> None:
 
 
 def test_a_plan_that_removes_nothing_needs_no_data() -> None:
-    made = refit(shared("encoder"), hc.Plan.removing([]), None)
-    assert not made.blocks and made.model is not shared("encoder")
+    repaired = refit(shared("encoder"), hc.Plan.removing([]), None)
+    assert not repaired.blocks and repaired.model is not shared("encoder")
 
 
 def test_gates_only_scale_the_heads_that_stay() -> None:
     model = shared("encoder")
     plan = hc.Plan.removing(["L0H0", "L1H3"])
-    made = refit(model, plan, task("encoder", N), RepairSettings(by="gates"))
+    repaired = refit(model, plan, task("encoder", N), RepairSettings(by="gates"))
     for block in hc.HeadMap.of(model).blocks:
-        old, new = (read_weight_and_bias(one.get_submodule(block.o.path)) for one in (model, made.model))
-        for place in plan.kept_positions(block):
-            rows = slice(place * block.value_dim, (place + 1) * block.value_dim)
+        old, new = (read_weight_and_bias(one.get_submodule(block.o.path)) for one in (model, repaired.model))
+        for kept_position in plan.kept_positions(block):
+            rows = slice(kept_position * block.value_dim, (kept_position + 1) * block.value_dim)
             ratio = (new[rows] / old[rows]).flatten()
             assert float(ratio.std()) < 1e-6
         assert torch.equal(old[-1], new[-1])

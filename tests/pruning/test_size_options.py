@@ -24,9 +24,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    place = tmp_path_factory.mktemp("sizes")
-    return saved_classifier(place / "model"), saved_table(place / "data.csv", 200)
+def model_and_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("sizes")
+    return saved_classifier(folder / "model"), saved_table(folder / "data.csv", 200)
 
 
 def test_the_size_is_what_the_penalty_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,11 +37,11 @@ def test_the_size_is_what_the_penalty_leaves(monkeypatch: pytest.MonkeyPatch) ->
     sizes = []
     for penalty in (1e-4, 0.3):
         options = {"penalty": penalty, "rate": 0.4, "start": 1.0}
-        made = prune(model, data, configured("l0", **options), recipe=Recipe(train_batch=8, steps=40))
+        pruned = prune(model, data, configured("l0", **options), recipe=Recipe(train_batch=8, steps=40))
         opened = l0.evaluation_gates(gatings[-1].log_a.detach()) > 0
-        assert [head not in made.plan.removed for head in hc.HeadMap.of(model)] == opened.tolist()
-        sizes.append(len(hc.HeadMap.of(made.model)))
-        assert sizes[-1] == int(opened.sum()) == made.history[-1]["open"] and made.steps == {"choose": 40}
+        assert [head not in pruned.plan.removed for head in hc.HeadMap.of(model)] == opened.tolist()
+        sizes.append(len(hc.HeadMap.of(pruned.model)))
+        assert sizes[-1] == int(opened.sum()) == pruned.history[-1]["open"] and pruned.steps == {"choose": 40}
     assert 0 < sizes[1] < sizes[0]
     with pytest.raises(PlanError, match="closed the gates of all 12 heads; name a smaller"):
         prune(model, data, configured("l0", penalty=50.0, rate=1.0, start=0.0), recipe=Recipe(train_batch=8, steps=40))
@@ -69,19 +69,19 @@ def test_two_sizes_are_refused_before_any_work(name: str, monkeypatch: pytest.Mo
 
 def test_penalties_that_cannot_be_kept_are_refused() -> None:
     model, data = shared("encoder"), task("encoder", 32)
-    for method, budget, told in (("l0:lagrange", hc.Budget(), "learns λ"), ("l0", hc.Budget(floor=1), "floor of 1 cannot be promised")):
-        with pytest.raises((OptionError, PlanError), match=told):
+    for method, budget, messages in (("l0:lagrange", hc.Budget(), "learns λ"), ("l0", hc.Budget(floor=1), "floor of 1 cannot be promised")):
+        with pytest.raises((OptionError, PlanError), match=messages):
             prune(model, data, configured(method, penalty=0.1), budget, recipe=Recipe(train_batch=8))
 
 
 def test_stop_alone_decides_how_many_stay() -> None:
     model = unbiased_encoder(48)
     data = own_labels(model, 48)
-    made = prune(model, data, configured("rank", stop=0.999, step=0.25), repair=False)
-    whole = evaluate(model, data, split="selection")
-    with hc.mask(model, made.plan.removed):
-        left = evaluate(model, data, split="selection")
-    assert left.value is not None and whole.value is not None and left.value >= 0.999 * whole.value
+    pruned = prune(model, data, configured("rank", stop=0.999, step=0.25), repair=False)
+    complete = evaluate(model, data, split="selection")
+    with hc.mask(model, pruned.plan.removed):
+        evaluation = evaluate(model, data, split="selection")
+    assert evaluation.value is not None and complete.value is not None and evaluation.value >= 0.999 * complete.value
     free = prune(model, data, configured("rank", stop=1e-9, step=0.25), hc.Budget(floor=2), repair=False)
     assert len(hc.HeadMap.of(free.model)) == 4, "nothing stops it but the floor"
 
@@ -93,8 +93,10 @@ def test_a_comparison_holds_a_penalty_once() -> None:
     assert sorted(spec.limits.heads(12) for spec in specs if str(spec.method) == "l0") == [4, 4, 8, 8]
 
 
-def test_the_command_line_prunes_by_a_penalty_alone(given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, data = given
+def test_the_command_line_prunes_by_a_penalty_alone(
+    model_and_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = model_and_data
     words = ["prune", str(model), "--train", str(data), "--method", "l0", "--option", "penalty=0.001", "--no-bench", "--train-batch", "16"]
     assert main([*words, "--keep", "4", "--out", str(tmp_path / "a"), "-q"]) == 2
     assert "penalty=0.001 decides how many heads stay" in capsys.readouterr().err and not (tmp_path / "a").exists()
@@ -102,18 +104,18 @@ def test_the_command_line_prunes_by_a_penalty_alone(given: tuple[Path, Path], tm
     assert "exactly one of --keep" in capsys.readouterr().err
     assert main([*words, "--steps", "3", "--out", str(tmp_path / "c"), "--json"]) == 0
     captured = capsys.readouterr()
-    made = json.loads(captured.out)
-    (row,) = made["rows"]
-    assert row["keep"] == 12 - len(made["plan"]) and row["method"] == "l0(penalty=0.001), only 3 steps" and row["steps"] == 3
+    content = json.loads(captured.out)
+    (row,) = content["rows"]
+    assert row["keep"] == 12 - len(content["plan"]) and row["method"] == "l0(penalty=0.001), only 3 steps" and row["steps"] == 3
     assert "1 model trains for 3 optimiser steps: about" in captured.err
     assert main([*words, "--steps", "3", "--epochs", "1", "--out", str(tmp_path / "d"), "-q"]) == 2
     assert "--steps or by --epochs" in capsys.readouterr().err
 
 
 def test_a_comparison_shows_the_penalty_at_the_size_it_leaves(
-    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model_and_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, data = given
+    model, data = model_and_data
     words = ["compare", str(model), "--train", str(data), "--methods", "l0(penalty=0.001)", "--keep", "4,8", "--seeds", "1", "--steps", "2"]
     assert main([*words, "--train-batch", "16", "--no-repair", "--out", str(tmp_path), "--json", "-q"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
@@ -123,9 +125,9 @@ def test_a_comparison_shows_the_penalty_at_the_size_it_leaves(
 
 
 def test_the_control_trains_at_its_own_rate(
-    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model_and_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, data = given
+    model, data = model_and_data
     recipes: list[Recipe] = []
     real = pruning.train_from_scratch
     monkeypatch.setattr(pruning, "train_from_scratch", lambda *args, **how: (recipes.append(args[3]), real(*args, **how))[1])

@@ -119,8 +119,8 @@ def test_gates_are_sampled_in_training_hard_in_evaluation_and_off_afterwards(tmp
     assert not any(hook for module in model.modules() for hook in module._forward_pre_hooks.values()), "the model is left as it was found"
     batch = padder("encoder")(examples("encoder", 4))
     with hc.HeadGates(model, torch.ones(len(hc.HeadMap.of(model)))):
-        whole = floating_point_outputs(model.eval()(**batch))[0]
-    assert torch.equal(whole, floating_point_outputs(model(**batch))[0])
+        floating_point_output = floating_point_outputs(model.eval()(**batch))[0]
+    assert torch.equal(floating_point_output, floating_point_outputs(model(**batch))[0])
 
 
 class Kept(TrainerCallback):
@@ -136,18 +136,18 @@ class Kept(TrainerCallback):
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_accumulation_gives_the_gradient_of_one_big_batch(kind: str) -> None:
     """Also where a model takes the number of items and ignores it, as BERT does: the gradient would be four times too large."""
-    found = []
+    actual = []
     for parts in (1, 4):
         model = without_dropout(kind)
         gates = GateCallback(model, subset_gates(model, kind, 2, cool=0.5, tau_end=0.5))
-        kept = Kept(gates)
+        remaining = Kept(gates)
         with gates:
             recipe = Recipe(train_batch=8, rate=1e-5, training_arguments={"gradient_accumulation_steps": parts, "max_steps": 2})
             running = _build_trainer(model, task(kind, ROWS), recipe, arguments_of(recipe, parts), gates, None, None)
-            running.add_callback(kept)
+            running.add_callback(remaining)
             running.train()
-        found.append(kept.found)
-    for one, parts in zip(*found, strict=True):
+        actual.append(remaining.found)
+    for one, parts in zip(*actual, strict=True):
         assert bool((one != 0).any()) and torch.allclose(one, parts, rtol=1e-4, atol=1e-9)
 
 
@@ -177,13 +177,13 @@ def test_fine_tuning_in_parts_is_fine_tuning_at_once() -> None:
 
 
 def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
-    found = []
+    actual = []
     for number, on in enumerate((False, True)):
         model = without_dropout()
         gates = GateCallback(model, subset_gates(model))
         trainer(model, gates, tmp_path / str(number), gradient_checkpointing=on).train()
-        found.append(gates.gating.parameters["w"].detach())
-    assert torch.allclose(*found, rtol=1e-9) and bool((found[0] != 0).all())
+        actual.append(gates.gating.parameters["w"].detach())
+    assert torch.allclose(*actual, rtol=1e-9) and bool((actual[0] != 0).all())
 
 
 def test_bf16_works_and_fp16_is_refused(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_what_is_not_finite_is_named(tmp_path: Path) -> None:
 
 
 def test_a_plain_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    whole, ends = [], []
+    complete, ends = [], []
     for stop in (None, 2):
         model = build("encoder")
         gating = subset_gates(model)
@@ -264,9 +264,9 @@ def test_a_plain_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
             gating = subset_gates(model)
             running = trainer(model, GateCallback(model, gating), folder, save_strategy="steps", save_steps=2)
             running.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
-        whole.append([parameter.detach() for parameter in model.parameters()])
+        complete.append([parameter.detach() for parameter in model.parameters()])
         ends.append(gating.w.detach())
-    assert torch.equal(*ends) and all(torch.equal(a, b) for a, b in zip(*whole, strict=True))
+    assert torch.equal(*ends) and all(torch.equal(a, b) for a, b in zip(*complete, strict=True))
     (folder / "checkpoint-2" / "gates.safetensors").unlink()
     with GateCallback(model, gating) as gates, pytest.raises(ArtifactError, match="holds no gates"):
         trainer(model, gates, folder).train(resume_from_checkpoint=str(folder / "checkpoint-2"))
@@ -279,19 +279,21 @@ def test_a_recipe_trains_and_leaves_the_model_as_a_model() -> None:
     model = build("decoder")
     cache = model.config.use_cache
     before = evaluate(model, task("decoder", ROWS)).loss
-    seen: list[tuple[int, int]] = []
-    made = fine_tune(model, task("decoder", ROWS), Recipe(epochs=8, rate=1e-3, train_batch=8), progress=lambda *told: seen.append(told))
-    assert made.steps == 32 and seen[-1] == (256, 256) and {"step", "loss", "learning_rate"} <= made.history[0].keys()
+    observed_values: list[tuple[int, int]] = []
+    trained = fine_tune(
+        model, task("decoder", ROWS), Recipe(epochs=8, rate=1e-3, train_batch=8), progress=lambda *told: observed_values.append(told)
+    )
+    assert trained.steps == 32 and observed_values[-1] == (256, 256) and {"step", "loss", "learning_rate"} <= trained.history[0].keys()
     assert evaluate(model, task("decoder", ROWS)).loss < before and model.config.use_cache == cache and not model.training
 
 
 def test_trainer_arguments_are_passed_through() -> None:
-    made = fine_tune(
+    trained = fine_tune(
         build("encoder"),
         task("encoder", ROWS),
         Recipe(train_batch=8, training_arguments={"max_steps": 3, "logging_steps": 1, "max_grad_norm": 1e-9}),
     )
-    assert made.steps == 3 and [entry["step"] for entry in made.history] == [1, 2, 3]
+    assert trained.steps == 3 and [entry["step"] for entry in trained.history] == [1, 2, 3]
 
 
 def test_training_stays_where_the_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,12 +301,12 @@ def test_training_stays_where_the_model_is(tmp_path: Path, monkeypatch: pytest.M
     module = sys.modules["headcount.pruning.training.fine_tune"]  # the package has the function under this name
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    asked = {}
-    monkeypatch.setattr(module, "TrainingArguments", lambda **settings: asked.update(settings))
+    requests = {}
+    monkeypatch.setattr(module, "TrainingArguments", lambda **settings: requests.update(settings))
     module._training_arguments(build("encoder"), Recipe(), 0, tmp_path, task("encoder"), save=False)
-    assert asked["use_cpu"] and not asked["dataloader_pin_memory"]
+    assert requests["use_cpu"] and not requests["dataloader_pin_memory"]
     module._training_arguments(build("encoder").to("meta"), Recipe(), 0, tmp_path, task("encoder"), save=False)
-    assert not asked["use_cpu"]
+    assert not requests["use_cpu"]
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "marian"])
@@ -349,8 +351,8 @@ def test_divergence_counts_the_tokens_that_are_predicted() -> None:
     with torch.no_grad():
         given, wanted = (m.eval()(**batch).logits[:, 3:5].log_softmax(-1) for m in (model, teacher))
         expected = (wanted.exp() * (wanted - given)).sum(-1).mean()
-        found = mean_divergence_from_teacher(teacher, model(**batch), batch)
-    assert float(found) == pytest.approx(float(expected), rel=1e-5) and float(found) > 0
+        actual = mean_divergence_from_teacher(teacher, model(**batch), batch)
+    assert float(actual) == pytest.approx(float(expected), rel=1e-5) and float(actual) > 0
 
 
 BAD: Mapping[str, tuple[Recipe, str]] = {
@@ -365,8 +367,8 @@ BAD: Mapping[str, tuple[Recipe, str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_be_trained_is_refused(name: str) -> None:
-    recipe, told = BAD[name]
-    with pytest.raises(DataError, match=told):
+    recipe, messages = BAD[name]
+    with pytest.raises(DataError, match=messages):
         fine_tune(shared("encoder"), task("encoder", ROWS), recipe)
 
 
@@ -403,8 +405,8 @@ def test_bad_examples_and_numbers_are_named() -> None:
 
 def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path) -> None:
     recipe = Recipe(train_batch=8, epochs=3, save_every=4)
-    whole = build("encoder")
-    fine_tune(whole, task("encoder", ROWS), recipe, folder=tmp_path)
+    model = build("encoder")
+    fine_tune(model, task("encoder", ROWS), recipe, folder=tmp_path)
     assert [path.name for path in list_finished_checkpoints(tmp_path)] == ["checkpoint-8", "checkpoint-12"]
     weights = tmp_path / "checkpoint-12" / "model.safetensors"
     content = bytearray(weights.read_bytes())
@@ -413,14 +415,14 @@ def test_a_damaged_checkpoint_is_set_aside(tmp_path: Path) -> None:
     again = build("encoder")
     with pytest.warns(UserWarning, match="checkpoint-12 is damaged .*model.safetensors.* set aside"):
         fine_tune(again, task("encoder", ROWS), recipe, folder=tmp_path)
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
     assert last_intact_checkpoint(tmp_path) == tmp_path / "checkpoint-12" and (tmp_path / "damaged-checkpoint-12").exists()
 
 
 def test_ctrl_c_leaves_a_training_that_goes_on(tmp_path: Path) -> None:
     recipe = Recipe(train_batch=8, epochs=3, save_every=2)
-    whole, stopped = build("encoder"), build("encoder")
-    fine_tune(whole, task("encoder", ROWS), recipe, folder=tmp_path / "whole")
+    model, stopped = build("encoder"), build("encoder")
+    fine_tune(model, task("encoder", ROWS), recipe, folder=tmp_path / "whole")
 
     def stop(done: int, _total: int) -> None:
         if done == 56:
@@ -430,7 +432,7 @@ def test_ctrl_c_leaves_a_training_that_goes_on(tmp_path: Path) -> None:
         fine_tune(stopped, task("encoder", ROWS), recipe, folder=tmp_path / "stopped", progress=stop)
     again = build("encoder")
     fine_tune(again, task("encoder", ROWS), recipe, folder=tmp_path / "stopped")
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "t5", "marian"])
@@ -465,23 +467,25 @@ def test_examples_of_like_length_come_together_in_an_order_of_their_own() -> Non
     assert sorted(order(0, 0)) == list(range(333)) and len(LengthGroupedSampler(lengths, 8, 0)) == 333
     assert order(0, 0) == order(0, 0) and len({tuple(order(*pair)) for pair in ((0, 0), (0, 1), (1, 0))}) == 3
     spreads = [
-        max(group) - min(group) for start in range(0, 328, 8) if (group := [lengths[place] for place in order(0, 0)[start : start + 8]])
+        max(group) - min(group)
+        for start in range(0, 328, 8)
+        if (group := [lengths[position] for position in order(0, 0)[start : start + 8]])
     ]
     assert sum(spreads) / len(spreads) < 4, "a random order would span about 45"
 
 
 def test_training_by_length_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    rows = [{**row, "input_ids": row["input_ids"][: 3 + place % 5]} for place, row in enumerate(task("encoder", ROWS).calibration)]
+    rows = [{**row, "input_ids": row["input_ids"][: 3 + index % 5]} for index, row in enumerate(task("encoder", ROWS).calibration)]
     recipe = Recipe(train_batch=4, epochs=2, save_every=3, training_arguments={"train_sampling_strategy": "group_by_length"})
-    found = []
+    actual = []
     for stops in (False, True):
         model = build("encoder")
         if stops:
             with pytest.raises(KeyboardInterrupt):
                 fine_tune(build("encoder"), task("encoder", rows=rows), recipe, folder=tmp_path / str(stops), progress=_ends_after(40))
         fine_tune(model, task("encoder", rows=rows), recipe, folder=tmp_path / str(stops))
-        found.append(model.state_dict())
-    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+        actual.append(model.state_dict())
+    assert all(torch.equal(value, actual[1][name]) for name, value in actual[0].items())
 
 
 def _ends_after(examples: int) -> Any:

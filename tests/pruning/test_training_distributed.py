@@ -114,12 +114,12 @@ def launched(tmp_path: Path, processes: int, *words: str, work: str = WORK) -> l
         if processes > 1
         else [sys.executable]
     )
-    place = tmp_path / f"of {processes}"
-    command = [*start, str(script), str(Path(__file__).parents[1] / "support"), str(place / "folder"), str(place / "found"), *words]
-    place.mkdir()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((place / f"found.{rank}").read_text()) for rank in range(processes)]
+    path = tmp_path / f"of {processes}"
+    command = [*start, str(script), str(Path(__file__).parents[1] / "support"), str(path / "folder"), str(path / "found"), *words]
+    path.mkdir()
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
+    return [json.loads((path / f"found.{rank}").read_text()) for rank in range(processes)]
 
 
 def test_two_processes_learn_what_one_does(tmp_path: Path) -> None:

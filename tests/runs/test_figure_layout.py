@@ -67,10 +67,10 @@ def test_a_unit_stays_whole() -> None:
 def test_a_single_point_has_a_mark_and_a_tick_of_its_own(canvas_of: Any) -> None:
     lines = (Line("random", (48.0,), (0.5,), (0.4,), (0.6,), is_control=True), Line("l0", (48.0,), (0.5,), (0.4,), (0.6,)))
     panel = canvas_of(replace(CURVE, x=Axis("heads that stay", is_count=True), lines=lines)).axes[0]
-    drawn = [line for line in panel.lines if line.get_label() in ("random", "l0")]
-    assert len(drawn) == 2 and all(line.get_marker() not in ("", "None", None) for line in drawn), "a control is seen as well"
+    sample = [line for line in panel.lines if line.get_label() in ("random", "l0")]
+    assert len(sample) == 2 and all(line.get_marker() not in ("", "None", None) for line in sample), "a control is seen as well"
     assert list(panel.get_xticks()) == [48.0]
-    first, second = (line.get_xdata()[0] for line in drawn)
+    first, second = (line.get_xdata()[0] for line in sample)
     assert first != second, "points that coincide stand side by side"
 
 
@@ -80,10 +80,12 @@ def test_many_intervals_are_bars_side_by_side_from_the_dense_model_on(canvas_of:
     xs = [list(line.get_xdata()) for line in panel.lines if line.get_label() in names]
     assert all(values[0] == 0.0 for values in xs) and len({values[1] for values in xs}) == 4
     assert all(abs(values[1] - 0.5) < 0.05 for values in xs)
-    bands = [one for one in panel.collections if "PolyCollection" in type(one).__name__]
+    bands = [collection for collection in panel.collections if "PolyCollection" in type(collection).__name__]
     assert not bands
     two = canvas_of(replace(CURVE, lines=CURVE.lines[:2])).axes[0]
-    assert len([one for one in two.collections if "LineCollection" not in type(one).__name__]) == 2, "two bands can be told apart"
+    assert len([collection for collection in two.collections if "LineCollection" not in type(collection).__name__]) == 2, (
+        "two bands can be told apart"
+    )
 
 
 def test_labels_stand_beside_their_lines_and_apart(canvas_of: Any) -> None:

@@ -142,14 +142,14 @@ def test_evaluations_come_back_example_by_example(folder: Path) -> None:
     heads = hc.HeadMap.of(model)
     with Run.lead(folder) as run:
         describe(run)
-        whole = evaluate_into(run, "whole", model, data)
+        complete = evaluate_into(run, "whole", model, data)
         with HeadGates(model, np.zeros(len(heads)).tolist()):
             none = evaluate_into(run, "none", model, data, gate_description={"gates": "all zero"})
-        assert evaluate_into(run, "whole", model, data).value == whole.value
-    assert np.array_equal(whole.losses, evaluate(model, data).losses) and not np.array_equal(whole.losses, none.losses)
+        assert evaluate_into(run, "whole", model, data).value == complete.value
+    assert np.array_equal(complete.losses, evaluate(model, data).losses) and not np.array_equal(complete.losses, none.losses)
     table = pandas.read_parquet(folder / "outcomes.parquet")
     assert np.array_equal(table[table["evaluation"] == "none"]["loss"], none.losses)
-    assert Run.open(folder).results("evaluation")["whole"].content["value"] == whole.value
+    assert Run.open(folder).results("evaluation")["whole"].content["value"] == complete.value
 
 
 def test_the_record_tells_model_machine_data_and_heads(folder: Path, found: dict[str, hc.Scores]) -> None:
@@ -185,14 +185,14 @@ def test_results_are_keyed_by_what_determines_them_and_the_last_asked_for_are_sh
         ("gradient", {"normalise": "none"}),
         ("fisher", {}),
     ]
-    seen: list[str] = []
+    observed_values: list[str] = []
     with Run.lead(tmp_path / "run") as run:
         describe(run)
         for by, more in [*options, *options]:
             score_into(run, shared("encoder"), task("encoder", 20), [by], ScoreSettings(**more))
-            seen.append(run.record().results[f"scores/{by}"])
+            observed_values.append(run.record().results[f"scores/{by}"])
             assert scores_of(run, by).seed == more.get("seed", 0)
-    assert len(set(seen)) == len(options) and seen[: len(options)] == seen[len(options) :]
+    assert len(set(observed_values)) == len(options) and observed_values[: len(options)] == observed_values[len(options) :]
     assert len(list((tmp_path / "run" / "artifacts" / "scores").iterdir())) == len(options)
 
 
@@ -278,18 +278,18 @@ def test_readers_are_told_of_damage(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize("name", ["run.json", "heads.json", "tables.json", "scores.csv", "artifact"])
 def test_what_is_damaged_is_set_aside_and_made_again(folder: Path, name: str) -> None:
     path = artifact_of(folder) if name == "artifact" else folder / name
-    whole, table = path.read_bytes(), (folder / "scores.csv").read_bytes()
-    path.write_bytes(whole[:-2])
+    content, table = path.read_bytes(), (folder / "scores.csv").read_bytes()
+    path.write_bytes(content[:-2])
     with (
         pytest.warns(UserWarning, match=rf"{path.name}.*moved to .*quarantine/0000\.{path.name}, to be computed again"),
         Run.lead(folder) as run,
     ):
         describe(run, task="toy encoder", config={"by": list(NAMES)})
         score_into(run, shared("encoder"), task("encoder", 300), NAMES, ScoreSettings(seed=5))
-    assert (folder / "quarantine" / f"0000.{path.name}").read_bytes() == whole[:-2]
+    assert (folder / "quarantine" / f"0000.{path.name}").read_bytes() == content[:-2]
     assert f"moves {path.relative_to(folder)}" in (folder / "log.txt").read_text()
     assert (folder / "scores.csv").read_bytes() == table
-    assert path.read_bytes() == whole or name == "run.json"
+    assert path.read_bytes() == content or name == "run.json"
     assert set(all_scores(Run.open(folder))) == set(NAMES)
 
 
@@ -357,13 +357,13 @@ def test_folders_that_cannot_take_a_run_are_refused_before_anything_is_written(f
     (tmp_path / "file").write_text("")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.txt").write_text("")
-    places = {
+    positions = {
         tmp_path / "file": "is a file; name a folder",
         tmp_path / "file" / "run": "is a file, not a folder",
         tmp_path / "foreign": "is not empty and holds no run",
     }
-    for place, message in places.items():
-        with pytest.raises(ArtifactError, match=message), Run.lead(place):
+    for key, message in positions.items():
+        with pytest.raises(ArtifactError, match=message), Run.lead(key):
             pass
     assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["thesis.txt"]
     before = (folder / "run.json").read_bytes()
@@ -422,8 +422,8 @@ def test_runs_are_read_without_torch(folder: Path) -> None:
         "assert scores_of(run, 'gradient').ranking() and run.heads().blocks\n"
         "assert not {'torch', 'transformers'} & set(sys.modules), 'torch was imported'\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr[-2000:]
 
 
 def test_without_locks_of_the_kernel_a_run_is_refused_and_all_else_works(folder: Path, tmp_path: Path) -> None:
@@ -438,6 +438,6 @@ def test_without_locks_of_the_kernel_a_run_is_refused_and_all_else_works(folder:
         f"    with Run.lead(Path({str(tmp_path / 'new')!r})): raise SystemExit('taken')\n"
         "except ArtifactError as error: assert 'fcntl' in str(error) and 'Linux' in str(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr[-2000:]
     assert not (tmp_path / "new").exists()

@@ -43,9 +43,9 @@ def test_the_figure_of_times_names_every_model_and_size() -> None:
         for batch in (1, 8, 32)
         for name in ("dense", "masked", "removed")
     ]
-    drawn = figure.Figure(layout="constrained")
-    draw_cost(drawn, rows, {"system": "Linux", "threads": 2})
-    shown = [panel for panel in drawn.axes if panel.get_visible()]
-    assert [panel.get_title() for panel in shown] == [f"batch {batch}, length 64" for batch in (1, 8, 32)]
-    assert [label.get_text() for label in shown[0].get_yticklabels()] == ["surgeon, 8 heads", "random, 16 heads"]
-    assert all(len(panel.patches) == 6 for panel in shown)
+    sample = figure.Figure(layout="constrained")
+    draw_cost(sample, rows, {"system": "Linux", "threads": 2})
+    panels = [panel for panel in sample.axes if panel.get_visible()]
+    assert [panel.get_title() for panel in panels] == [f"batch {batch}, length 64" for batch in (1, 8, 32)]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["surgeon, 8 heads", "random, 16 heads"]
+    assert all(len(panel.patches) == 6 for panel in panels)

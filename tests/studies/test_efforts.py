@@ -44,21 +44,21 @@ def test_efforts_add_up_and_share() -> None:
 
 
 def test_models_that_items_share_are_counted_once(context: StudyContext) -> None:
-    curve, kept = PruningCurve(**GRID), Kept(**GRID)
+    curve, remaining = PruningCurve(**GRID), Kept(**GRID)
     alone = sum_efforts(items(curve), context)
     assert alone.steps == 4 * 20 * 8 / STEP_BATCH, "two sizes by two seeds, 20 steps of 8 examples; random heads train nothing"
     assert alone.passes == (1 + 2 * (4 + 4)) * LIMIT + 3 * LIMIT, (
         "the dense model, four of l0 and of random on two splits, the starting importance"
     )
-    assert sum_efforts(items(curve, curve, kept), context) == alone
+    assert sum_efforts(items(curve, curve, remaining), context) == alone
     more = sum_efforts(items(curve, PruningCurve(**{**GRID, "keep": (16, 8, 4)})), context)
     assert more.steps == alone.steps * 3 / 2 and more.passes == alone.passes + 2 * 4 * LIMIT
     assert sum_efforts(items(PruningCurve(**{**GRID, "steps": None, "train_batch": 32})), context).steps == 4 * FAIR_STEPS
 
 
 def test_a_ranking_on_few_examples_costs_less(context: StudyContext) -> None:
-    small, whole = (PruningCurve(methods=(method,), keep=(16,), seeds=1) for method in ("rank(by=gradient;limit=4)", "gradient"))
-    assert sum_efforts(items(whole), context).passes - sum_efforts(items(small), context).passes == 3 * (LIMIT - 4)
+    small, complete = (PruningCurve(methods=(method,), keep=(16,), seeds=1) for method in ("rank(by=gradient;limit=4)", "gradient"))
+    assert sum_efforts(items(complete), context).passes - sum_efforts(items(small), context).passes == 3 * (LIMIT - 4)
 
 
 def test_a_control_from_scratch_does_not_choose_again(context: StudyContext) -> None:

@@ -80,8 +80,8 @@ def test_a_planted_subject_head_is_the_best_of_its_relation() -> None:
 
 def test_counts_against_chance() -> None:
     chance = hypergeometric_chance(6, 32, 8, 8)
-    drawn = stats.hypergeom(32, 8, 8)
-    assert chance.expected == 2 and chance.p == pytest.approx(2 * drawn.sf(5)) and (chance.low, chance.high) == (0, 4)
+    sample = stats.hypergeom(32, 8, 8)
+    assert chance.expected == 2 and chance.p == pytest.approx(2 * sample.sf(5)) and (chance.low, chance.high) == (0, 4)
     assert hypergeometric_chance(2, 32, 8, 8).p == 1
     apart = np.zeros((2, 32), dtype=bool)
     apart[0, :16] = apart[1, 16:] = True

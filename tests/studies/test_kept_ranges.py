@@ -19,11 +19,11 @@ def kept_heads(*counts: tuple[int, int]) -> KeptHeads:
 
 
 def test_means_stand_between_the_fewest_and_the_most_of_a_seed() -> None:
-    kept = kept_heads((1, 3), (2, 2), (0, 4))
-    (row,) = _table_of_models_with_kind_columns(kept).records()
+    remaining = kept_heads((1, 3), (2, 2), (0, 4))
+    (row,) = _table_of_models_with_kind_columns(remaining).records()
     assert [row[f"encoder-self{end}"] for end in (" low", "", " high")] == [0, 1, 2]
     assert [row[f"cross{end}"] for end in (" low", "", " high")] == [2, 3, 4]
-    by_kind, by_layer = _figures_of_method(kept, "l0", "l0", "", names_method=False)
+    by_kind, by_layer = _figures_of_method(remaining, "l0", "l0", "", names_method=False)
     assert isinstance(by_kind, LineFigure) and isinstance(by_layer, HeatMap) and "the fewest to the most of 3 seeds" in by_kind.title
     assert [(line.label, line.low, line.y, line.high) for line in by_kind.lines] == [
         ("encoder-self", (0,), (1,), (2,)),
@@ -32,9 +32,9 @@ def test_means_stand_between_the_fewest_and_the_most_of_a_seed() -> None:
 
 
 def test_one_seed_has_no_range_and_one_kind_no_figure() -> None:
-    kept = kept_heads((1, 3))
-    assert _table_of_models_with_kind_columns(kept).records()[0]["cross low"] is None
-    by_kind, _ = _figures_of_method(kept, "l0", "l0", "", names_method=False)
+    remaining = kept_heads((1, 3))
+    assert _table_of_models_with_kind_columns(remaining).records()[0]["cross low"] is None
+    by_kind, _ = _figures_of_method(remaining, "l0", "l0", "", names_method=False)
     assert isinstance(by_kind, LineFigure) and all(line.low == () for line in by_kind.lines) and "seeds" not in by_kind.title
     alone = KeptHeads({"encoder-self": 4}, {"encoder-self 0": 4}, [make_row(((1, 3), (2, 2)))])
     assert [type(figure) for figure in _figures_of_method(alone, "l0", "l0", "", names_method=False)] == [HeatMap]

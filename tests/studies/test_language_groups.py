@@ -112,8 +112,8 @@ def test_a_file_for_every_language_with_groups(files: dict[str, Path], tmp_path:
     families = result.table("families").records()
     assert {row["family"] for row in families} == {"one", "two"} and all(row["p"] is None for row in families)
     by_language = {row["language"]: row for row in result.measurements["rows"] if row["without"] == "L3"}
-    (one,) = [row for row in families if (row["without"], row["family"]) == ("L3", "one")]
-    assert one["difference"] == pytest.approx(by_language["english"]["lost"] - by_language["tavi"]["lost"])
+    (rows,) = [row for row in families if (row["without"], row["family"]) == ("L3", "one")]
+    assert rows["difference"] == pytest.approx(by_language["english"]["lost"] - by_language["tavi"]["lost"])
     figure = result.figure("lost")
     n_report = by_language["english"]["n_examples"]
     assert n_report < 60 and by_language["tavi"]["n_examples"] == 120, "nothing is chosen on the second language, so all its rows are read"
@@ -149,7 +149,7 @@ def test_the_first_language_is_held_out_from_the_data_for_training(
     )
     held_out = run_json(capsys, *words, "--eval", files["tavi"], "--out", tmp_path / "held-out")
     divided = run_json(capsys, *words, "--out", tmp_path / "divided")
-    n_examples = [{row["language"]: row["n_examples"] for row in found["rows"]} for found in (held_out, divided)]
+    n_examples = [{row["language"]: row["n_examples"] for row in actual["rows"]} for actual in (held_out, divided)]
     assert n_examples[0]["english"] == pytest.approx(40, abs=15) and n_examples[1]["english"] == pytest.approx(20, abs=10)
     assert n_examples[0]["tavi"] == n_examples[1]["tavi"] == 120
 

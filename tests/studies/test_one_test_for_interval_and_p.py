@@ -18,9 +18,9 @@ def planted(n: int, means: np.ndarray, noise: float, seed: int) -> Samples:
 def test_the_interval_of_a_correlation_is_about_the_observed_one() -> None:
     """0.99 (1.00 … 1.00) was that of another quantity, which has its own name."""
     theta = np.linspace(0, 3, 24)
-    made = agreement.correlate(planted(60, theta, 1.0, 1), planted(60, theta, 1.0, 2), seed=0, by="pearson")
-    assert 0.9 < made.value < 1 and made.low < made.value < made.high
-    assert made.value < made.without_noise <= 1, "noise lowers a correlation"
+    correlation = agreement.correlate(planted(60, theta, 1.0, 1), planted(60, theta, 1.0, 2), seed=0, by="pearson")
+    assert 0.9 < correlation.value < 1 and correlation.low < correlation.value < correlation.high
+    assert correlation.value < correlation.without_noise <= 1, "noise lowers a correlation"
 
 
 def test_a_correlation_and_its_p_agree() -> None:
@@ -28,9 +28,9 @@ def test_a_correlation_and_its_p_agree() -> None:
     verdicts = []
     for trial in range(60):
         a, b = rng.normal(size=12), rng.normal(size=12)
-        made = agreement.correlate(planted(80, a, 3.0, trial), planted(80, b, 3.0, 1000 + trial), seed=trial, repeats=1000)
-        outside = made.low > 0 or made.high < 0
-        assert outside == (made.p < 0.05) or 0.045 < made.p < 0.055
+        correlation = agreement.correlate(planted(80, a, 3.0, trial), planted(80, b, 3.0, 1000 + trial), seed=trial, repeats=1000)
+        outside = correlation.low > 0 or correlation.high < 0
+        assert outside == (correlation.p < 0.05) or 0.045 < correlation.p < 0.055
         verdicts.append(outside)
     assert any(verdicts) and not all(verdicts)
 
@@ -40,8 +40,8 @@ def test_the_interval_of_an_observed_correlation_covers_its_mean() -> None:
     theta = np.random.default_rng(3).normal(size=40)
     other = theta + 0.5 * np.random.default_rng(4).normal(size=40)
     draws = [agreement.correlate(planted(60, theta, 2.0, i), planted(60, other, 2.0, 5000 + i), seed=i, repeats=200) for i in range(200)]
-    mean = np.mean([made.value for made in draws])
-    assert np.mean([made.low <= mean <= made.high for made in draws]) > 0.9
+    mean = np.mean([draw.value for draw in draws])
+    assert np.mean([draw.low <= mean <= draw.high for draw in draws]) > 0.9
 
 
 @pytest.mark.parametrize("shift", [0.0, 1.0, 2.5, 4.0])
@@ -81,13 +81,13 @@ def test_accuracies_have_one_statistic(only_a: int, only_b: int) -> None:
     n = 100
     a = np.r_[np.ones(only_a), np.zeros(only_b), np.ones(n - only_a - only_b)]
     b = np.r_[np.zeros(only_a), np.ones(only_b), np.ones(n - only_a - only_b)]
-    made = significance.tango(a, b)
-    assert made.low <= made.difference <= made.high and (made.low > 0 or made.high < 0) == (made.p < 0.05)
+    interval = significance.tango(a, b)
+    assert interval.low <= interval.difference <= interval.high and (interval.low > 0 or interval.high < 0) == (interval.p < 0.05)
     if only_a + only_b == 0:
         z = 1.959964
-        assert (made.low, made.high) == pytest.approx((-(z**2) / (n + z**2), z**2 / (n + z**2)), abs=1e-5) and made.p == 1
+        assert (interval.low, interval.high) == pytest.approx((-(z**2) / (n + z**2), z**2 / (n + z**2)), abs=1e-5) and interval.p == 1
     else:
-        assert made.p == pytest.approx(2 * float(special.ndtr(-abs(only_a - only_b) / np.sqrt(only_a + only_b))))
+        assert interval.p == pytest.approx(2 * float(special.ndtr(-abs(only_a - only_b) / np.sqrt(only_a + only_b))))
 
 
 @pytest.mark.parametrize(("n", "share"), [(50, 0.1), (200, 0.05), (200, 0.3)])
@@ -95,9 +95,9 @@ def test_the_interval_of_accuracies_covers(n: int, share: float) -> None:
     rng = np.random.default_rng(n)
     hits = []
     for _ in range(300):
-        drawn = rng.choice(4, size=n, p=[1 - 1.5 * share, share, 0.5 * share, 0.0])
-        made = significance.tango((drawn != 2).astype(float), (drawn != 1).astype(float))
-        hits.append(made.low <= -0.5 * share <= made.high)
+        sample = rng.choice(4, size=n, p=[1 - 1.5 * share, share, 0.5 * share, 0.0])
+        interval = significance.tango((sample != 2).astype(float), (sample != 1).astype(float))
+        hits.append(interval.low <= -0.5 * share <= interval.high)
     assert np.mean(hits) > 0.92
 
 

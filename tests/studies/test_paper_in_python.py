@@ -23,7 +23,7 @@ TASK = MODEL
 
 def test_python_and_the_command_line_give_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     steps: list[tuple[int, int | None]] = []
-    made = hc.paper(
+    paper_result = hc.paper(
         "michel2019",
         MODEL,
         TASK,
@@ -33,18 +33,20 @@ def test_python_and_the_command_line_give_the_same(tmp_path: Path, capsys: pytes
         limit=12,
         progress=lambda done, total: steps.append((done, total)),
     )
-    assert isinstance(made, hc.PaperResult) and made.paper.quick and not made.failures and steps
-    assert [item.id for item in made.items] == ["M1", "M3", "M6"] and list(made.results) == ["M1"]
-    assert made.items[1].reason.startswith("the model has one kind of attention") and made.items[2].lacks == ("other_task",)
+    assert isinstance(paper_result, hc.PaperResult) and paper_result.paper.quick and not paper_result.failures and steps
+    assert [item.id for item in paper_result.items] == ["M1", "M3", "M6"] and list(paper_result.results) == ["M1"]
+    assert paper_result.items[1].reason.startswith("the model has one kind of attention") and paper_result.items[2].lacks == ("other_task",)
     folder = tmp_path / "run" / "papers" / "michel2019"
-    assert made.summary == folder / "summary.md" and "needs other_task" in made.summary.read_text()
+    assert paper_result.summary == folder / "summary.md" and "needs other_task" in paper_result.summary.read_text()
     assert {path.name for path in folder.iterdir()} == {"m1", "references.bib", "summary.md"}
     words = ("paper", "michel2019", MODEL, "--task", TASK, "--limit", 12, "--quick", "--only", "M1", "--out", tmp_path / "run")
     printed = result(capsys, *words)["items"]
-    assert {name: item["sentence"] for name, item in printed.items()} == {name: each.sentence for name, each in made.results.items()}
+    assert {name: item["sentence"] for name, item in printed.items()} == {
+        name: each.sentence for name, each in paper_result.results.items()
+    }
     before = files(tmp_path / "run" / "artifacts")
     again = hc.paper("michel2019(quick=true)", MODEL, TASK, out=tmp_path / "run", only=["M1"], limit=12, progress=False)
-    assert again.results["M1"] == made.results["M1"] and files(tmp_path / "run" / "artifacts") == before, "finished items are read"
+    assert again.results["M1"] == paper_result.results["M1"] and files(tmp_path / "run" / "artifacts") == before, "finished items are read"
 
 
 def test_a_failure_is_named_in_the_result_and_in_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,8 +57,8 @@ def test_a_failure_is_named_in_the_result_and_in_a_warning(tmp_path: Path, monke
 
     monkeypatch.setattr(SingleHeads, "measure", fail)
     with pytest.warns(UserWarning, match="1 of 2 items failed: M1: planted"):
-        made = hc.paper("michel2019", MODEL, TASK, out=tmp_path / "run", only=["M1", "M14"], quick=True, limit=8, progress=False)
-    assert made.failures == {"M1": "planted"} and list(made.results) == ["M14"]
+        paper_result = hc.paper("michel2019", MODEL, TASK, out=tmp_path / "run", only=["M1", "M14"], quick=True, limit=8, progress=False)
+    assert paper_result.failures == {"M1": "planted"} and list(paper_result.results) == ["M14"]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,7 @@ def test_a_new_head_is_pruned_first_and_trained_then(new_head: hc.PaperResult) -
     assert not new_head.failures and list(new_head.results) == ["B2", "B3"]
     reasons = {item.id: item.reason for item in new_head.items if item.study is None}
     assert list(reasons) == ["B8", "B10"] and all(
-        "the head of the model is new, and this item has models that are not trained" in each for each in reasons.values()
+        "the head of the model is new, and this item has models that are not trained" in reason for reason in reasons.values()
     )
     rows = new_head.results["B3"].table("strategies").records()
     assert rows and all(row["steps"] == 10 for row in rows), "every model is trained"
@@ -97,9 +99,9 @@ def test_items_on_roles_are_listed_as_impossible_with_a_tokenizer_that_cannot_be
     with pytest.raises(OptionError, match=r"none of these items can run .* V6: SimpleNamespace is a tokenizer without offsets"):
         hc.paper("voita2019", MODEL, task, out=tmp_path / "none", only=["V6"], **arguments)
     assert not (tmp_path / "none" / "artifacts").exists(), "nothing was measured"
-    made = hc.paper("voita2019", MODEL, task, out=tmp_path / "run", only=["V1", "V4", "V10", "V16"], **arguments)
-    assert not made.failures and list(made.results) == ["V1"]
-    reasons = {item.id: item.reason for item in made.items if item.study is None}
+    paper_result = hc.paper("voita2019", MODEL, task, out=tmp_path / "run", only=["V1", "V4", "V10", "V16"], **arguments)
+    assert not paper_result.failures and list(paper_result.results) == ["V1"]
+    reasons = {item.id: item.reason for item in paper_result.items if item.study is None}
     assert set(reasons) == {"V4", "V10", "V16"} and all("is a tokenizer without offsets" in reason for reason in reasons.values())
 
 
@@ -107,9 +109,9 @@ def test_items_on_roles_run_with_a_tokenizer_that_reports_no_offsets(tmp_path: P
     task = hc.open_task(TASK, hc.load(MODEL), limit=12)
     slow = WithoutOffsets(build_tokenizer(segments=True), spells_unknown=True)
     arguments: Any = {"text": draw_sentences("english", 12), "quick": True, "limit": 12, "progress": False}
-    made = hc.paper("voita2019", MODEL, task, out=tmp_path / "slow", only=["V4"], tokenizer=slow, **arguments)
+    paper_result = hc.paper("voita2019", MODEL, task, out=tmp_path / "slow", only=["V4"], tokenizer=slow, **arguments)
     same = hc.paper("voita2019", MODEL, task, out=tmp_path / "fast", only=["V4"], tokenizer=build_tokenizer(segments=True), **arguments)
-    assert made.results["V4"].tables == same.results["V4"].tables
+    assert paper_result.results["V4"].tables == same.results["V4"].tables
 
 
 Words = tuple[object, ...]

@@ -44,17 +44,17 @@ def silent(model: torch.nn.Module, chosen: Callable[[Head], bool]) -> None:
 
 def test_a_drop_is_paired_and_relative_to_the_own_score() -> None:
     live, toy = shared("encoder"), task("encoder", 40)
-    whole = evaluate_without(None, "", live, toy, ())
-    same = measure_paired_change(whole, whole, toy)
+    complete = evaluate_without(None, "", live, toy, ())
+    same = measure_paired_change(complete, complete, toy)
     assert same.loss.difference == 0 and same.score.p == 1
-    gone = evaluate_without(None, "", live, toy, hc.HeadMap.of(live))
-    lost = measure_paired_change(whole, gone, toy)
-    assert lost.loss.difference == pytest.approx(gone.loss - whole.loss)
-    assert share_above_chance_left(whole, gone, toy, score_of_best_constant_answer(live, toy)).remaining is None, (
+    removed_heads = evaluate_without(None, "", live, toy, hc.HeadMap.of(live))
+    lost = measure_paired_change(complete, removed_heads, toy)
+    assert lost.loss.difference == pytest.approx(removed_heads.loss - complete.loss)
+    assert share_above_chance_left(complete, removed_heads, toy, score_of_best_constant_answer(live, toy)).remaining is None, (
         "made-up labels cannot be known"
     )
-    mean = average_evaluations([whole, gone], toy)
-    assert mean.loss == pytest.approx((whole.loss + gone.loss) / 2)
+    mean = average_evaluations([complete, removed_heads], toy)
+    assert mean.loss == pytest.approx((complete.loss + removed_heads.loss) / 2)
     plain = hc.Task("plain", toy.calibration, toy.selection, toy.report, toy.collate)
     bare = measure_paired_change(
         evaluate_without(None, "", live, plain, ()), evaluate_without(None, "", live, plain, hc.HeadMap.of(live)), plain
@@ -75,12 +75,12 @@ def test_levels_are_whole_units() -> None:
 def test_layers_that_matter_are_found() -> None:
     live: Any = hc.load(saved(num_hidden_layers=4)).double().eval()
     silent(live, lambda head: head.layer < 3)
-    whole, rows, pairs = layers.evaluate_layer_removals(live, task("encoder", 40))
+    complete, rows, pairs = layers.evaluate_layer_removals(live, task("encoder", 40))
     rise = {row.group.name: row.drop.loss.difference for row in rows}
     assert rise["bottom (L0)"] == rise["middle (L1+L2)"] == rise["L0+L1"] == rise["L0+L2"] == 0
     assert abs(rise["top (L3)"]) > 1e-3 and rise["top (L3)"] == rise["L3"] == pytest.approx(rise["L2+L3"]) == pytest.approx(rise["L1+L3"])
     assert {row.group.name: row.q for row in rows}["bottom (L0)"] == 1
-    assert whole.n_examples == 40
+    assert complete.n_examples == 40
     excess = next(row for row in pairs if row.quantity == "excess")
     assert excess.consecutive == pytest.approx(0, abs=1e-9) and excess.spread == pytest.approx(0, abs=1e-9)
 
@@ -98,10 +98,10 @@ def saved(**options: Any) -> Path:
 
 
 def test_groups_of_every_stack() -> None:
-    found = layers.group_layers(hc.HeadMap.of(hc.load("demo/translator")))
-    thirds = [group for group in found if group.kind == "third"]
+    actual = layers.group_layers(hc.HeadMap.of(hc.load("demo/translator")))
+    thirds = [group for group in actual if group.kind == "third"]
     assert {group.stack for group in thirds} == {"enc", "dec", "cross"} and len(thirds) == 9
-    assert [group.layers for group in found if (group.kind, group.stack) == ("spread", "cross")] == [(0, 2), (1, 3)]
+    assert [group.layers for group in actual if (group.kind, group.stack) == ("spread", "cross")] == [(0, 2), (1, 3)]
     assert not [group for group in layers.group_layers(hc.HeadMap.of(shared("encoder"))) if group.kind != "layer"], (
         "two layers have no thirds"
     )
@@ -131,9 +131,9 @@ def test_of_no_score_no_share_is_left(capsys: pytest.CaptureFixture[str], data: 
     live.save_pretrained(model)
     grid = ("--methods", "gradient", "--keep", "50%", "--seeds", 1, "--limit", 12)
     words = ("study", "pruning-curve", model, "--train", data, *grid, "--other-tasks", "classification(metric=matthews)")
-    found = result(capsys, *words, "--out", tmp_path / "run")
-    assert len({row["task"] for row in found["rows"]}) == 2 and any(row["dense"] == 0 for row in found["rows"])
-    assert all(row["share"]["remaining"] is None and "better than chance" in row["share"]["reason"] for row in found["rows"])
+    study_result = result(capsys, *words, "--out", tmp_path / "run")
+    assert len({row["task"] for row in study_result["rows"]}) == 2 and any(row["dense"] == 0 for row in study_result["rows"])
+    assert all(row["share"]["remaining"] is None and "better than chance" in row["share"]["reason"] for row in study_result["rows"])
     table = pandas.read_csv(tmp_path / "run" / "study-pruning-curve.csv")
     assert table[[name for name in table if name.startswith("share left")]].isna().all(axis=None)
     code, out, err = run(capsys, *words, "--out", tmp_path / "run")
@@ -154,16 +154,18 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_dynamics_orders_checkpoints(capsys: pytest.CaptureFixture[str], checkpoints: Path, data: Path, tmp_path: Path) -> None:
     words = ("--train", data, "--limit", 12, "--keep", "50%,1", "--out", tmp_path / "run")
-    found = result(capsys, "study", "dynamics", checkpoints, *words)
-    assert [one["step"] for one in found["checkpoints"]] == [3, 20, 100]
-    assert [(row["step"], row["keep"]) for row in found["rows"]] == [(step, keep) for step in (3, 20, 100) for keep in (6, 1)]
-    for row in found["rows"]:
-        whole = next(one for one in found["checkpoints"] if one["step"] == row["step"])
-        assert row["remaining"] is None and whole["removable"] is None and "better than chance" in whole["reason"], "nothing was learnt"
+    study_result = result(capsys, "study", "dynamics", checkpoints, *words)
+    assert [checkpoint["step"] for checkpoint in study_result["checkpoints"]] == [3, 20, 100]
+    assert [(row["step"], row["keep"]) for row in study_result["rows"]] == [(step, keep) for step in (3, 20, 100) for keep in (6, 1)]
+    for row in study_result["rows"]:
+        complete = next(checkpoint for checkpoint in study_result["checkpoints"] if checkpoint["step"] == row["step"])
+        assert row["remaining"] is None and complete["removable"] is None and "better than chance" in complete["reason"], (
+            "nothing was learnt"
+        )
         assert row["removed"] == pytest.approx(1 - row["keep"] / 12)
     before = files(tmp_path / "run")
     named = [checkpoints / f"checkpoint-{step}" for step in (100, 3, 20)]
-    assert result(capsys, "study", "dynamics", *named, *words)["rows"] == found["rows"] and files(tmp_path / "run") == before
+    assert result(capsys, "study", "dynamics", *named, *words)["rows"] == study_result["rows"] and files(tmp_path / "run") == before
     code, out, err = run(capsys, "study", "dynamics", checkpoints, *words)
     assert code == 0 and "checkpoint-3 " in out and "heads that go for 10% (point estimate)" in out, err
     assert "checkpoint-3: no share is defined: accuracy" in out and "%)" not in out
@@ -172,15 +174,15 @@ def test_dynamics_orders_checkpoints(capsys: pytest.CaptureFixture[str], checkpo
 def test_checkpoints_of_one_name_are_told_apart(capsys: pytest.CaptureFixture[str], data: Path, tmp_path: Path) -> None:
     named = [saved_classifier(tmp_path / f"ep{number}" / "model", seed=number) for number in (1, 2)]
     words = ("study", "dynamics", *named, "--train", data, "--limit", 12, "--keep", "50%", "--by", "magnitude", "--out", tmp_path / "run")
-    found = result(capsys, *words)
-    assert [row["checkpoint"] for row in found["rows"]] == ["ep1/model", "ep2/model"]
+    study_result = result(capsys, *words)
+    assert [row["checkpoint"] for row in study_result["rows"]] == ["ep1/model", "ep2/model"]
     assert {"ep1/model: dense", "ep2/model: dense"} <= {
         artifact.key.name for artifact in Run.open(tmp_path / "run").results("evaluation").values()
     }
     code, out, err = run(capsys, *words)
     lines = [line for line in out.splitlines() if "/model " in line]
     assert code == 0 and len(lines) == 2, err
-    assert all(f"{one['value']:.4g}" in line for one, line in zip(found["checkpoints"], lines, strict=True))
+    assert all(f"{checkpoint['value']:.4g}" in line for checkpoint, line in zip(study_result["checkpoints"], lines, strict=True))
 
 
 def test_names_of_checkpoints() -> None:
@@ -205,12 +207,12 @@ def test_steps_of_checkpoints(tmp_path: Path) -> None:
 def test_slices_make_up_the_projections() -> None:
     for kind in ("encoder", "decoder", "t5"):
         live = shared(kind)
-        heads, found = hc.HeadMap.of(live), weights_by_head(live)
+        heads, actual = hc.HeadMap.of(live), weights_by_head(live)
         block = heads.blocks[0]
         weight = live.get_submodule(block.q.path).weight
-        assert torch.equal(torch.cat([found[head]["q"] for head in block.heads]), weight.detach().double())
+        assert torch.equal(torch.cat([actual[head]["q"] for head in block.heads]), weight.detach().double())
         weight = live.get_submodule(block.o.path).weight
-        assert torch.equal(torch.cat([found[head]["o"] for head in block.heads], 1), weight.detach().double())
+        assert torch.equal(torch.cat([actual[head]["o"] for head in block.heads], 1), weight.detach().double())
     one, two = block_of("decoder").groups()[0][:2]
     grouped = weights_by_head(shared("decoder"))
     assert torch.equal(grouped[one]["k"], grouped[two]["k"]) and not torch.equal(grouped[one]["q"], grouped[two]["q"])
@@ -225,8 +227,8 @@ def test_a_planted_change_is_measured() -> None:
     before = weights_by_head(live)
     with torch.no_grad():
         live.get_submodule(block_of("encoder").v.path).weight.mul_(1.5)
-    found = relative_weight_changes(before, weights_by_head(live))
-    for head, parts in found.items():
+    actual = relative_weight_changes(before, weights_by_head(live))
+    for head, parts in actual.items():
         assert parts == pytest.approx({"q": 0, "k": 0, "v": 0.5 if head.layer == 0 else 0, "o": 0})
 
 
@@ -269,10 +271,10 @@ def test_without_training_nothing_compensates(capsys: pytest.CaptureFixture[str]
     still = result(capsys, *words, "--rate", 0, "--out", tmp_path / "still")
     assert all(row["pruned"] == row["dense"] == 0 for row in still["rows"] if row["part"] != "importance")
     assert all(abs(row["difference"]) < 1e-9 and row["q"] in (1, None) for row in still["rows"]), "importance did not move either"
-    found = result(capsys, *words, "--rate", 0.001, "--out", tmp_path / "run")
-    assert all(row["pruned"] > 0 and row["dense"] > 0 for row in found["rows"] if row["part"] == "q")
+    study_result = result(capsys, *words, "--rate", 0.001, "--out", tmp_path / "run")
+    assert all(row["pruned"] > 0 and row["dense"] > 0 for row in study_result["rows"] if row["part"] == "q")
     before = files(tmp_path / "run")
-    assert result(capsys, *words, "--rate", 0.001, "--out", tmp_path / "run") == found and files(tmp_path / "run") == before
+    assert result(capsys, *words, "--rate", 0.001, "--out", tmp_path / "run") == study_result and files(tmp_path / "run") == before
 
 
 # Languages.
@@ -289,24 +291,24 @@ def test_languages_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_p
         "demo/entailment-english",
     )
     words = (*words, "--task-option", "size=24", "--keep", "25%", "--method", "magnitude", "--out", tmp_path / "run")
-    found = result(capsys, *words)
-    shown = {(row["model"], row["language"]) for row in found["rows"]}
-    assert shown == {
+    study_result = result(capsys, *words)
+    pairs = {(row["model"], row["language"]) for row in study_result["rows"]}
+    assert pairs == {
         ("demo/entailment", "demo/entailment"),
         ("demo/entailment", "demo/entailment-tavi"),
         ("demo/entailment-english", "demo/entailment"),
     }
     names = ["bottom (L0)", "middle (L1+L2)", "top (L3)", "L0", "L1", "L2", "L3", "24 of 32 heads by magnitude without repair"]
-    assert [row["without"] for row in found["against"]] == names and len(found["between languages"]) == 8
-    by = {(row["model"], row["language"], row["without"]): row for row in found["rows"]}
+    assert [row["without"] for row in study_result["against"]] == names and len(study_result["between languages"]) == 8
+    by = {(row["model"], row["language"], row["without"]): row for row in study_result["rows"]}
     assert all(row["chance"] == pytest.approx(row["chance"]) and row["lost"] is not None for row in by.values()), (
         "24 of the embedded are enough"
     )
-    for row in found["against"]:
+    for row in study_result["against"]:
         pair = [by[name, "demo/entailment", row["without"]]["lost"] for name in ("demo/entailment", "demo/entailment-english")]
         assert row["difference"] == pytest.approx(pair[0] - pair[1])
     before = files(tmp_path / "run")
-    assert result(capsys, *words) == found and files(tmp_path / "run") == before
+    assert result(capsys, *words) == study_result and files(tmp_path / "run") == before
     code, out, err = run(capsys, *words)
     assert code == 0 and "Share of its own score" in out, err
 
@@ -323,8 +325,8 @@ def test_a_model_with_a_new_head_is_loaded_as_asked(tmp_path: Path) -> None:
     torch.save(hc.load(folder).state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     context = context_of(ModelAndTaskOptions(str(folder), dtype="float64", allow_pickle=True))
-    made: Any = load_as_classifier(context, str(folder), ("a", "b", "c")).model
-    assert {weight.dtype for weight in made.parameters()} == {torch.float64} and made.config.id2label[2] == "c"
+    model: Any = load_as_classifier(context, str(folder), ("a", "b", "c")).model
+    assert {weight.dtype for weight in model.parameters()} == {torch.float64} and model.config.id2label[2] == "c"
     with pytest.raises(hc.HeadcountError, match="is a pickle"):
         load_as_classifier(context_of(ModelAndTaskOptions(str(folder), dtype="float64")), str(folder), ("a", "b", "c"))
 
@@ -338,10 +340,10 @@ def context_of(data: ModelAndTaskOptions) -> StudyContext:
 def test_zero_shot_transfer_trains_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ("study", "languages", "demo/encoder", "--tasks", "demo/entailment,demo/entailment-tavi", "--fine-tune", 1)
     words = (*words, "--task-option", "size=16", "--train-batch", 8, "--keep", "50%", "--method", "magnitude", "--out", tmp_path / "run")
-    found = result(capsys, *words)
+    study_result = result(capsys, *words)
     before = files(tmp_path / "run")
-    assert result(capsys, *words) == found and files(tmp_path / "run") == before
-    assert {row["language"] for row in found["rows"]} == {"demo/entailment", "demo/entailment-tavi"}
+    assert result(capsys, *words) == study_result and files(tmp_path / "run") == before
+    assert {row["language"] for row in study_result["rows"]} == {"demo/entailment", "demo/entailment-tavi"}
     assert len([path for path in before if "tuned" in Path(path).parts]) == 1
 
 

@@ -43,8 +43,8 @@ def test_what_is_from_scratch_in_the_paper_stands_beside_its_item(items: dict[st
 
 
 def test_the_best_single_heads_are_a_table_by_layer_and_kind(items: dict[str, Item]) -> None:
-    kept = items["M3"].published
-    assert kept is not None and [column.name for column in kept.columns] == ["layer", "encoder-self", "cross", "decoder-self"]
-    assert min((row["cross"], row["layer"]) for row in kept.records()) == (-13.56, 6)  # pyright: ignore[reportArgumentType]
+    published = items["M3"].published
+    assert published is not None and [column.name for column in published.columns] == ["layer", "encoder-self", "cross", "decoder-self"]
+    assert min((row["cross"], row["layer"]) for row in published.records()) == (-13.56, 6)  # pyright: ignore[reportArgumentType]
     of_bert = items["M4"].published
     assert of_bert is not None and len(of_bert.rows) == 12 and items["M13"].published is not None

@@ -57,9 +57,9 @@ def test_survivors_of_a_planted_role() -> None:
     first = {("first", keep): [frozenset(head for head in heads if head.index >= 8 - keep // 4)] for keep in (8, 16)}
     lowest = {("lowest", 8): [frozenset(heads[:8])]}
     generator = np.random.default_rng(0)
-    drawn = {("random", 8): [frozenset(heads[i] for i in generator.choice(32, 8, replace=False)) for _ in range(50)]}
-    found, overall = survivors.compare_survivors_with_chance(table, {**last, **first, **lowest, **drawn})
-    by = {(row.method, row.keep, row.role): row for row in found}
+    sample = {("random", 8): [frozenset(heads[i] for i in generator.choice(32, 8, replace=False)) for _ in range(50)]}
+    actual, overall = survivors.compare_survivors_with_chance(table, {**last, **first, **lowest, **sample})
+    by = {(row.method, row.keep, row.role): row for row in actual}
     assert by["last", 8, "offset:-1"].share == 1 and by["last", 8, "offset:-1"].chance == 0.25
     assert by["last", 8, "offset:-1"].p == pytest.approx(2 / 28**4), "one way of C(8, 2) in each of four layers, twice"
     assert by["first", 8, "offset:-1"].share == 0 and by["first", 16, "offset:-1"].q < 0.05
@@ -75,21 +75,21 @@ def test_survivors_among_heads_that_share_keys_move_together(monkeypatch: pytest
     """Two heads of a group have a role together and go together: half as many chances, not twice the evidence."""
     monkeypatch.setattr(survivors, "REPEATS", 1000)
     heads = hc.HeadMap.of(hc.load("demo/encoder")).heads
-    units = [heads[place : place + 2] for place in range(0, 32, 2)]
+    units = [heads[index : index + 2] for index in range(0, 32, 2)]
     table = table_of(heads, {"offset:-1": {str(head) for unit in units[:6] for head in unit}})
     generator = np.random.default_rng(1)
-    kept = {
+    by_pair = {
         (f"draw {draw}", 16): [frozenset(head for i in generator.choice(16, 8, replace=False) for head in units[i])] for draw in range(300)
     }
-    together, overall = survivors.compare_survivors_with_chance(table, kept, kv_groups=units)
-    apart, _ = survivors.compare_survivors_with_chance(table, kept)
+    together, overall = survivors.compare_survivors_with_chance(table, by_pair, kv_groups=units)
+    apart, _ = survivors.compare_survivors_with_chance(table, by_pair)
     shares = [np.mean([row.p < 0.05 for row in rows if row.role == "offset:-1"]) for rows in (together, overall, apart)]
     assert shares[0] < 0.05 and shares[1] < 0.07 and shares[2] > 0.08, shares
     evenly = {("even", 16): [frozenset(heads[::2])]}
     assert survivors.compare_survivors_with_chance(table, evenly, kv_groups=units) == survivors.compare_survivors_with_chance(
         table, evenly
     ), "groups that went in part are no units"
-    mixed, _ = survivors.compare_survivors_with_chance(table, {**kept, **evenly}, kv_groups=units)
+    mixed, _ = survivors.compare_survivors_with_chance(table, {**by_pair, **evenly}, kv_groups=units)
     p_values = {row.method: row.p for row in mixed if row.role == "offset:-1"}
     assert {row.method: row.p for row in together if row.role == "offset:-1"}.items() <= p_values.items(), (
         "one method splits groups, not others"
@@ -100,15 +100,15 @@ def test_survivors_of_a_comparison(capsys: pytest.CaptureFixture[str], model: Pa
     out = tmp_path / "run"
     words = ("compare", model, "--train", data, "--methods", "magnitude", "--keep", "25%,50%", "--seeds", 2, "--limit", 12, "--no-repair")
     assert run(capsys, *words, "--out", out)[0] == 0
-    told = refused(capsys, 1, "study", "survivors", out)
-    assert "has no roles; name a text or a task to measure them on" in told
-    found = result(capsys, "study", "survivors", out, "--embedded", "english", "--limit", 20)
-    assert {(row["method"], row["keep"], row["seeds"]) for row in found["rows"]} <= {
+    message = refused(capsys, 1, "study", "survivors", out)
+    assert "has no roles; name a text or a task to measure them on" in message
+    study_result = result(capsys, "study", "survivors", out, "--embedded", "english", "--limit", 20)
+    assert {(row["method"], row["keep"], row["seeds"]) for row in study_result["rows"]} <= {
         (method, keep, seeds) for method, seeds in (("magnitude without repair", 1), ("random without repair", 2)) for keep in (3, 6)
     }
-    assert all(0 <= row["p"] <= row["q"] <= 1 for row in found["rows"])
+    assert all(0 <= row["p"] <= row["q"] <= 1 for row in study_result["rows"])
     again = result(capsys, "study", "survivors", out)
-    assert again == found, "the roles are those of the run"
+    assert again == study_result, "the roles are those of the run"
     assert (out / "study-survivors.csv").is_file()
     code, shown, err = run(capsys, "study", "survivors", out, "--all")
     assert code == 0 and "Share of the survivors that have a role" in shown, err
@@ -174,35 +174,35 @@ def test_roles_and_importance_are_kept_in_the_run(tmp_path: Path) -> None:
 def test_role_pruning_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ("demo/encoder", "--task", "demo/text", "--task-option", "size=40")
     labels = result(capsys, "roles", *words, "--only", "offset")["labels"].values()
-    number = {role: sum(role in one for one in labels) for own in labels for role in own}
+    number = {role: sum(role in label for label in labels) for own in labels for role in own}
     role = min(number, key=lambda name: (abs(number[name] - 8), name))
     words = ("study", "role-pruning", *words, "--role", role, "--limit", 16, "--seeds", 2, "--keep", "50%", "--out", tmp_path / "run")
-    found = result(capsys, *words)
+    study_result = result(capsys, *words)
     before = files(tmp_path / "run")
-    assert result(capsys, *words) == found and files(tmp_path / "run") == before
-    assert [(row["role"], row["heads"], row["keep"]) for row in found["rows"]] == [
+    assert result(capsys, *words) == study_result and files(tmp_path / "run") == before
+    assert [(row["role"], row["heads"], row["keep"]) for row in study_result["rows"]] == [
         (role, "prune", 16),
         (role, "spare", 16),
         ("", "random", 16),
     ]
-    first, second, control = found["rows"]
+    first, second, control = study_result["rows"]
     assert first["against spare difference"] == pytest.approx(first["value"] - second["value"])
     assert first["against random difference"] == pytest.approx(first["value"] - control["value"])
-    own = set(found["heads"][role])
+    own = set(study_result["heads"][role])
     for artifact in Run.open(tmp_path / "run").results("pruned").values():
-        gone = set(artifact.content["removed"])
+        removed_heads = set(artifact.content["removed"])
         method = PruneSpec.from_dict(artifact.content["spec"]).method
         if method == RolePruner("prune", roles=role):
-            assert own <= gone or gone <= own
+            assert own <= removed_heads or removed_heads <= own
         elif method == RolePruner("spare", roles=role):
-            assert len(own & gone) == max(0, len(own) - 16)
+            assert len(own & removed_heads) == max(0, len(own) - 16)
 
 
 def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[int] = []
+    requests: list[int] = []
 
     def select_heads_with_roles(model: Any, *_: Any, seed: int = 0, **__: Any) -> list[Head]:
-        asked.append(seed)
+        requests.append(seed)
         return list(hc.HeadMap.of(model))[:8]
 
     monkeypatch.setattr(role_pruning, "select_heads_with_roles", select_heads_with_roles)
@@ -210,16 +210,18 @@ def test_the_seed_moves_all_draws(capsys: pytest.CaptureFixture[str], monkeypatc
     for seed in (0, 5):
         out = tmp_path / f"run-{seed}"
         result(capsys, *words, "--seeds", 2, "--keep", "50%", "--seed", seed, "--out", out)
-        drawn = {artifact.content["spec"]["seed"] for artifact in Run.open(out).results("pruned").values()}
-        assert drawn == {seed, seed + 1}
-    assert asked == [0, 5]
+        seeds = {artifact.content["spec"]["seed"] for artifact in Run.open(out).results("pruned").values()}
+        assert seeds == {seed, seed + 1}
+    assert requests == [0, 5]
 
 
 def test_the_level_at_which_just_the_role_goes() -> None:
     heads = hc.HeadMap.of(shared("encoder"))
     own = list(heads)[:3]
-    asked = role_pruning.list_head_selections(heads, {"local": own}, [6], with_exact_role_removal=True)
-    assert {one.keep for one in asked if one.role} == {6, 9} and {one.keep for one in asked if not one.role} == {6, 9}
+    selections = role_pruning.list_head_selections(heads, {"local": own}, [6], with_exact_role_removal=True)
+    assert {selection.keep for selection in selections if selection.role} == {6, 9} and {
+        selection.keep for selection in selections if not selection.role
+    } == {6, 9}
     grouped = hc.HeadMap.of(shared("decoder"))
-    asked = role_pruning.list_head_selections(grouped, {"local": [grouped[0]]}, [4], with_exact_role_removal=True)
-    assert {one.keep for one in asked} == {4}, "half a KV group cannot go"
+    selections = role_pruning.list_head_selections(grouped, {"local": [grouped[0]]}, [4], with_exact_role_removal=True)
+    assert {selection.keep for selection in selections} == {4}, "half a KV group cannot go"

@@ -39,8 +39,8 @@ def test_the_share_is_of_what_is_above_chance() -> None:
     share = share_above_chance_left(right(180), right(120), toy(ACCURACY), 0.3)
     assert share.remaining is not None and share.remaining.difference == pytest.approx((0.6 - 0.3) / (0.9 - 0.3))
     assert share.remaining.low < 0.5 < share.remaining.high and share.remaining.p < 0.01
-    whole = share_above_chance_left(right(180), right(180), toy(ACCURACY), 0.3)
-    assert whole.remaining is not None and (whole.remaining.difference, whole.remaining.low, whole.remaining.p) == (1, 1, 1)
+    complete = share_above_chance_left(right(180), right(180), toy(ACCURACY), 0.3)
+    assert complete.remaining is not None and (complete.remaining.difference, complete.remaining.low, complete.remaining.p) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("number", [0, 60, 64])

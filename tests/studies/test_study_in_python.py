@@ -22,23 +22,23 @@ from headcount.surgery.source import local_folder
 def test_python_and_the_command_line_measure_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("study", "layers", "demo/entailment", "--task", "demo/entailment", "--limit", 12, "--how", "mean")
     printed = result(capsys, *words)
-    made = hc.study("layers(how=mean)", "demo/entailment", "demo/entailment", limit=12)
+    study_result = hc.study("layers(how=mean)", "demo/entailment", "demo/entailment", limit=12)
     model = hc.load("demo/entailment")
     tokenizer = tokenizer_or_image_processor(model, local_folder("demo/entailment"))
     live = hc.study(Layers(how="mean"), model, "demo/entailment", limit=12, tokenizer=tokenizer)
-    assert live.tables == made.tables and live.sentence == made.sentence
-    assert made.study == "layers(how=mean)" and made.sentence == printed["sentence"]
+    assert live.tables == study_result.tables and live.sentence == study_result.sentence
+    assert study_result.study == "layers(how=mean)" and study_result.sentence == printed["sentence"]
     assert {name: printed[name] for name in ("rows", "pairs", "dense")} == {
-        name: made.measurements[name] for name in ("rows", "pairs", "dense")
+        name: study_result.measurements[name] for name in ("rows", "pairs", "dense")
     }
     code, out, _ = run(capsys, *words)
-    assert code == 0 and out.rstrip().endswith(made.sentence) and made.table("groups").rows[0][1] in out
+    assert code == 0 and out.rstrip().endswith(study_result.sentence) and study_result.table("groups").rows[0][1] in out
 
 
 def test_a_live_model_and_task() -> None:
-    made = hc.study(AllButOne(), shared("encoder"), task("encoder", 20))
-    assert [row[0] for row in made.table("layers").rows] == ["L0", "L1", "everywhere"] and "2 layers" in made.sentence
-    assert hc.StudyResult.from_dict(made.to_dict()).sentence == made.sentence
+    study_result = hc.study(AllButOne(), shared("encoder"), task("encoder", 20))
+    assert [row[0] for row in study_result.table("layers").rows] == ["L0", "L1", "everywhere"] and "2 layers" in study_result.sentence
+    assert hc.StudyResult.from_dict(study_result.to_dict()).sentence == study_result.sentence
 
 
 def test_a_run_keeps_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,13 +29,13 @@ def write_pairs(path: Path, seed: int) -> Path:
 
 
 def test_a_file_stands_for_another_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own, other = write_pairs(tmp_path / "own.csv", 1), write_pairs(tmp_path / "other.csv", 2)
-    words = ("study", "task-transfer", "demo/entailment", other, "--task", "nli", "--train", own, "--limit", 12)
+    own, pairs = write_pairs(tmp_path / "own.csv", 1), write_pairs(tmp_path / "other.csv", 2)
+    words = ("study", "task-transfer", "demo/entailment", pairs, "--task", "nli", "--train", own, "--limit", 12)
     printed = result(capsys, *words)
     model, tokenizer = hc.load("demo/entailment"), AutoTokenizer.from_pretrained(local_folder("demo/entailment"))
     task = hc.open_task("nli", model, tokenizer, train=own, limit=12)
-    measured = hc.study(f"task-transfer(other_tasks={other})", "demo/entailment", task, limit=12)
+    measured = hc.study(f"task-transfer(other_tasks={pairs})", "demo/entailment", task, limit=12)
     rows = measured.measurements["rows"]
-    assert {row["other"] for row in rows} == {str(other)} and printed["rows"] == rows
+    assert {row["other"] for row in rows} == {str(pairs)} and printed["rows"] == rows
     figure = measured.figures[0]
     assert isinstance(figure, ScatterFigure) and figure.n_unit.startswith("heads, on 12 and ")

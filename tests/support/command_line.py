@@ -12,8 +12,8 @@ from headcount.app.main import main
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
     code = main([str(word) for word in words])
-    seen = capsys.readouterr()
-    return code, seen.out, seen.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def result(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
@@ -25,10 +25,12 @@ def result(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]
 
 def refused(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str:
     """The message of a command that fails: one line on stderr beside notes, no traceback, nothing on stdout."""
-    found, out, err = run(capsys, *words)
-    assert (found, out) == (code, ""), err
+    actual, out, err = run(capsys, *words)
+    assert (actual, out) == (code, ""), err
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "Traceback" not in err and "unexpected" not in err, err
-    rest = err.split(errors[0], 1)[1].strip().splitlines()
-    assert not rest or (len(rest) == 1 and rest[0].startswith("See: ")), f"the message goes on for several lines: {rest}"
+    remainder = err.split(errors[0], 1)[1].strip().splitlines()
+    assert not remainder or (len(remainder) == 1 and remainder[0].startswith("See: ")), (
+        f"the message goes on for several lines: {remainder}"
+    )
     return errors[0]

@@ -16,12 +16,12 @@ PLAIN = {"string": str, "boolean": bool}
 def _tokens(text: str) -> list[str]:
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
     text = re.sub(r"//[^\n]*", " ", text)
-    found, place = [], 0
-    while match := TOKEN.match(text, place):
-        found.append(match[1])
-        place = match.end()
-    assert not text[place:].strip(), f"cannot read the contract at {text[place : place + 40]!r}"
-    return found
+    actual, position = [], 0
+    while match := TOKEN.match(text, position):
+        actual.append(match[1])
+        position = match.end()
+    assert not text[position:].strip(), f"cannot read the contract at {text[position : position + 40]!r}"
+    return actual
 
 
 class Parser:
@@ -73,11 +73,11 @@ class Parser:
         return options[0] if len(options) == 1 else ("union", options)
 
     def _postfix(self) -> Any:
-        made = self._single()
+        single = self._single()
         while self._peek() == "[]":
             self._next()
-            made = ("array", made)
-        return made
+            single = ("array", single)
+        return single
 
     def _single(self) -> Any:
         word = self._peek()
@@ -111,8 +111,8 @@ def wrong(value: Any, kind: Any, where: str = "") -> list[str]:
         kind = ("name", kind)
     tag, inner = kind
     if tag == "union":
-        found = [wrong(value, option, where) for option in inner]
-        return min(found, key=len) if all(found) else []
+        wrongs = [wrong(value, option, where) for option in inner]
+        return min(wrongs, key=len) if all(wrongs) else []
     if tag == "literal":
         return [] if value == inner and type(value) is type(inner) else [f"{where}: {value!r} is not {inner!r}"]
     if tag == "array":
@@ -128,32 +128,32 @@ def wrong(value: Any, kind: Any, where: str = "") -> list[str]:
     return _named(value, inner, where)
 
 
-def _each(values: list[Any], kinds: list[Any], where: str) -> list[str]:
-    return [line for i, (value, kind) in enumerate(zip(values, kinds, strict=True)) for line in wrong(value, kind, f"{where}[{i}]")]
+def _each(values: list[Any], kinds: list[Any], text: str) -> list[str]:
+    return [line for i, (value, kind) in enumerate(zip(values, kinds, strict=True)) for line in wrong(value, kind, f"{text}[{i}]")]
 
 
-def _fields(value: Any, fields: dict[str, Any], where: str) -> list[str]:
+def _fields(value: Any, fields: dict[str, Any], text: str) -> list[str]:
     if not isinstance(value, dict):
-        return [f"{where}: {value!r:.60} is no object"]
-    found = [f"{where}.{name} is missing" for name, (optional, _) in fields.items() if name not in value and not optional]
-    found += [f"{where}.{name} is not in the contract" for name in value if name not in fields]
-    return found + [line for name, (_, kind) in fields.items() if name in value for line in wrong(value[name], kind, f"{where}.{name}")]
+        return [f"{text}: {value!r:.60} is no object"]
+    actual = [f"{text}.{name} is missing" for name, (optional, _) in fields.items() if name not in value and not optional]
+    actual += [f"{text}.{name} is not in the contract" for name in value if name not in fields]
+    return actual + [line for name, (_, kind) in fields.items() if name in value for line in wrong(value[name], kind, f"{text}.{name}")]
 
 
-def _named(value: Any, name: str, where: str) -> list[str]:
+def _named(value: Any, name: str, text: str) -> list[str]:
     if name == "unknown":
         return []
     if name == "null":
-        return [] if value is None else [f"{where}: {value!r:.60} is not null"]
+        return [] if value is None else [f"{text}: {value!r:.60} is not null"]
     if name == "number":
         good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        return [] if good else [f"{where}: {value!r:.60} is no number"]
+        return [] if good else [f"{text}: {value!r:.60} is no number"]
     if name in PLAIN:
-        return [] if isinstance(value, PLAIN[name]) else [f"{where}: {value!r:.60} is no {name}"]
-    return wrong(value, TYPES[name], where)
+        return [] if isinstance(value, PLAIN[name]) else [f"{text}: {value!r:.60} is no {name}"]
+    return wrong(value, TYPES[name], text)
 
 
 def check(value: Any, kind: str) -> None:
     """Fails with the first places where a value, as JSON gives it, does not fit a type of the contract."""
-    found = wrong(json.loads(json.dumps(value, allow_nan=False)), kind, kind)
-    assert not found, found[:10]
+    actual = wrong(json.loads(json.dumps(value, allow_nan=False)), kind, kind)
+    assert not actual, actual[:10]

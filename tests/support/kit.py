@@ -62,9 +62,13 @@ def blocks_of(layers: int, heads: int, kv_heads: int) -> Any:
 def request(method: str = "random", keep: Any = 4, seed: int = 0, **more: Any) -> dict[str, Any]:
     """What the artifact of a pruned model says of its request; a method that nobody registered stands in place of random."""
     spec = PruneSpec.of("random", keep, seed=seed, **more)
-    told = {"spec": spec.to_dict(), "label": spec.label.replace("random", method, 1), "arguments": {**spec.arguments(), "method": method}}
-    told["spec"]["method"] = {"name": method}
-    return told
+    messages = {
+        "spec": spec.to_dict(),
+        "label": spec.label.replace("random", method, 1),
+        "arguments": {**spec.arguments(), "method": method},
+    }
+    messages["spec"]["method"] = {"name": method}
+    return messages
 
 
 def evaluation(rng: np.random.Generator, n: int, right: float, data: str = "data") -> Evaluation:
@@ -114,7 +118,7 @@ def make_run(
 def _scores(rng: np.random.Generator, names: list[str], *, n: int, **_: Any) -> Any:
     for method in ("gradient", "ablation", "confidence"):
         samples = Samples.of(rng.normal(np.linspace(0, 1, len(names)), 1.0, (n, len(names))))
-        made = Scores(
+        scores = Scores(
             tuple(map(Head.parse, names)),
             tuple(samples.means().tolist()),
             method,
@@ -123,7 +127,7 @@ def _scores(rng: np.random.Generator, names: list[str], *, n: int, **_: Any) -> 
             samples=samples,
             data="calibration",
         )
-        yield ArtifactKey("scores", method, {"n": n}), *pack_scores(made)
+        yield ArtifactKey("scores", method, {"n": n}), *pack_scores(scores)
 
 
 def _damage(_rng: np.random.Generator, names: list[str], **_: Any) -> Any:
@@ -131,7 +135,7 @@ def _damage(_rng: np.random.Generator, names: list[str], **_: Any) -> Any:
     losses = np.random.default_rng(0).normal(0, 0.02, (900, len(names))) + np.linspace(0, 0.1, len(names))
     losses[:, 0] = 0.0
     samples = Samples.of(losses)
-    made = Scores(
+    scores = Scores(
         tuple(map(Head.parse, names)),
         tuple(samples.means().tolist()),
         "ablation",
@@ -140,7 +144,7 @@ def _damage(_rng: np.random.Generator, names: list[str], **_: Any) -> Any:
         damage=Damage.in_hash_order([bytes([i % 256, i // 256]) for i in range(900)], losses, losses > 0.05),
         conditions={"split": "report"},
     )
-    yield ArtifactKey("damage", "ablation", {}), *pack_scores(made)
+    yield ArtifactKey("damage", "ablation", {}), *pack_scores(scores)
 
 
 def _roles(rng: np.random.Generator, names: list[str], *, text: str, **_: Any) -> Any:
@@ -184,8 +188,8 @@ def _pruned(rng: np.random.Generator, names: list[str], *, n: int, text: str, da
             for seed in range(seeds):
                 made = evaluation(rng, n, 0.85 if keep == 4 and method != "random" else 0.5, data)
                 removed = [names[i] for i in sorted(rng.permutation(len(names))[: len(names) - keep].tolist())]
-                told = {name: getattr(made, name) for name in ("metric", "higher_is_better", "value", "n_examples", "data", "loss")}
-                content = {**told, **request(method, keep, seed), "removed": removed, **MADE}
+                by_name = {name: getattr(made, name) for name in ("metric", "higher_is_better", "value", "n_examples", "data", "loss")}
+                content = {**by_name, **request(method, keep, seed), "removed": removed, **MADE}
                 name = f"{method}, {keep} heads{f', seed {seed}' if seed else ''}"
                 selection = evaluation(rng, n, 0.85 if keep == 4 and method != "random" else 0.5, "selection")
                 content["selection"] = {name: getattr(selection, name) for name in ("loss", "value", "n_examples", "data")}

@@ -30,14 +30,14 @@ def tokenizer_of(template: str) -> PreTrainedTokenizerFast:
     """A fast tokenizer for the words above; `template` says where special tokens stand, such as "[CLS] $A [SEP]"."""
     pieces = [piece for word in REGULAR for piece in ((word[0], f"##{word[1:]}") if word[0] == "s" else (word,))]
     order = {token: number for number, token in enumerate(dict.fromkeys((*SPECIAL, ",", *pieces, *RARE)))}
-    made = Tokenizer(models.WordPiece(order, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer = Tokenizer(models.WordPiece(order, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=template, pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[(token, order[token]) for token in ("[CLS]", "[SEP]")]
     )
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, model_input_names=["input_ids", "token_type_ids", "attention_mask"], model_max_length=64, **names
+        tokenizer_object=tokenizer, model_input_names=["input_ids", "token_type_ids", "attention_mask"], model_max_length=64, **names
     )
 
 
@@ -51,18 +51,18 @@ def annotated(number: int, seed: int = 0, regular: Sequence[str] = REGULAR) -> l
     """
     random = Random(seed)
     deck = [word for _ in range(1 + number * 9 // len(regular)) for word in random.sample(regular, len(regular))]
-    return [_sentence(random, deck[9 * place : 9 * place + 9], RARE[place % len(RARE)]) for place in range(number)]
+    return [_sentence(random, deck[9 * index : 9 * index + 9], RARE[index % len(RARE)]) for index in range(number)]
 
 
 def _sentence(random: Random, regular: list[str], rare: str) -> Annotated:
     forms = [*regular, *regular[:1] * random.randint(1, 3), rare, ","]
     random.shuffle(forms)
-    root, subject, thing, noun = random.sample([place for place, form in enumerate(forms) if form != ","], 4)
+    root, subject, thing, noun = random.sample([index for index, form in enumerate(forms) if form != ","], 4)
     heads = {root: (-1, "root"), subject: (root, "nsubj"), thing: (root, "obj:x")}
     words, at = [], 0
-    for place, form in enumerate(forms):
-        head, relation = heads.get(place, (root, "punct" if form == "," else "dep"))
-        upos = "PUNCT" if form == "," else "NOUN" if place == noun else "VERB"
+    for index, form in enumerate(forms):
+        head, relation = heads.get(index, (root, "punct" if form == "," else "dep"))
+        upos = "PUNCT" if form == "," else "NOUN" if index == noun else "VERB"
         words.append(Word(form, form, upos, head, relation, at, at + len(form)))
         at += len(form) + 1
     one, other = sorted(random.sample(range(0, len(forms) - 1, 2), 2))
@@ -93,20 +93,20 @@ def planted(model: nn.Module, rules: Mapping[str, Rule], corpus: Corpus | None =
         if "pixel_values" in inputs:
             rows[:] = [Row()] * len(inputs["pixel_values"])
             return
-        kept = [tuple(ids[mask.bool()].tolist()) for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)]
-        rows[:] = [Row(ids, *known.get(ids, (None, None))) for ids in kept]
+        tuples = [tuple(ids[mask.bool()].tolist()) for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)]
+        rows[:] = [Row(ids, *known.get(ids, (None, None))) for ids in tuples]
 
     def change(block: AttentionBlock, _probabilities: Tensor, visible: Tensor) -> Tensor:
         even = visible / visible.sum(-1, keepdim=True).clamp(min=1)
-        for place, head in enumerate(block.heads):
+        for index, head in enumerate(block.heads):
             for row, content in enumerate(rows if str(head) in rules else ()):
                 aim = torch.zeros(visible.shape[-2:])
                 for query, key in rules[str(head)](content):
                     aim[query, key] = 1
-                aim = aim * visible[row, place]
+                aim = aim * visible[row, index]
                 total = aim.sum(-1, keepdim=True)
-                even[row, place] = torch.where(
-                    total > 0, share * aim / total.clamp(min=1) + (1 - share) * even[row, place], even[row, place]
+                even[row, index] = torch.where(
+                    total > 0, share * aim / total.clamp(min=1) + (1 - share) * even[row, index], even[row, index]
                 )
         return even
 

@@ -24,8 +24,8 @@ def bits(*methods: str) -> dict[str, Any]:
     from headcount.importance.settings import ScoreSettings
 
     data = task("encoder", 300)
-    found = score_all(shared("encoder"), data, methods) | score_all(shared("encoder"), data, ["lrp"], ScoreSettings(limit=140))
-    found["raced"] = score_all(shared("encoder"), data, ["ablation"], ScoreSettings(adaptive=3))["ablation"]
+    actual = score_all(shared("encoder"), data, methods) | score_all(shared("encoder"), data, ["lrp"], ScoreSettings(limit=140))
+    actual["raced"] = score_all(shared("encoder"), data, ["ablation"], ScoreSettings(adaptive=3))["ablation"]
     result: dict[str, Any] = {
         name: {
             "values": [value.hex() for value in scores.values],
@@ -34,7 +34,7 @@ def bits(*methods: str) -> dict[str, Any]:
             "data": scores.data,
             "n": scores.n_examples,
         }
-        for name, scores in found.items()
+        for name, scores in actual.items()
     }
     return result | {"evaluation": [float(loss).hex() for loss in evaluate(shared("encoder"), data).losses]}
 
@@ -61,12 +61,12 @@ def scores(out: str, *methods: str) -> None:
     """Writes results and the message of a bad example to `<out>.<rank>`; then dies of a defect in one process."""
     import headcount as hc
 
-    found = bits(*methods)
+    actual = bits(*methods)
     try:
         meet(labels=17)
     except hc.HeadcountError as error:
-        found["error"] = str(error)
-    Path(f"{out}.{os.environ['RANK']}").write_text(json.dumps(found))
+        actual["error"] = str(error)
+    Path(f"{out}.{os.environ['RANK']}").write_text(json.dumps(actual))
     meet(labels=1, loss=defect)
 
 

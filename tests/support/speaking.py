@@ -61,7 +61,7 @@ def attending(model: nn.Module, spoken: list[dict[str, Any]], aims: Mapping[str,
 
     def remember(_module: nn.Module, _args: Any, inputs: dict[str, Any]) -> None:
         tokens, mask = inputs["decoder_input_ids"], inputs["decoder_attention_mask"].bool()
-        rows[:] = [by_tokens[tuple(ids[kept].tolist()[1:])] for ids, kept in zip(tokens, mask, strict=True)]
+        rows[:] = [by_tokens[tuple(ids[remaining].tolist()[1:])] for ids, remaining in zip(tokens, mask, strict=True)]
 
     def change(block: AttentionBlock, probabilities: Tensor, _visible: Tensor) -> Tensor:
         if block.kind != "cross":

@@ -95,10 +95,10 @@ def unbiased_encoder(number: int) -> nn.Module:
 def sentences(number: int, seed: int = 0) -> list[str]:
     """Different sentences of the embedded English."""
     random = Random(seed)
-    found: dict[str, None] = {}
-    while len(found) < number:
-        found[str(english.say_clause(draw_clause(random)))] = None
-    return list(found)
+    actual: dict[str, None] = {}
+    while len(actual) < number:
+        actual[str(english.say_clause(draw_clause(random)))] = None
+    return list(actual)
 
 
 def saved_classifier(folder: Path, auto: str = "AutoModelForSequenceClassification", **options: Any) -> Path:

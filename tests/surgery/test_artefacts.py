@@ -111,9 +111,9 @@ def test_without_headcount_a_folder_fails_loudly(case: str, small: nn.Module, tm
     model = hc.cut(small, emptying_plan(hc.HeadMap.of(small).blocks[0])) if case == "empty" else small
     hc.save(model, tmp_path / "out")
     code = "import sys, transformers; transformers.AutoModelForSequenceClassification.from_pretrained(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "out")], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "ignore_mismatched_sizes" in done.stderr or "size mismatch" in done.stderr
+    outcome = subprocess.run([sys.executable, "-c", code, str(tmp_path / "out")], capture_output=True, text=True, check=False)
+    assert outcome.returncode != 0
+    assert "ignore_mismatched_sizes" in outcome.stderr or "size mismatch" in outcome.stderr
 
 
 def test_only_layer_zero_emptied_fails_loudly_too(tmp_path: Path) -> None:

@@ -124,8 +124,8 @@ def test_no_way_leads_to_a_pickle(folder: Path, way: Callable[[Path], dict[str, 
 @pytest.mark.parametrize("way", [decoy, index_of_pickles, variant, asked_for], ids=lambda way: way.__name__)
 def test_pickles_are_read_where_they_are_allowed(saved: Path, folder: Path, way: Callable[[Path], dict[str, object]]) -> None:
     expected = hc.load(saved).state_dict()
-    found = hc.load(folder, allow_pickle=True, **way(folder)).state_dict()
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    actual = hc.load(folder, allow_pickle=True, **way(folder)).state_dict()
+    assert all(torch.equal(expected[name], actual[name]) for name in expected)
 
 
 def test_a_pickle_that_is_not_read_does_no_harm(folder: Path, tmp_path: Path) -> None:

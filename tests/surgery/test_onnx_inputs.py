@@ -28,18 +28,20 @@ pytest.importorskip("onnxscript")
 def test_a_classifier_of_pairs_predicts_in_onnxruntime_what_it_does_in_torch(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["export", "demo/entailment", "--to", "onnx", "--task", "demo/entailment", "--out", str(tmp_path / "m.onnx"), "--json"]
     assert main(words) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert set(made["inputs"]) == set(made["varied"]) == {"input_ids", "attention_mask", "token_type_ids"} and made["unproven"] == []
-    assert made["dynamic"] and len(set(made["compared"])) >= 6
+    content = json.loads(capsys.readouterr().out)
+    assert (
+        set(content["inputs"]) == set(content["varied"]) == {"input_ids", "attention_mask", "token_type_ids"} and content["unproven"] == []
+    )
+    assert content["dynamic"] and len(set(content["compared"])) >= 6
     session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
     folder = local_folder("demo/entailment")
     model: Any = hc.load(folder).eval()
     task = open_task("demo/entailment", model, tokenizer_or_image_processor(model, folder))
     right = 0
     for batch in batches(task, split="report", limit=256):
-        (logits,) = session.run(None, {name: batch[name].numpy() for name in made["inputs"]})
+        (logits,) = session.run(None, {name: batch[name].numpy() for name in content["inputs"]})
         with torch.no_grad():
-            expected = model(**{name: batch[name] for name in made["inputs"]}).logits
+            expected = model(**{name: batch[name] for name in content["inputs"]}).logits
         torch.testing.assert_close(torch.from_numpy(logits), expected, rtol=1e-4, atol=1e-4)
         right += int((expected.argmax(-1) == batch["labels"]).sum())
     assert right > 0.9 * 256
@@ -50,9 +52,9 @@ def test_a_file_that_ignores_segments_is_refused(monkeypatch: pytest.MonkeyPatch
     write = export._write_onnx
 
     def write_without_segments(wrapper: Any, values: tuple[torch.Tensor, ...], names: list[str], path: Path, dynamic: bool) -> None:
-        places = [place for place, name in enumerate(names) if name != "token_type_ids"]
-        short = export._FirstOutput(model, [names[place] for place in places])
-        write(short, tuple(values[place] for place in places), short.names, path, dynamic)
+        indexs = [index for index, name in enumerate(names) if name != "token_type_ids"]
+        short = export._FirstOutput(model, [names[place] for place in indexs])
+        write(short, tuple(values[place] for place in indexs), short.names, path, dynamic)
 
     monkeypatch.setattr(export, "_write_onnx", write_without_segments)
     with pytest.raises(VerificationError, match="differs from the model"):

@@ -59,9 +59,9 @@ def test_notebook_tables_escape_everything(text: str) -> None:
 
 def test_notebooks_show_what_there_is(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", n=20, kinds=("scores", "evaluation"))
-    shown = run._repr_html_()
-    check(shown, ALLOWED)
-    assert "plain" in shown and "3 scores" in shown
+    repr_html_ = run._repr_html_()
+    check(repr_html_, ALLOWED)
+    assert "plain" in repr_html_ and "3 scores" in repr_html_
     plan = hc.Plan.removing(["L0H1", "L2H3", "L2H0"], protected=["L1H1"])._repr_html_()
     check(plan, ALLOWED)
     assert "<td>L2</td><td>0, 3</td>" in plan and "3 heads go, 1 are protected" in plan
@@ -89,10 +89,10 @@ def test_a_model_card_holds_no_markup_from_names(text: str) -> None:
     )
     card = format_card(manifest, loads_without_headcount=False)
     assert not STEERING & set(card)
-    front, rest = card.removeprefix("---\n").split("---\n", 1)
+    front, remainder = card.removeprefix("---\n").split("---\n", 1)
     assert [line.partition(":")[0] for line in front.splitlines()] == ["library_name", "tags"]
     plain = {"h1", "h2", "p", "ul", "li", "code", "pre", "table", "thead", "tbody", "tr", "th", "td"}
-    made = MarkdownIt("commonmark", {"html": True}).enable("table").render(rest)
+    made = MarkdownIt("commonmark", {"html": True}).enable("table").render(remainder)
     check(made, plain)
     tags = [tag for tag, _ in Tags(made).found]
     assert (tags.count("h1"), tags.count("h2"), tags.count("td"), tags.count("li")) == (1, 2, 3, 2), "no heading, artifact or item more"

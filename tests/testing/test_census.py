@@ -151,8 +151,8 @@ def test_death_costs_one_row_and_a_stop_costs_none(tmp_path: Path) -> None:
     script = SCRIPT.format(benchmarks=str(ROOT / "benchmarks"), folder=str(tmp_path / "rows"), log=str(log))
 
     def run(*names: str) -> list[dict]:
-        done = subprocess.run([sys.executable, "-c", script, *names], capture_output=True, text=True, timeout=60, check=True)
-        return json.loads(done.stdout)
+        outcome = subprocess.run([sys.executable, "-c", script, *names], capture_output=True, text=True, timeout=60, check=True)
+        return json.loads(outcome.stdout)
 
     rows = run("First", "Aborts", "Hangs", "Last")
     assert [row["name"] for row in rows] == ["First", "Aborts", "Hangs", "Last"]

@@ -47,7 +47,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+def open_run_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     """Writes a report to a file and opens it; fails afterwards if the page went wrong or asked for anything but the file."""
     made: list[Opened] = []
     contexts = []

@@ -117,11 +117,11 @@ def bare(shape: Shape = SMALL) -> Json:
     for kind in shape.kinds:
         for layer in range(shape.kinds[0].layers if kind.layers == 0 else kind.layers):
             prefix = f"{kind.stack}." if kind.stack else ""
-            places = list(range(len(heads), len(heads) + kind.heads))
+            positions = list(range(len(heads), len(heads) + kind.heads))
             heads += [f"{prefix}L{layer}H{head}" for head in range(kind.heads)]
             groups = [head // kind.group for head in range(kind.heads)] if kind.group > 1 else None
             path = f"model.{kind.stack or 'encoder'}.layer.{layer}.attention"
-            blocks.append({"path": path, "kind": kind.name, "stack": kind.stack, "layer": layer, "heads": places, "kv_group": groups})
+            blocks.append({"path": path, "kind": kind.name, "stack": kind.stack, "layer": layer, "heads": positions, "kv_group": groups})
     return {
         "name": shape.name,
         "command": f"headcount compare {shape.model} --task glue/sst2 --methods surgeon,gradient,random --out runs/{shape.name}",
@@ -184,8 +184,8 @@ def ranked(run: Json, values: list[float]) -> Json:
     heads = tuple(map(Head.parse, run["heads"]))
     groups: dict[tuple[str, int], list[Head]] = {}
     for block in run["blocks"]:
-        for place, group in zip(block["heads"], block["kv_group"] or block["heads"], strict=True):
-            groups.setdefault((block["path"], group), []).append(heads[place])
+        for head, group in zip(block["heads"], block["kv_group"] or block["heads"], strict=True):
+            groups.setdefault((block["path"], group), []).append(heads[head])
     scores = Scores(heads, tuple(values), units=tuple(map(tuple, groups.values())))
     orders = {
         "removal_order": head_indices_in_removal_order(scores, run["heads"]),
@@ -198,7 +198,7 @@ def _scores(rng: np.random.Generator, run: Json) -> list[Json]:
     n = len(run["heads"])
     base = rng.gamma(1.2, 0.15, n)
     made = []
-    for name, noise, about in (
+    for name, noise, text in (
         ("ablation", 0.02, "Rise of the loss when the head is switched off."),
         ("gradient", 0.06, "Mean of the absolute gradient of the loss at the head's gate."),
         ("fisher", 0.09, "Mean of the squared gradient at the gate."),
@@ -209,7 +209,7 @@ def _scores(rng: np.random.Generator, run: Json) -> list[Json]:
         made.append(
             {
                 "name": name,
-                "about": about,
+                "about": text,
                 "kind": "importance",
                 "higher_is_keep": True,
                 **ranked(run, [round(float(value), 5) for value in values]),
@@ -221,11 +221,11 @@ def _scores(rng: np.random.Generator, run: Json) -> list[Json]:
             }
         )
     distance = [round(float(value), 4) for value in rng.gamma(2, 2, n)]
-    about = "Mean distance of the key from the query, in tokens."
+    text = "Mean distance of the key from the query, in tokens."
     made.append(
         {
             "name": "distance",
-            "about": about,
+            "about": text,
             "kind": "description",
             "higher_is_keep": True,
             "values": distance,
@@ -335,8 +335,8 @@ def _roles(rng: np.random.Generator, n: int) -> Json:
 METHODS = ("surgeon", "gradient", "random", "gates", "ablation", "gradient + recovery", "fisher", "l0")
 
 
-def _curves(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
-    n = len(made["heads"])
+def _curves(rng: np.random.Generator, shape: Shape, content: Json) -> Json:
+    n = len(content["heads"])
     unit = shape.kinds[0].group
     keeps = sorted({max(unit, round(n * share / unit) * unit) for share in np.linspace(0.1, 0.95, shape.points)})
     points = []
@@ -376,7 +376,7 @@ def _curves(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
                         "command": f"headcount prune {shape.model} --method {method.split()[0]} --keep {keep} --seed {seed} --out pruned",
                     }
                 )
-    by_size = [min((one for one in points if one["keep"] == keep), key=lambda one: -one["value"]) for keep in reversed(keeps)]
+    by_size = [min((point for point in points if point["keep"] == keep), key=lambda one: -one["value"]) for keep in reversed(keeps)]
     n_passed = next((at for at, one in enumerate(by_size) if one["verdict"] != "certified"), len(by_size))
     tested, chosen = by_size[: n_passed + 1], by_size[max(0, n_passed - 1)]
     dense = {"value": 0.924, "loss": 0.21, "n_examples": 872, "low": 0.905, "high": 0.941, "parameters": 109_483_778, "bytes": 437_935_112}
@@ -399,7 +399,7 @@ def _curves(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
 
 def _units(rng: np.random.Generator, n: int, unit: int) -> list[int]:
     groups = rng.permutation(n // unit)
-    return [int(group) * unit + place for group in groups for place in range(unit)]
+    return [int(group) * unit + index for group in groups for index in range(unit)]
 
 
 def _bench(rng: np.random.Generator, curves: Json, n: int) -> list[Json]:
@@ -439,8 +439,8 @@ def judge(rows: list[Json]) -> list[Json]:
     return [row for of in models for row in flag_times([one for one in rows if one["of"] == of])]
 
 
-def _portraits(rng: np.random.Generator, shape: Shape, made: Json) -> Json:
-    n = len(made["heads"])
+def _portraits(rng: np.random.Generator, shape: Shape, content: Json) -> Json:
+    n = len(content["heads"])
 
     def shares(size: int) -> list[list[float]]:
         return [[round(float(value), 4) for value in rng.dirichlet(np.full(size, 0.5))] for _ in range(n)]
@@ -486,10 +486,10 @@ OUTCOMES = {"both": 760, "only_a": 31, "only_b": 46, "neither": 35}
 def comparison(a: Json, b: Json) -> Json:
     """What two runs over the same heads differ in."""
     scores = []
-    for one, other in zip(a["scores"], b["scores"], strict=True):
-        difference = [round(y - x, 5) for x, y in zip(one["values"], other["values"], strict=True)]
+    for score, other in zip(a["scores"], b["scores"], strict=True):
+        difference = [round(y - x, 5) for x, y in zip(score["values"], other["values"], strict=True)]
         marked = [abs(value) > 0.25 for value in difference]
-        scores.append({"name": one["name"], "difference": difference, "significant": marked, "spearman": 0.62, "low": 0.5, "high": 0.71})
+        scores.append({"name": score["name"], "difference": difference, "significant": marked, "spearman": 0.62, "low": 0.5, "high": 0.71})
     labels = [run["roles"]["labels"] if run["roles"] else [] for run in (a, b)]
     changed = [{"head": at, "a": x, "b": y} for at, (x, y) in enumerate(zip(*labels, strict=True)) if x != y]
     return {

@@ -21,10 +21,10 @@ def weights(run, sentence, block, head):
 
 
 @pytest.fixture
-def bert(opened):
-    one = opened(synthetic.report(synthetic.run()), "attention/L3H4")
-    one.page.wait_for_selector(".matrix canvas")
-    return one
+def bert(open_run_page):
+    run_page = open_run_page(synthetic.report(synthetic.run()), "attention/L3H4")
+    run_page.page.wait_for_selector(".matrix canvas")
+    return run_page
 
 
 def said(page):
@@ -80,8 +80,8 @@ def test_a_token_is_pinned_and_shows_its_row(bert):
     assert page.locator(".arcs .own.faded").count() > 0
 
 
-def test_what_comes_later_is_masked(opened):
-    page = opened(synthetic.report(synthetic.run(synthetic.GQA)), "attention/L2H1").page
+def test_what_comes_later_is_masked(open_run_page):
+    page = open_run_page(synthetic.report(synthetic.run(synthetic.GQA)), "attention/L2H1").page
     page.wait_for_selector(".matrix canvas")
     page.locator(".matrix canvas").first.focus()
     page.keyboard.press("ArrowRight")
@@ -89,8 +89,8 @@ def test_what_comes_later_is_masked(opened):
     assert page.locator(".masked-sample").is_visible()
 
 
-def test_cross_attention_has_two_rows_of_tokens(opened):
-    page = opened(synthetic.report(synthetic.run(synthetic.TRANSLATION)), "attention/cross.L2H1").page
+def test_cross_attention_has_two_rows_of_tokens(open_run_page):
+    page = open_run_page(synthetic.report(synthetic.run(synthetic.TRANSLATION)), "attention/cross.L2H1").page
     page.wait_for_selector(".arcs .cross")
     assert "Bibliothek" in page.locator(".arcs").text_content()
     assert "committee" in page.locator(".arcs").text_content()
@@ -100,20 +100,20 @@ def test_cross_attention_has_two_rows_of_tokens(opened):
     assert page.locator(".masked-sample").is_visible()
 
 
-def test_right_to_left_text_keeps_its_direction_and_language(opened):
-    page = opened(synthetic.report(synthetic.run(synthetic.RTL)), "attention/L2H1").page
+def test_right_to_left_text_keeps_its_direction_and_language(open_run_page):
+    page = open_run_page(synthetic.report(synthetic.run(synthetic.RTL)), "attention/L2H1").page
     page.wait_for_selector(".matrix canvas")
     first = page.locator(".token-rows bdi").first
     assert first.get_attribute("dir") == "auto"
     assert first.get_attribute("lang") == "ar"
-    places = page.locator(".arcs .word").evaluate_all("all => all.map(e => e.getBoundingClientRect().x)")
-    assert places[0] > places[-1]
+    positions = page.locator(".arcs .word").evaluate_all("all => all.map(e => e.getBoundingClientRect().x)")
+    assert positions[0] > positions[-1]
     assert page.locator(".token-rows .tokens").first.evaluate("e => getComputedStyle(e).direction") == "rtl"
 
 
-def test_512_tokens_are_usable(opened):
-    one = opened(synthetic.report(synthetic.run(synthetic.LONG)))
-    page = one.page
+def test_512_tokens_are_usable(open_run_page):
+    run_page = open_run_page(synthetic.report(synthetic.run(synthetic.LONG)))
+    page = run_page.page
     page.locator('.map [data-head="L3H4"]').wait_for()
     start = time.perf_counter()
     page.evaluate("location.hash = '#/attention/L3H4'")
@@ -134,16 +134,16 @@ def test_512_tokens_are_usable(opened):
     assert "[SEP]" in said(page)
 
 
-def test_what_was_left_out_says_so(opened):
+def test_what_was_left_out_says_so(open_run_page):
     run = synthetic.run(synthetic.SMALL)
     run["attention"]["maps"][0][1] = None
     run["attention"]["maps"][0][2] = pack(np.zeros((1, 16, 16), np.uint8))
     run["attention"]["included"][2] = [3]
-    one = opened(synthetic.report(run), "attention/L1H0")
-    one.page.wait_for_selector(".missing")
-    assert "left out of the file" in one.page.locator(".missing").inner_text()
-    one.go("attention/L2H0").wait_for_selector(".missing")
-    one.go("attention/L2H3").wait_for_selector(".matrix canvas")
+    run_page = open_run_page(synthetic.report(run), "attention/L1H0")
+    run_page.page.wait_for_selector(".missing")
+    assert "left out of the file" in run_page.page.locator(".missing").inner_text()
+    run_page.go("attention/L2H0").wait_for_selector(".missing")
+    run_page.go("attention/L2H3").wait_for_selector(".matrix canvas")
 
 
 def test_switches_stay_when_the_head_changes(bert):
@@ -179,12 +179,12 @@ def peaked(n, to):
     return pack(weights)
 
 
-def test_arcs_that_leave_the_window_are_stubs_with_their_target(opened):
+def test_arcs_that_leave_the_window_are_stubs_with_their_target(open_run_page):
     run = synthetic.run(synthetic.Shape(kinds=(synthetic.Kind(layers=2, heads=4),), sentences=1, tokens=200, methods=2, points=2))
     to = np.arange(200) - 1
     to[:5] = 150
     run["attention"]["maps"][0][0] = peaked(200, to)
-    page = opened(synthetic.report(run), "attention/L0H1").page
+    page = open_run_page(synthetic.report(run), "attention/L0H1").page
     page.wait_for_selector(".matrix canvas")
     page.get_by_role("button", name="Word pieces").click()
     assert page.locator(".arcs .stub").count() == 5
@@ -197,13 +197,13 @@ def test_arcs_that_leave_the_window_are_stubs_with_their_target(opened):
     assert f"goes most often to “{tokens[150]}” (151): in 6 of 200 rows" in page.locator(".takeaway").last.inner_text()
 
 
-def test_unknown_tokens_and_hidden_separators_are_marked(opened):
+def test_unknown_tokens_and_hidden_separators_are_marked(open_run_page):
     run = synthetic.run(synthetic.SMALL)
     for sentence in run["attention"]["sentences"]:
         side = sentence["source"]
         side["unknown"] = [at == 3 for at in range(16)]
         side["special"][8], side["word"], side["words"], side["arcs"] = True, None, None, None
-    page = opened(synthetic.report(run), "attention/L1H1").page
+    page = open_run_page(synthetic.report(run), "attention/L1H1").page
     page.wait_for_selector(".matrix canvas")
     assert page.locator(".token-rows .token", has_text="[unknown]").count() == 1
     assert page.locator(".arcs .word", has_text="[unknown]").count() == 1
@@ -214,8 +214,8 @@ def test_unknown_tokens_and_hidden_separators_are_marked(opened):
     assert page.locator(".boundary, .boundary-line").count() == 0
 
 
-def test_the_table_of_cross_attention_has_nothing_to_agree_with(opened):
-    page = opened(synthetic.report(synthetic.run(synthetic.TRANSLATION)), "attention/cross.L2H1").page
+def test_the_table_of_cross_attention_has_nothing_to_agree_with(open_run_page):
+    page = open_run_page(synthetic.report(synthetic.run(synthetic.TRANSLATION)), "attention/cross.L2H1").page
     page.wait_for_selector(".arcs .cross")
     page.get_by_role("button", name="Show as table").first.click()
     assert page.locator("thead").first.inner_text().split() == ["from", "to", "weight"]

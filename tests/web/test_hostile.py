@@ -22,13 +22,13 @@ def test_there_are_sixty():
 
 
 @pytest.mark.parametrize("part", range(5))
-def test_a_hostile_string_does_nothing(opened, part):
+def test_a_hostile_string_does_nothing(open_run_page, part):
     of_part = STRINGS[part::5]
     for words in (
         of_part[start : start + 3] for start in range(0, len(of_part), 3)
     ):  # three strings in a report, one of them in each field
-        one = opened(payload(words))
-        page = one.page
+        run_page = open_run_page(payload(words))
+        page = run_page.page
         for view in (*VIEWS, *(f"#{number} of {name}" for name in ("studies", "papers") for number in (0, 1))):
             if view in VIEWS:
                 page.evaluate("view => { location.hash = `#/${view}` }", view)
@@ -38,7 +38,7 @@ def test_a_hostile_string_does_nothing(opened, part):
                 page.wait_for_timeout(30)
                 page.locator(".verdicts a").nth(number).evaluate("e => e.click()")  # its text may be invisible
             page.wait_for_timeout(30)
-            found = page.evaluate(
+            evaluation = page.evaluate(
                 """([elements]) => ({
                   hacked: window.hacked ?? null,
                   elements: [...document.querySelectorAll(elements)].map((e) => e.outerHTML.slice(0, 60)),
@@ -50,11 +50,11 @@ def test_a_hostile_string_does_nothing(opened, part):
                 })""",
                 [ELEMENTS],
             )
-            assert found["hacked"] is None, (words, view)
-            assert len(found["elements"]) == OWN_SCRIPTS, (words, view, found["elements"])
-            assert found["handlers"] == 0, (words, view)
-            assert all(link.startswith("#") for link in found["links"]), (words, view, found["links"])
-            assert found["main"] > 0, (words, view)
-            assert found["wide"] <= 0, (words, view)
-            assert found["hidden"] == "block", (words, view)
+            assert evaluation["hacked"] is None, (words, view)
+            assert len(evaluation["elements"]) == OWN_SCRIPTS, (words, view, evaluation["elements"])
+            assert evaluation["handlers"] == 0, (words, view)
+            assert all(link.startswith("#") for link in evaluation["links"]), (words, view, evaluation["links"])
+            assert evaluation["main"] > 0, (words, view)
+            assert evaluation["wide"] <= 0, (words, view)
+            assert evaluation["hidden"] == "block", (words, view)
         page.close()

@@ -14,12 +14,12 @@ from headcount.core.scores import Scores
 
 
 @pytest.fixture
-def bert(opened):
-    return opened(synthetic.report(synthetic.run()), "pruning?keep=96&method=surgeon")
+def bert(open_run_page):
+    return open_run_page(synthetic.report(synthetic.run()), "pruning?keep=96&method=surgeon")
 
 
 def points(method="surgeon", seed=0):
-    return {one["keep"]: one for one in synthetic.run()["curves"]["points"] if one["method"] == method and one["seed"] == seed}
+    return {point["keep"]: point for point in synthetic.run()["curves"]["points"] if point["method"] == method and point["seed"] == seed}
 
 
 def stat(page, name):
@@ -58,9 +58,9 @@ def test_between_measured_points_everything_says_interpolated(bert):
     assert "K 95, interpolated" in page.locator(".here text").text_content()
     page.wait_for_url(lambda url: "keep=95" in url, timeout=3000)
     heads = synthetic.run()["heads"]
-    gone = hatched(page)
-    assert len(gone) == 49
-    assert {heads[at] for at in points()[96]["removed"]} < gone < {heads[at] for at in points()[82]["removed"]}
+    hatched_heads = hatched(page)
+    assert len(hatched_heads) == 49
+    assert {heads[at] for at in points()[96]["removed"]} < hatched_heads < {heads[at] for at in points()[82]["removed"]}
 
 
 def test_buttons_step_through_measured_points_and_layers_are_counted(bert):
@@ -74,14 +74,14 @@ def test_buttons_step_through_measured_points_and_layers_are_counted(bert):
     assert sum(counts) == 110
 
 
-def test_choices_change_the_plan_and_say_so(opened):
-    page = opened(synthetic.report(synthetic.run()), "pruning?keep=14&method=surgeon&heads=L0H0+L11H11").page
+def test_choices_change_the_plan_and_say_so(open_run_page):
+    page = open_run_page(synthetic.report(synthetic.run()), "pruning?keep=14&method=surgeon&heads=L0H0+L11H11").page
     page.get_by_label("Protect the selected heads (2)").check()
     page.get_by_label("At least 1 per layer").check()
-    gone = hatched(page)
-    assert not gone & {"L0H0", "L11H11"}
-    assert all(any(f"L{layer}H{head}" not in gone for head in range(12)) for layer in range(12))
-    assert len(gone) == 130
+    hatched_heads = hatched(page)
+    assert not hatched_heads & {"L0H0", "L11H11"}
+    assert all(any(f"L{layer}H{head}" not in hatched_heads for head in range(12)) for layer in range(12))
+    assert len(hatched_heads) == 130
     assert page.locator(".slider .tag").inner_text() == "not measured: your choices change the plan"
     assert "not measured" in page.locator(".slider input").get_attribute("aria-valuetext")
     assert "not measured" in stat(page, "accuracy").inner_text()
@@ -90,9 +90,9 @@ def test_choices_change_the_plan_and_say_so(opened):
     assert page.locator(".layers-left li.none").count() == 0
 
 
-def test_a_guess_is_called_one_wherever_it_is_shown(opened):
-    one = opened(synthetic.report(synthetic.run()), "pruning?keep=95&method=surgeon")
-    page = one.page
+def test_a_guess_is_called_one_wherever_it_is_shown(open_run_page):
+    run_page = open_run_page(synthetic.report(synthetic.run()), "pruning?keep=95&method=surgeon")
+    page = run_page.page
     guess = "a guess, filled in by ablation order; the command may choose others"
     assert guess in stat(page, "heads that go").inner_text()
     assert guess in page.locator(".layers-left").inner_text().lower()
@@ -106,52 +106,52 @@ def test_a_guess_is_called_one_wherever_it_is_shown(opened):
     page.get_by_role("link", name="Overview", exact=True).click()
     assert guess in page.locator(".marks").inner_text()
     assert page.locator(".map .cell.removed:not(.guess)").count() == 0
-    gone = page.locator(".map .cell.removed").first
-    assert "removed by a guess" in gone.get_attribute("aria-label")
-    gone.hover()
+    first = page.locator(".map .cell.removed").first
+    assert "removed by a guess" in first.get_attribute("aria-label")
+    first.hover()
     assert "may go at this K (a guess by ablation order)" in page.locator(".map .readout").inner_text()
-    page = one.go("pruning?keep=96&method=surgeon")
+    page = run_page.go("pruning?keep=96&method=surgeon")
     assert "guess" not in page.locator(".keep").inner_text()
     assert (
         "Output projections were changed: the plan alone does not give this model; use the command." in page.locator(".take").inner_text()
     )
 
 
-def test_the_slider_its_pill_and_its_cards_agree(opened):
-    one = opened(synthetic.report(synthetic.run()), "pruning?keep=144&method=surgeon")
+def test_the_slider_its_pill_and_its_cards_agree(open_run_page):
+    run_page = open_run_page(synthetic.report(synthetic.run()), "pruning?keep=144&method=surgeon")
 
     def said(page):
         return page.locator(".slider .tag").inner_text(), page.locator(".slider input").get_attribute("aria-valuetext")
 
-    page = one.page
+    page = run_page.page
     assert said(page) == ("the dense model", "144 of 144 heads stay, 0 go, the dense model")
     assert "as fast" not in page.locator(".stats").inner_text()
     assert "Prune to 144" not in page.locator("main").inner_text()
     assert page.get_by_role("button", name="Download plan").count() == 0
-    assert said(one.go("pruning?keep=143&method=surgeon")) == ("interpolated", "143 of 144 heads stay, 1 goes, interpolated")
-    page = one.go("pruning?keep=3&method=surgeon")
+    assert said(run_page.go("pruning?keep=143&method=surgeon")) == ("interpolated", "143 of 144 heads stay, 1 goes, interpolated")
+    page = run_page.go("pruning?keep=3&method=surgeon")
     pill, spoken = said(page)
     assert pill == "not measured: fewer heads than in any measured model of the method"
     assert spoken == f"3 of 144 heads stay, 141 go, {pill}"
     assert "not measured" in stat(page, "accuracy").inner_text()
     assert "K 3, not measured" in page.locator(".here text").text_content()
-    assert said(one.go("pruning?keep=96&method=rank:+fisher"))[1] == "96 of 144 heads stay, 48 go, a ranking, not measured"
+    assert said(run_page.go("pruning?keep=96&method=rank:+fisher"))[1] == "96 of 144 heads stay, 48 go, a ranking, not measured"
 
 
-def test_a_model_shows_its_bound_its_verdict_and_the_answers_that_changed(opened):
+def test_a_model_shows_its_bound_its_verdict_and_the_answers_that_changed(open_run_page):
     run = synthetic.run()
     point = next(one for one in run["curves"]["points"] if (one["method"], one["keep"], one["seed"]) == ("surgeon", 96, 0))
     point.update(bound_text="at most 1.3 points worse by accuracy", verdict="undecided", margin="1pt", right_to_wrong=18, wrong_to_right=8)
     point.update(difference=-0.002, loss_difference=0.021)
-    page = opened(synthetic.report(run), "pruning?keep=96&method=surgeon").page
+    page = open_run_page(synthetic.report(run), "pruning?keep=96&method=surgeon").page
     text = stat(page, "accuracy").inner_text()
     bound = "at most 1.3 points worse by accuracy (95 %, one-sided, n = 872)"
-    for wanted in (bound, "undecided, margin 1pt", "against the dense model, loss +0.021", "18 right → wrong, 8 wrong → right"):
-        assert wanted in text, wanted
+    for expected in (bound, "undecided, margin 1pt", "against the dense model, loss +0.021", "18 right → wrong, 8 wrong → right"):
+        assert expected in text, expected
     assert "FLOPs of a pass over 128 tokens" in page.locator(".stats").inner_text()
 
 
-def test_noise_is_not_told_as_a_speed(opened):
+def test_noise_is_not_told_as_a_speed(open_run_page):
     run = synthetic.run()
     for row in run["bench"]:
         if row["batch"] == 8:
@@ -162,32 +162,32 @@ def test_noise_is_not_told_as_a_speed(opened):
             row.update({name: 2 * row[name] for name in ("speedup", "speedup_low", "speedup_high")})
     run["bench"] = synthetic.judge(run["bench"])
     keep, method = run["bench"][0]["keep"], run["bench"][0]["method"]
-    one = opened(synthetic.report(run), f"pruning?keep={keep}&method={method}")
-    card = stat(one.page, "latency").inner_text()
-    for wanted in ("quartiles", "not distinguishable from the dense model", "noisy measurement"):
-        assert wanted in card, wanted
-    page = one.go(f"cost?keep={keep}&method={method}")
+    run_page = open_run_page(synthetic.report(run), f"pruning?keep={keep}&method={method}")
+    card = stat(run_page.page, "latency").inner_text()
+    for expected in ("quartiles", "not distinguishable from the dense model", "noisy measurement"):
+        assert expected in card, expected
+    page = run_page.go(f"cost?keep={keep}&method={method}")
     message = page.locator(".takeaway").first.inner_text()
     assert "at 2 of 3 sizes; at batch 8, length 128 it is not distinguishable" in message
-    told = page.locator(".figure .warnings li").all_inner_texts()
-    assert told[0].startswith("Noisy measurement at batch 8, length 128:")
-    assert told[1].startswith("Masked heads seem faster than the dense model at batch 1, length 32; batch 32, length 128.")
+    texts = page.locator(".figure .warnings li").all_inner_texts()
+    assert texts[0].startswith("Noisy measurement at batch 8, length 128:")
+    assert texts[1].startswith("Masked heads seem faster than the dense model at batch 1, length 32; batch 32, length 128.")
     ticks = page.locator(".figure .axis").last.locator("text").all_text_contents()
     assert len(set(ticks)) == len(ticks)
     assert page.locator(".off line").count() > 0
 
 
-def test_kv_groups_go_whole(opened):
-    page = opened(synthetic.report(synthetic.run(synthetic.GQA)), "pruning").page
+def test_kv_groups_go_whole(open_run_page):
+    page = open_run_page(synthetic.report(synthetic.run(synthetic.GQA)), "pruning").page
     assert page.get_by_label("Whole KV groups only").is_checked()
     page.locator(".slider input").evaluate("e => { e.value = 301; e.dispatchEvent(new Event('input', {bubbles: true})) }")
-    gone = hatched(page)
-    groups = {(head.split("H")[0], int(head.split("H")[1]) // 4) for head in gone}
-    assert len(gone) == 4 * len(groups)
+    hatched_heads = hatched(page)
+    groups = {(head.split("H")[0], int(head.split("H")[1]) // 4) for head in hatched_heads}
+    assert len(hatched_heads) == 4 * len(groups)
 
 
-def test_plans_are_taken_away(opened):
-    opened_page = opened(
+def test_plans_are_taken_away(open_run_page):
+    opened_page = open_run_page(
         synthetic.report(synthetic.run()), "pruning?keep=96&method=surgeon", permissions=["clipboard-read", "clipboard-write"]
     )
     page = opened_page.page
@@ -211,7 +211,7 @@ def test_the_curve_lists_seeds_marks_chosen_points_and_hides_methods(bert):
     marks = page.locator(".figure .mark")
     assert marks.count() == 60
     assert page.locator("circle.chosen").count() == len(curves["by_size"])
-    assert page.locator("circle.chosen.certified").count() == sum(one["verdict"] == "certified" for one in curves["sizes"]) > 0
+    assert page.locator("circle.chosen.certified").count() == sum(size["verdict"] == "certified" for size in curves["sizes"]) > 0
     assert page.locator(".dense").count() == 1
     assert page.locator(".band.random").count() == 1
     marks.first.focus()
@@ -227,9 +227,9 @@ def test_the_curve_lists_seeds_marks_chosen_points_and_hides_methods(bert):
     assert page.locator(".band.random").count() == 0
 
 
-def test_a_ranking_alone_is_never_called_measured(opened):
+def test_a_ranking_alone_is_never_called_measured(open_run_page):
     run = synthetic.run(synthetic.SMALL) | {"curves": None, "bench": []}
-    page = opened(synthetic.report(run), "pruning?keep=5").page
+    page = open_run_page(synthetic.report(run), "pruning?keep=5").page
     assert page.locator(".slider .tag").inner_text() == "a ranking, not measured"
     assert "not measured" in stat(page, "metric").inner_text()
     assert "headcount compare" in page.locator("main").inner_text()
@@ -238,9 +238,9 @@ def test_a_ranking_alone_is_never_called_measured(opened):
 @pytest.mark.parametrize(
     "shape", [synthetic.SMALL, synthetic.Shape(kinds=(synthetic.Kind("decoder-self", "", 3, 4, 2),), methods=0, name="groups")]
 )
-def test_heads_of_equal_score_go_as_headcount_removes_them(opened, shape):
+def test_heads_of_equal_score_go_as_headcount_removes_them(open_run_page, shape):
     run = synthetic.bare(shape)
-    tied = synthetic.ranked(run, [float(place % 3 == 0) for place in range(12)])
+    tied = synthetic.ranked(run, [float(index % 3 == 0) for index in range(12)])
     score = {
         "name": "ablation",
         "about": "",
@@ -259,5 +259,5 @@ def test_heads_of_equal_score_go_as_headcount_removes_them(opened, shape):
         tuple(tied["values"]),
         units=tuple(tuple(Head.parse(run["heads"][at]) for at in unit) for unit in units or []),
     )
-    page = opened(synthetic.report(run), "pruning?keep=6&method=rank:+ablation" + ("&groups=1" if units else "")).page
+    page = open_run_page(synthetic.report(run), "pruning?keep=6&method=rank:+ablation" + ("&groups=1" if units else "")).page
     assert hatched(page) == set(map(str, Plan.keep_top(scores, 6).removed))

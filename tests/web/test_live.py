@@ -19,7 +19,7 @@ def served(browser):
     """A page from a server that is not there: its answers are given here."""
     run = synthetic.run(synthetic.SMALL)
     live = {"token": "secret", "runs": [{"id": "0", "can_run": True, "why_not": ""}]}
-    asked: list[tuple[str, dict, dict]] = []
+    requests: list[tuple[str, dict, dict]] = []
     answers: dict[str, tuple[int, object]] = {}
 
     def answer(route):
@@ -27,7 +27,7 @@ def served(browser):
         if not path.startswith("api/"):
             route.fulfill(body=page_of(synthetic.report(run, live=live)), content_type="text/html; charset=utf-8")
             return
-        asked.append((path, route.request.post_data_json, route.request.headers))
+        requests.append((path, route.request.post_data_json, route.request.headers))
         status, body = answers[path.rsplit("/", 1)[-1]]
         route.fulfill(status=status, body=json.dumps(body), content_type="application/json")
 
@@ -36,20 +36,20 @@ def served(browser):
     page.route("**/*", answer)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    yield page, run, answers, asked
+    yield page, run, answers, requests
     context.close()
     assert not errors
 
 
 def test_a_new_sentence_is_shown(served):
-    page, run, answers, asked = served
+    page, run, answers, requests = served
     shape = synthetic.Shape(kinds=(synthetic.Kind(layers=3, heads=4),), sentences=1, tokens=9, words=["Brand", "new", "words"])
     answers["attend"] = (200, {"attention": attention(np.random.default_rng(5), shape, run["blocks"])})
     page.goto(f"{HOST}#/attention/L1H2")
     page.get_by_label("New sentence").fill("Brand new words")
     page.get_by_role("button", name="Show attention").click()
     page.locator(".token-rows", has_text="Brand").wait_for()
-    path, body, headers = asked[0]
+    path, body, headers = requests[0]
     assert path == "api/0/attend"
     assert body == {"text": "Brand new words", "pair": None}
     assert headers["x-headcount-token"] == "secret"
@@ -57,14 +57,14 @@ def test_a_new_sentence_is_shown(served):
 
 
 def test_heads_are_ablated_and_errors_are_text(served):
-    page, _, answers, asked = served
-    found = {"metric": "accuracy", "value": 0.8, "dense": 0.9, "difference": -0.1, "low": -0.2, "high": -0.05}
-    answers["ablate"] = (200, {**found, "p": 0.01, "test": "Tango", "n": 50})
+    page, _, answers, requests = served
+    actual = {"metric": "accuracy", "value": 0.8, "dense": 0.9, "difference": -0.1, "low": -0.2, "high": -0.05}
+    answers["ablate"] = (200, {**actual, "p": 0.01, "test": "Tango", "n": 50})
     page.goto(f"{HOST}#/pruning?keep=8&heads=L0H1+L2H3")
     page.get_by_label("Examples").fill("50")
     page.get_by_role("button", name="Switch off the 2 selected heads").click()
     page.get_by_text("0.8 instead of 0.9").wait_for()
-    assert asked[0][1] == {"heads": [1, 11], "limit": 50}
+    assert requests[0][1] == {"heads": [1, 11], "limit": 50}
     answers["ablate"] = (409, {"error": "<b>busy</b> with another request"})
     page.get_by_role("button", name="Switch off the 2 selected heads").click()
     page.get_by_role("alert").wait_for()
@@ -72,7 +72,7 @@ def test_heads_are_ablated_and_errors_are_text(served):
 
 
 def test_pruning_sends_what_the_slider_says_and_takes_the_answer_in(served):
-    page, run, answers, asked = served
+    page, run, answers, requests = served
     like = next(one for one in run["curves"]["points"] if one["method"] == "surgeon" and one["seed"] == 1)
     numbers = {"value": 0.8771, "difference": -0.0475, "bound_text": "at most 6.1 points worse", "verdict": None}
     point = {**like, "id": "new", "keep": 7, "removed": [0, 5, 6, 7, 10], **numbers}
@@ -83,19 +83,19 @@ def test_pruning_sends_what_the_slider_says_and_takes_the_answer_in(served):
     page.get_by_role("button", name="Prune to 7 of 12 heads and export").click()
     page.get_by_text("runs/tiny/pruned-7").wait_for()
     wish = {"method": "surgeon", "keep": 7, "protect": [1], "seed": 1, "floor": 1, "unit": "kv_group"}
-    assert asked[0][1] == {**wish, "repair": None}
-    told = page.locator(".live [role=status]").first.inner_text()
-    for wanted in ("accuracy 0.877", "−0.0475", "at most 6.1 points worse (95 %, one-sided, n = 872)", "5 heads went"):
-        assert wanted in told, wanted
+    assert requests[0][1] == {**wish, "repair": None}
+    text = page.locator(".live [role=status]").first.inner_text()
+    for expected in ("accuracy 0.877", "−0.0475", "at most 6.1 points worse (95 %, one-sided, n = 872)", "5 heads went"):
+        assert expected in text, expected
     assert page.locator(".slider .tag").inner_text() == "measured"
     assert page.locator(".figure .mark").count() == marks + 1
     page.get_by_label("Output projections").select_option(label="without repair")
     page.get_by_role("button", name="Prune to 7 of 12 heads and export").click()
     page.wait_for_timeout(300)
-    assert asked[1][1] == {**wish, "repair": False}
+    assert requests[1][1] == {**wish, "repair": False}
     page.get_by_role("link", name="Overview", exact=True).click()
-    gone = set(page.locator(".map .cell.removed").evaluate_all("all => all.map(e => e.dataset.head)"))
-    assert gone == {"L0H0", "L1H1", "L1H2", "L1H3", "L2H2"}
+    removed_heads = set(page.locator(".map .cell.removed").evaluate_all("all => all.map(e => e.dataset.head)"))
+    assert removed_heads == {"L0H0", "L1H1", "L1H2", "L1H3", "L2H2"}
 
 
 def sentence(run, **more):
@@ -104,12 +104,12 @@ def sentence(run, **more):
 
 
 def test_an_empty_sentence_is_refused_and_an_answer_is_gone_to(served):
-    page, run, answers, asked = served
+    page, run, answers, requests = served
     answers["attend"] = (200, sentence(run))
     page.goto(f"{HOST}#/attention/L1H2")
     page.get_by_role("button", name="Show attention").click()
     assert page.get_by_role("alert").inner_text() == "Write a sentence first."
-    assert not asked
+    assert not requests
     page.get_by_label("New sentence").fill("Brand new words")
     assert page.get_by_role("alert").count() == 0
     page.get_by_role("button", name="Show attention").click()
@@ -153,7 +153,7 @@ def test_all_heads_cannot_be_pruned_to(served):
 
 
 def test_one_example_cannot_be_tested(served):
-    page, _, answers, asked = served
+    page, _, answers, requests = served
     answers["ablate"] = (409, {"error": "busy"})
     page.goto(f"{HOST}#/pruning?heads=L0H1")
     field = page.get_by_label("Examples")
@@ -162,7 +162,7 @@ def test_one_example_cannot_be_tested(served):
     field.fill("1")
     page.get_by_role("button", name="Switch off the 1 selected head").click()
     page.get_by_role("alert").wait_for()
-    assert asked[0][1]["limit"] == 2
+    assert requests[0][1]["limit"] == 2
 
 
 def test_a_note_to_a_sentence_is_shown(served):

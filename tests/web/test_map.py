@@ -7,8 +7,8 @@ import synthetic
 
 
 @pytest.fixture
-def bert(opened):
-    return opened(synthetic.report(synthetic.run()))
+def bert(open_run_page):
+    return open_run_page(synthetic.report(synthetic.run()))
 
 
 def cell(page, name):
@@ -27,8 +27,8 @@ def test_a_cell_per_head_says_what_it_is(bert):
     value, bottom = score["values"][63], score["low"][63]
     label = cell(page, "L5H3").get_attribute("aria-label")
     assert label.startswith("Layer 5 head 3, ablation ")
-    said = float(label.split("ablation ")[1].split(",")[0].replace("−", "-"))
-    assert said == pytest.approx(value, rel=0.01)
+    spoken_text = float(label.split("ablation ")[1].split(",")[0].replace("−", "-"))
+    assert spoken_text == pytest.approx(value, rel=0.01)
     low = float(label.split("interval ")[1].split(" to ")[0].replace("−", "-"))
     assert low == pytest.approx(bottom, rel=0.01)
     assert "removed alone costs at most 0.011 nats, safe alone" in label
@@ -40,7 +40,7 @@ def test_a_cell_per_head_says_what_it_is(bert):
 def test_keys_move_select_and_open(bert):
     page = bert.page
     cell(page, "L0H0").focus()
-    for key, wanted in [
+    for key, expected in [
         ("ArrowRight", "L0H1"),
         ("ArrowDown", "L1H1"),
         ("End", "L1H11"),
@@ -53,7 +53,7 @@ def test_keys_move_select_and_open(bert):
         ("Control+Home", "L0H0"),
     ]:
         page.keyboard.press(key)
-        assert focused(page) == wanted, key
+        assert focused(page) == expected, key
     assert page.locator(".map [role=gridcell][tabindex='0']").count() == 1
     page.keyboard.press("Space")
     assert cell(page, "L0H0").get_attribute("aria-selected") == "true"
@@ -114,11 +114,11 @@ def test_colours_marks_and_sorting(bert):
 def test_filters_fade_and_select(bert):
     page, run = bert.page, synthetic.run()
     role = run["roles"]["names"].index("sink")
-    wanted = sum(role in labels for labels in run["roles"]["labels"])
+    total = sum(role in labels for labels in run["roles"]["labels"])
     page.locator(".role-key").get_by_role("button", name="sink").click()
-    assert page.locator(".map .cell:not(.faded)").count() == wanted
-    page.get_by_role("button", name=f"Select the {wanted} shown").click()
-    assert page.locator(".map .cell.selected").count() == wanted
+    assert page.locator(".map .cell:not(.faded)").count() == total
+    page.get_by_role("button", name=f"Select the {total} shown").click()
+    assert page.locator(".map .cell.selected").count() == total
     page.get_by_role("button", name="Show all heads").click()
     page.get_by_label("Layer", exact=True).select_option("3")
     assert page.locator(".map .cell:not(.faded)").count() == 12
@@ -139,11 +139,11 @@ def test_a_rectangle_in_the_scatter_selects(bert):
     assert "ablation" in page.evaluate("document.activeElement.getAttribute('aria-label')")
 
 
-def test_kv_groups_have_brackets_and_kinds_their_own_maps(opened):
-    page = opened(synthetic.report(synthetic.run(synthetic.GQA))).page
+def test_kv_groups_have_brackets_and_kinds_their_own_maps(open_run_page):
+    page = open_run_page(synthetic.report(synthetic.run(synthetic.GQA))).page
     assert page.locator(".map .cell.kv-start").count() == 16 * 8
     assert "KV group 1" in cell(page, "L0H5").get_attribute("aria-label")
-    page = opened(synthetic.report(synthetic.run(synthetic.TRANSLATION))).page
+    page = open_run_page(synthetic.report(synthetic.run(synthetic.TRANSLATION))).page
     assert page.locator(".map [role=grid]").count() == 3
     assert page.locator(".map h3").all_inner_texts() == ["Encoder self-attention", "Decoder self-attention", "Cross-attention"]
     assert cell(page, "cross.L2H1").get_attribute("aria-label").startswith("Cross-attention, Layer 2 head 1")
@@ -156,11 +156,11 @@ def test_the_map_is_also_a_table(bert):
     assert "144 rows" in page.locator(".map .table-tools").inner_text()
 
 
-def test_colours_are_quantiles_unless_values_are_asked_for(opened):
+def test_colours_are_quantiles_unless_values_are_asked_for(open_run_page):
     run = synthetic.run()
     score = run["scores"][0]
     score["values"] = [1000.0 if value == max(score["values"]) else value for value in score["values"]]
-    page = opened(synthetic.report(run)).page
+    page = open_run_page(synthetic.report(run)).page
 
     def shades():
         return page.evaluate("new Set([...document.querySelectorAll('.map .cell')].map((cell) => cell.style.background)).size")

@@ -49,47 +49,47 @@ def test_the_policy_allows_nothing_but_the_page_itself():
     assert not re.search(r"(?:src|connect-src)[^;]*(?:https?:|\*)", policy)
 
 
-def test_a_bert_report_is_small_and_opens_within_a_second(opened):
-    one = opened(synthetic.report(synthetic.run()))
-    assert one.path.stat().st_size <= FILE_LIMIT
+def test_a_bert_report_is_small_and_opens_within_a_second(open_run_page):
+    run_page = open_run_page(synthetic.report(synthetic.run()))
+    assert run_page.path.stat().st_size <= FILE_LIMIT
     times = []
     for _ in range(3):
-        one.page.goto("about:blank")
+        run_page.page.goto("about:blank")
         start = time.perf_counter()
-        one.page.goto(one.path.as_uri(), wait_until="commit")
-        one.page.locator('.map [data-head="L11H11"]').wait_for()
+        run_page.page.goto(run_page.path.as_uri(), wait_until="commit")
+        run_page.page.locator('.map [data-head="L11H11"]').wait_for()
         times.append(time.perf_counter() - start)
-    print(f"head map after {min(times):.2f} s, {one.path.stat().st_size:,} bytes")
+    print(f"head map after {min(times):.2f} s, {run_page.path.stat().st_size:,} bytes")
     assert min(times) < 1, times
 
 
-def test_offline_every_view_asks_for_nothing(opened):
-    one = opened(synthetic.report(synthetic.run()), offline=True)
+def test_offline_every_view_asks_for_nothing(open_run_page):
+    run_page = open_run_page(synthetic.report(synthetic.run()), offline=True)
     for view in VIEWS:
-        one.go(view).wait_for_timeout(150)
-    assert set(one.requests) == {one.path.as_uri()}
+        run_page.go(view).wait_for_timeout(150)
+    assert set(run_page.requests) == {run_page.path.as_uri()}
 
 
 @pytest.mark.parametrize("width", [320, 768, 1440])
-def test_every_view_fits_its_screen(opened, width, tmp_path):
+def test_every_view_fits_its_screen(open_run_page, width, tmp_path):
     folder = Path(os.environ.get("HEADCOUNT_SHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
     for name, payload in (
         ("bert", synthetic.report(synthetic.run(), synthetic.run(seed=1))),
         ("gqa", synthetic.report(synthetic.run(synthetic.GQA))),
     ):
-        one = opened(payload, width=width)
+        run_page = open_run_page(payload, width=width)
         for view in VIEWS:
-            page = one.go(view)
+            page = run_page.go(view)
             page.wait_for_timeout(150)
             page.screenshot(path=folder / f"{name}-{view}-{width}.png", full_page=True)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, view)
 
 
-def test_what_is_pressed_is_large_enough(opened):
-    one = opened(synthetic.report(synthetic.run()), width=320)
+def test_what_is_pressed_is_large_enough(open_run_page):
+    run_page = open_run_page(synthetic.report(synthetic.run()), width=320)
     for view in VIEWS:
-        page = one.go(view)
+        page = run_page.go(view)
         page.wait_for_timeout(150)
         small = page.evaluate(
             """(size) => [...document.querySelectorAll('button, select, input, summary, .cell, nav a, .head-link')]
@@ -101,8 +101,8 @@ def test_what_is_pressed_is_large_enough(opened):
         assert not small, (view, small[:5])
 
 
-def test_wide_parts_scroll_by_themselves_and_by_keys(opened):
-    page = opened(synthetic.report(synthetic.run()), "data", width=320).page
+def test_wide_parts_scroll_by_themselves_and_by_keys(open_run_page):
+    page = open_run_page(synthetic.report(synthetic.run()), "data", width=320).page
     region = page.get_by_role("region", name="Heads, table")
     assert region.evaluate("e => e.scrollWidth > e.clientWidth && e.tabIndex === 0")
     region.focus()
@@ -111,9 +111,9 @@ def test_wide_parts_scroll_by_themselves_and_by_keys(opened):
     assert region.evaluate("e => e.scrollLeft") > 0
 
 
-def test_colours_follow_the_system_and_the_switch(opened):
-    one = opened(synthetic.report(synthetic.run(synthetic.SMALL)), scheme="dark")
-    page = one.page
+def test_colours_follow_the_system_and_the_switch(open_run_page):
+    run_page = open_run_page(synthetic.report(synthetic.run(synthetic.SMALL)), scheme="dark")
+    page = run_page.page
     ground = "getComputedStyle(document.documentElement).backgroundColor"
 
     def shows(theme):
@@ -133,9 +133,9 @@ def test_colours_follow_the_system_and_the_switch(opened):
     shows("dark")
 
 
-def test_print_high_contrast_and_still_pictures(opened):
-    one = opened(synthetic.report(synthetic.run(synthetic.SMALL)))
-    page = one.page
+def test_print_high_contrast_and_still_pictures(open_run_page):
+    run_page = open_run_page(synthetic.report(synthetic.run(synthetic.SMALL)))
+    page = run_page.page
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible()
     assert not page.locator(".slider input").is_visible()
@@ -148,10 +148,10 @@ def test_print_high_contrast_and_still_pictures(opened):
     assert page.locator(".toast").evaluate_all("all => all.every((e) => getComputedStyle(e).animationName === 'none')")
 
 
-def test_with_the_keyboard_alone(opened):
+def test_with_the_keyboard_alone(open_run_page):
     """From the first key to a plan in the clipboard, without a pointer."""
-    one = opened(synthetic.report(synthetic.run(synthetic.SMALL)))
-    page = one.page
+    run_page = open_run_page(synthetic.report(synthetic.run(synthetic.SMALL)))
+    page = run_page.page
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the view"
     page.keyboard.press("Enter")
@@ -169,12 +169,12 @@ def test_with_the_keyboard_alone(opened):
     page.locator("#said", has_text="plan").wait_for(state="attached")
 
 
-def reach(page, wanted: str) -> None:
+def reach(page, text: str) -> None:
     """Presses Tab until the focus is where it should be."""
     for _ in range(80):
         page.keyboard.press("Tab")
-        if page.evaluate(f"(() => {{ const e = document.activeElement; return {wanted} }})()"):
+        if page.evaluate(f"(() => {{ const e = document.activeElement; return {text} }})()"):
             outline = page.evaluate("(() => { const s = getComputedStyle(document.activeElement); return s.outlineStyle })()")
-            assert outline != "none", f"focus cannot be seen at {wanted}"
+            assert outline != "none", f"focus cannot be seen at {text}"
             return
-    raise AssertionError(f"no Tab leads to {wanted}")
+    raise AssertionError(f"no Tab leads to {text}")

@@ -27,8 +27,8 @@ def count_marks(figure: Figure) -> int:
 
 
 @pytest.fixture
-def one(opened: Any) -> Any:
-    return opened(synthetic.report(synthetic.run(synthetic.SMALL)))
+def one(open_run_page: Any) -> Any:
+    return open_run_page(synthetic.report(synthetic.run(synthetic.SMALL)))
 
 
 def views(page: Any) -> Any:
@@ -42,8 +42,14 @@ def test_the_navigation_leads_to_every_study(one):
     page.get_by_role("navigation", name="Studies of this run").get_by_role("link", name="layers").click()
     page.wait_for_url(lambda url: "#/studies/layers" in url, timeout=3000)
     text = page.locator("main").inner_text()
-    for wanted in ("Layers matter: 3 of 4.", "A note.", "Study: layers(how=mean).", "Seed: 0.", "headcount study layers bert-base-uncased"):
-        assert wanted in text, wanted
+    for expected in (
+        "Layers matter: 3 of 4.",
+        "A note.",
+        "Study: layers(how=mean).",
+        "Seed: 0.",
+        "headcount study layers bert-base-uncased",
+    ):
+        assert expected in text, expected
     assert page.title().startswith("layers – ")
     page.go_back()
     page.locator(".verdicts").wait_for()
@@ -51,13 +57,13 @@ def test_the_navigation_leads_to_every_study(one):
 
 def test_every_figure_has_as_many_marks_as_data(one):
     page = one.go("studies/layers")
-    drawn = page.locator("figure")
-    assert drawn.count() == len(FIGURES)
+    element = page.locator("figure")
+    assert element.count() == len(FIGURES)
     for at, figure in enumerate(FIGURES):
-        marks = drawn.nth(at).locator("svg.chart [role=img]")
+        marks = element.nth(at).locator("svg.chart [role=img]")
         assert marks.count() == count_marks(figure), figure.name
-        assert drawn.nth(at).locator("figcaption").inner_text().startswith("n = 300 examples.")
-        assert drawn.nth(at).locator("svg.chart").get_attribute("aria-label"), figure.name
+        assert element.nth(at).locator("figcaption").inner_text().startswith("n = 300 examples.")
+        assert element.nth(at).locator("svg.chart").get_attribute("aria-label"), figure.name
     boxes = page.locator("figure").first.locator("svg.chart [role=img]").evaluate_all("all => all.map((e) => e.getBoundingClientRect().y)")
     assert boxes[0] < boxes[1], "1.0 stands above 0.2"
 
@@ -122,10 +128,10 @@ def test_pages_that_do_not_exist_are_told(one):
     assert page.locator(".verdicts dt").count() == 2
 
 
-def test_a_run_without_studies_names_the_commands(opened):
-    one = opened(synthetic.report(synthetic.bare()), "studies")
-    assert "headcount study NAME bert-base-uncased --task glue/sst2 --out RUN" in one.page.locator(".missing").inner_text()
-    assert "headcount paper NAME bert-base-uncased --task glue/sst2 --out RUN" in one.go("papers").locator(".missing").inner_text()
+def test_a_run_without_studies_names_the_commands(open_run_page):
+    run_page = open_run_page(synthetic.report(synthetic.bare()), "studies")
+    assert "headcount study NAME bert-base-uncased --task glue/sst2 --out RUN" in run_page.page.locator(".missing").inner_text()
+    assert "headcount paper NAME bert-base-uncased --task glue/sst2 --out RUN" in run_page.go("papers").locator(".missing").inner_text()
 
 
 def test_tables_of_studies_are_among_the_data(one):
@@ -134,10 +140,10 @@ def test_tables_of_studies_are_among_the_data(one):
 
 
 @pytest.mark.parametrize("width", [320, 768])
-def test_pages_fit_narrow_screens(opened, width):
-    one = opened(synthetic.report(synthetic.run(synthetic.SMALL)), width=width, scheme="dark")
+def test_pages_fit_narrow_screens(open_run_page, width):
+    run_page = open_run_page(synthetic.report(synthetic.run(synthetic.SMALL)), width=width, scheme="dark")
     for view in ("studies/layers", "papers/michel2019/M8", "papers/michel2019"):
-        page = one.go(view)
+        page = run_page.go(view)
         page.wait_for_timeout(150)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, view
     page.get_by_role("link", name="All papers of this run").click()

@@ -106,10 +106,10 @@ def test_a_limit_does_not_take_the_first_examples_of_a_file(entailment: tuple[An
     order = sorted(range(len(task.report)), key=lambda number: dense[number] - small[number])
     sorted_task = replace(task, report=[task.report[number] for number in order], texts=None)
     assert hc.certify(nothing, model, sorted_task, margin="5pt", limit=100, progress=False).verdict == "worse"
-    drawn = limit_splits_by_hash(sorted_task, 100)
-    contents = [str(example) for example in drawn.report]
+    sample = limit_splits_by_hash(sorted_task, 100)
+    contents = [str(example) for example in sample.report]
     assert contents == [str(example) for example in sorted_task.report if str(example) in set(contents)], "in their order"
     assert set(contents) == {str(example) for example in limit_splits_by_hash(task, 100).report}, "whatever the order of the file"
     assert set(map(str, limit_splits_by_hash(task, 40).report)) < set(contents), "fewer of the same"
-    judged = reading_of(model, sorted_task, ScoreSettings(split="report", limit=100)).data
-    assert list(map(str, judged.report)) == contents, "single heads are judged on the same"
+    data = reading_of(model, sorted_task, ScoreSettings(split="report", limit=100)).data
+    assert list(map(str, data.report)) == contents, "single heads are judged on the same"

@@ -61,12 +61,12 @@ def both(pair: Pair, choose: Callable[[Any, hc.Task], Any]) -> Any:
 def test_compare_chooses_by_selection(pair: Pair, tmp_path: Path) -> None:
     def choose(model: Any, data: hc.Task) -> Any:
         out = tmp_path / str(data.report[0]["labels"])
-        found = hc.compare(model, data, out=out, methods=["gradient"], keep=(4, 8), seeds=3, repair=False, progress=False)
-        by_size, rows = choose_row_index_by_kept_count(found.models), found.models
+        comparison = hc.compare(model, data, out=out, methods=["gradient"], keep=(4, 8), seeds=3, repair=False, progress=False)
+        by_size, rows = choose_row_index_by_kept_count(comparison.models), comparison.models
         by_report = {keep: max((row.value or 0, -row.loss) for row in rows if row.n_kept == keep) for keep in by_size}
         agrees.append([((rows[at].value or 0, -rows[at].loss) == by_report[keep]) for keep, at in by_size.items()])
-        assert found.chosen is not None
-        return [(keep, rows[at].method, rows[at].seed) for keep, at in by_size.items()], found.chosen.position
+        assert comparison.chosen is not None
+        return [(keep, rows[at].method, rows[at].seed) for keep, at in by_size.items()], comparison.chosen.position
 
     agrees: list[list[bool]] = []
     both(pair, choose)
@@ -109,8 +109,8 @@ def test_prune_to_a_margin_takes_the_same_heads_at_every_size(pair: Pair, tmp_pa
     assert certified.certificate is not None and certified.certificate.verdict == "certified" and len(certified.sizes) > 3
     with pytest.raises(NotCertified, match=r"no size is certified: with 11 heads, the largest size tested, accuracy may be worse by"):
         hc.prune(model, agreeing, "random", margin="0.1pt", repair=False, progress=False)
-    one = hc.prune(model, planted, "gradient", keep=6, margin="99pt", repair=False, progress=False)
-    assert len(one.plan.removed) == 6 and one.certificate is not None and one.sizes == ()
+    pruned = hc.prune(model, planted, "gradient", keep=6, margin="99pt", repair=False, progress=False)
+    assert len(pruned.plan.removed) == 6 and pruned.certificate is not None and pruned.sizes == ()
 
 
 def test_pruners_and_studies_choose_by_selection(pair: Pair) -> None:

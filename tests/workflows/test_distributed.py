@@ -51,22 +51,22 @@ dist.destroy_process_group()
 def test_two_processes(tmp_path: Path) -> None:
     script = tmp_path / "work.py"
     script.write_text(WORK)
-    done = run_in_two_processes(script)
-    assert done.returncode == 0, done.stderr[-2000:]
+    outputs = run_in_two_processes(script)
+    assert outputs.returncode == 0, outputs.stderr[-2000:]
 
 
 def test_scores_of_two_processes_are_those_of_one_to_the_bit(tmp_path: Path) -> None:
     """Also: a bad example of one process is an error of both, and a defect in one ends both."""
-    done = run_in_two_processes(SCORING, "scores", tmp_path / "found", *METHODS)
+    outputs = run_in_two_processes(SCORING, "scores", tmp_path / "found", *METHODS)
     alone, both = bits(*METHODS), [json.loads((tmp_path / f"found.{rank}").read_text()) for rank in (0, 1)]
     assert alone["gradient"]["n"] == 300
-    for found in both:
-        assert "example 150: label 17 is none of the model's 3" in found.pop("error")
-        assert found.keys() == alone.keys() == {*METHODS, "lrp", "raced", "evaluation"}
+    for actual in both:
+        assert "example 150: label 17 is none of the model's 3" in actual.pop("error")
+        assert actual.keys() == alone.keys() == {*METHODS, "lrp", "raced", "evaluation"}
         for name, result in alone.items():
-            assert found[name] == result, name
-    assert done.returncode != 0
-    assert "ZeroDivisionError: a defect of the task" in done.stderr
+            assert actual[name] == result, name
+    assert outputs.returncode != 0
+    assert "ZeroDivisionError: a defect of the task" in outputs.stderr
 
 
 def test_one_process_speaks_and_writes_for_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,15 +76,15 @@ def test_one_process_speaks_and_writes_for_all(tmp_path: Path, capsys: pytest.Ca
     bad = [*common, "ablation", "--adaptive", "99", "--out", str(tmp_path / "none")]
     lines = [[*good, str(tmp_path / "two")], ["score", str(model), "--by", "magnitude,random", "--out", str(tmp_path / "two")], bad]
     (tmp_path / "lines.json").write_text(json.dumps(lines))
-    done = run_in_two_processes(SCORING, "commands", tmp_path / "lines.json", tmp_path / "codes")
-    assert done.returncode == 0, done.stderr[-2000:]
+    outputs = run_in_two_processes(SCORING, "commands", tmp_path / "lines.json", tmp_path / "codes")
+    assert outputs.returncode == 0, outputs.stderr[-2000:]
     assert [json.loads((tmp_path / f"codes.{rank}").read_text()) for rank in (0, 1)] == [[0, 0, 1]] * 2
     assert main([*good, str(tmp_path / "one")]) == 0
-    assert done.stdout.startswith(capsys.readouterr().out)
+    assert outputs.stdout.startswith(capsys.readouterr().out)
     for note in ("task classification", "kept in ", "next: headcount study transfer"):
-        assert done.stderr.count(note) == 2, done.stderr
+        assert outputs.stderr.count(note) == 2, outputs.stderr
     first, second = (Run.open(tmp_path / run) for run in ("one", "two"))
     assert first.results("scores")["gradient"].content == second.results("scores")["gradient"].content
     assert set(second.results("scores")) == {"gradient", "magnitude", "random"}
-    assert "error: adaptive must be from 1 to 11, fewer than the 12 units of the model; got 99" in done.stderr
+    assert "error: adaptive must be from 1 to 11, fewer than the 12 units of the model; got 99" in outputs.stderr
     assert not (tmp_path / "none").exists()

@@ -56,8 +56,8 @@ def test_every_request_trains_on_batches_of_its_own_size() -> None:
 def test_an_analysis_removes_single_heads_on_two_splits() -> None:
     model: Any = shared("encoder")
     heads = hc.HeadMap.of(model)
-    told = [
+    estimate_analysis_seconds = [
         estimate.estimate_analysis_seconds(model, task("encoder", N), heads, AnalysisSpec(by=by, methods=("random",)), [])
         for by in (("gradient",), ("gradient", "ablation"))
     ]
-    assert told == [3 * N, 3 * N + len(heads) * N]
+    assert estimate_analysis_seconds == [3 * N, 3 * N + len(heads) * N]

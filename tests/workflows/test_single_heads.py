@@ -44,8 +44,8 @@ def test_damage_of_each_example_is_that_of_evaluations_under_a_mask() -> None:
         with hc.mask(model, "L1H2"):
             ablated = evaluate(model, data)
     assert damage is not None and damage.losses.dtype == np.float32 and damage.losses.shape == (N, 12)
-    hashes = [each for chunk in chunks(data, split="report") for each in chunk.example_hashes()]
-    order = np.argsort(np.array([each.hex() for each in hashes]), kind="stable")
+    hashes = [example_hashe for chunk in chunks(data, split="report") for example_hashe in chunk.example_hashes()]
+    order = np.argsort(np.array([hashe.hex() for hashe in hashes]), kind="stable")
     np.testing.assert_allclose(damage.losses[:, 8], (ablated.losses - dense.losses)[order], rtol=1e-5, atol=1e-7)
     assert damage.answers is not None and dense.parts is not None and ablated.parts is not None
     np.testing.assert_array_equal(damage.answers[:, 8], (dense.parts[:, 0] - ablated.parts[:, 0])[order])
@@ -158,5 +158,5 @@ def test_the_demo_marks_heads_of_its_entailment_model_safe() -> None:
         "the demo reads as many examples as verdicts need"
     )
     data = hc.open_task(f"demo/entailment(size={SIZES['entailment'][0]})", model, hc.load_tokenizer("demo/entailment"))
-    judged = judge_into(None, model, data, ["ablation"], ScoreSettings(limit=600))["ablation"]
-    assert judged.safe_heads and not judged["L0H7"].safe and judged["L0H7"].bound > 0.1
+    ablation = judge_into(None, model, data, ["ablation"], ScoreSettings(limit=600))["ablation"]
+    assert ablation.safe_heads and not ablation["L0H7"].safe and ablation["L0H7"].bound > 0.1

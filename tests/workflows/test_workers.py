@@ -27,40 +27,40 @@ def table(out: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+def model_and_data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """A model, data of several blocks, and the run that one process made of them."""
-    place = tmp_path_factory.mktemp("workers")
-    model, data = saved_classifier(place / "model"), saved_table(place / "data.csv", 600)
-    assert main(command(model, data, place / "one", "-q")) == 0
-    return model, data, place / "one"
+    folder = tmp_path_factory.mktemp("workers")
+    model, data = saved_classifier(folder / "model"), saved_table(folder / "data.csv", 600)
+    assert main(command(model, data, folder / "one", "-q")) == 0
+    return model, data, folder / "one"
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_workers_give_the_same_table(given: tuple[Path, Path, Path], tmp_path: Path, engine: str) -> None:
+def test_workers_give_the_same_table(model_and_data: tuple[Path, Path, Path], tmp_path: Path, engine: str) -> None:
     if engine == "ray":
         pytest.importorskip("ray")
-    model, data, one = given
+    model, data, one = model_and_data
     words = command(model, data, tmp_path / "run", "--workers", "2", "--engine", engine)
-    done = subprocess.run([sys.executable, "-m", "headcount", *words], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "workers failed" not in done.stderr, done.stderr + (tmp_path / "run" / "workers.log").read_text()
+    outcome = subprocess.run([sys.executable, "-m", "headcount", *words], capture_output=True, text=True, timeout=240, check=False)
+    assert outcome.returncode == 0, outcome.stderr[-2000:]
+    assert "workers failed" not in outcome.stderr, outcome.stderr + (tmp_path / "run" / "workers.log").read_text()
     assert table(tmp_path / "run") == table(one)
     assert not list((tmp_path / "run").rglob("*.partial"))
 
 
-def test_a_worker_joins_a_run_that_is_over_and_leaves(given: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    model, data, one = given
+def test_a_worker_joins_a_run_that_is_over_and_leaves(model_and_data: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    model, data, one = model_and_data
     before = {path: path.read_bytes() for path in one.rglob("*") if path.is_file() and path.name != "log.txt"}
     assert main(command(model, data, one, "--join", "-q")) == 0
     assert {path: path.read_bytes() for path in one.rglob("*") if path.is_file() and path.name != "log.txt"} == before
 
 
-def test_what_cannot_be_shared_is_told(given: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, data, one = given
+def test_what_cannot_be_shared_is_told(model_and_data: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data, one = model_and_data
     with Run.lead(one, command="another command"):
         assert main(command(model, data, one, "-q")) == 1
-    told = capsys.readouterr().err
-    assert "in use" in told
+    err = capsys.readouterr().err
+    assert "in use" in err
     for code, words, message in (
         (2, ["score", str(model), "--train", str(data), "--workers", "2"], "name it with --out"),
         (1, command(model, data, tmp_path / "none", "--join"), "start the same command without --join first"),

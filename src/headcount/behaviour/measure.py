@@ -87,9 +87,11 @@ class RoleProbe:
         twins: dict[ViewName, TwinPass] = {}
         for view, of_view in blocks.items():
             shape = tuple(side.n_tokens_of_longest_sentence for side in query_and_key_sides(self.corpus, view))
-            seen = {b.path: masks[b.path].cpu().numpy() for b in of_view if b.path in masks and tuple(masks[b.path].shape) == shape}
-            if seen:
-                twins[view] = TwinPass.for_content_roles(self.corpus, view, roles[view], seen, n_swaps=n_swaps, seed=seed)
+            masks_of_view = {
+                b.path: masks[b.path].cpu().numpy() for b in of_view if b.path in masks and tuple(masks[b.path].shape) == shape
+            }
+            if masks_of_view:
+                twins[view] = TwinPass.for_content_roles(self.corpus, view, roles[view], masks_of_view, n_swaps=n_swaps, seed=seed)
         return twins
 
     def roles_of_view(self, view: ViewName) -> list[Role]:

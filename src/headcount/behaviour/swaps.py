@@ -83,8 +83,8 @@ class Swaps:
             if len(members) > 1 and min(lengths) > 0:
                 partner[0, members] = members
                 for swap in partner[1:]:
-                    drawn = random.permutation(members)
-                    swap[drawn] = np.roll(drawn, 1)
+                    sample = random.permutation(members)
+                    swap[sample] = np.roll(sample, 1)
         return cls(
             _word_pairs_of_token_pairs(token_pairs, sides),
             partner,

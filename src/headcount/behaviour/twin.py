@@ -215,13 +215,13 @@ def _update_preferences(
 
 def _fill_classes_without_pairs(preferences: np.ndarray, has_pairs: Bool[np.ndarray, " classes"]) -> np.ndarray:
     """Returns preferences in which classes without pairs have that of the nearest class with some."""
-    seen = np.flatnonzero(has_pairs)
-    if not len(seen):
+    observed = np.flatnonzero(has_pairs)
+    if not len(observed):
         return preferences
     classes = np.arange(len(preferences))
-    right = np.minimum(np.searchsorted(seen, classes), len(seen) - 1)
-    left = np.maximum(right - 1, 0)
-    nearest = np.where(np.abs(seen[left] - classes) < np.abs(seen[right] - classes), seen[left], seen[right])
+    right = np.minimum(np.searchsorted(observed, classes), len(observed) - 1)
+    lower = np.maximum(right - 1, 0)
+    nearest = np.where(np.abs(observed[lower] - classes) < np.abs(observed[right] - classes), observed[lower], observed[right])
     return preferences[nearest]
 
 
@@ -230,8 +230,8 @@ class _RoleTwins:
 
     def __init__(self, geometry: VisibilityGeometry, pairs: SievePairs, sums: RoleSums) -> None:
         self.geometry, self.pairs, self.sums = geometry, pairs, sums
-        kept = pairs.testable_classes(geometry)
-        self.is_kept = kept[pairs.key_class]
+        testable = pairs.testable_classes(geometry)
+        self.is_kept = testable[pairs.key_class]
         self.n_pairs, self.n_kept = round(pairs.count.sum()), round(pairs.count[self.is_kept].sum())
         self.folds = np.flatnonzero(pairs.sentences)
         self.is_testable = self.n_kept >= MIN_KEPT * self.n_pairs and len(self.folds) > 1

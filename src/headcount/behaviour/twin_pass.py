@@ -156,10 +156,10 @@ class TwinPass:
         weighed = layout.weigh_visible_pairs(sentences, self.pairs.of_sentences(sentences), len(self.roles))
         pairs = weighed.pairs
         add_entries(pairs.row, pairs.query, pairs.key, n_classes + self._inside[pairs.role, weighed.key_class], np.ones(len(pairs.row)))
-        kept, first = weighed.filter(masked_text.kept[pairs.role, weighed.key_class]), n_classes + self._n_inside
-        pairs = kept.pairs
-        add_entries(pairs.row, pairs.query, pairs.key, first + pairs.role, kept.mass)
-        add_entries(pairs.row, pairs.query, pairs.key, first + len(self.roles) + pairs.role, kept.bias)
+        counted, first = weighed.filter(masked_text.kept[pairs.role, weighed.key_class]), n_classes + self._n_inside
+        pairs = counted.pairs
+        add_entries(pairs.row, pairs.query, pairs.key, first + pairs.role, counted.mass)
+        add_entries(pairs.row, pairs.query, pairs.key, first + len(self.roles) + pairs.role, counted.bias)
         if self.swaps is not None:
             first += 2 * len(self.roles)
             for of_swap in self.swaps.weigh_swapped_pairs(layout, sentences, masked_text.kept):

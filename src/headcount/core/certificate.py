@@ -395,7 +395,7 @@ def unconfirmed_statements(recorded: Certificate, repeated: Certificate) -> list
 
     Bounds may move with rounding; they are not confirmed where they are more than a tenth higher, and a verdict where it is another one.
     """
-    found = [
+    differences = [
         f"the {which} model has other weights than when the certificate was made"
         for which, old, new in (("smaller", recorded.small, repeated.small), ("dense", recorded.dense, repeated.dense))
         if old != new
@@ -403,9 +403,9 @@ def unconfirmed_statements(recorded: Certificate, repeated: Certificate) -> list
     for old, new in zip(recorded.tasks, repeated.tasks, strict=True):
         name = old.task or "the data"
         if old.data != new.data:
-            found.append(f"{name}: the examples are others ({old.n_examples} before, {new.n_examples} now)")
+            differences.append(f"{name}: the examples are others ({old.n_examples} before, {new.n_examples} now)")
         if old.verdict != new.verdict:
-            found.append(f"{name}: the verdict was {old.verdict}, and is {new.verdict}")
+            differences.append(f"{name}: the verdict was {old.verdict}, and is {new.verdict}")
         if new.quality.bound > old.quality.bound + 0.1 * abs(old.quality.bound):
-            found.append(f"{name}: the bound was {old.quality.bound:.3g}, and is {new.quality.bound:.3g}")
-    return found
+            differences.append(f"{name}: the bound was {old.quality.bound:.3g}, and is {new.quality.bound:.3g}")
+    return differences

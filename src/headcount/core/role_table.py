@@ -263,7 +263,7 @@ class RoleTable:
         nested = set(self.nested)
 
         def lies_in_wider_role(position: int, role: str) -> bool:
-            wider = [(other, place) for place, other in enumerate(roles) if other != role and (role, other) in nested]
+            wider = [(other, index) for index, other in enumerate(roles) if other != role and (role, other) in nested]
             return any((other, role) not in nested or place < position for other, place in wider)
 
         return [role for number, role in enumerate(roles) if not lies_in_wider_role(number, role)]

@@ -8,12 +8,13 @@ from headcount.studies._base import StudyContext
 
 def check_same_heads_as_other_model(context: StudyContext, other_model: str) -> None:
     """Raises ArtifactError unless the model of that name has the same heads as the model of a study, of the same kind and size."""
-    own, other = context.loaded.heads, context.sources.read_heads(other_model)
-    if own.heads != other.heads:
+    own, other_heads = context.loaded.heads, context.sources.read_heads(other_model)
+    if own.heads != other_heads.heads:
         raise ArtifactError(
-            f"{context.model_name} and {other_model} have different heads ({len(own)} and {len(other)}); compare a model with its fine-tuned self"
+            f"{context.model_name} and {other_model} have different heads ({len(own)} and {len(other_heads)}); "
+            "compare a model with its fine-tuned self"
         )
-    for block, counterpart in zip(own.blocks, other.blocks, strict=False):
+    for block, counterpart in zip(own.blocks, other_heads.blocks, strict=False):
         first, second = (f"{each.kind} attention with {each.n_kv_heads} KV heads of size {each.head_dim}" for each in (block, counterpart))
         if first != second:
             raise ArtifactError(

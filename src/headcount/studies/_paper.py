@@ -118,8 +118,8 @@ class Paper(Configurable):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = [declared.name for declared in options_of(type(self)) if getattr(self, declared.name) != declared.default]
-        if self.quick and (refused := [name for name in self.set_by_quick if name in given]):
+        names = [declared.name for declared in options_of(type(self)) if getattr(self, declared.name) != declared.default]
+        if self.quick and (refused := [name for name in self.set_by_quick if name in names]):
             raise OptionError(
                 f"the small version of {self.name} sets {', '.join(refused)} itself; leave out {' and '.join(refused)}, or quick"
             )

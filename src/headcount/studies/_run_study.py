@@ -102,12 +102,12 @@ def open_context(
     if new_head and not (isinstance(sources.data, str) and isinstance(model, str | Path)):
         raise OptionError("new_head reads the classes of a named task and loads a named model; name both")
     name = name_of_model(model)
-    opened = LoadedModel(name, model) if isinstance(model, nn.Module) else name or None
+    loaded_model = LoadedModel(name, model) if isinstance(model, nn.Module) else name or None
     with show_progress_by_stage(progress) as begin, ExitStack() as stack:
         run = None if out is None else stack.enter_context(Run.lead(Path(out)))
         yield StudyContext(
             sources,
-            model=opened,
+            model=loaded_model,
             run=run,
             command=call,
             seed=sources.seed,

@@ -31,28 +31,30 @@ class Kept(PrunedModels):
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Returns the heads that stay by kind and by layer, for every method and number of heads."""
-        kept = _measure.kept.prune_and_count_kept_heads(self, context)
-        methods = list(dict.fromkeys(row.method for row in kept.rows))
+        kept_heads = _measure.kept.prune_and_count_kept_heads(self, context)
+        methods = list(dict.fromkeys(row.method for row in kept_heads.rows))
         labels, note = shorten_labels(methods)
         figures = [
-            figure for method in methods for figure in _figures_of_method(kept, method, labels[method], note, names_method=len(methods) > 1)
+            figure
+            for method in methods
+            for figure in _figures_of_method(kept_heads, method, labels[method], note, names_method=len(methods) > 1)
         ]
         return StudyResult(
             study=str(self),
             tables=(
-                _table_of_models_with_kind_columns(kept),
-                _table_of_models_with_layer_columns(kept),
-                _table_of_survivors_by_model_and_seed(kept.rows),
+                _table_of_models_with_kind_columns(kept_heads),
+                _table_of_models_with_layer_columns(kept_heads),
+                _table_of_survivors_by_model_and_seed(kept_heads.rows),
             ),
-            sentence=_summary_sentence(kept),
+            sentence=_summary_sentence(kept_heads),
             notes=("Counts are means over seeds; in parentheses the fewest and the most of a seed.",),
             figures=tuple(figures),
             measurements={
                 "model": context.model_name,
                 "task": context.task.name,
-                "heads by kind": dict(kept.by_kind),
-                "heads by layer": dict(kept.by_layer),
-                "rows": [row.to_dict() for row in kept.rows],
+                "heads by kind": dict(kept_heads.by_kind),
+                "heads by layer": dict(kept_heads.by_layer),
+                "rows": [row.to_dict() for row in kept_heads.rows],
             },
         )
 
@@ -69,16 +71,19 @@ def _fewest_and_most_of_seeds(row: KeptRow, kind: str) -> tuple[float | None, fl
     return row.range_by_kind[kind] if len(row.survivors) > 1 else (None, None)
 
 
-def _table_of_models_with_kind_columns(kept: KeptHeads) -> Table:
-    columns = [column for kind, number in kept.by_kind.items() for column in interval_columns(kind, ".3g", f"of {number}")]
-    cells = [[cell for kind in kept.by_kind for cell in (row.by_kind[kind], *_fewest_and_most_of_seeds(row, kind))] for row in kept.rows]
-    rows = tuple((*_method_and_size_cells(row), *counts) for row, counts in zip(kept.rows, cells, strict=True))
+def _table_of_models_with_kind_columns(kept_heads: KeptHeads) -> Table:
+    columns = [column for kind, number in kept_heads.by_kind.items() for column in interval_columns(kind, ".3g", f"of {number}")]
+    cells = [
+        [cell for kind in kept_heads.by_kind for cell in (row.by_kind[kind], *_fewest_and_most_of_seeds(row, kind))]
+        for row in kept_heads.rows
+    ]
+    rows = tuple((*_method_and_size_cells(row), *counts) for row, counts in zip(kept_heads.rows, cells, strict=True))
     return Table("kinds", (*_MODEL_COLUMNS, *columns), rows, "Heads that stay by kind of attention: mean over seeds, fewest and most")
 
 
-def _table_of_models_with_layer_columns(kept: KeptHeads) -> Table:
-    columns = (*_MODEL_COLUMNS, *(Column(layer, f"of {number}", ".3g") for layer, number in kept.by_layer.items()))
-    rows = tuple((*_method_and_size_cells(row), *(row.by_layer[layer] for layer in kept.by_layer)) for row in kept.rows)
+def _table_of_models_with_layer_columns(kept_heads: KeptHeads) -> Table:
+    columns = (*_MODEL_COLUMNS, *(Column(layer, f"of {number}", ".3g") for layer, number in kept_heads.by_layer.items()))
+    rows = tuple((*_method_and_size_cells(row), *(row.by_layer[layer] for layer in kept_heads.by_layer)) for row in kept_heads.rows)
     return Table("layers", columns, rows, "Heads that stay by layer: mean over seeds")
 
 
@@ -90,13 +95,15 @@ def _table_of_survivors_by_model_and_seed(rows: Sequence[KeptRow]) -> Table:
     return Table("survivors", columns, cells, "The heads that stay in every model", is_printed=False)
 
 
-def _figures_of_method(kept: KeptHeads, method: str, method_label: str, note: str, *, names_method: bool) -> list[LineFigure | HeatMap]:
-    rows = sorted((row for row in kept.rows if row.method == method), key=lambda row: row.n_removed)
+def _figures_of_method(
+    kept_heads: KeptHeads, method: str, method_label: str, note: str, *, names_method: bool
+) -> list[LineFigure | HeatMap]:
+    rows = sorted((row for row in kept_heads.rows if row.method == method), key=lambda row: row.n_removed)
     suffix = f" by {method_label}" if names_method else ""
     removed = tuple(float(row.n_removed) for row in rows)
     n_seeds = len(rows[0].survivors)
     lines = []
-    for kind, number in kept.by_kind.items():
+    for kind, number in kept_heads.by_kind.items():
         low, high = (tuple(_fewest_and_most_of_seeds(row, kind)[at] for row in rows) if n_seeds > 1 else () for at in (0, 1))
         lines.append(Line(kind, removed, tuple(row.by_kind[kind] for row in rows), low, high, start=(0.0, number)))
     ranges = f"; bars go from the fewest to the most of {n_seeds} seeds" if n_seeds > 1 else ""
@@ -120,19 +127,19 @@ def _figures_of_method(kept: KeptHeads, method: str, method_label: str, note: st
         n=n_seeds,
         n_unit="seeds" if n_seeds > 1 else "seed",
         note=note,
-        rows=tuple(kept.by_layer),
+        rows=tuple(kept_heads.by_layer),
         columns=tuple(str(row.n_kept) for row in rows),
-        values=tuple(tuple(row.by_layer[layer] for row in rows) for layer in kept.by_layer),
+        values=tuple(tuple(row.by_layer[layer] for row in rows) for layer in kept_heads.by_layer),
         value=Axis("heads of the layer that stay"),
     )
-    return [by_kind, by_layer] if len(kept.by_kind) > 1 else [by_layer]  # of one kind the line is straight
+    return [by_kind, by_layer] if len(kept_heads.by_kind) > 1 else [by_layer]  # of one kind the line is straight
 
 
-def _summary_sentence(kept: KeptHeads) -> str:
+def _summary_sentence(kept_heads: KeptHeads) -> str:
     parts = []
-    for method in dict.fromkeys(row.method for row in kept.rows):
-        row = min((row for row in kept.rows if row.method == method), key=lambda row: row.n_kept)
-        counts = row.by_kind if len(kept.by_kind) > 1 else row.by_layer
-        places = ", ".join(f"{number:.3g} in {place}" for place, number in counts.items())
-        parts.append(f"{method} leaves {row.n_kept} heads: {places}")
+    for method in dict.fromkeys(row.method for row in kept_heads.rows):
+        row = min((row for row in kept_heads.rows if row.method == method), key=lambda row: row.n_kept)
+        counts = row.by_kind if len(kept_heads.by_kind) > 1 else row.by_layer
+        joined = ", ".join(f"{number:.3g} in {key}" for key, number in counts.items())
+        parts.append(f"{method} leaves {row.n_kept} heads: {joined}")
     return f"{'; '.join(parts)}."

@@ -75,8 +75,8 @@ class PruningCurve(PrunedModels):
 
 
 def _method_table(rows: Sequence[MethodRow], metric: str) -> Table:
-    places = dict.fromkeys(kind for row in rows for kind in row.kept_by_kind)
-    kinds = list(places) if len(places) > 1 else []
+    kinds_of_rows = dict.fromkeys(kind for row in rows for kind in row.kept_by_kind)
+    kinds = list(kinds_of_rows) if len(kinds_of_rows) > 1 else []
     has_tasks = len({row.task for row in rows}) > 1
     columns = (
         *([Column("task")] if has_tasks else []),

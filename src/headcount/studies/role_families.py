@@ -149,8 +149,8 @@ def _families_by_layer_part(measured: FamilyResult) -> Part:
         value=Axis("share of the heads", is_share=True),
     )
     most = [max((row for row in rows if row.family == family), key=lambda row: row.share or 0.0) for family in families]
-    places = ", ".join(f"{row.family} in {row.layer} ({row.n_members} of {row.n_tested})" for row in most if row.n_members)
-    return Part((table,), (figure,), f"Most heads of each family: {places}." if places else "No head belongs to a family.")
+    most_text = ", ".join(f"{row.family} in {row.layer} ({row.n_members} of {row.n_tested})" for row in most if row.n_members)
+    return Part((table,), (figure,), f"Most heads of each family: {most_text}." if most_text else "No head belongs to a family.")
 
 
 def _heads_of_several_families_part(thirds: Sequence[ThirdCount], n_heads: int) -> Part:

@@ -350,8 +350,8 @@ def _local_folder_if_saved(name_or_folder: str, location_options: Mapping[str, A
             hf_hub_download(name_or_folder, file, **{key: value for key, value in location_options.items() if key != "proxies"})
         except EntryNotFoundError:
             continue
-        whole = {key: value for key, value in location_options.items() if key not in ("proxies", "subfolder")}
-        return local_folder(name_or_folder, **whole) / location_options.get("subfolder", "")
+        folder_options = {key: value for key, value in location_options.items() if key not in ("proxies", "subfolder")}
+        return local_folder(name_or_folder, **folder_options) / location_options.get("subfolder", "")
     return None
 
 

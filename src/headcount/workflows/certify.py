@@ -104,13 +104,13 @@ def certify(  # noqa: PLR0913 - three arguments, the rest by name
         if isinstance(name, str):
             TaskBuilder.parse(name)  # raises before a model is loaded
     inputs = [open_inputs(dense, task, None, seed=seed, limit=limit, batch_size=None) for task in named[:1]]
-    whole = inputs[0].model
-    inputs += [open_inputs(whole, task, inputs[0].tokenizer, seed=seed, limit=limit, batch_size=None) for task in named[1:]]
+    model = inputs[0].model
+    inputs += [open_inputs(model, task, inputs[0].tokenizer, seed=seed, limit=limit, batch_size=None) for task in named[1:]]
     smaller: Any = load(local_folder(small)).eval() if isinstance(small, str | Path) else unwrap(small)
     names = (str(small) if isinstance(small, str | Path) else type(smaller).__name__, inputs[0].name)
     with show_progress_by_stage(progress) as begin:
         return certify_models(
-            smaller, whole, [opened.task for opened in inputs], request, names=names, watch=lambda work: begin(work, "examples")
+            smaller, model, [opened.task for opened in inputs], request, names=names, watch=lambda work: begin(work, "examples")
         )
 
 

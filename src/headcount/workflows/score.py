@@ -97,7 +97,7 @@ def judge_into(  # noqa: PLR0913 - four arguments, the rest are options by name
         return {}
     settings = replace(settings, split="report", normalise="none", adaptive=None, generate=False)
     scores = score_into(run, model, data, methods, settings, progress=progress, kind=DAMAGE)
-    return {label: each.judge_heads(size, level=level) for label, each in scores.items()}
+    return {label: score.judge_heads(size, level=level) for label, score in scores.items()}
 
 
 class ChunkedPass(NamedTuple):

@@ -102,9 +102,9 @@ def test_significance_is_told_only_where_it_can_be() -> None:
 def test_what_single_heads_cost_is_told_with_its_conditions(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     verdicts = collect_report(run).report["runs"][0]["verdicts"]
-    made = all_verdicts(run)["ablation"]
-    assert verdicts["bound"] == pytest.approx([row.bound for row in made.rows], rel=1e-4)
-    assert verdicts["safe"] == [row.safe for row in made.rows] and verdicts["safe"][0] is True and verdicts["safe"][-1] is False
+    ablation = all_verdicts(run)["ablation"]
+    assert verdicts["bound"] == pytest.approx([row.bound for row in ablation.rows], rel=1e-4)
+    assert verdicts["safe"] == [row.safe for row in ablation.rows] and verdicts["safe"][0] is True and verdicts["safe"][-1] is False
     assert (verdicts["unit"], verdicts["tolerance"], verdicts["clip"], verdicts["n_examples"], verdicts["reason"]) == (
         "nats",
         0.02,
@@ -113,7 +113,7 @@ def test_what_single_heads_cost_is_told_with_its_conditions(tmp_path: Path) -> N
         "",
     )
     table = pandas.read_csv(run.folder / "verdicts.csv")
-    assert table["bound"].tolist() == pytest.approx([row.bound for row in made.rows]) and table["safe"].tolist() == verdicts["safe"]
+    assert table["bound"].tolist() == pytest.approx([row.bound for row in ablation.rows]) and table["safe"].tolist() == verdicts["safe"]
     assert set(table["clip"]) == {2.0} and set(table["examples"]) == {900}
 
 
@@ -145,8 +145,8 @@ def test_roles_keep_every_row_and_say_where_no_head_beats_the_baseline(tmp_path:
         assert {roles["names"][role] for role in labels} == has
     assert len(roles["relations"]) == 2
     for relation in roles["relations"]:
-        (mine,) = [best for best in roles["best"] if best["role"] == relation["role"]]
-        assert (relation["head"], relation["accuracy"]) == (mine["head"], mine["accuracy"])
+        (bests,) = [best for best in roles["best"] if best["role"] == relation["role"]]
+        assert (relation["head"], relation["accuracy"]) == (bests["head"], bests["accuracy"])
         assert relation["holds"] == (relation["difference"] > 0 and relation["q"] < 0.05)
     assert roles["skipped"] == ["2 sentences: plain"]
 
@@ -222,8 +222,8 @@ def test_the_q_of_a_relation_is_that_of_its_difference(tmp_path: Path) -> None:
         best = [{**one, "accuracy": 0.9, "p": value, **changes} for one, value in zip(syntax, p, strict=True)]
         return pack_roles(RoleTable.from_dict({**content, "best_heads": best}), heads_of())["relations"]
 
-    assert [one["q"] for one in relations()] == pytest.approx(benjamini_hochberg(p).tolist())
-    assert all(one["holds"] for one in relations()) and not any(one["holds"] for one in relations(baseline=0.99))
+    assert [relation["q"] for relation in relations()] == pytest.approx(benjamini_hochberg(p).tolist())
+    assert all(relation["holds"] for relation in relations()) and not any(relation["holds"] for relation in relations(baseline=0.99))
     without = pack_roles(RoleTable.from_dict({**content, "best_heads": []}), heads_of())
     assert without["best"] == [] and without["relations"] == [], "roles that occur in one half only have no best heads"
 
@@ -243,22 +243,22 @@ def test_columns_and_kinds_of_scores_are_as_the_run_tells_them(tmp_path: Path) -
     from headcount.runs.artifacts import Artifact
     from headcount.runs.scores import pack_scores, unpack_scores
 
-    told = all_scores(make_run(tmp_path / "run"))["gradient"]
+    gradient = all_scores(make_run(tmp_path / "run"))["gradient"]
     columns = {"WER change": (0.1,) * 8, "WER stderr": (0.1,) * 8, "examples": (3.0,) * 8}
-    told = replace(told, method="mine", columns=columns, directions={"WER change": True}, describes=True)
-    told = unpack_scores(Artifact(ArtifactKey("scores", "mine", {}), *pack_scores(told)))
-    first, change, examples = _score_columns("mine", told, heads_of())
+    gradient = replace(gradient, method="mine", columns=columns, directions={"WER change": True}, describes=True)
+    gradient = unpack_scores(Artifact(ArtifactKey("scores", "mine", {}), *pack_scores(gradient)))
+    first, change, examples = _score_columns("mine", gradient, heads_of())
     assert first["kind"] == "description" and change["higher_is_keep"] is True and change["stderr"] is not None
     assert examples["higher_is_keep"] is True, "the page says 'the lower, the more the head is needed' of what is not"
-    known = _score_columns("confidence", replace(told, describes=False), heads_of())[0]
+    known = _score_columns("confidence", replace(gradient, describes=False), heads_of())[0]
     assert known["kind"] == "importance", "what the run tells goes before what is known by name"
 
 
 def test_directions_are_guessed_where_scores_do_not_tell_them(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    whole = all_scores(Run.open(Path(__file__).parents[2] / "frozen" / "run-v3"))["ablation"]
-    old = replace(whole, describes=None, directions={})
+    ablation = all_scores(Run.open(Path(__file__).parents[2] / "frozen" / "run-v3"))["ablation"]
+    old = replace(ablation, describes=None, directions={})
     first, change = _score_columns("ablation", old, [str(head) for head in old.heads])
     assert first["kind"] == "importance" and change["name"] == "ablation: accuracy change" and change["higher_is_keep"] is False
     scores = replace(old, columns=dict.fromkeys(("accuracy change", "perplexity change"), old.values))

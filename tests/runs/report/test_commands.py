@@ -53,19 +53,19 @@ def artifact_of(spec: PruneSpec) -> Artifact:
     return Artifact(ArtifactKey("pruned", spec.name, {"limit": 30}), content)
 
 
-def read_back(command: str, monkeypatch: pytest.MonkeyPatch, place: Path) -> PruneSpec:
+def read_back(command: str, monkeypatch: pytest.MonkeyPatch, path: Path) -> PruneSpec:
     """What the command line makes of a command, without carrying it out."""
-    found: list[PruneSpec] = []
+    actual: list[PruneSpec] = []
 
     def stop(spec: PruneSpec, *_: Any) -> None:
-        found.append(spec)
+        actual.append(spec)
         raise PlanError("enough")
 
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(path)
     monkeypatch.setattr(prune_job, "check_request", stop)
     program, *words = shlex.split(command)
     assert program == "headcount" and main([*words, "-q"]) == 1
-    return found[0]
+    return actual[0]
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -82,13 +82,13 @@ def test_a_command_for_any_number_of_heads(record: RunRecord, monkeypatch: pytes
     made = prune_commands_by_method(record, "a run", [*artifacts, artifact_of(SPECS["time"]), artifact_of(SPECS["kinds"])])
     assert set(made) == {"dsp", "surgeon"}, "where heads of some kinds are counted, the page does not know the number"
     assert all(text.count("{keep}") == text.count("--keep {keep}") == 1 for text in made.values())
-    found = read_back(made["dsp"].replace("{keep}", "7"), monkeypatch, tmp_path)
-    assert found == PruneSpec.of("dsp", 7, recipe=Recipe(epochs=2.0))
+    back = read_back(made["dsp"].replace("{keep}", "7"), monkeypatch, tmp_path)
+    assert back == PruneSpec.of("dsp", 7, recipe=Recipe(epochs=2.0))
     assert "--latency" not in made["surgeon"] and made["dsp"].endswith("--out 'runs/a run'")
 
 
 def test_the_next_command_opens_what_this_one_did() -> None:
-    given = ModelAndTaskOptions(
+    model_and_task_options = ModelAndTaskOptions(
         "m", train=[Path("a.csv"), Path("b.csv")], text_column="said", task_option=["metric=f1"], max_length=64, truncate=True
     )
     words = [
@@ -104,7 +104,7 @@ def test_the_next_command_opens_what_this_one_did() -> None:
         "64",
         "--truncate",
     ]
-    assert task_words(given._asdict()) == words and task_words(ModelAndTaskOptions("m")._asdict()) == []
+    assert task_words(model_and_task_options._asdict()) == words and task_words(ModelAndTaskOptions("m")._asdict()) == []
 
 
 @pytest.mark.parametrize("option", ["--option", "--task-option"])

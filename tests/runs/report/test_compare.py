@@ -38,31 +38,31 @@ def test_differences_are_b_minus_a(pair) -> None:
 
 
 def test_turning_the_runs_round_turns_every_sign(pair) -> None:
-    one, two = collect_report(*pair).report["comparison"], collect_report(*pair[::-1]).report["comparison"]
-    for a, b in zip(one["scores"], two["scores"], strict=True):
+    comparison, two = collect_report(*pair).report["comparison"], collect_report(*pair[::-1]).report["comparison"]
+    for a, b in zip(comparison["scores"], two["scores"], strict=True):
         assert a["difference"] == [-value for value in b["difference"]] and a["significant"] == b["significant"]
-    assert (one["outcomes"]["only_a"], one["outcomes"]["only_b"]) == (two["outcomes"]["only_b"], two["outcomes"]["only_a"])
-    assert one["outcomes"]["p"] == two["outcomes"]["p"]
-    assert {(row["key"], row["a"]) for row in one["config"]} == {(row["key"], row["b"]) for row in two["config"]}
+    assert (comparison["outcomes"]["only_a"], comparison["outcomes"]["only_b"]) == (two["outcomes"]["only_b"], two["outcomes"]["only_a"])
+    assert comparison["outcomes"]["p"] == two["outcomes"]["p"]
+    assert {(row["key"], row["a"]) for row in comparison["config"]} == {(row["key"], row["b"]) for row in two["config"]}
 
 
 def test_a_run_against_itself_has_no_differences(pair) -> None:
-    made = collect_report(pair[0], pair[0]).report["comparison"]
-    assert all(not any(row["difference"]) and not any(row["significant"]) and row["spearman"] == 1 for row in made["scores"])
-    assert made["roles"] == [] and made["config"] == []
-    assert made["outcomes"]["only_a"] == made["outcomes"]["only_b"] == 0 and made["outcomes"]["p"] == 1
-    assert made["warnings"] == ["Both runs are of the same weights."]
+    comparison = collect_report(pair[0], pair[0]).report["comparison"]
+    assert all(not any(row["difference"]) and not any(row["significant"]) and row["spearman"] == 1 for row in comparison["scores"])
+    assert comparison["roles"] == [] and comparison["config"] == []
+    assert comparison["outcomes"]["only_a"] == comparison["outcomes"]["only_b"] == 0 and comparison["outcomes"]["p"] == 1
+    assert comparison["warnings"] == ["Both runs are of the same weights."]
 
 
 def test_outcomes_are_paired_and_changed_roles_listed(pair) -> None:
     report = collect_report(*pair).report
-    made, dense = report["comparison"], [unpack_evaluation(run.results("evaluation")["dense"]) for run in pair]
-    told = made["outcomes"]
-    assert told["both"] + told["only_a"] + told["only_b"] + told["neither"] == 300 and told["test"] == "Tango"
-    assert told["p"] == pytest.approx(tango(dense[0].parts[:, 0], dense[1].parts[:, 0]).p, rel=1e-2)
+    comparison, dense = report["comparison"], [unpack_evaluation(run.results("evaluation")["dense"]) for run in pair]
+    outcomes = comparison["outcomes"]
+    assert outcomes["both"] + outcomes["only_a"] + outcomes["only_b"] + outcomes["neither"] == 300 and outcomes["test"] == "Tango"
+    assert outcomes["p"] == pytest.approx(tango(dense[0].parts[:, 0], dense[1].parts[:, 0]).p, rel=1e-2)
     names = [run["roles"]["names"] for run in report["runs"]]
     labels = [run["roles"]["labels"] for run in report["runs"]]
-    changed = {row["head"] for row in made["roles"]}
+    changed = {row["head"] for row in comparison["roles"]}
     for head in range(8):
         same = {names[0][i] for i in labels[0][head]} == {names[1][i] for i in labels[1][head]}
         assert (head in changed) != same
@@ -80,12 +80,15 @@ def test_roles_that_one_run_did_not_test_are_no_change(pair) -> None:
 def test_losses_are_compared_where_nothing_is_right_or_wrong() -> None:
     rng = np.random.default_rng(0)
     a, b = (Evaluation("t", "report", 240, rng.random(240), data="d") for _ in range(2))
-    made = _compare_dense_outcomes(a, b)
-    assert made is not None and made["metric"] == "loss"
-    assert made["p"] == pytest.approx(mean_interval(b.losses - a.losses).p, rel=1e-2)
-    assert (made["only_a"], made["only_b"]) == (int((a.losses < b.losses).sum()), int((b.losses < a.losses).sum()))
-    other = Evaluation("t", "report", 40, rng.random(40), data="other")
-    assert _compare_dense_outcomes(a, other) is None and _compare_dense_outcomes(a, None) is None
+    dense_outcomes = _compare_dense_outcomes(a, b)
+    assert dense_outcomes is not None and dense_outcomes["metric"] == "loss"
+    assert dense_outcomes["p"] == pytest.approx(mean_interval(b.losses - a.losses).p, rel=1e-2)
+    assert (dense_outcomes["only_a"], dense_outcomes["only_b"]) == (
+        int((a.losses < b.losses).sum()),
+        int((b.losses < a.losses).sum()),
+    )
+    evaluation = Evaluation("t", "report", 40, rng.random(40), data="other")
+    assert _compare_dense_outcomes(a, evaluation) is None and _compare_dense_outcomes(a, None) is None
 
 
 def test_runs_of_different_heads_or_data_say_so(pair, tmp_path: Path) -> None:
@@ -94,5 +97,5 @@ def test_runs_of_different_heads_or_data_say_so(pair, tmp_path: Path) -> None:
     check(report, "Report")
     assert report["comparison"] is None and "different heads" in report["left_out"][0] and len(report["runs"]) == 2
     elsewhere = make_run(tmp_path / "elsewhere", seed=2, data="elsewhere")
-    made = collect_report(pair[0], elsewhere).report["comparison"]
-    assert made["outcomes"] is None and any("different examples" in text for text in made["warnings"])
+    comparison = collect_report(pair[0], elsewhere).report["comparison"]
+    assert comparison["outcomes"] is None and any("different examples" in text for text in comparison["warnings"])

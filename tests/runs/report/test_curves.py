@@ -116,8 +116,8 @@ def test_times_of_a_model_that_is_gone_name_none(tmp_path: Path) -> None:
     for path in (run.folder / "artifacts" / "pruned").iterdir():
         path.unlink()
     record = run.record()  # a command that leads takes what is gone off the list
-    left = {title: key for title, key in record.results.items() if not title.startswith("pruned/")}
-    write_record(run.folder / RUN, record.model_copy(update={"results": left}))
+    by_title = {title: key for title, key in record.results.items() if not title.startswith("pruned/")}
+    write_record(run.folder / RUN, record.model_copy(update={"results": by_title}))
     (report,) = collect_report(Run.open(run.folder)).with_all_maps()["runs"]
     assert {(row["point"], row["method"], row["keep"], row["seed"]) for row in report["bench"]} == {(None,) * 4}
     check(report, "RunData")
@@ -134,10 +134,10 @@ def row_of(
         for parts in (right, fallen)
     )
     certificate = certify_task(dense, small, ratio, None if margin is None else Margin.parse(margin))
-    kept = SurvivingHeads(heads=tuple(map(str, range(keep))))
+    surviving_heads = SurvivingHeads(heads=tuple(map(str, range(keep))))
     on_selection = SelectionRecord(loss=1 - selection, value=selection, n_examples=100, data="s")
     return PrunedModelRow(
-        method, keep, 16 - keep, seed, None, 1.0, small.value, True, certificate, 900, survivors=kept, selection=on_selection
+        method, keep, 16 - keep, seed, None, 1.0, small.value, True, certificate, 900, survivors=surviving_heads, selection=on_selection
     )
 
 
@@ -224,9 +224,9 @@ def test_speed_is_told_with_its_doubts() -> None:
     assert [each["is_apart"] for each in (*clear, *doubtful)] == [False, False, True, False, True, False]
     assert [each["is_noisy"] for each in (*clear, *doubtful)] == [False, False, False, True, False, False]
     assert [each["is_odd"] for each in (*clear, *doubtful)] == [False, False, False, False, True, False]
-    told = speed_sentence([*clear, *doubtful], {"threads": 1})
-    assert "is 2.00 times as fast (1.60 … 2.40) at batch 1, 2.10 times as fast at batch 8 (" in told
-    assert "; at batch 8 it is not shown to differ" in told
+    messages = speed_sentence([*clear, *doubtful], {"threads": 1})
+    assert "is 2.00 times as fast (1.60 … 2.40) at batch 1, 2.10 times as fast at batch 8 (" in messages
+    assert "; at batch 8 it is not shown to differ" in messages
     assert not noise_warnings(clear)
     assert len(noise_warnings([*clear, *doubtful])) == 1 and "8 × 64" in noise_warnings(doubtful)[0]
 
@@ -266,8 +266,8 @@ def test_the_interval_of_a_metric_holds_the_truth_nineteen_times_in_twenty() -> 
 def test_a_model_that_lost_nothing_is_no_candidate(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        made = pack_pruned(run, request("random", 8), [])
-        led.register_results(led.commit(*made, provenance={}))
+        pruned = pack_pruned(run, request("random", 8), [])
+        led.register_results(led.commit(*pruned, provenance={}))
     data = collect_report(run).report["runs"][0]
     assert data["curves"]["chosen"] is None and data["curves"]["by_size"] == [] and data["summary"][1].startswith("Nothing was pruned")
 
@@ -281,11 +281,11 @@ def test_models_without_results_on_the_selection_split_are_no_candidates_and_nam
     assert sum("made by an earlier version" in warning for warning in data["warnings"]) == 1
 
 
-def pack_pruned(run: Run, told: dict[str, Any], removed: list[str], **parts: Any) -> tuple[ArtifactKey, dict[str, Any], dict[str, Any]]:
-    made = unpack_evaluation(run.results("evaluation")["dense"])
-    content = {name: getattr(made, name) for name in ("metric", "higher_is_better", "value", "n_examples", "data", "loss")}
-    content |= {**told, "removed": removed, **MADE}
-    return ArtifactKey("pruned", f"x{len(removed)} {told}", parts), content, {"losses": made.losses, "parts": made.parts}
+def pack_pruned(run: Run, messages: dict[str, Any], removed: list[str], **parts: Any) -> tuple[ArtifactKey, dict[str, Any], dict[str, Any]]:
+    evaluation = unpack_evaluation(run.results("evaluation")["dense"])
+    content = {name: getattr(evaluation, name) for name in ("metric", "higher_is_better", "value", "n_examples", "data", "loss")}
+    content |= {**messages, "removed": removed, **MADE}
+    return ArtifactKey("pruned", f"x{len(removed)} {messages}", parts), content, {"losses": evaluation.losses, "parts": evaluation.parts}
 
 
 def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:
     assert many[0].startswith("random sparing 5 heads") and many[0] != many[1]
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        led.register_results(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (free, spares)))
+        led.register_results(*(led.commit(*pack_pruned(run, messages, heads_of()[4:]), provenance={}) for messages in (free, spares)))
     curves = collect_report(run).report["runs"][0]["curves"]
     assert {point["method"] for point in curves["points"]} == set(curves["commands"]) == {"random", "random sparing L0H1+L1H3"}
     table = (run.folder / "curves.csv").read_text()
@@ -304,11 +304,13 @@ def test_protected_heads_make_a_method_of_their_own(tmp_path: Path) -> None:
 
 def test_floor_and_unit_make_a_method_of_their_own(tmp_path: Path) -> None:
     plain, floored, even = request("random", 4), request("random", 4, floor=1), request("random", 4, unit="even")
-    assert [told["label"] for told in (plain, floored, even)] == ["random", "random with floor 1", "random with unit even"]
+    assert [messages["label"] for messages in (plain, floored, even)] == ["random", "random with floor 1", "random with unit even"]
     assert request("random", 4, floor=2, unit="even", ablation="mean")["label"] == "random with floor 2 and unit even + mean"
     run = make_run(tmp_path / "run", kinds=("evaluation",))
     with Run.lead(run.folder) as led:
-        led.register_results(*(led.commit(*pack_pruned(run, told, heads_of()[4:]), provenance={}) for told in (plain, floored, even)))
+        led.register_results(
+            *(led.commit(*pack_pruned(run, messages, heads_of()[4:]), provenance={}) for messages in (plain, floored, even))
+        )
     curves = collect_report(run).report["runs"][0]["curves"]
     assert sorted(point["method"] for point in curves["points"]) == sorted(curves["commands"])
 
@@ -324,9 +326,9 @@ def test_the_table_of_curves_tells_pruned_models_apart(tmp_path: Path) -> None:
         request("surgeon", 5, floor=1, unit="even"),
     ]
     with Run.lead(run.folder) as led:
-        led.register_results(*(led.commit(*pack_pruned(run, told, heads_of()[5:]), provenance={}) for told in wishes))
+        led.register_results(*(led.commit(*pack_pruned(run, wishe, heads_of()[5:]), provenance={}) for wishe in wishes))
     for table in (pandas.read_csv(run.folder / "curves.csv", keep_default_na=False), pandas.read_parquet(run.folder / "curves.parquet")):
         assert table["keep"].tolist() == [5] * 4, "a model within a limit of parameters has heads too"
-        found = {tuple(row) for row in table[["floor", "unit", "ablation", "limit"]].itertuples(index=False)}
+        tuples = {tuple(row) for row in table[["floor", "unit", "ablation", "limit"]].itertuples(index=False)}
         limited = (0, "kv_group", "zero", "parameters=1234567")
-        assert found == {(0, "kv_group", "zero", ""), limited, (0, "kv_group", "mean", ""), (1, "even", "zero", "")}
+        assert tuples == {(0, "kv_group", "zero", ""), limited, (0, "kv_group", "mean", ""), (1, "even", "zero", "")}

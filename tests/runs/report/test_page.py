@@ -61,9 +61,9 @@ SHAPE = ["html", "head", "meta", "meta", "meta", "meta", "title", "style", "body
 
 
 def parsed(text: str) -> tuple[Elements, Any]:
-    made = Elements(text)
-    place = next(i for i, (tag, attrs) in enumerate(made.tags) if tag == "script" and attrs.get("id") == "headcount-data")
-    return made, json.loads(made.text_of(place))
+    elements = Elements(text)
+    position = next(i for i, (tag, attrs) in enumerate(elements.tags) if tag == "script" and attrs.get("id") == "headcount-data")
+    return elements, json.loads(elements.text_of(position))
 
 
 def test_the_page_is_data_one_script_and_one_style_under_a_strict_policy(tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ def test_data_of_any_characters_come_back() -> None:
 
 
 def test_the_front_end_comes_with_the_package_and_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made = load_front_end()
-    assert len(made.script) > 1000 and "\r" not in made.script + made.style
-    assert not BAD["script"].search(made.script) and not BAD["style"].search(made.style)
+    front_end = load_front_end()
+    assert len(front_end.script) > 1000 and "\r" not in front_end.script + front_end.style
+    assert not BAD["script"].search(front_end.script) and not BAD["style"].search(front_end.style)
     import importlib
 
     module = importlib.import_module("headcount.runs.report.page")
@@ -139,10 +139,10 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_maps_are_left_out_until_the_file_fits_and_it_says_so(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", tokens=32, shown=6, layers=4, heads=8)
     collected = collect_report(run)
-    whole = len(render_page(collected.with_all_maps(), FRONT))
+    count = len(render_page(collected.with_all_maps(), FRONT))
     bare = len(render_page({**collected.report}, FRONT))
     before = (7, 2.0)
-    for room in range(whole, bare, -(whole - bare) // 12):
+    for room in range(count, bare, -(count - bare) // 12):
         report = fit_report(collected, room, FRONT)
         check(report, "Report")
         attention = report["runs"][0]["attention"]
@@ -166,18 +166,18 @@ def test_maps_of_the_most_important_heads_stay(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", tokens=32, shown=2, layers=4, heads=8)
     collected = collect_report(run)
     data = collected.report["runs"][0]
-    kept = choose_heads_with_maps(data["scores"], collected.maps[0], 0.25)
-    flat = {8 * block + place for block, places in enumerate(kept) for place in places}
+    heads_with_maps = choose_heads_with_maps(data["scores"], collected.maps[0], 0.25)
+    flat = {8 * block + place for block, heads_with_map in enumerate(heads_with_maps) for place in heads_with_map}
     values = next(score["values"] for score in data["scores"] if score["kind"] == "importance")
     assert len(flat) == 8 and min(values[head] for head in flat) >= max(values[head] for head in set(range(32)) - flat)
-    packed = collected.maps[0].pack_sentences(1, kept)
+    packed = collected.maps[0].pack_sentences(1, heads_with_maps)
     assert packed is not None
     arrays = next(iter(run.results("profiles").values())).arrays
-    for block, places in enumerate(kept):
+    for block, heads_with_map in enumerate(heads_with_maps):
         text = packed["maps"][0][block]
-        assert (text is None) == (not places)
-        assert text is None or unpack_bytes(text) == arrays[f"0/{block}"][places].tobytes()
-        assert packed["included"][block] == places
+        assert (text is None) == (not heads_with_map)
+        assert text is None or unpack_bytes(text) == arrays[f"0/{block}"][heads_with_map].tobytes()
+        assert packed["included"][block] == heads_with_map
 
 
 def test_sizes_and_places_that_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -35,16 +35,16 @@ def test_at_every_k_the_first_to_go_are_those_that_a_plan_removes(higher_is_keep
 def test_whole_groups_go_as_a_plan_removes_them() -> None:
     scores = replace(TIED, units=GROUPS)
     groups = head_index_groups_in_removal_order(scores, NAMES)
-    assert groups is not None and sorted(place for group in groups for place in group) == list(range(24))
+    assert groups is not None and sorted(position for group in groups for position in group) == list(range(24))
     for keep in range(2, 25, 2):
-        gone = [place for group in groups[: (24 - keep) // 2] for place in group]
-        assert names(gone) == set(map(str, Plan.keep_top(scores, Budget(keep=keep)).removed))
+        removed_heads = [position for group in groups[: (24 - keep) // 2] for position in group]
+        assert names(removed_heads) == set(map(str, Plan.keep_top(scores, Budget(keep=keep)).removed))
 
 
 def test_orders_are_places_in_the_runs_own_heads() -> None:
     backwards = NAMES[::-1]
-    assert [backwards[place] for place in head_indices_in_removal_order(TIED, backwards)] == [
-        NAMES[place] for place in head_indices_in_removal_order(TIED, NAMES)
+    assert [backwards[position] for position in head_indices_in_removal_order(TIED, backwards)] == [
+        NAMES[position] for position in head_indices_in_removal_order(TIED, NAMES)
     ]
     fewer = Scores(HEADS[::2], TIED.values[::2], units=tuple(zip(HEADS[:12:2], HEADS[12::2], strict=True)))
     assert set(head_indices_in_removal_order(fewer, NAMES)[12:]) == set(range(1, 24, 2)), "heads without a score go last"

@@ -86,23 +86,23 @@ def test_a_study_that_kept_rows_alone_has_a_page_too(tmp_path: Path) -> None:
 
 def test_long_tables_go_when_the_file_would_be_too_large(run: Run) -> None:
     bundle = load_front_end()
-    whole = fit_report(collect_report(run), 2_000_000, bundle)
+    complete = fit_report(collect_report(run), 2_000_000, bundle)
     small = fit_report(collect_report(run), 1000, bundle)
-    names = [[table["name"] for table in report["runs"][0]["studies"][1]["result"]["tables"]] for report in (whole, small)]
+    names = [[table["name"] for table in report["runs"][0]["studies"][1]["result"]["tables"]] for report in (complete, small)]
     assert names == [["rows", LONG.name], ["rows"]]
-    assert any("Long tables of studies are left out" in text for text in small["left_out"]) and not whole["left_out"]
+    assert any("Long tables of studies are left out" in text for text in small["left_out"]) and not complete["left_out"]
 
 
 def test_all_figures_are_written_from_the_data(run: Run, tmp_path: Path) -> None:
-    drawn = write_figures_with_matplotlib(run, tmp_path)
+    figure_files = write_figures_with_matplotlib(run, tmp_path)
     expected: dict[str, Figure] = {f"study-layers-{figure.name}": figure for figure in DRAWN.figures}
     expected |= {"michel2019-m8-lines": DRAWN.figures[0]}
-    names = {path.stem for path in drawn.paths}
-    assert {name for name in names if not name.startswith("map-")} == set(expected) and len(names) * 2 == len(drawn.paths)
+    names = {path.stem for path in figure_files.paths}
+    assert {name for name in names if not name.startswith("map-")} == set(expected) and len(names) * 2 == len(figure_files.paths)
     for name, figure in expected.items():
         assert (tmp_path / f"{name}.svg").read_bytes() == draw_figure(figure, "svg")
         assert (tmp_path / f"{name}.pdf").read_bytes() == draw_figure(figure, "pdf")
-    missing = {figure.name: figure for figure in drawn.missing}
+    missing = {figure.name: figure for figure in figure_files.missing}
     assert set(missing) == {"curves", "cost", "roles", "study kept", "michel2019 M2", "michel2019 M10"}
     assert missing["michel2019 M2"].reason == "needs --other-task TASK" and missing["michel2019 M2"].command.endswith("--only M2")
     assert missing["study kept"].command == "" and missing["curves"].command.startswith("headcount compare ")
@@ -116,8 +116,8 @@ def test_the_title_of_a_figure_does_not_end_its_alt_text_early() -> None:
 
 
 def test_a_run_without_studies_says_so(tmp_path: Path) -> None:
-    drawn = write_figures_with_matplotlib(make_run(tmp_path / "run", n=20, kinds=("roles",)), tmp_path / "figures")
-    missing = {figure.name: figure for figure in drawn.missing}
+    figure_files = write_figures_with_matplotlib(make_run(tmp_path / "run", n=20, kinds=("roles",)), tmp_path / "figures")
+    missing = {figure.name: figure for figure in figure_files.missing}
     assert {"head maps", "curves", "cost", "studies", "papers"} <= set(missing) and "roles" not in missing
     assert missing["studies"].command.startswith("headcount study NAME ") and str(tmp_path / "run") in missing["papers"].command
 

@@ -135,7 +135,7 @@ def test_b3_layers_by_location(ran: Ran) -> None:
 
 
 def test_b4_layers_of_every_type(tmp_path: Path) -> None:
-    paper, places = Budhraja2020(quick=True), ("layers:top", "layers:middle", "layers:bottom", "random")
+    paper, positions = Budhraja2020(quick=True), ("layers:top", "layers:middle", "layers:bottom", "random")
     with Run.lead(tmp_path / "run") as run:
         sources = PythonSources("demo/translation", None, None, 0, 6, None)
         context = StudyContext(sources, model="demo/translator", run=run, limit=6)
@@ -146,7 +146,7 @@ def test_b4_layers_of_every_type(tmp_path: Path) -> None:
     assert not result.failures
     rows = result.results["B4"].table("strategies").records()
     kinds = {"all": (48, 96), "encoder-self": (16, 32), "decoder-self": (16, 32), "cross": (16, 32)}
-    assert [(row["attention"], row["strategy"]) for row in rows] == [(kind, strategy) for kind in kinds for strategy in places]
+    assert [(row["attention"], row["strategy"]) for row in rows] == [(kind, strategy) for kind in kinds for strategy in positions]
     random = {row["attention"]: row["BLEU"] for row in rows if row["strategy"] == "random"}
     for row in rows:
         assert row["heads"] == kinds[row["attention"]][0] and row["removed"] == 0.5 and (row["seeds"], row["steps"]) == (2, 1)
@@ -156,7 +156,7 @@ def test_b4_layers_of_every_type(tmp_path: Path) -> None:
             assert row["p"] is None or row["p"] <= row["q"] <= 1
     for kind in kinds:
         figure = result.results["B4"].figure("strategies" if kind == "all" else f"strategies-{kind}")
-        assert isinstance(figure, LineFigure) and [line.label for line in figure.lines] == list(places) and figure.n == 6
+        assert isinstance(figure, LineFigure) and [line.label for line in figure.lines] == list(positions) and figure.n == 6
         own = [row for row in rows if row["attention"] == kind]
         for part, column in (
             ("y", "against the dense model"),
@@ -196,9 +196,9 @@ def test_b6_roles_pruned_and_spared(tmp_path: Path) -> None:
         (row,) = [row for row in rows if (row["role"], row["its heads go"]) == (role, order)]
         assert [line.y, line.low, line.high] == [(row[f"against the dense model{end}"],) for end in ("", " low", " high")]
     for content in ran.pruned:
-        spec, gone = PruneSpec.from_dict(content["spec"]), set(content["removed"])
+        spec, removed_heads = PruneSpec.from_dict(content["spec"]), set(content["removed"])
         if spec.method.name == "role" and spec.method.order == "prune":  # pyright: ignore[reportAttributeAccessIssue]
-            assert any(own <= gone or gone <= own for own in heads.values())
+            assert any(own <= removed_heads or removed_heads <= own for own in heads.values())
 
 
 def test_b7_compensation_over_seeds(ran: Ran) -> None:
@@ -231,9 +231,9 @@ def test_b8_importance_random_and_complement(ran: Ran) -> None:
             assert row["against random"] == pytest.approx(row["accuracy"] - rows["random", stage]["accuracy"])
     removed = set(ran.result.results["B8"].measurements["removed"]["16"])
     by_plan = [PruneSpec.from_dict(content["spec"]).method for content in ran.pruned], [set(content["removed"]) for content in ran.pruned]
-    plans = [(method, gone) for method, gone in zip(*by_plan, strict=True) if method.name == "plan"]
-    complements = [gone for method, gone in plans if method.complement]  # pyright: ignore[reportAttributeAccessIssue]
-    assert complements and all(not gone & removed and len(gone) == 16 for gone in complements)
+    plans = [(method, removed_heads) for method, removed_heads in zip(*by_plan, strict=True) if method.name == "plan"]
+    complements = [removed_heads for method, removed_heads in plans if method.complement]  # pyright: ignore[reportAttributeAccessIssue]
+    assert complements and all(not complement & removed and len(complement) == 16 for complement in complements)
     assert rows["importance", "as it is"]["accuracy"] > rows["complement", "as it is"]["accuracy"], "the important heads carry the task"
     figure = ran.result.results["B8"].figure("choices-16")
     assert isinstance(figure, BarFigure) and figure.categories == ("as it is", "repaired", "recovered")
@@ -244,14 +244,20 @@ def test_b8_importance_random_and_complement(ran: Ran) -> None:
 def test_b9_heads_of_another_task(ran: Ran) -> None:
     rows = {row["choice"]: row for row in ran.table("B9", "transfer")}
     assert set(rows) == {"chosen on demo/entailment-tavi", "chosen on this task", "random"}
-    own, other = rows["chosen on this task"], rows["chosen on demo/entailment-tavi"]
-    assert own["removed as by this task"] == 16 and own["by chance"] == 8 and 8 < other["removed as by this task"] <= 16
-    assert other["against this task's choice"] == pytest.approx(other["accuracy"] - own["accuracy"])
+    own, chosen_on_demo_entailment_tavi = rows["chosen on this task"], rows["chosen on demo/entailment-tavi"]
+    assert (
+        own["removed as by this task"] == 16
+        and own["by chance"] == 8
+        and 8 < chosen_on_demo_entailment_tavi["removed as by this task"] <= 16
+    )
+    assert chosen_on_demo_entailment_tavi["against this task's choice"] == pytest.approx(
+        chosen_on_demo_entailment_tavi["accuracy"] - own["accuracy"]
+    )
     tests = ran.table("B9", "tests")
     assert [test["against"] for test in tests] == ["own task", "random"] and all(test["p"] <= test["q"] for test in tests)
-    assert tests[1]["difference"] == pytest.approx(other["accuracy"] - rows["random"]["accuracy"])
+    assert tests[1]["difference"] == pytest.approx(chosen_on_demo_entailment_tavi["accuracy"] - rows["random"]["accuracy"])
     removed = ran.result.results["B9"].measurements["removed"]["16"]
-    assert len(set(removed["other task"]) & set(removed["own task"])) == other["removed as by this task"]
+    assert len(set(removed["other task"]) & set(removed["own task"])) == chosen_on_demo_entailment_tavi["removed as by this task"]
     figure = ran.result.results["B9"].figure("transfer")
     assert isinstance(figure, BarFigure) and {bars.label: bars.values[0] for bars in figure.bars} == {
         name: row["against the dense model"] for name, row in rows.items()

@@ -156,9 +156,9 @@ def test_exactly_k_stands_beside_what_a_penalty_leaves(paper: PaperResult) -> No
     assert isinstance(figure, LineFigure) and list(figure.lines[0].y) == list(counts.values())
     exact = result.table("exact").records()
     assert exact and all(row["heads"] == counts[row["λ"]] and "dsp" in str(row["method"]) for row in exact)
-    drawn = result.figure("exact")
-    assert isinstance(drawn, LineFigure)
-    for line, name in zip(drawn.lines, ("accuracy", "accuracy of λ"), strict=True):
+    chart = result.figure("exact")
+    assert isinstance(chart, LineFigure)
+    for line, name in zip(chart.lines, ("accuracy", "accuracy of λ"), strict=True):
         by_size = sorted(exact, key=lambda row: row["heads"])
         ends = [tuple(row[f"{name}{end}"] for row in by_size) for end in ("", " low", " high")]
         assert [line.y, line.low, line.high] == ends and all(low <= y <= high for y, low, high in zip(*ends, strict=True))
@@ -173,8 +173,10 @@ def test_l9_every_option_of_the_schedule_beside_the_default(paper: PaperResult) 
     assert changed == [[], ["tau"], ["tau_end"], ["cool"], ["rate"]], "the default, then one option changed at a time, the rate too"
     default = [row["accuracy"] for row in rows if row["method"] == next(iter(methods))]
     assert default == [row["accuracy"] for row in paper.results["L1"].table("curve").records()[:2]], "the default is the model of L1"
-    whole = {item.id: item.study for item in Li2021().items(PaperSubject(hc.HeadMap.of(hc.load(TASK)), paper_task(), False))}["L9"]
-    assert isinstance(whole, PruningCurve) and whole.methods[0] == "dsp" and {"dsp(rate=0.01)", "dsp(rate=1)"} <= set(whole.methods)
+    complete = {item.id: item.study for item in Li2021().items(PaperSubject(hc.HeadMap.of(hc.load(TASK)), paper_task(), False))}["L9"]
+    assert (
+        isinstance(complete, PruningCurve) and complete.methods[0] == "dsp" and {"dsp(rate=0.01)", "dsp(rate=1)"} <= set(complete.methods)
+    )
 
 
 def paper_task() -> Any:

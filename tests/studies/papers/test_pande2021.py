@@ -87,10 +87,10 @@ def test_p2_test(paper: Measured) -> None:
             == sum(s.bias > 3 for s in of_role)
         )
         assert all(s.has_role == (s.p_t is not None and s.p_t <= 0.05 and s.bias > 3) for s in of_role if s.maximum > 3)
-    drawn = [row for row in rows if row["heads with bias above τ"] or row["heads with the role"]]
-    assert isinstance(figure, BarFigure) and figure.categories == tuple(row["role"] for row in drawn) and 0 < len(drawn) < len(rows)
-    assert f"{len(rows) - len(drawn)} roles that no head has are left out" in figure.note
-    assert figure.bars[1].values == tuple(row["heads with the role"] for row in drawn) and sum(map(float, figure.bars[1].values)) > 5  # type: ignore[arg-type]
+    sample = [row for row in rows if row["heads with bias above τ"] or row["heads with the role"]]
+    assert isinstance(figure, BarFigure) and figure.categories == tuple(row["role"] for row in sample) and 0 < len(sample) < len(rows)
+    assert f"{len(rows) - len(sample)} roles that no head has are left out" in figure.note
+    assert figure.bars[1].values == tuple(row["heads with the role"] for row in sample) and sum(map(float, figure.bars[1].values)) > 5  # type: ignore[arg-type]
 
 
 def test_p3_p_values(paper: Measured) -> None:
@@ -114,9 +114,9 @@ def test_p4_role_map(paper: Measured) -> None:
     assert isinstance(figure, HeatMap) and [value for values in figure.values for value in values] == [
         row["number of families"] for row in rows
     ]
-    drawn = result.figure("map-syntactic")
-    assert isinstance(drawn, HeatMap) and all(0 <= value <= 1 for values in drawn.values for value in values if value is not None)
-    assert sum(map(sum, drawn.marks)) == sum("syntactic" in families for families in labels.values())
+    chart = result.figure("map-syntactic")
+    assert isinstance(chart, HeatMap) and all(0 <= value <= 1 for values in chart.values for value in values if value is not None)
+    assert sum(map(sum, chart.marks)) == sum("syntactic" in families for families in labels.values())
 
 
 def test_p5_shares_over_tasks(paper: Measured) -> None:

@@ -133,13 +133,13 @@ def test_v3_roles_against_importance_and_confidence(paper: PaperResult) -> None:
 def test_v4_rule_of_the_strongest_key(paper: PaperResult, folder: Path) -> None:
     result, table = paper.results["V4"], read_roles(Run.open(folder)).relabel("voita2019")
     rows = {(row["head"], row["role"]): row for row in records(result, "heads")}
-    judged = {(str(row.head), row.role): row for row in table if (str(row.head), row.role) in rows}
-    assert {key: row.by_argmax for key, row in judged.items()} == {key: row["has the role"] for key, row in rows.items()}
-    for key, row in judged.items():
+    by_pair = {(str(row.head), row.role): row for row in table if (str(row.head), row.role) in rows}
+    assert {key: row.by_argmax for key, row in by_pair.items()} == {key: row["has the role"] for key, row in rows.items()}
+    for key, row in by_pair.items():
         is_positional = row.role.startswith("offset")
         needed = max(0.9, row.chance + 0.1) if is_positional else max(row.baseline, row.chance) + 0.1
         assert rows[key]["accuracy needed"] == needed and rows[key]["has the role"] <= (row.accuracy >= needed)
-    assert sum(row.role.startswith("offset") for row in judged.values()) >= N_HEADS
+    assert sum(row.role.startswith("offset") for row in by_pair.values()) >= N_HEADS
     roles, named = records(result, "roles"), result.table("roles")
     assert not [column.name for column in named.columns if "bias" in column.name or "τ" in column.name], (
         "nothing that the rule does not read"

@@ -64,9 +64,9 @@ def certify_model(
     run = Run.open(Path(data.model)) if is_file(Path(data.model) / "run.json") else None
     folder = Path(data.model)
     if run is not None:
-        opened = _read_kept_and_dense_model(run, data)
-        folder, data, loading = opened.kept_model, opened.data, opened.dense_loading
-        dense_name = dense_name or opened.dense_name
+        kept_and_dense_model = _read_kept_and_dense_model(run, data)
+        folder, data, loading = kept_and_dense_model.kept_model, kept_and_dense_model.data, kept_and_dense_model.dense_loading
+        dense_name = dense_name or kept_and_dense_model.dense_name
     else:
         loading = data.model_options
     if dense_name is None:

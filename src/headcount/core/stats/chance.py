@@ -33,9 +33,9 @@ def hypergeometric_chance(observed: int, n_heads: int, n_marked: int, n_in_group
     """Returns chance for the number of marked heads in a group, of `n_heads` heads in all."""
     from scipy.stats import hypergeom
 
-    drawn = hypergeom(n_heads, n_marked, n_in_group)
-    p = 2 * min(float(drawn.cdf(observed)), float(drawn.sf(observed - 1)))
-    return Chance(n_marked * n_in_group / n_heads, float(drawn.ppf(0.025)), float(drawn.ppf(0.975)), min(1.0, p))
+    distribution = hypergeom(n_heads, n_marked, n_in_group)
+    p = 2 * min(float(distribution.cdf(observed)), float(distribution.sf(observed - 1)))
+    return Chance(n_marked * n_in_group / n_heads, float(distribution.ppf(0.025)), float(distribution.ppf(0.975)), min(1.0, p))
 
 
 def count_heads_with_several_marks(marks: Shaped[np.ndarray, "kinds heads"], *, seed: int, repeats: int = 2000) -> tuple[int, Chance]:

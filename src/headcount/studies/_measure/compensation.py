@@ -182,7 +182,7 @@ def compare_quality_before_and_after_training(
         "pruned": list(pruned),
         "pruned, fine-tuned": [_evaluation_after_training(training.pruned, dense) for training in trainings],
     }
-    means = {name: each[0] if len(each) == 1 else average_evaluations(each, task) for name, each in models.items()}
+    means = {name: group[0] if len(group) == 1 else average_evaluations(group, task) for name, group in models.items()}
     rows = []
     for name, evaluations in models.items():
         values = tuple(evaluation.score for evaluation in evaluations)
@@ -213,7 +213,9 @@ def compare_changes_after_pruning_with_dense(trainings: Sequence[TrainingPair], 
     after_pruning, of_dense = (np.array([np.mean([pair[side] for pair in by_name[str(head)]], 0) for head in heads]) for side in (0, 1))
     layer = np.array([str(head).rpartition("H")[0] for head in heads])
     removed = [head for _, _, plan in trainings for head in plan.removed]
-    n_lost = np.array([sum((gone.stack, gone.layer) == (head.stack, head.layer) for gone in removed) for head in heads]) / len(trainings)
+    n_lost = np.array(
+        [sum((removed_head.stack, removed_head.layer) == (head.stack, head.layer) for removed_head in removed) for head in heads]
+    ) / len(trainings)
     members = {"all": np.ones(len(layer), dtype=bool)} | {str(name): layer == name for name in dict.fromkeys(layer.tolist())}
     rows: list[ChangeRow] = []
     evenness: list[Evenness] = []

@@ -64,7 +64,7 @@ def count_kept_heads_in_grid(grid: Grid) -> KeptHeads:
         n_removed = len(grid.heads) - point.n_kept
         rows.append(KeptRow(point.method, point.n_kept, n_removed, point.seeds, by_kind, by_layer, ranges, survivors))
     dense = [
-        {place: round(number) for place, number in mean_survivors_by_kind(blocks, everything, by_layer=layers).items()}
+        {key: round(number) for key, number in mean_survivors_by_kind(blocks, everything, by_layer=layers).items()}
         for layers in (False, True)
     ]
     return KeptHeads(dense[0], dense[1], rows)

@@ -468,7 +468,7 @@ def _evaluate_removals_by_language(
         models = tuple(pruning.load_or_make_model(each)[1].to(device).eval() for each in by_seed)
         if request.recover is not None and not trained:  # the dense model after the same training
             dense_requests = [replace(each, method=Pruner.parse("random"), budget=Budget(keep=n_heads)) for each in by_seed]
-            trained = [pruning.load_or_make_model(each)[1].to(device).eval() for each in dense_requests]
+            trained = [pruning.load_or_make_model(dense_request)[1].to(device).eval() for dense_request in dense_requests]
         name = f"{n_heads - len(HeadMap.of(models[0]))} of {n_heads} heads by {request.label}"
         removals.append(Removal(HEADS, name, models))
     n_finished, total = 0, len(subject.tasks) * len(removals)

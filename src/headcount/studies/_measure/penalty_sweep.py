@@ -133,8 +133,8 @@ def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
 
 def _count_kept_by_seed(free_blocks: Sequence[AttentionBlock], point: GridPoint, seeds: Sequence[int]) -> tuple[int, ...]:
     """Returns how many heads of some blocks every seed left, in the order of seeds; none for a seed that closed all gates, which has no model."""
-    kept = [sum(len(survivors.intersection(block.heads)) for block in free_blocks) for survivors in point.survivors]
-    by_seed = dict(zip(point.seeds, kept, strict=True))
+    totals = [sum(len(survivors.intersection(block.heads)) for block in free_blocks) for survivors in point.survivors]
+    by_seed = dict(zip(point.seeds, totals, strict=True))
     return tuple(by_seed.get(seed, 0) for seed in seeds)
 
 

@@ -96,13 +96,13 @@ def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> PlanTra
         raise OptionError(f"heads to transfer are chosen to a number without training; {pruner} does otherwise")
     describe_study_run(context, context.loaded, {"study": study.name, "other_task": study.other_task, "method": study.method})
     loaded = context.loaded
-    other = context.sources.load_model(study.other_model, class_from_config=True) if study.other_model else loaded
-    other_task = context.sources.open_task(other, study.other_task)
+    model = context.sources.load_model(study.other_model, class_from_config=True) if study.other_model else loaded
+    other_task = context.sources.open_task(model, study.other_task)
     template, seed = make_request_template(study, context.seed), context.seed
     sizes = sorted({resolve_kept_count(keep, len(loaded.heads)) for keep in study.keep}, reverse=True)
-    allow_other_model(context.required_run, other.model)
+    allow_other_model(context.required_run, model.model)
     choosing = replace(template, repair=False, recover=None)
-    other_pruning = Pruning(context.required_run, other.model, other_task, limit=context.limit, command=context.command)
+    other_pruning = Pruning(context.required_run, model.model, other_task, limit=context.limit, command=context.command)
     chosen = run_grid(context, other_pruning, [choosing.resized(keep) for keep in sizes])
     transferred = {keep: tuple(map(str, chosen.get_point(choosing.resized(keep)).artifacts[0].content["removed"])) for keep in sizes}
     requests: dict[tuple[int, str], PruneSpec] = {}

@@ -97,7 +97,7 @@ def correlate_changes_with_depth(
             if own.std() == 0 or layers.std() == 0:
                 continue
             observed = float(spearman(own, layers))
-            drawn = np.array([float(spearman(random.permutation(own), layers)) for _ in range(PERMUTATIONS)])
-            p = (1 + int((np.abs(drawn) >= abs(observed) - 1e-12).sum())) / (1 + len(drawn))
+            permuted = np.array([float(spearman(random.permutation(own), layers)) for _ in range(PERMUTATIONS)])
+            p = (1 + int((np.abs(permuted) >= abs(observed) - 1e-12).sum())) / (1 + len(permuted))
             rows.append(DepthTrend(part, stack, len(own), observed, p))
     return rows

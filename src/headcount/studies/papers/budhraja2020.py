@@ -77,7 +77,7 @@ class Budhraja2020(Paper):
         half = {"keep": "50%", "rate": self.rate, "train_batch": training["train_batch"], "seeds": training["seeds"]}
         recover = training["recover"]
         compensation_steps = int(recover.removesuffix("steps")) if recover.endswith("steps") else None  # None: the recipe decides
-        places = ("layers:top", "layers:middle", "layers:bottom")
+        layer_choices = ("layers:top", "layers:middle", "layers:bottom")
 
         def strategies_study(*strategies: str, by_kind: bool = False, pretrained: str = "") -> Study:
             return Strategies(strategies=strategies, keep=sizes, by_kind=by_kind, pretrained=pretrained, **training)
@@ -93,8 +93,8 @@ class Budhraja2020(Paper):
                 strategies_study("random:type", by_kind=True),
             ),
             self._item_of_pretrained(subject, strategies_study(pretrained=self.pretrained)),
-            Item("B3", "Top, middle and bottom layers, fine-tuned", "layers", strategies_study(*places)),
-            self._item_by_type(subject, strategies_study(*places, by_kind=True)),
+            Item("B3", "Top, middle and bottom layers, fine-tuned", "layers", strategies_study(*layer_choices)),
+            self._item_by_type(subject, strategies_study(*layer_choices, by_kind=True)),
             Item(
                 "B5",
                 "Consecutive against spread-out layers, fine-tuned",
