@@ -37,7 +37,7 @@ USED_BY_NAME = {
     "called by torch, the Trainer of transformers, mkdocs, notebooks and html.parser": "extra_repr set_epoch on_train_begin on_train_end on_step_end "
     "on_log on_save on_evaluate on_config on_files _repr_html_ handle_starttag handle_endtag handle_data handle_comment",
     "pytest and its cases, which are found by prefix": "pytestmark damage_* wrong_*",
-    "fields that are read through `fields`, `asdict` or pydantic": "schema_version named_heads rank_with rank_without is_noisy "
+    "fields that are read through `fields`, `asdict` or pydantic": "schema_version shortest named_heads rank_with rank_without is_noisy "
     "lost_by_others weighted_p "
     "mean_with mean_without survivors_with heads_with",
     "arguments of a protocol": "operation display_id",
