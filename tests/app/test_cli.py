@@ -318,7 +318,7 @@ def test_ctrl_c_inside_a_verb_gives_130(capsys: pytest.CaptureFixture[str], monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ls, "_list_name_rows", interrupt)
-    code, out, err = run(capsys, "ls")
+    code, out, err = run(capsys, "ls", "archs")
     assert (code, out, err.strip()) == (130, "", "interrupted")
 
 

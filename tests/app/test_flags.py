@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import typer
 from command_line import run
 
 import headcount as hc
-from headcount.app.cli._app import build
+from headcount.app.cli._app import import_command
 from headcount.app.console.flags import flags_by_argument, replace_arguments_by_flags
 from headcount.core.errors import ArtifactError
 from headcount.models.tiny.build import tiny_model
@@ -45,8 +44,7 @@ MESSAGES = {
 @pytest.mark.parametrize("message", MESSAGES)
 def test_arguments_of_a_message_become_the_flags_of_the_command(message: str) -> None:
     command, expected = MESSAGES[message]
-    group = typer.main.get_command(build())
-    assert replace_arguments_by_flags(message, flags_by_argument(group.commands[command].params)) == expected  # pyright: ignore[reportAttributeAccessIssue]
+    assert replace_arguments_by_flags(message, flags_by_argument(import_command(command).params)) == expected
 
 
 def test_an_error_of_the_core_names_the_flag(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

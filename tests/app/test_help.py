@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,22 @@ def test_help_fits_80_columns(words: tuple[str, ...], capsys: pytest.CaptureFixt
     assert max(map(len, out.splitlines())) <= 80
     assert not re.findall(r"--[a-z-]+…", out), "a flag is shortened"
     assert not re.findall(r"\[default:\s*\S*…", out), "a default is shortened"
+
+
+def test_the_list_of_commands_says_what_each_help_says(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    _, out, _ = run(capsys, "--help")
+    listed = [line.strip("│ ") for line in out.splitlines()]
+    for name in COMMANDS:
+        _, own, _ = run(capsys, name, "--help")
+        summary = own.splitlines()[3].strip()
+        assert any(line.startswith(name) and line.endswith(summary) for line in listed), (name, summary)
+
+
+def test_the_list_of_commands_imports_no_command() -> None:
+    script = (
+        "import sys\nfrom headcount.app.cli._app import run\nassert run(['--help']) == 0 and run(['prun']) == 2\n"
+        "wrong = [m for m in sys.modules if m.startswith('headcount.app.cli.') and not m.endswith('._app') or m == 'pydantic']\n"
+        "assert not wrong, wrong"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

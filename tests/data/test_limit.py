@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-import typer
 from command_line import result, run
 from torch import nn
 from toys import saved_classifier, saved_table, sentences
 
 import headcount as hc
-from headcount.app.cli._app import build
+from headcount.app.cli._app import import_command, list_command_names
 from headcount.app.cli.study import build_study_command
 from headcount.app.jobs import demo
 from headcount.core.errors import PartlyRead
@@ -152,9 +151,8 @@ def tasks_of(words: Words, folder: Path) -> list[Task]:
 
 
 def commands_with_limit() -> set[str]:
-    group: Any = typer.main.get_command(build())
     own = ("study", "paper", "find")  # find reads recordings and sequences of its own: tests/app/test_find_cli.py
-    verbs = {name: command for name, command in group.commands.items() if name not in own}
+    verbs = {name: import_command(name) for name in list_command_names() if name not in own}
     verbs |= {
         f"study {name}": build_study_command(name) for name in STUDIES.names() if name != "weight-change"
     }  # which reads weights alone

@@ -99,7 +99,8 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Stock:
 
     torch.set_num_threads(1)
     made = Stock(tmp_path_factory.mktemp("stock"))
-    _app.build()
+    for name in _app.list_command_names():
+        _app.import_command(name)
     for folder in (made.plain(), made.cut(), made.grouped()):
         hc.load(folder)
     made.run()

@@ -134,7 +134,7 @@ def test_too_few_tokens_are_refused() -> None:
 def test_wrong_arguments_are_refused_before_any_work(
     arguments: dict[str, Any], error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["headcount.pruning.repair.repair"], "copy_model", lambda *_: pytest.fail("work began"))
+    monkeypatch.setattr(sys.modules["headcount.pruning.repair.repair"], "copy_model", lambda *_, **__: pytest.fail("work began"))
     given = {"plan": hc.Plan.removing(["L0H0"]), "data": task("encoder", 4)} | arguments
     with pytest.raises(error, match=re.escape(message)):
         hc.repair(shared("encoder"), **given)
@@ -194,3 +194,14 @@ def test_rows_of_padding_are_left_out() -> None:
     block = hc.HeadMap.of(model).blocks[0]
     shape = batch["input_ids"].shape
     assert len(rows_of_real_tokens(model, block, batch, torch.zeros(*shape, 48))) == int(batch["attention_mask"].sum())
+
+
+def test_a_repaired_model_has_projections_of_its_own_and_shares_the_rest() -> None:
+    model, plan = shared("encoder"), hc.Plan.removing(["L1H0"])
+    repaired = hc.repair(model, plan, task("encoder", 16))
+    own = {name for name, parameter in repaired.named_parameters() if parameter is not model.get_parameter(name)}
+    path = next(block.o.path for block in hc.HeadMap.of(model).blocks if "L1H0" in map(str, block.heads))
+    assert own == {f"{path}.weight", f"{path}.bias"}
+    small = hc.cut(repaired, plan)
+    pointers = {parameter.data_ptr() for parameter in model.parameters()}
+    assert not any(parameter.data_ptr() in pointers for parameter in small.parameters())

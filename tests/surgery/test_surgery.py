@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,12 +21,13 @@ from headcount.surgery import reshape as reshaping
 from headcount.surgery.cost import cost
 from headcount.surgery.cut import count_removed_parameters, cut
 from headcount.surgery.export.onnx import Onnx
-from headcount.surgery.verify import forward_outputs, largest_relative_difference, run_gated
+from headcount.surgery.verify import computing_in_float32, forward_outputs, largest_relative_difference, run_gated
 from headcount.testing.laws import emptying_plan, uneven_plan
 
 # The releases whose configurations can say how many heads of which size there are, and whose static caches follow the model.
 PLAIN_SINCE = {"vit": "5.10", "deit": "5.10", "dinov2": "5.18"}
 STATIC_CACHE_FOLLOWS = Version("5.15")
+cut_module = sys.modules["headcount.surgery.cut"]  # `headcount.surgery.cut` of the package is its function
 
 
 def classifier(name: str = "bert", **options: object) -> nn.Module:
@@ -291,3 +294,53 @@ def test_a_model_without_weights_is_refused() -> None:
         model = type(dense)(dense.config)
     with pytest.raises(PlanError, match="no weights to cut"):
         cut(model, hc.Plan.removing(["L0H0"]))
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "t5", "gpt2", "swin"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_proof_in_float32_converts_one_layer_at_a_time(name: str, in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_copy(*_: object) -> None:
+        raise AssertionError("the whole model was copied to float32")
+
+    monkeypatch.setattr(cut_module, "copy_in_float32", refuse_copy)
+    model = tiny_model(name, dtype=torch.bfloat16)
+    heads = hc.HeadMap.of(model)
+    small = hc.cut(model, hc.Plan.removing(heads.units()[0]), in_place=in_place)
+    assert {p.dtype for p in small.parameters()} == {torch.bfloat16}
+    hooks = [hook for module in small.modules() for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())]
+    assert not any("convert" in hook.__qualname__ or "put_back" in hook.__qualname__ for hook in hooks if hasattr(hook, "__qualname__"))
+
+
+def test_tensors_are_as_before_after_a_pass_in_float32() -> None:
+    model = tiny_model("llama", dtype=torch.bfloat16)
+    before = {name: (parameter, parameter.data_ptr()) for name, parameter in model.named_parameters()}
+    batch = probe_inputs(model)
+    exact = copy.deepcopy(model).float()
+    with computing_in_float32(model):
+        outputs = forward_outputs(model, batch)
+    assert largest_relative_difference(outputs, forward_outputs(exact, batch)) < 1e-6
+    with pytest.raises(KeyboardInterrupt), computing_in_float32(model):
+        model.get_submodule("model.layers.1.mlp").register_forward_pre_hook(interrupt_pass)
+        forward_outputs(model, batch)
+    assert {name: (parameter, parameter.data_ptr()) for name, parameter in model.named_parameters()} == before
+
+
+def interrupt_pass(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_error_below_the_rounding_of_bfloat16_is_found(in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = cut_module._cut_in_place
+
+    def cut_slightly_wrong(model: torch.nn.Module, *arguments: Any) -> None:
+        right(model, *arguments)
+        weight: Any = model.get_submodule("model.layers.0.self_attn.o_proj").weight
+        model.get_submodule("model.layers.0.self_attn.o_proj").weight = torch.nn.Parameter(weight.data * 1.02)
+
+    model = tiny_model("llama", dtype=torch.bfloat16)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    monkeypatch.setattr(cut_module, "_cut_in_place", cut_slightly_wrong)
+    with pytest.raises(VerificationError, match="in float32"):
+        hc.cut(model, hc.Plan.removing(["L1H0"]), in_place=in_place)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

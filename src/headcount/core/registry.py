@@ -48,12 +48,17 @@ class Registry:
     def _entry_points(self) -> EntryPoints:
         return entry_points(group=f"headcount.{self.kind}")
 
-    def _import_paths(self) -> dict[str, str]:
-        """Returns where every name comes from: `module` or `module:Class`."""
+    @cached_property
+    def _modules(self) -> dict[str, str]:
+        """The modules of the kind's own folder, by the names that they are registered under."""
         spec = _find_module(self.package)
         folders = list(spec.submodule_search_locations or []) if spec else []
         modules = [info.name for info in pkgutil.iter_modules(folders) if not info.ispkg and not info.name.startswith("_")]
-        sources = {name.replace("_", "-"): f"{self.package}.{name}" for name in modules}
+        return {name.replace("_", "-"): f"{self.package}.{name}" for name in modules}
+
+    def _import_paths(self) -> dict[str, str]:
+        """Returns where every name comes from: `module` or `module:Class`."""
+        sources = dict(self._modules)
         for point in self._entry_points:
             if point.name in sources:
                 raise DuplicateName(

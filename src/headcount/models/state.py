@@ -211,8 +211,17 @@ def attention_type_restored(model: nn.Module) -> Iterator[None]:
                 owner.set_attention_type(attention_type)  # pyright: ignore[reportCallIssue]
 
 
-def copy_model(model: nn.Module) -> nn.Module:
-    """A deep copy whose weights may change: results that the original kept from earlier passes do not come along."""
-    duplicate = copy.deepcopy(model)
+def copy_model(model: nn.Module, *, only: Iterable[nn.Module] | None = None) -> nn.Module:
+    """A deep copy whose weights may change: results that the original kept from earlier passes do not come along.
+
+    With `only`, the parameters of all other modules are not copied but shared with the original, so that they may not be written to.
+    """
+    shared: dict[int, Any] = {}
+    if only is not None:
+        shared = {id(parameter): parameter for parameter in model.parameters()}
+        for module in only:
+            for parameter in module.parameters():
+                shared.pop(id(parameter), None)
+    duplicate = copy.deepcopy(model, shared)
     clear_feature_caches(duplicate)
     return duplicate

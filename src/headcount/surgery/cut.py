@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headcount.core.arguments import check_arguments
 from headcount.core.errors import PlanError, VerificationError, reraise_if_out_of_memory
@@ -25,7 +25,9 @@ from headcount.surgery.named_heads import config_head_pairs_of_dense_model, renu
 from headcount.surgery.reshape import Cut, apply_cuts, cuts_keeping_positions, n_head_elements, n_kept_elements, n_removed_table_elements
 from headcount.surgery.verify import (
     HALF,
+    batch_in_float32,
     checked_relative_difference,
+    computing_in_float32,
     copy_in_float32,
     forward_outputs,
     lowest_float_dtype,
@@ -123,13 +125,50 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
         naming_inputs_in_errors(source, batch, is_dummy=inputs is None),
     ):
         expected = run_gated(source, plan, batch, heads)
-    dtype = lowest_float_dtype(source)
-    reference = copy_in_float32(source, batch) if dtype in HALF else None
+    if lowest_float_dtype(source) in HALF:  # rounding could hide an error: the proof is repeated in float32
+        try:
+            return _cut_and_prove(source, heads, plan, batch, expected, in_place=in_place, exact_outputs=_outputs_by_layer)
+        except VerificationError:  # also where a family's code does not run layer by layer, or rounds to the dtype of its weights
+            return _cut_and_prove(source, heads, plan, batch, expected, in_place=in_place, exact_outputs=_outputs_of_copy)
+    return _cut_and_prove(source, heads, plan, batch, expected, in_place=in_place)
+
+
+ExactOutputs = Callable[[nn.Module, Batch, Callable[[nn.Module, Batch], list[Tensor]]], list[Tensor]]
+"""Runs a pass over a model in float32: (model, batch, pass) -> outputs."""
+
+
+def _outputs_by_layer(model: nn.Module, batch: Batch, run: Callable[[nn.Module, Batch], list[Tensor]]) -> list[Tensor]:
+    """Returns the outputs of a pass in float32, for which one layer after another is converted; raises VerificationError where that fails."""
+    try:
+        with computing_in_float32(model):
+            return run(model, batch_in_float32(batch))
+    except Exception as error:  # the model's own code fails in its own ways on tensors of two dtypes
+        reraise_if_out_of_memory(error)
+        raise VerificationError(f"the {type(model).__name__} does not run in float32 layer by layer: {error}") from error
+
+
+def _outputs_of_copy(model: nn.Module, batch: Batch, run: Callable[[nn.Module, Batch], list[Tensor]]) -> list[Tensor]:
+    """Returns the outputs of a pass over a copy of the model in float32."""
+    return run(*copy_in_float32(model, batch))
+
+
+def _cut_and_prove(
+    source: nn.Module,
+    heads: HeadMap,
+    plan: Plan,
+    batch: Batch,
+    expected: list[Tensor],
+    *,
+    in_place: bool,
+    exact_outputs: ExactOutputs | None = None,
+) -> nn.Module:
+    """Cuts a model, or a copy of it; raises VerificationError, and leaves the model as it was, unless it gives what the gated one gives."""
+    exact_expected = None if exact_outputs is None else exact_outputs(source, batch, lambda model, inputs: run_gated(model, plan, inputs))
     target = source if in_place else copy_model(source)
     with _undo_on_error(target):
         _cut_in_place(target, heads, plan)
         try:
-            checked_relative_difference(expected, forward_outputs(target, batch), dtype, "the cut model")
+            checked_relative_difference(expected, forward_outputs(target, batch), lowest_float_dtype(source), "the cut model")
         except VerificationError:
             raise
         except Exception as error:  # the model's own code fails in its own ways on sizes that it does not expect
@@ -138,14 +177,9 @@ def cut(model: nn.Module, plan: Plan, *, in_place: bool = False, inputs: Batch |
                 f"the cut {type(target).__name__} does not run: {' '.join(f'{type(error).__name__}: {error}'.split()).rstrip(':. ')}. "
                 "The cut was not made. Evaluate the plan with gates."
             ) from error
-        if reference is not None:  # in half precision rounding could hide an error: the proof is repeated in float32
-            exact, exact_batch = reference
-            checked_relative_difference(
-                run_gated(exact, plan, exact_batch, heads),
-                forward_outputs(copy_in_float32(target, {})[0], exact_batch),
-                torch.float32,
-                "the cut model in float32",
-            )
+        if exact_outputs is not None and exact_expected is not None:
+            outputs = exact_outputs(target, batch, forward_outputs)
+            checked_relative_difference(exact_expected, outputs, torch.float32, "the cut model in float32")
     return target
 
 

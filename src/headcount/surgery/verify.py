@@ -65,10 +65,72 @@ def largest_relative_difference(outputs: Sequence[Tensor], reference_outputs: Se
     return worst
 
 
+def batch_in_float32(batch: Batch) -> dict[str, Any]:
+    """Returns a batch whose floating-point tensors are float32."""
+    return {name: value.float() if isinstance(value, Tensor) and value.is_floating_point() else value for name, value in batch.items()}
+
+
 def copy_in_float32(model: nn.Module, batch: Batch) -> tuple[nn.Module, dict[str, Any]]:
     """Returns copies of a model and a batch in float32."""
-    converted = {name: value.float() if isinstance(value, Tensor) and value.is_floating_point() else value for name, value in batch.items()}
-    return copy_model(model).float(), converted
+    return copy_model(model).float(), batch_in_float32(batch)
+
+
+@contextmanager
+def computing_in_float32(model: nn.Module) -> Iterator[None]:
+    """Lets a model in half precision compute in float32 inside, converting what runs for the time of its call: never the whole model at once.
+
+    A layer of a stack is converted as a whole, and so is every other part without a stack, since its code may read the tensors of its parts.
+    Code that reads tensors of another part fails inside with an error of mixed dtypes.
+    """
+    with ExitStack() as stack:
+        for called_module, owners in _parts_to_convert(model):
+            _convert_during_calls(called_module, owners, stack)
+        yield
+
+
+def _parts_to_convert(module: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Module]]]:
+    """Yields modules, each with the owners of the tensors that are converted while it runs: layers of outermost stacks and parts without a stack
+    with all that is inside, the modules around them with their own.
+    """
+    parts = list(module.modules())
+    if not any(isinstance(part, nn.ModuleList) for part in parts):
+        yield module, parts
+        return
+    yield module, [module]
+    for child in module.children():
+        if isinstance(module, nn.ModuleList):
+            yield child, list(child.modules())
+        else:
+            yield from _parts_to_convert(child)
+
+
+def _convert_during_calls(module: nn.Module, owners: Sequence[nn.Module], stack: ExitStack) -> None:
+    """Converts the floating-point tensors of some modules to float32 whenever `module` is called, and puts them back afterwards."""
+    parameters: list[tuple[nn.Parameter, Tensor]] = []
+    buffers: list[tuple[nn.Module, str, Tensor]] = []
+
+    def convert(*_: Any) -> None:
+        for owner in owners:
+            for parameter in owner._parameters.values():
+                if parameter is not None and parameter.is_floating_point() and parameter.dtype != torch.float32:
+                    parameters.append((parameter, parameter.data))
+                    parameter.data = parameter.data.float()
+            for name, buffer in owner._buffers.items():
+                if buffer is not None and buffer.is_floating_point() and buffer.dtype != torch.float32:
+                    buffers.append((owner, name, buffer))
+                    owner._buffers[name] = buffer.float()
+
+    def put_back(*_: Any) -> None:
+        for parameter, data in parameters:
+            parameter.data = data
+        for owner, name, buffer in buffers:
+            owner._buffers[name] = buffer
+        parameters.clear()
+        buffers.clear()
+
+    stack.callback(put_back)
+    stack.callback(module.register_forward_pre_hook(convert, prepend=True).remove)
+    stack.callback(module.register_forward_hook(put_back, always_call=True).remove)
 
 
 @contextmanager

@@ -1,13 +1,16 @@
-"""The typer application: every module of this folder without a leading underscore is a command (`run`) or a group of commands (`build`)."""
+"""The typer application: every module of this folder without a leading underscore is a command (`run`) or a group of commands (`build`).
+
+A module is imported when its command runs; the list of commands reads their summaries from the files.
+"""
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from headcount import __version__
+from headcount.app.console.command_list import print_command_list, read_summary
 from headcount.app.console.session import ExitCode, write_to_stderr
 from headcount.app.console.stop import INTERRUPTED, StopSignal
 from headcount.core.errors import HeadcountError, OptionError, UnknownName, is_out_of_memory, unknown_name_error
@@ -27,13 +31,43 @@ ClickException: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__na
 
 
 class Commands(TyperGroup):
-    """All commands; an unknown name raises UnknownName with the nearest known one."""
+    """All commands, each imported when it is named."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Returns the command named by the first argument."""
-        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise unknown_name_error("command", args[0], self.list_commands(ctx))
-        return super().resolve_command(ctx, args)
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Returns the names of all commands."""
+        return list_command_names()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Imports a command; None for an unknown name."""
+        return import_command(cmd_name) if cmd_name in list_command_names() else None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Prints what all commands do, without importing them."""
+        print_command_list(_root.__doc__ or "", {name: read_summary(_file_of(name)) for name in list_command_names()})
+
+
+@cache
+def list_command_names() -> list[str]:
+    """Returns the names of all commands, from the files of this folder."""
+    return sorted(file.stem.replace("_", "-") for file in Path(__file__).parent.glob("[!_]*.py"))
+
+
+def _file_of(command_name: str) -> Path:
+    return Path(__file__).with_name(command_name.replace("-", "_") + ".py")
+
+
+@cache
+def import_command(name: str) -> Any:
+    """Imports the module of a command, and returns the command, or the group of commands."""
+    module = importlib.import_module(f"headcount.app.cli.{_file_of(name).stem}")
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    app.callback()(_root)
+    if hasattr(module, "build"):
+        app.add_typer(module.build(), name=name)
+    else:
+        app.command(name)(module.run)
+    group: Any = typer.main.get_command(app)
+    return group.commands[name]
 
 
 def _print_version_and_exit(is_requested: bool) -> None:
@@ -57,12 +91,6 @@ def build() -> typer.Typer:
     """Returns the application with every command."""
     app = typer.Typer(name="headcount", cls=Commands, add_completion=False, rich_markup_mode="rich")
     app.callback()(_root)
-    for file in sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)]) if not info.name.startswith("_")):
-        module, name = importlib.import_module(f"headcount.app.cli.{file}"), file.replace("_", "-")
-        if hasattr(module, "build"):
-            app.add_typer(module.build(), name=name)
-        else:
-            app.command(name)(module.run)
     return app
 
 
@@ -75,6 +103,10 @@ def run(arguments: Sequence[str]) -> ExitCode:
     try:
         if "--out=" in arguments or ("--out", "") in pairwise(arguments):
             raise typer.BadParameter("an empty text names no folder or file; name one, or . for the folder you are in", param_hint="--out")
+        if (
+            not arguments[0].startswith("-") and arguments[0] not in list_command_names()
+        ):  # told without typer's parser, which takes long to import
+            raise unknown_name_error("command", arguments[0], list_command_names())
         command = typer.main.get_command(build())
         code = command.main(args=list(arguments), prog_name="headcount", standalone_mode=False, obj=tuple(arguments))
     except typer.Abort:

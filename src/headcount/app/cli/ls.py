@@ -65,7 +65,11 @@ def run(session: Session, kind: KindName = None, name: Name = None) -> None:
     if kind is not None and name is not None:
         _print_documentation(session, kind, name)
         return
-    rows = _list_name_rows(kind) if kind else [{"kind": name, "names": len(_list_name_rows(name))} for name in kinds]
+    rows = (
+        _list_name_rows(kind)
+        if kind
+        else [{"kind": name, "names": len(KINDS[name].names() if name in KINDS else FAMILIES)} for name in kinds]
+    )
     columns = list(rows[0]) if rows else ["name"]
     session.write_table(columns, [[_format_cell(value) for value in row.values()] for row in rows])
     session.write_json({"kind": kind, "rows": rows})

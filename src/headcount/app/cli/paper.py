@@ -32,13 +32,13 @@ OutUnlessListed = Annotated[
         show_default=False,
     ),
 ]
+SUMMARY = "The experiments of a paper on your model: its figures and tables from one command that can be stopped and resumed."
 ListItems = Annotated[bool, typer.Option("--list", help="List the items and what each needs, and stop.")]
 
 
 def build() -> typer.Typer:
     """Returns the group of all papers."""
-    summary = "The experiments of a paper on your model: its figures and tables from one command that can be stopped and resumed."
-    return build_group("paper", PAPERS, summary, build_paper_command)
+    return build_group("paper", PAPERS, SUMMARY, build_paper_command)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from headcount.core.registry import STUDIES
 if TYPE_CHECKING:
     from headcount.studies._base import Study, StudyInfo
 
+SUMMARY = "The papers' experiments as commands; each names its own arguments."
 OutRequired = Annotated[
     Path, typer.Option("--out", metavar="RUN", help="The run folder: what is finished is kept there, and the same command goes on from it.")
 ]
@@ -29,7 +30,7 @@ ComparedRun = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder t
 
 def build() -> typer.Typer:
     """Returns the group of all studies."""
-    return build_group("study", STUDIES, "The papers' experiments as commands; each names its own arguments.", build_study_command)
+    return build_group("study", STUDIES, SUMMARY, build_study_command)
 
 
 def build_study_command(study_name: str) -> Any:

@@ -76,7 +76,10 @@ class RepairSettings(Configurable):
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The model with refitted output projections, in the shape it had, and the fit of each block by its name."""
+    """The model with refitted output projections, in the shape it had, and the fit of each block by its name.
+
+    All other weights are shared with the model that was repaired.
+    """
 
     model: nn.Module
     blocks: dict[str, FitResult]
@@ -113,7 +116,8 @@ def repair(  # noqa: PLR0913 - every argument is explicit
         by: "weights" fits all weights, "gates" one number per head, by which its part of the projection is multiplied.
 
     Returns:
-        A repaired copy of the model.
+        The repaired model. It has output projections of its own and shares all other weights with the model given, to save memory: `cut` copies
+        them; before you train it as it is, take a `copy.deepcopy`.
 
     Raises:
         OptionError: an argument has the wrong type or is out of range.
@@ -143,13 +147,12 @@ def refit(model: nn.Module, plan: Plan, data: Data, settings: RepairSettings = R
     plan.check(heads)
     blocks = [block for block in heads.blocks if len(plan.kept_positions(block)) < block.n_heads]
     if not blocks:
-        return Repaired(copy_model(dense), {})
+        return Repaired(copy_model(dense, only=()), {})
     if data is None:
         raise DataError("data must be a Task, a dataset or batches; got None, and a repair is fitted on data")
-    for block in blocks:
-        output_projection(dense, block)
+    projections = [output_projection(dense, block) for block in blocks]
     batches = _read_batches(dense, data, settings)
-    work = _Refit(dense, copy_model(dense), plan, blocks, settings)
+    work = _Refit(dense, copy_model(dense, only=projections), plan, blocks, settings)
     with evaluating(dense), evaluating(work.pruned), fork_rng(()):
         work.run(batches)
     return Repaired(work.pruned, work.fits)
@@ -248,7 +251,8 @@ class _Refit:
     def _refit_block(self, path: str, products: ProductsByBlock) -> None:
         """Refits one block by its products."""
         block, module = self.blocks[path], output_projection(self.pruned, self.blocks[path])
-        fitting, rows = products.get((path, False)), self._fitted_rows(path, module)
+        fitting, checking = products.pop((path, False), None), products.pop((path, True), None)
+        rows = self._fitted_rows(path, module)
         if fitting is None or fitting.n_tokens <= len(rows):
             raise DataError(
                 f"block {block.name} has {len(rows)} inputs to refit and the calibration data {0 if fitting is None else fitting.n_tokens} tokens; "
@@ -258,7 +262,7 @@ class _Refit:
             return
         result = fit_best_ridge(
             fitting,
-            products.get((path, True)),
+            checking,
             self.old_weights[path],
             has_bias=has_bias(module),
             ridge=self.settings.ridge,
