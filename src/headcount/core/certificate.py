@@ -280,7 +280,7 @@ def bound_of_metric(
     size = margin.of_metric(dense.metric, dense.value)
     with_margin = replace(bound, margin=str(margin), margin_size=size)
     if margin.share is not None:
-        _check_relative_margin(dense, metric_of_sums, margin)
+        _check_relative_margin(dense, metric_of_sums, margin, seed)
         if isinstance(test, BootstrapLoss):
             return _add_verdict(with_margin, test.against_share_of_dense(margin.share), 0.0, dense.n_examples)
     return _add_verdict(with_margin, test, size, dense.n_examples)
@@ -380,9 +380,9 @@ def _n_examples_of_rarest_class(dense: Evaluation) -> int | None:
     return int(dense.parts.sum(0).reshape(n_classes, n_classes).sum(1).min())
 
 
-def _check_relative_margin(dense: Evaluation, metric_of_sums: MetricOfSums, margin: Margin) -> None:
+def _check_relative_margin(dense: Evaluation, metric_of_sums: MetricOfSums, margin: Margin, seed: int) -> None:
     """Raises OptionError where a share of the dense model's metric says nothing, because it may be 0."""
-    low, high = score_interval(dense, metric_of_sums)
+    low, high = score_interval(dense, metric_of_sums, seed=seed)
     if low is not None and high is not None and low <= 0 <= high:
         raise OptionError(
             f"a margin of {margin} is a share of the dense model's {dense.metric}, which may be 0 (95 % {low:.3g} to {high:.3g}); "

@@ -106,10 +106,12 @@ def _p_value_of_chance(dense: Evaluation, task: Task, chance: float, seed: int) 
     return max(against_chance.p, 2 * float(binom.sf(dense.parts[:, 0].sum() - 1, dense.n_examples, chance)))
 
 
-def share_above_chance_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float | None, *, seed: int = 0) -> Share:
+def share_above_chance_left(
+    dense: Evaluation, pruned: Evaluation, task: Task, chance: float | None, *, seed: int = 0, level: float = 0.95
+) -> Share:
     """Returns the share of the score above chance that remains, (pruned − chance) / (dense − chance); of perplexities, their logarithms.
 
-    It is not defined unless the dense model is surely above chance (`why_share_is_undefined`).
+    It is not defined unless the dense model is surely above chance (`why_share_is_undefined`). `level` is the confidence of its interval.
     """
     reason = why_share_is_undefined(dense, task, chance, seed=seed)
     if reason or chance is None or task.metric is None or dense.parts is None or pruned.parts is None:
@@ -122,7 +124,7 @@ def share_above_chance_left(dense: Evaluation, pruned: Evaluation, task: Task, c
         of_dense, of_pruned = (metric_on_additive_scale(task, total(half)) - floor for half in halves)
         return of_pruned / of_dense
 
-    lost = paired_bootstrap(np.hstack([before] * 2), np.hstack([before, after]), remaining_share, seed=seed)
+    lost = paired_bootstrap(np.hstack([before] * 2), np.hstack([before, after]), remaining_share, seed=seed, level=level)
     return Share(chance, Difference(1 + lost.difference, 1 + lost.low, 1 + lost.high, lost.p))
 
 

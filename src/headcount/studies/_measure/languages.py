@@ -461,7 +461,7 @@ def _evaluate_removals_by_language(
     trains = any(request.recover is not None for request in subject.requests)
     groups = [] if trains else group_layers(subject.loaded.heads, (THIRD, LAYER))
     removals = [Removal(group.kind, group.name, (model,), group.heads) for group in groups]
-    pruning = Pruning(run, model, next(iter(subject.tasks.values())), limit=context.limit, command=context.command)
+    pruning = Pruning(run, model, next(iter(subject.tasks.values())), limit=context.limit, command=context.command, seed=context.seed)
     device, trained = next(model.parameters()).device, []
     for request in subject.requests:
         by_seed = [replace(request, seed=request.seed + number) for number in range(_count_needed_seeds(request, n_seeds))]
