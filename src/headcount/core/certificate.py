@@ -274,7 +274,7 @@ def bound_of_metric(
     low, high = test.one_sided_bounds(LEVEL)
     relative = test.relative_upper_bound(LEVEL) if isinstance(test, BootstrapLoss) else high / dense.value if dense.value > 0 else None
     bound = QualityBound(dense.metric, dense.value, small.value, test.estimate, high, relative, low, test.procedure)
-    bound = replace(bound, reason=_reason_against_verdict(dense, test))
+    bound = replace(bound, reason=reason_against_verdict(dense, test))
     if margin is None:
         return bound
     size = margin.of_metric(dense.metric, dense.value)
@@ -294,7 +294,7 @@ def bound_of_loss(dense: Evaluation, small: Evaluation, margin: Margin | None = 
     bound = QualityBound(
         "loss", dense.loss, small.loss, test.estimate, high, high / dense.loss if dense.loss > 0 else None, low, test.procedure, clip
     )
-    bound = replace(bound, reason=_reason_against_verdict(dense, test))
+    bound = replace(bound, reason=reason_against_verdict(dense, test))
     if margin is None:
         return bound
     if margin.share is None:
@@ -311,7 +311,7 @@ def _bound_of_perplexity(test: BettingLoss, dense: Evaluation, small: Evaluation
     bound = QualityBound(
         dense.metric, dense.value, small.value, loss, dense.value * high, high, dense.value * low, test.procedure, TOKEN_CLIP
     )
-    bound = replace(bound, reason=_reason_against_verdict(dense, test))
+    bound = replace(bound, reason=reason_against_verdict(dense, test))
     if margin is None:
         return bound
     size = margin.of_metric(dense.metric, dense.value)
@@ -358,7 +358,7 @@ def _bet_on_damage(
     return BettingLoss(damage[order], clip, weights[order])
 
 
-def _reason_against_verdict(dense: Evaluation, test: QualityLoss) -> str:
+def reason_against_verdict(dense: Evaluation, test: QualityLoss) -> str:
     """Returns why data like these give no verdict, whatever the numbers; empty where they may."""
     if dense.documents is not None and test.n < FEWEST_DOCUMENTS:
         return f"{test.n} documents are too few for a verdict, which needs {FEWEST_DOCUMENTS}"

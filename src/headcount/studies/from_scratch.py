@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.metric_range import dense_score_plus_change_interval
 from headcount.core.options import option
-from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
-from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import choose_kinds_to_show, dense_scores_to_dict, dense_sentence, difference_with_interval, kept_heads_columns
+from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
+from headcount.studies._rows import (
+    choose_kinds_to_show,
+    dense_scores_to_dict,
+    dense_sentence,
+    difference_with_interval,
+    format_significance,
+    kept_heads_columns,
+)
 
 if TYPE_CHECKING:
     from headcount.studies._measure.from_scratch import ControlPair, ScratchResult
@@ -158,6 +165,6 @@ def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFig
 def _summary_sentence(pairs: Sequence[ControlPair], metric: str) -> str:
     texts = []
     for pair in pairs:
-        significance = "" if pair.q is None or pair.q > SIGNIFICANT else ", significant"
-        texts.append(f"{pair.change.difference:+.3g} {metric} over {pair.control} with {pair.n_kept} heads{significance}")
+        difference = format_interval(*difference_with_interval(pair.change), "+.3g")
+        texts.append(f"{difference} {metric} over {pair.control} with {pair.n_kept} heads ({format_significance('q', pair.q)})")
     return f"The pruned model has {'; '.join(texts)}." if texts else "No control was trained."

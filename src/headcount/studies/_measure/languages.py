@@ -349,9 +349,7 @@ def compare_language_groups(
         share = row.share.lost_low_high[0]
         if row.model == subject.name and share is not None:
             lost.setdefault(row.without, {})[row.language] = share
-    return contrast_language_families(lost, group_of_language), correlate_losses_with_corpus_size(
-        lost, group_of_language, seed=context.seed
-    )
+    return contrast_language_families(lost, group_of_language), correlate_losses_with_corpus_size(lost, group_of_language)
 
 
 def _open_and_tune_model(
