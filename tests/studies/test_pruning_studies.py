@@ -159,13 +159,23 @@ def test_dynamics_orders_checkpoints(capsys: pytest.CaptureFixture[str], checkpo
     assert [(row["step"], row["keep"]) for row in found["rows"]] == [(step, keep) for step in (3, 20, 100) for keep in (6, 1)]
     for row in found["rows"]:
         whole = next(one for one in found["checkpoints"] if one["step"] == row["step"])
-        assert row["remaining"] is None and whole["removable"] is None and "better than chance" in whole["reason"], "nothing was learnt"
+        assert (
+            row["remaining"] is None
+            and whole["removable"] is None
+            and whole["certified"] is None
+            and "better than chance" in whole["reason"]
+        ), "nothing was learnt"
         assert row["removed"] == pytest.approx(1 - row["keep"] / 12)
     before = files(tmp_path / "run")
     named = [checkpoints / f"checkpoint-{step}" for step in (100, 3, 20)]
     assert result(capsys, "study", "dynamics", *named, *words)["rows"] == found["rows"] and files(tmp_path / "run") == before
     code, out, err = run(capsys, "study", "dynamics", checkpoints, *words)
-    assert code == 0 and "checkpoint-3 " in out and "heads that go for 10% (point estimate)" in out, err
+    assert (
+        code == 0
+        and "checkpoint-3 " in out
+        and "heads that go for 10% (certified)" in out
+        and "observed to go for 10% (without a bound)" in out
+    ), err
     assert "checkpoint-3: no share is defined: accuracy" in out and "%)" not in out
 
 

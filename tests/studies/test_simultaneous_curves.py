@@ -127,7 +127,7 @@ def measure(study: Study, folder: Path, model: str = "demo/entailment", task: st
 
 
 def interval(row: Any, name: str) -> tuple[float, float, float]:
-    if isinstance(row[name] if name in row else None, dict):
+    if isinstance(row.get(name), dict):
         return row[name]["difference"], row[name]["low"], row[name]["high"]
     separator = "_" if f"{name}_low" in row else " "
     difference = row[name] if name in row else row[f"{name}{separator}difference"]
