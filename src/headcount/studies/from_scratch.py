@@ -165,6 +165,6 @@ def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFig
 def _summary_sentence(pairs: Sequence[ControlPair], metric: str) -> str:
     texts = []
     for pair in pairs:
-        difference = format_interval(*difference_with_interval(pair.change), "+.3g")
+        difference = format_interval(pair.change.difference, pair.change.low, pair.change.high, "+.3g")
         texts.append(f"{difference} {metric} over {pair.control} with {pair.n_kept} heads ({format_significance('q', pair.q)})")
     return f"The pruned model has {'; '.join(texts)}." if texts else "No control was trained."
