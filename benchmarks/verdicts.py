@@ -74,12 +74,12 @@ def judge_transfer(tables: Mapping[str, Rows]) -> Verdict:
 
 
 def judge_dynamics(tables: Mapping[str, Rows]) -> Verdict:
-    """Judges whether more heads can go late in training than early."""
+    """Judges whether more heads are certified to go late in training than early."""
     rows = tables["checkpoints"]
     name = next(column for column in rows[0] if column.startswith("heads that go"))
     shares = [row[name] for row in rows if row[name] is not None]
-    sentence = f"{HOLDS}: more go later." if shares[-1] > shares[0] else f"{FAILS}: no more go later."
-    return Verdict(f"{shares[0]:.0%} at the first checkpoint above chance, {shares[-1]:.0%} at the last", sentence)
+    sentence = f"{HOLDS}: more are certified to go later." if shares[-1] > shares[0] else f"{OPEN}: no more are certified to go later."
+    return Verdict(f"{shares[0]:.0%} at least at the first checkpoint above chance, {shares[-1]:.0%} at the last", sentence)
 
 
 def judge_speed(tables: Mapping[str, Rows]) -> Verdict:

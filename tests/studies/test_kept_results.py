@@ -223,7 +223,7 @@ def test_without_matplotlib_the_result_is_kept_and_the_remedy_named(
     monkeypatch.setattr("headcount.runs.study_files.draw_figure", refuse)
     words = ("study", "all-but-one", ENTAILMENT, "--task", ENTAILMENT, "--limit", 8, "--out", tmp_path / "run")
     code, out, err = run(capsys, *words)
-    assert code == 0 and "the loss rises significantly when one head is left" in out
+    assert code == 0 and "when one head is left (q ≤ 0.05)" in out
     assert "the figures of study all-but-one are not drawn: figures need matplotlib: pip install 'headcount[figures]'" in err
     assert {path.name for path in (tmp_path / "run" / "studies" / "all-but-one").iterdir()} == {
         *(f"{table}.{suffix}" for table in ("layers", "kinds") for suffix in ("csv", "tex")),

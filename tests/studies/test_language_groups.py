@@ -12,8 +12,10 @@ from command_line import result as run_json
 from toys import build
 
 import headcount as hc
-from headcount.core.errors import DataError, OptionError
+from headcount.core.errors import DataError, OptionError, StatisticsError
 from headcount.core.figure import HeatMap, LineFigure
+from headcount.core.stats.agreement import spearman
+from headcount.core.stats.chance import rank_correlation_interval
 from headcount.studies._language_parts import _corpus_size_trend_table
 from headcount.studies._measure.language_groups import (
     LanguageGroup,
@@ -38,7 +40,7 @@ def test_a_planted_family_and_size_are_found() -> None:
     assert north.low is not None and north.high is not None and north.low < 0.2 < north.high
     assert contrasts["top", "south"].difference == pytest.approx(-0.2) and contrasts["bottom", "north"].p is None
     (trend,) = correlate_losses_with_corpus_size(lost, GROUPS)
-    assert (trend.without, trend.correlation) == ("top", pytest.approx(-1)) and trend.p < 0.001
+    assert (trend.without, trend.correlation) == ("top", pytest.approx(-1)) and trend.p < 0.01 and -1 < trend.low < -0.99 < trend.high < 0
     few = {"top": {name: lost["top"][name] for name in NAMES[:3]}}
     assert not correlate_losses_with_corpus_size(few, GROUPS), "three languages have no rank correlation"
     lone = {**GROUPS, "l0": LanguageGroup("l0", "alone", None)}
@@ -46,14 +48,32 @@ def test_a_planted_family_and_size_are_found() -> None:
     assert alone.low is None and alone.p is None and alone.q is None, "one language has no interval"
 
 
-def test_no_interval_of_another_test_stands_beside_the_p_of_a_trend() -> None:
-    """Of sure losses of few languages, examples give a narrow interval without 0 and languages a large p: −0.20 (−0.40 … −0.10), p = 0.21."""
+def test_the_interval_of_a_trend_is_of_the_test_of_its_p() -> None:
+    """Of sure losses of few languages, examples would give a narrow interval without 0; languages give one with it, and a large p."""
     lost = {"top": dict(zip(NAMES[:5], (0.3, 0.1, 0.4, 0.2, 0.15), strict=True))}
     (trend,) = correlate_losses_with_corpus_size(lost, GROUPS)
-    assert trend.correlation < 0 and trend.p > 0.2
+    assert trend.low < trend.correlation < 0 < trend.high and trend.p > 0.2
     table = _corpus_size_trend_table([trend])
-    assert [column.name for column in table.columns] == ["without", "languages", "rank correlation", "p", "q"]
+    assert [column.name for column in table.columns] == [
+        *("without", "languages", "rank correlation", "rank correlation low", "rank correlation high", "p", "q")
+    ]
     assert table.records()[0]["p"] == trend.p
+
+
+@pytest.mark.parametrize("n", [4, 5, 8, 20])
+def test_the_interval_of_a_rank_correlation_covers_and_agrees_with_p(n: int) -> None:
+    rng, share = np.random.default_rng(n), 0.5
+    true = 6 / np.pi * np.arcsin(share / 2)
+    hits = []
+    for _ in range(500):
+        x = rng.normal(size=n)
+        rho = float(spearman(x, share * x + np.sqrt(1 - share**2) * rng.normal(size=n)))
+        low, high, p = rank_correlation_interval(rho, n)
+        assert -1 < low <= high < 1 and (low > 0 or high < 0) == (p < 0.05)
+        hits.append(low <= true <= high)
+    assert np.mean(hits) >= 0.95
+    with pytest.raises(StatisticsError, match="takes 4"):
+        rank_correlation_interval(0.5, 3)
 
 
 def test_noise_has_no_trend() -> None:

@@ -30,6 +30,6 @@ def test_quick_takes_what_it_leaves_open() -> None:
 
 def test_verdicts_tell_better_from_worse() -> None:
     tests = [(0.1, 0.01), (-0.2, 0.02), (0.3, 0.2), (None, None)]
-    assert describe_better_and_worse(tests, higher_is_better=True) == "better at 1 of 4 sizes, worse at 1"
+    assert describe_better_and_worse(tests, higher_is_better=True) == "better at 1 of 4 sizes, worse at 1, undecided at 2"
     assert describe_better_and_worse(tests[:1], higher_is_better=False) == "better at 0 of 1 sizes, worse at 1"
-    assert describe_better_and_worse(tests[2:], higher_is_better=True) == "better at 0 of 2 sizes"
+    assert describe_better_and_worse(tests[2:], higher_is_better=True) == "better at 0 of 2 sizes, undecided at 2"

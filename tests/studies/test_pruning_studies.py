@@ -159,15 +159,23 @@ def test_dynamics_orders_checkpoints(capsys: pytest.CaptureFixture[str], checkpo
     assert [(row["step"], row["keep"]) for row in study_result["rows"]] == [(step, keep) for step in (3, 20, 100) for keep in (6, 1)]
     for row in study_result["rows"]:
         complete = next(checkpoint for checkpoint in study_result["checkpoints"] if checkpoint["step"] == row["step"])
-        assert row["remaining"] is None and complete["removable"] is None and "better than chance" in complete["reason"], (
-            "nothing was learnt"
-        )
+        assert (
+            row["remaining"] is None
+            and complete["removable"] is None
+            and complete["certified"] is None
+            and "better than chance" in complete["reason"]
+        ), "nothing was learnt"
         assert row["removed"] == pytest.approx(1 - row["keep"] / 12)
     before = files(tmp_path / "run")
     named = [checkpoints / f"checkpoint-{step}" for step in (100, 3, 20)]
     assert result(capsys, "study", "dynamics", *named, *words)["rows"] == study_result["rows"] and files(tmp_path / "run") == before
     code, out, err = run(capsys, "study", "dynamics", checkpoints, *words)
-    assert code == 0 and "checkpoint-3 " in out and "heads that go for 10% (point estimate)" in out, err
+    assert (
+        code == 0
+        and "checkpoint-3 " in out
+        and "heads that go for 10% (certified)" in out
+        and "observed to go for 10% (without a bound)" in out
+    ), err
     assert "checkpoint-3: no share is defined: accuracy" in out and "%)" not in out
 
 

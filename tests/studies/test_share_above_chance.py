@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from headcount.core.certificate import bound_of_metric
 from headcount.core.evaluation import Evaluation
+from headcount.core.margin import Margin
 from headcount.data.metrics import ACCURACY, F1, MATTHEWS, PERPLEXITY
-from headcount.data.share_above_chance import lost_share_of_first_minus_second, share_above_chance_left
+from headcount.data.share_above_chance import bound_share_above_chance_left, lost_share_of_first_minus_second, share_above_chance_left
 from headcount.data.task import Task
 from headcount.studies._gated import measure_paired_change
 from headcount.studies._measure.dynamics import Checkpoint, CheckpointRow, summarise_curve
@@ -49,8 +51,54 @@ def test_at_chance_no_share_is_defined(number: int) -> None:
     share = share_above_chance_left(right(number), right(number), toy(ACCURACY), 0.3)
     assert share.remaining is None and share.reason.endswith("than chance, 0.3") == (number <= 60)
     checkpoint, drop = Checkpoint("a", 1), measure_paired_change(right(number), right(number), toy(ACCURACY))
-    rows = [CheckpointRow(checkpoint, 1, 0.9, 1.0, None, drop, share)]
-    assert summarise_curve(checkpoint, right(number), rows, 0.9).removable is None
+    bound = bound_share_above_chance_left(share, right(number), right(number), toy(ACCURACY), 0.9)
+    summary = summarise_curve(checkpoint, right(number), [CheckpointRow(checkpoint, 1, 0.9, 1.0, None, drop, share, bound)], 0.9)
+    assert summary.removable is summary.certified is bound.at_least is None and bound.reason == share.reason and not summary.tested
+
+
+def summarise(dense: Evaluation, models: list[Evaluation], task: Task, chance: float, hold: float) -> Any:
+    checkpoint, rows = Checkpoint("a", 1), []
+    for number, pruned in enumerate(models, 1):
+        share, drop = share_above_chance_left(dense, pruned, task, chance), measure_paired_change(dense, pruned, task)
+        bound = bound_share_above_chance_left(share, dense, pruned, task, hold)
+        rows.append(CheckpointRow(checkpoint, 9 - number, number / 10, 1.0, None, drop, share, bound))
+    return summarise_curve(checkpoint, dense, rows[::-1], hold), rows
+
+
+def test_heads_go_by_bounds_from_large_to_small_up_to_the_first_that_fails() -> None:
+    """The third model would be certified by itself; the second, whose observed share is held, is not, and ends the tests."""
+    summary, rows = summarise(right(180), [right(180), right(170), right(180)], toy(ACCURACY), 0.3, 0.9)
+    assert [row.bound.is_certified for row in rows] == [True, False, True]
+    assert rows[1].share.remaining is not None and rows[1].share.remaining.difference > 0.9 > rows[1].bound.at_least
+    assert (summary.certified, summary.removable, summary.tested) == (0.1, 0.3, (0.1, 0.2))
+    none, _ = summarise(right(180), [right(100)], toy(ACCURACY), 0.3, 0.9)
+    assert (none.certified, none.removable, none.tested) == (0.0, 0.0, (0.1,))
+
+
+def test_the_bound_of_a_share_is_that_of_a_certificate() -> None:
+    share = share_above_chance_left(right(180), right(176), toy(ACCURACY), 0.3)
+    bound = bound_share_above_chance_left(share, right(180), right(176), toy(ACCURACY), 0.9)
+    certificate = bound_of_metric(right(180), right(176), ACCURACY.total)
+    assert bound.at_least == pytest.approx(1 - certificate.bound / (0.9 - 0.3)) and bound.at_least < 1 - 0.02 / 0.6
+    certified = bound_of_metric(right(180), right(176), ACCURACY.total, Margin.parse(f"{100 * (1 - bound.at_least) * 0.6 + 0.01:.4f}pt"))
+    assert certified.verdict == "certified"
+
+
+def test_a_resampled_metric_of_few_examples_certifies_no_share() -> None:
+    true = np.arange(N) % 2
+    dense, pruned = (evaluation(F1, np.eye(4)[true * 2 + np.where(np.arange(N) < wrong, 1 - true, true)]) for wrong in (10, 12))
+    share = share_above_chance_left(dense, pruned, toy(F1), 0.5)
+    bound = bound_share_above_chance_left(share, dense, pruned, toy(F1), 0.5)
+    assert share.remaining is not None and bound.at_least is not None and 0.5 < bound.at_least < share.remaining.difference
+    assert not bound.is_certified and "200 examples are too few" in bound.reason
+
+
+def test_a_loss_beyond_the_clip_certifies_no_share() -> None:
+    nats = 0.1 * np.sin(np.arange(N))
+    dense, worse = (evaluation(PERPLEXITY, np.stack([level + nats, np.ones(N)], 1)) for level in (1.0, 9.0))
+    share = share_above_chance_left(dense, worse, toy(PERPLEXITY), float(np.exp(9.5)))
+    bound = bound_share_above_chance_left(share, dense, worse, toy(PERPLEXITY), 0.9)
+    assert share.remaining is not None and share.remaining.difference < 0.1 and not bound.is_certified and "0.5 nats" in bound.reason
 
 
 @pytest.mark.parametrize(("number", "chance"), [(1, 0.5), (3, 2 / 3), (10, 0.9), (9, 1e-9)])

@@ -274,13 +274,13 @@ def bound_of_metric(
     low, high = test.one_sided_bounds(LEVEL)
     relative = test.relative_upper_bound(LEVEL) if isinstance(test, BootstrapLoss) else high / dense.value if dense.value > 0 else None
     bound = QualityBound(dense.metric, dense.value, small.value, test.estimate, high, relative, low, test.procedure)
-    bound = replace(bound, reason=_reason_against_verdict(dense, test))
+    bound = replace(bound, reason=reason_against_verdict(dense, test))
     if margin is None:
         return bound
     size = margin.of_metric(dense.metric, dense.value)
     with_margin = replace(bound, margin=str(margin), margin_size=size)
     if margin.share is not None:
-        _check_relative_margin(dense, metric_of_sums, margin)
+        _check_relative_margin(dense, metric_of_sums, margin, seed)
         if isinstance(test, BootstrapLoss):
             return _add_verdict(with_margin, test.against_share_of_dense(margin.share), 0.0, dense.n_examples)
     return _add_verdict(with_margin, test, size, dense.n_examples)
@@ -294,7 +294,7 @@ def bound_of_loss(dense: Evaluation, small: Evaluation, margin: Margin | None = 
     bound = QualityBound(
         "loss", dense.loss, small.loss, test.estimate, high, high / dense.loss if dense.loss > 0 else None, low, test.procedure, clip
     )
-    bound = replace(bound, reason=_reason_against_verdict(dense, test))
+    bound = replace(bound, reason=reason_against_verdict(dense, test))
     if margin is None:
         return bound
     if margin.share is None:
@@ -311,7 +311,7 @@ def _bound_of_perplexity(test: BettingLoss, dense: Evaluation, small: Evaluation
     bound = QualityBound(
         dense.metric, dense.value, small.value, loss, dense.value * high, high, dense.value * low, test.procedure, TOKEN_CLIP
     )
-    bound = replace(bound, reason=_reason_against_verdict(dense, test))
+    bound = replace(bound, reason=reason_against_verdict(dense, test))
     if margin is None:
         return bound
     size = margin.of_metric(dense.metric, dense.value)
@@ -358,7 +358,7 @@ def _bet_on_damage(
     return BettingLoss(damage[order], clip, weights[order])
 
 
-def _reason_against_verdict(dense: Evaluation, test: QualityLoss) -> str:
+def reason_against_verdict(dense: Evaluation, test: QualityLoss) -> str:
     """Returns why data like these give no verdict, whatever the numbers; empty where they may."""
     if dense.documents is not None and test.n < FEWEST_DOCUMENTS:
         return f"{test.n} documents are too few for a verdict, which needs {FEWEST_DOCUMENTS}"
@@ -380,9 +380,9 @@ def _n_examples_of_rarest_class(dense: Evaluation) -> int | None:
     return int(dense.parts.sum(0).reshape(n_classes, n_classes).sum(1).min())
 
 
-def _check_relative_margin(dense: Evaluation, metric_of_sums: MetricOfSums, margin: Margin) -> None:
+def _check_relative_margin(dense: Evaluation, metric_of_sums: MetricOfSums, margin: Margin, seed: int) -> None:
     """Raises OptionError where a share of the dense model's metric says nothing, because it may be 0."""
-    low, high = score_interval(dense, metric_of_sums)
+    low, high = score_interval(dense, metric_of_sums, seed=seed)
     if low is not None and high is not None and low <= 0 <= high:
         raise OptionError(
             f"a margin of {margin} is a share of the dense model's {dense.metric}, which may be 0 (95 % {low:.3g} to {high:.3g}); "

@@ -137,7 +137,7 @@ def parts_by_document(parts: Float[np.ndarray, "examples parts"], documents: Doc
     return parts if documents is None else sum_by_document(parts, documents)
 
 
-def score_interval(evaluation: Evaluation, metric_of_sums: MetricOfSums | None) -> tuple[float | None, float | None]:
+def score_interval(evaluation: Evaluation, metric_of_sums: MetricOfSums | None, *, seed: int = 0) -> tuple[float | None, float | None]:
     """Returns the 95 % interval of the metric by bootstrap over examples, or documents, or that of the mean loss; None where undefined."""
     if evaluation.value is None:
         if evaluation.n_examples < 2:
@@ -149,7 +149,7 @@ def score_interval(evaluation: Evaluation, metric_of_sums: MetricOfSums | None) 
     parts = parts_by_document(evaluation.parts, evaluation.documents)
     if len(parts) < 2:
         return None, None
-    resampled = metric_of_sums(resample_sums(parts, 0, N_RESAMPLES))
+    resampled = metric_of_sums(resample_sums(parts, seed, N_RESAMPLES))
     if not np.isfinite(resampled).all():
         return None, None
     low, high = np.quantile(resampled, [0.025, 0.975])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
 
+from headcount.core.certificate import LEVEL, loss_of_metric, reason_against_verdict
 from headcount.core.evaluation import Evaluation, examples_are_right_or_wrong
 from headcount.core.stats.means import FEWEST_NONZERO
+from headcount.core.stats.quality_loss import BettingLoss, BootstrapLoss
 from headcount.core.stats.seed_parts import align_seed_counts
 from headcount.core.stats.significance import Difference, paired_bootstrap
 from headcount.data.chunks import batches
@@ -59,6 +61,21 @@ class Share:
         return {"chance": self.chance, **dict(zip(names, self.remaining_low_high, strict=True)), "reason": self.reason}
 
 
+@dataclass(frozen=True, slots=True)
+class ShareBound:
+    """The share of the dense model's score above chance that remains at least, at 95 %, one-sided.
+
+    Attributes:
+        at_least: The bound; None where the share is not defined.
+        is_certified: Whether the share that is to be held remains by this bound.
+        reason: Why data like these certify nothing, whatever the numbers; empty otherwise.
+    """
+
+    at_least: float | None
+    is_certified: bool
+    reason: str = ""
+
+
 def score_of_best_constant_answer(model: nn.Module, task: Task, limit: int | None = None, *, split: Split = "report") -> float | None:
     """Returns the metric of the best constant answer to the labels of a split; None where the task's metric defines none."""
     if task.metric is None or task.metric.chance is None:
@@ -106,10 +123,12 @@ def _p_value_of_chance(dense: Evaluation, task: Task, chance: float, seed: int) 
     return max(against_chance.p, 2 * float(binom.sf(dense.parts[:, 0].sum() - 1, dense.n_examples, chance)))
 
 
-def share_above_chance_left(dense: Evaluation, pruned: Evaluation, task: Task, chance: float | None, *, seed: int = 0) -> Share:
+def share_above_chance_left(
+    dense: Evaluation, pruned: Evaluation, task: Task, chance: float | None, *, seed: int = 0, level: float = 0.95
+) -> Share:
     """Returns the share of the score above chance that remains, (pruned − chance) / (dense − chance); of perplexities, their logarithms.
 
-    It is not defined unless the dense model is surely above chance (`why_share_is_undefined`).
+    It is not defined unless the dense model is surely above chance (`why_share_is_undefined`). `level` is the confidence of its interval.
     """
     reason = why_share_is_undefined(dense, task, chance, seed=seed)
     if reason or chance is None or task.metric is None or dense.parts is None or pruned.parts is None:
@@ -122,8 +141,31 @@ def share_above_chance_left(dense: Evaluation, pruned: Evaluation, task: Task, c
         of_dense, of_pruned = (metric_on_additive_scale(task, total(half)) - floor for half in halves)
         return of_pruned / of_dense
 
-    lost = paired_bootstrap(np.hstack([before] * 2), np.hstack([before, after]), remaining_share, seed=seed)
+    lost = paired_bootstrap(np.hstack([before] * 2), np.hstack([before, after]), remaining_share, seed=seed, level=level)
     return Share(chance, Difference(1 + lost.difference, 1 + lost.low, 1 + lost.high, lost.p))
+
+
+def bound_share_above_chance_left(
+    share: Share, dense: Evaluation, pruned: Evaluation, task: Task, share_to_hold: float, *, seed: int = 0
+) -> ShareBound:
+    """Returns the lower bound of the share of single models that `share_above_chance_left` measured, by the procedure of certificates.
+
+    The loss of the metric is bounded as that of a certificate is, and divided by the dense model's observed score above chance; a resampled metric
+    is divided by that of the same resample. Chance counts as known.
+    """
+    if share.remaining is None or share.chance is None or task.metric is None:
+        return ShareBound(None, False, share.reason)
+    total, floor = task.metric.total, metric_on_additive_scale(task, share.chance)
+    above_chance = float(metric_on_additive_scale(task, dense.score) - floor)
+    test = loss_of_metric(
+        replace(dense, higher_is_better=True), pruned, lambda sums: metric_on_additive_scale(task, total(sums)) - floor, seed=seed
+    )
+    reason = reason_against_verdict(dense, test)
+    if isinstance(test, BettingLoss) and (1 - share_to_hold) * above_chance >= test.clip:
+        reason = f"the loss counts up to {test.clip:g} nats only, and {1 - share_to_hold:.0%} of the score above chance are more"
+    lost = test.relative_upper_bound(LEVEL) if isinstance(test, BootstrapLoss) else test.one_sided_bounds(LEVEL)[1] / above_chance
+    at_least = None if lost is None else 1 - lost
+    return ShareBound(at_least, at_least is not None and at_least >= share_to_hold and not reason, reason)
 
 
 def metric_on_additive_scale(task: Task, value: Any) -> Any:

@@ -70,12 +70,12 @@ def prune_to_margin(
         raise DataError("a margin is certified on the report split of a Task; open one with hc.open_task, or leave margin out")
     inner, total, shared = unwrap(model), data.metric.total if data.metric else None, {}
     dense = evaluate(inner, data)
-    certify_task(dense, dense, total, margin)
+    certify_task(dense, dense, total, margin, seed=spec.seed)
 
     def prune_and_certify(request: PruneSpec, progress: Progress | None) -> Pruned:
         name = f"{request.limits.keep}"
         pruned = prune_by_spec(inner, data, request, folder=folder / name if folder else None, progress=progress, shared=shared)
-        return replace(pruned, certificate=certify_task(dense, evaluate(pruned.model, data), total, margin))
+        return replace(pruned, certificate=certify_task(dense, evaluate(pruned.model, data), total, margin, seed=spec.seed))
 
     if kept_counts is None:
         return prune_and_certify(spec, progress)

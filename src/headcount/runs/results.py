@@ -213,10 +213,12 @@ def compare_pruned_with_dense(
     metric_of_sums: MetricOfSums | None,
     blocks: Sequence[HeadBlock],
     margin: Margin | None = None,
+    *,
+    seed: int = 0,
 ) -> list[PrunedModelRow]:
     """Returns one row per pruned model, with its bound against the dense model; `metric_of_sums` makes the metric of its parts.
 
-    A metric that is not known example by example is compared by the loss.
+    A metric that is not known example by example is compared by the loss. `seed` seeds the resampling.
     """
     rows = []
     n_heads = sum(len(block.heads) for block in blocks)
@@ -232,7 +234,7 @@ def compare_pruned_with_dense(
                 loss=record.loss,
                 value=record.value,
                 higher_is_better=record.higher_is_better,
-                certificate=certify_pruned(dense, unpack_pruned_evaluation(artifact), metric_of_sums, margin),
+                certificate=certify_pruned(dense, unpack_pruned_evaluation(artifact), metric_of_sums, margin, seed=seed),
                 parameters=record.cost["parameters"],
                 survivors=SurvivingHeads.after_removal(blocks, record.removed),
                 within_rounding=tuple(record.within_rounding),
@@ -243,11 +245,11 @@ def compare_pruned_with_dense(
 
 
 def certify_pruned(
-    dense: Evaluation, small: Evaluation, metric_of_sums: MetricOfSums | None, margin: Margin | None = None
+    dense: Evaluation, small: Evaluation, metric_of_sums: MetricOfSums | None, margin: Margin | None = None, *, seed: int = 0
 ) -> TaskCertificate:
     """Returns the certificate of a pruned model, by the loss where its metric is not known example by example."""
     if metric_of_sums is not None and dense.parts is not None and small.parts is not None:
-        return certify_task(dense, small, metric_of_sums, margin)
+        return certify_task(dense, small, metric_of_sums, margin, seed=seed)
     by_loss: dict[str, Any] = {"value": None, "metric": "", "parts": None}
     share = margin if margin is not None and margin.share is not None else None
     return certify_task(replace(dense, **by_loss), replace(small, **by_loss), None, share)

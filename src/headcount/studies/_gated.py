@@ -46,12 +46,12 @@ class PairedChange:
         return numbers
 
 
-def measure_paired_change(dense: Evaluation, pruned: Evaluation, task: Task, *, seed: int = 0) -> PairedChange:
-    """Returns the change from `dense` to `pruned` on the same examples, of the mean loss and of the metric."""
-    loss = rise_of_loss(dense, pruned)
+def measure_paired_change(dense: Evaluation, pruned: Evaluation, task: Task, *, seed: int = 0, level: float = 0.95) -> PairedChange:
+    """Returns the change from `dense` to `pruned` on the same examples, of the mean loss and of the metric, with intervals of this level."""
+    loss = rise_of_loss(dense, pruned, level=level)
     if task.metric is None or dense.parts is None or pruned.parts is None:
         return PairedChange(loss, None)
-    change = metric_of_second_minus_first(dense, pruned, task.metric.total, seed=seed)
+    change = metric_of_second_minus_first(dense, pruned, task.metric.total, seed=seed, level=level)
     return PairedChange(loss, MeanDifference(change.difference, change.low, change.high, change.p))
 
 

@@ -24,7 +24,9 @@ RANKED = 512
 
 def make_pruning(context: StudyContext, task: Task | None = None) -> Pruning:
     """Returns the pruning of the model of a study into its run, on the task of the study or another one."""
-    return Pruning(context.required_run, context.loaded.model, task or context.task, limit=context.limit, command=context.command)
+    return Pruning(
+        context.required_run, context.loaded.model, task or context.task, limit=context.limit, command=context.command, seed=context.seed
+    )
 
 
 def run_grid(context: StudyContext, pruning: Pruning, specs: Sequence[PruneSpec], *, keep_models: bool = False) -> Grid:

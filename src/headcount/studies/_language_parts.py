@@ -12,7 +12,7 @@ from headcount.core.figure import Axis, BarFigure, Bars, HeatMap, Points, Scatte
 from headcount.core.study_result import Cell, Column, Table, format_interval, interval_columns
 from headcount.studies._base import SIGNIFICANT
 from headcount.studies._parts import Part
-from headcount.studies._rows import is_significant
+from headcount.studies._rows import describe_undecided, is_significant
 
 if TYPE_CHECKING:
     from headcount.studies._measure.language_groups import FamilyContrast, SizeTrend
@@ -85,8 +85,10 @@ def _column_headings(losses: LanguageLosses) -> list[str]:
     return [language if len(losses.models) == 1 else f"{names[model]}: {language}" for model, language in losses.columns]
 
 
-def _format_significant_count(rows: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap]) -> str:
-    return f"{sum(is_significant(row.q) for row in rows)} of {len(rows)}"
+def _describe_significant_rows(rows: Sequence[LossRow] | Sequence[LanguageGap] | Sequence[ModelGap], claim: str) -> str:
+    """Returns of how many rows a claim is shown, and that the others are undecided."""
+    n_significant = sum(is_significant(row.q) for row in rows)
+    return f"{n_significant} of {len(rows)} {claim} (q ≤ {SIGNIFICANT}){describe_undecided(n_significant, len(rows))}"
 
 
 def _format_share_lost(row: LossRow) -> str:
@@ -178,7 +180,7 @@ def _short_removal_names(removals: Sequence[str]) -> RemovalNames:
 def _layer_sentence(losses: LanguageLosses) -> str:
     rows = [row for row in losses.rows if row.kind != SINGLE_HEADS and row.model == losses.models[0]]
     defined = [row for row in rows if row.share.lost_low_high[0] is not None]
-    text = f"{_format_significant_count(rows)} removals of layers change the score significantly (q ≤ {SIGNIFICANT})"
+    text = _describe_significant_rows(rows, "removals of layers change the score")
     if not defined:
         return f"{text}; no share of the score above chance is defined."
     most: dict[str, LossRow] = {}
@@ -219,11 +221,9 @@ def _transfer_part(losses: LanguageLosses, shared_tables: Sequence[Table], head_
                 f"Rise of the loss beyond that in {first_language}, {_short_model_names(losses)[losses.models[0]]}",
             )
         )
-        text += (
-            f"{_format_significant_count(losses.between)} removals raise the loss otherwise than in {first_language} (q ≤ {SIGNIFICANT})."
-        )
+        text += f"{_describe_significant_rows(losses.between, f'removals raise the loss otherwise than in {first_language}')}."
     else:
-        text += f"{_format_significant_count(losses.rows)} removals change the score significantly (q ≤ {SIGNIFICANT})."
+        text += f"{_describe_significant_rows(losses.rows, 'removals change the score')}."
     figures = (
         (_share_lost_by_language_figure("languages", "Share of the score above chance that each language loses", head_rows, "lost"),)
         if head_rows
@@ -281,8 +281,7 @@ def _trained_part(head_rows: Sequence[LossRow], first_language: str) -> Part:
     changes = ", ".join(f"{row.language} {format_interval(*row.drop.score.interval)}" for row in last)
     sentence = (
         f"Without {last[0].without}, and fine-tuned on {first_language}, the score changes against the dense model after the same fine-tuning "
-        f"by: {changes}; "
-        f"{_format_significant_count(head_rows)} changes are significant (q ≤ {SIGNIFICANT})."
+        f"by: {changes}; {_describe_significant_rows(head_rows, 'removals change it')}."
     )
     figure = _share_lost_by_language_figure(
         "trained", f"Share of the score above chance that each language loses, fine-tuned on {first_language}", head_rows, "trained"
@@ -299,7 +298,7 @@ def _models_part(losses: LanguageLosses) -> Part:
     title = f"Share above chance that {names[losses.models[0]]} loses minus that of the other model, on the same examples"
     tables.append(_table_of_gaps_by_language_and_removal(losses.gaps, title))
     both = " and ".join(names[model] for model in losses.models)
-    text = f"{_format_significant_count(losses.gaps)} removals take another share of the score above chance from {both} (q ≤ {SIGNIFICANT})"
+    text = _describe_significant_rows(losses.gaps, f"removals take another share of the score above chance from {both}")
     smallest = {drop.gap.language: drop for drop in losses.drops}  # the last of every task is the smallest model
     differences = [
         f"on {task} {names[drop.row.model]} loses {_format_share_lost(drop.row)} "
@@ -446,7 +445,7 @@ def _corpus_sizes_part(losses: LanguageLosses, head_rows: Sequence[LossRow], lan
     (row,) = [row for row in losses.trends if row.without == without]
     sentence = (
         f"Without {without}, the rank correlation of the share lost with the size of the corpus over {row.n_languages} languages is "
-        f"{row.correlation:+.2f} (p = {row.p:.2g}, q = {row.q:.2g})."
+        f"{format_interval(row.correlation, row.low, row.high, '+.2f')} (p = {row.p:.2g}, q = {row.q:.2g})."
     )
     return Part(tables, figures, sentence)
 
@@ -490,7 +489,7 @@ def _share_lost_by_corpus_size_figures(size_table: Table, trend_by_removal: Mapp
             n=len(own),
             n_unit="languages",
             groups=tuple(groups),
-            note="" if trend is None else f"rank correlation {trend.correlation:+.2f}",
+            note="" if trend is None else f"rank correlation {format_interval(trend.correlation, trend.low, trend.high, '+.2f')}",
         )
 
 
@@ -498,9 +497,11 @@ def _corpus_size_trend_table(rows: Sequence[SizeTrend]) -> Table:
     columns = (
         Column("without"),
         Column("languages"),
-        Column("rank correlation", format="+.2f"),
+        *interval_columns("rank correlation", "+.2f"),
         Column("p", format=".2g"),
         Column("q", format=".2g"),
     )
-    title = "Rank correlation over languages of the share lost with the size of the corpus; p by permuting sizes over languages"
+    title = (
+        "Rank correlation over languages of the share lost with the size of the corpus; interval and p by Fisher's z and t over languages"
+    )
     return Table("sizes", columns, tuple(astuple(row) for row in rows), title)

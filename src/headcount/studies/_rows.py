@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def describe_better_and_worse(differences_and_q: Sequence[tuple[float | None, float | None]], *, higher_is_better: bool) -> str:
-    """Returns at how many sizes something is significantly better, and at how many worse: `better at 5 of 9 sizes, worse at 2`.
+    """Returns at how many sizes something is better, and at how many worse: `better at 5 of 9 sizes, worse at 2, undecided at 2`.
+
+    What is not significant is undecided: it is not shown to be equal.
 
     Args:
         differences_and_q: The difference and its corrected p-value at every size.
@@ -26,8 +28,20 @@ def describe_better_and_worse(differences_and_q: Sequence[tuple[float | None, fl
         for difference, q in differences_and_q
         if difference is not None and q is not None and q <= SIGNIFICANT
     ]
+    n_undecided = len(differences_and_q) - len(signs)
     worse = f", worse at {signs.count(False)}" if False in signs else ""
-    return f"better at {signs.count(True)} of {len(differences_and_q)} sizes{worse}"
+    undecided = f", undecided at {n_undecided}" if n_undecided else ""
+    return f"better at {signs.count(True)} of {len(differences_and_q)} sizes{worse}{undecided}"
+
+
+def describe_undecided(n_shown: int, n_tested: int) -> str:
+    """Returns what follows for those of which no difference was shown: `; the other 3 are undecided`. Nothing where there are none."""
+    n_undecided = n_tested - n_shown
+    if n_undecided == 0:
+        return ""
+    if n_shown == 0:
+        return f"; {'it is' if n_tested == 1 else f'all {n_tested} are'} undecided"
+    return f"; {'the other one is' if n_undecided == 1 else f'the other {n_undecided} are'} undecided"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from headcount.core.study_result import Cell, Column, StudyResult, Table, format
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyAblation, StudyContext, StudyInfo
 from headcount.studies._parts import Part, choose_part
-from headcount.studies._rows import difference_with_interval, is_significant
+from headcount.studies._rows import describe_undecided, difference_with_interval, is_significant
 
 if TYPE_CHECKING:
     from headcount.studies._measure.all_but_one import LayerRow
@@ -159,12 +159,14 @@ def _chosen_and_reported_change_figure(rows: Sequence[LayerRow], metric: str) ->
 
 def _harmed_layers_sentence(rows: Sequence[LayerRow], metric: str) -> str:
     layers = rows[:-1]
-    harmed = sum(is_significant(row.q) and row.rise.difference > 0 for row in layers)
+    changed = [row.rise.difference for row in layers if is_significant(row.q)]
+    n_harmed = sum(rise > 0 for rise in changed)
+    falls = f" and falls for {len(changed) - n_harmed}" if n_harmed < len(changed) else ""
     worst = max(layers, key=lambda row: row.chosen_rise)
     change = f"{metric or 'the loss'} changes by {format_interval(*_change_on_report_split(worst))}"
     return (
-        f"For {harmed} of {len(layers)} layers the loss rises significantly when one head is left (q ≤ {SIGNIFICANT}); "
-        f"on the selection split it rises most in {worst.block}, where on the report split {change}."
+        f"The loss rises for {n_harmed} of {len(layers)} layers{falls} when one head is left (q ≤ {SIGNIFICANT})"
+        f"{describe_undecided(len(changed), len(layers))}. On the selection split it rises most in {worst.block}, where on the report split {change}."
     )
 
 

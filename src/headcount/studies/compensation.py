@@ -10,7 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import difference_with_interval, format_significance, seed_cells, seed_columns
+from headcount.studies._rows import describe_undecided, difference_with_interval, format_significance, seed_cells, seed_columns
 
 if TYPE_CHECKING:
     from headcount.studies._measure.compensation import ChangeRow, Evenness, QualityRow
@@ -183,5 +183,7 @@ def _significant_changes_sentence(rows: Sequence[ChangeRow]) -> str:
     significant = [row for row in rows if row.layer == "all" and row.q is not None and row.q <= SIGNIFICANT]
     parts = [f"{row.part} {row.difference:+.3g} (q = {row.q:.2g})" for row in significant]
     if not parts:
-        return f"The heads that stay change after pruning as they do in the dense model (no difference with q ≤ {SIGNIFICANT})."
-    return f"The heads that stay change differently after pruning than in the dense model: {', '.join(parts)}."
+        return f"Whether the heads that stay change otherwise after pruning than in the dense model is undecided (no q ≤ {SIGNIFICANT})."
+    n_tested = sum(row.layer == "all" and row.q is not None for row in rows)
+    changes, undecided = ", ".join(parts), describe_undecided(len(parts), n_tested)
+    return f"The heads that stay change otherwise after pruning than in the dense model: {changes}{undecided}."

@@ -23,8 +23,10 @@ class Dynamics(Study):
     """When in training do heads become superfluous? The pruning curve of every checkpoint of a training, as shares of its score above chance.
 
     Michel et al. 2019 (section 6): in the first epochs every removed head costs; later some can be removed for nothing. Each checkpoint ranks its own
-    heads on the calibration split and loses the lowest by gates, without repair by default; the share that remains has a paired bootstrap interval.
-    Chance is the score of the best constant answer; a checkpoint that is not above it has no share to lose, and a note says so.
+    heads on the calibration split and loses the lowest by gates, without repair by default; the share that remains has a paired bootstrap interval
+    that holds for all sizes of a checkpoint together. How many heads can go while the share `hold` remains is certified as smaller models are: by a
+    one-sided bound of 95 % for every size, tested from large to small up to the first that fails. Chance is the score of the best constant answer;
+    a checkpoint that is not above it has no share to lose, and a note says so.
     MODEL is a folder of checkpoints, or the first of several; or `checkpoints` names a folder of them, and MODEL is the last. With `train_steps` the
     study makes them itself: the weights of MODEL are drawn anew and trained on the calibration split, and saved often at the start, rarely later.
     """
@@ -71,7 +73,7 @@ class Dynamics(Study):
         curves = _measure.dynamics.measure_checkpoints(self, context)
         return StudyResult(
             study=str(self),
-            tables=(_table_of_checkpoints_with_removed_share_columns(curves, self.hold),),
+            tables=(_table_of_checkpoints_with_removed_share_columns(curves, self.hold), _table_of_tested_sizes(curves, self.hold)),
             sentence=_summary_sentence(curves.checkpoints, self.hold),
             notes=(*_checkpoint_notes(curves.checkpoints), f"Heads are ranked by {curves.by}, scores {curves.normalisation_in_words}."),
             figures=(_remaining_score_figure(curves, self.hold),),
@@ -92,14 +94,40 @@ def _table_of_checkpoints_with_removed_share_columns(curves: CheckpointCurves, s
     columns = [Column("checkpoint"), Column(curves.checkpoints[0].dense.metric or "loss", format=".4g")]
     for share in shares:
         columns += interval_columns(f"{share:.0%}", ".0%")
-    columns.append(Column(f"heads that go for {1 - share_to_hold:.0%}", "point estimate", ".0%"))
+    lost = f"{1 - share_to_hold:.0%}"
+    columns += [Column(f"heads that go for {lost}", "certified", ".0%"), Column(f"observed to go for {lost}", "without a bound", ".0%")]
     cells = []
     for summary in curves.checkpoints:
         label = summary.checkpoint.label
         remaining = [end for share in shares for end in row_of[label, share].share.remaining_low_high]
-        cells.append((label, summary.dense.score, *remaining, summary.removable))
-    title = "Share of each checkpoint's own score above chance that remains, by the share of heads removed"
+        cells.append((label, summary.dense.score, *remaining, summary.certified, summary.removable))
+    title = (
+        "Share of each checkpoint's own score above chance that remains, by the share of heads removed; intervals hold for all sizes of a checkpoint "
+        "together"
+    )
     return Table("checkpoints", tuple(columns), tuple(cells), title)
+
+
+def _table_of_tested_sizes(curves: CheckpointCurves, share_to_hold: float) -> Table:
+    columns = (
+        Column("checkpoint"),
+        Column("heads removed", format=".0%"),
+        Column("remains", "observed", ".1%"),
+        Column("at least", "95 %, one-sided", ".1%"),
+        Column("verdict"),
+    )
+    cells = []
+    for summary in curves.checkpoints:
+        rows = [row for row in curves.rows if row.checkpoint == summary.checkpoint and row.bound.at_least is not None]
+        for row in sorted(rows, key=lambda row: row.removed):
+            verdict = "certified" if row.bound.is_certified else f"undecided{f': {row.bound.reason}' if row.bound.reason else ''}"
+            shown = verdict if row.removed in summary.tested else "not tested"
+            cells.append((summary.checkpoint.label, row.removed, row.share.remaining_low_high[0], row.bound.at_least, shown))
+    title = (
+        f"Whether {share_to_hold:.0%} of the score above chance remains: sizes tested from large to small up to the first that fails, for each "
+        "checkpoint by itself; each bound holds for its row alone"
+    )
+    return Table("bounds", columns, tuple(cells), title)
 
 
 def _remaining_score_figure(curves: CheckpointCurves, share_to_hold: float) -> LineFigure:
@@ -112,7 +140,7 @@ def _remaining_score_figure(curves: CheckpointCurves, share_to_hold: float) -> L
             lines.append(Line(summary.checkpoint.label, x, remaining, low, high, start=(0.0, 1.0)))
     return LineFigure(
         name="curves",
-        title="Share of each checkpoint's own score above chance that remains when heads are removed",
+        title="Share of each checkpoint's own score above chance that remains, 95 % for all sizes of a checkpoint together",
         x=Axis("heads removed", is_share=True),
         y=Axis("score above chance that remains", is_share=True),
         table="checkpoints",
@@ -131,7 +159,14 @@ def _checkpoint_notes(checkpoints: Sequence[CheckpointSummary]) -> list[str]:
 
 
 def _summary_sentence(checkpoints: Sequence[CheckpointSummary], share_to_hold: float) -> str:
-    parts = [f"{summary.removable:.0%} at {summary.checkpoint.label}" for summary in checkpoints if summary.removable is not None]
-    if not parts:
-        return "No checkpoint is better than chance, so that none has a score to lose."
-    return f"Heads that can go while {share_to_hold:.0%} of the score above chance remains, by point estimates without bounds: {', '.join(parts)}."
+    defined = [summary for summary in checkpoints if summary.certified is not None]
+    if not defined:
+        return "No checkpoint is surely better than chance, so that none has a score to lose."
+    certified, observed = (
+        ", ".join(f"{getattr(summary, name) or 0.0:.0%} at {summary.checkpoint.label}" for summary in defined)
+        for name in ("certified", "removable")
+    )
+    return (
+        f"Heads that can go while {share_to_hold:.0%} of the score above chance remains, certified for each checkpoint at 95 %: {certified}. "
+        f"By what was observed, without a bound: {observed}."
+    )

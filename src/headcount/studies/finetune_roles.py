@@ -12,7 +12,7 @@ from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads_as_other_model
 from headcount.studies._parts import Part, choose_part, layer_of_address
-from headcount.studies._rows import is_significant
+from headcount.studies._rows import describe_undecided, is_significant
 
 if TYPE_CHECKING:
     from headcount.studies._measure.finetune_roles import HeadRoleChange, Trend
@@ -239,4 +239,5 @@ def _summary_sentence(
     by_depth = (
         "" if overall is None else f"; rank correlation of the size of changes with the layer {overall.rho:+.2f} (p = {overall.p:.2g})"
     )
-    return f"{len(significant)} of {len(changes)} heads × roles changed (q ≤ {SIGNIFICANT}){largest}{by_depth}."
+    undecided = describe_undecided(len(significant), len(changes))
+    return f"{len(significant)} of {len(changes)} heads × roles changed (q ≤ {SIGNIFICANT}){undecided}{largest}{by_depth}."

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING
 from headcount.core.figure import Axis, Line, LineFigure, Reference
 from headcount.core.metric_range import dense_score_plus_change_interval
 from headcount.core.options import option
-from headcount.core.study_result import Column, StudyResult, Table, interval_columns
+from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
-from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
-from headcount.studies._rows import choose_kinds_to_show, dense_scores_to_dict, dense_sentence, difference_with_interval, kept_heads_columns
+from headcount.studies._base import Effort, Study, StudyContext, StudyInfo
+from headcount.studies._rows import (
+    choose_kinds_to_show,
+    dense_scores_to_dict,
+    dense_sentence,
+    difference_with_interval,
+    format_significance,
+    kept_heads_columns,
+)
 
 if TYPE_CHECKING:
     from headcount.studies._measure.from_scratch import ControlPair, ScratchResult
@@ -27,7 +34,7 @@ class FromScratch(Study):
     Voita et al. 2019 (Table 2): a model pruned from a trained one beats the same configuration trained from scratch. The control draws the weights
     of the smaller model anew and trains them by a recipe of its own (`scratch`, `scratch_rate`). With `gates` there is a second control: L0 gates
     that train together with weights drawn anew, for as many steps and at the same rate, and so choose heads of a model that was never trained.
-    Differences are those of means over seeds.
+    Differences are those of means over seeds; the intervals of those from the dense model hold for all sizes of a model together.
     """
 
     method: str = option("l0", "The pruner of the trained model")
@@ -117,9 +124,11 @@ def _model_table(measured: ScratchResult, metric: str) -> Table:
         over_seeds = (scores.mean, scores.low, scores.high, scores.deviation)
         identity = (row.model, row.n_kept, *counts, scores.n_seeds, scores.steps)
         cells.append((*identity, *over_examples, *over_seeds, *difference_with_interval(row.change), row.p, row.q))
-    return Table(
-        "models", columns, tuple(cells), f"{metric} of pruned models and of controls from scratch, with the paired interval over examples"
+    title = (
+        f"{metric} of pruned models and of controls from scratch, with paired intervals over examples that hold for all sizes of a model together; "
+        "p is of one size by itself"
     )
+    return Table("models", columns, tuple(cells), title)
 
 
 def _pruned_minus_control_table(pairs: Sequence[ControlPair], metric: str) -> Table:
@@ -143,7 +152,7 @@ def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFig
         lines.append(Line(name, tuple(float(row.n_kept) for row in ordered), tuple(row.scores.mean for row in ordered), low, high))
     return LineFigure(
         name="controls",
-        title=f"{metric} by the heads that stay, pruned and from scratch; 95 % over examples, paired with the dense model",
+        title=f"{metric} by the heads that stay, pruned and from scratch; 95 % for all sizes of a model together",
         x=Axis("heads that stay", is_count=True),
         y=Axis(metric),
         table="models",
@@ -156,6 +165,6 @@ def _score_by_kept_heads_figure(measured: ScratchResult, metric: str) -> LineFig
 def _summary_sentence(pairs: Sequence[ControlPair], metric: str) -> str:
     texts = []
     for pair in pairs:
-        significance = "" if pair.q is None or pair.q > SIGNIFICANT else ", significant"
-        texts.append(f"{pair.change.difference:+.3g} {metric} over {pair.control} with {pair.n_kept} heads{significance}")
+        difference = format_interval(pair.change.difference, pair.change.low, pair.change.high, "+.3g")
+        texts.append(f"{difference} {metric} over {pair.control} with {pair.n_kept} heads ({format_significance('q', pair.q)})")
     return f"The pruned model has {'; '.join(texts)}." if texts else "No control was trained."

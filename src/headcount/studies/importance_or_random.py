@@ -65,7 +65,8 @@ class ImportanceOrRandom(Study):
 def _table_of_choices_by_size_and_stage(rows: Sequence[ChoiceRow], metric: str) -> Table:
     columns = (Column("heads"), Column("choice"), Column("stage"), *controlled_columns(metric))
     cells = tuple((row.n_kept, row.choice, row.stage, *controlled_cells(row)) for row in rows)
-    return Table("choices", columns, cells, f"{metric} of the importance's choice, of random heads and of its complement")
+    title = f"{metric} of the importance's choice, of random heads and of its complement; every interval holds for its row alone"
+    return Table("choices", columns, cells, title)
 
 
 def _change_by_stage_figure(choices: Choices, n_kept: int, metric: str) -> BarFigure:

@@ -9,7 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Study, StudyAblation, StudyContext, StudyInfo
-from headcount.studies._rows import dense_scores_to_dict, dense_sentence, is_significant
+from headcount.studies._rows import dense_scores_to_dict, dense_sentence, describe_undecided, is_significant
 
 if TYPE_CHECKING:
     from headcount.studies._measure.layers import GroupRow, LayerPairRow
@@ -125,6 +125,7 @@ def _summary_sentence(rows: Sequence[GroupRow], metric: str) -> str:
     n_significant = sum(is_significant(row.q) for row in rows)
     largest = max(rows, key=lambda row: abs(row.drop.score.difference))
     return (
-        f"{n_significant} of {len(rows)} groups of layers change {metric} significantly when they lose their heads (q ≤ {SIGNIFICANT}); "
-        f"the largest change is {format_interval(*largest.drop.score.interval)} without {largest.group.name}."
+        f"{n_significant} of {len(rows)} groups of layers change {metric} when they lose their heads (q ≤ {SIGNIFICANT})"
+        f"{describe_undecided(n_significant, len(rows))}. The largest change is "
+        f"{format_interval(*largest.drop.score.interval)} without {largest.group.name}."
     )

@@ -22,8 +22,9 @@ class PenaltySweep(Study):
     """How many heads does a penalty leave? L0 gates with every λ and no number of heads: each training ends where λ ends.
 
     Voita et al. 2019 (section 6) choose λ, and the number of heads follows; Li et al. 2021 name the number itself. With `exact` a method that takes a
-    number of heads is trained to the numbers that λ left, in pairs on the same examples. Counts are means over seeds. λ weighs a sum over heads
-    against a mean loss, so that its values do not transfer between models. A λ that closes all gates leaves no model: it is listed with 0 heads.
+    number of heads is trained to the numbers that λ left, in pairs on the same examples. Counts are means over seeds, and intervals against the
+    dense model hold for all λ together. λ weighs a sum over heads against a mean loss, so that its values do not transfer between models. A λ
+    that closes all gates leaves no model: it is listed with 0 heads.
     """
 
     penalties: tuple[float, ...] = option((0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1), "The values of λ")
@@ -101,7 +102,12 @@ def _penalty_table(sweep: Sweep, metric: str) -> Table:
                 row.q,
             )
         )
-    return Table("penalties", columns, tuple(cells), f"Heads left by λ, and {metric} with its paired interval over examples")
+    return Table(
+        "penalties",
+        columns,
+        tuple(cells),
+        f"Heads left by λ, and {metric} with paired intervals that hold for all λ together; p is of one λ by itself",
+    )
 
 
 def _exact_against_penalty_table(sweep: Sweep, metric: str) -> Table:
@@ -125,7 +131,11 @@ def _exact_against_penalty_table(sweep: Sweep, metric: str) -> Table:
         )
         for row in sweep.exact
     )
-    return Table("exact", columns, cells, "A method that takes a number of heads, at the mean number that λ left, minus λ")
+    title = (
+        f"A method that takes a number of heads, at the mean number that λ left, minus λ; the intervals of {metric} hold for all rows of a column "
+        "together, those of the difference for their row alone"
+    )
+    return Table("exact", columns, cells, title)
 
 
 def _heads_left_and_score_figures(sweep: Sweep, metric: str, exact_method: str) -> list[LineFigure]:
@@ -151,7 +161,7 @@ def _heads_left_and_score_figures(sweep: Sweep, metric: str, exact_method: str) 
     line = _line_with_intervals("L0 gates, by λ", x, [row.score for row in ordered], [_score_interval_ends(row, sweep) for row in ordered])
     scores = LineFigure(
         name="metric",
-        title=f"{metric} by the heads that λ leaves; intervals of 95 % over examples, paired with the dense model",
+        title=f"{metric} by the heads that λ leaves; intervals hold for all λ together (95 %, paired with the dense model)",
         x=Axis("heads left", is_count=True),
         y=Axis(metric),
         table="penalties",
@@ -170,7 +180,7 @@ def _exact_against_penalty_figure(sweep: Sweep, metric: str, exact_method: str) 
     ends_of_penalty = [_score_interval_ends(rows_of[row.penalty], sweep) for row in rows]
     return LineFigure(
         name="exact",
-        title=f"{metric} by the number of heads: {exact_method} with exactly K, and L0 gates with λ; intervals of 95 % over examples",
+        title=f"{metric} by the number of heads: {exact_method} with exactly K, and L0 gates with λ; 95 % for all sizes of a line together",
         x=Axis("heads left", is_count=True),
         y=Axis(metric),
         table="exact",

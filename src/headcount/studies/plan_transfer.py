@@ -21,8 +21,9 @@ class PlanTransfer(Study):
     """Do the heads of one task serve another? Heads chosen on another task, against the task's own choice and random heads of the same number.
 
     Budhraja et al. 2020. The other task is read by the same model, or by another one of the same heads (`other_model`). Heads are chosen on the
-    calibration split of each task; models are compared on the report split of this one, in pairs over its examples. How many heads both
-    choices remove stands beside how many they would by chance.
+    calibration split of each task; models are compared on the report split of this one, in pairs over its examples, the differences from the
+    dense model by intervals that hold for all sizes of a choice together. How many heads both choices remove stands beside how many they would by
+    chance.
     """
 
     other_task: str = option(help="The task that heads are chosen on, such as glue/mnli")
@@ -106,7 +107,10 @@ def _table_of_choices_by_size(transfer: PlanTransferResult, metric: str) -> Tabl
         )
         for row in transfer.rows
     ]
-    title = f"{metric} by the task that heads are chosen on; the heads removed by both choices, and as many by chance"
+    title = (
+        f"{metric} by the task that heads are chosen on; the heads removed by both choices, and as many by chance; intervals against the dense "
+        "model hold for all sizes of a choice together, the others for their row alone"
+    )
     return Table("transfer", columns, tuple(cells), title)
 
 
@@ -130,7 +134,7 @@ def _change_by_task_figure(transfer: PlanTransferResult, metric: str) -> BarFigu
         bars.append(Bars(_choice_label(rows[0], transfer), y, low, high))
     return BarFigure(
         name="transfer",
-        title=f"Change of {metric} from the dense model by the task that heads are chosen on",
+        title=f"Change of {metric} from the dense model by the task that heads are chosen on, 95 % for all sizes together",
         x=Axis("heads that stay"),
         y=Axis(f"change of {metric}"),
         table="transfer",

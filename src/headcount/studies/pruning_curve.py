@@ -186,7 +186,7 @@ def _score_by_share_removed_figure(rows: Sequence[MethodRow], metric_name: str, 
     tasks = {row.task: row.dense for row in rows}
     return LineFigure(
         name="curve",
-        title=f"{metric_name} by the share of heads removed",
+        title=f"{metric_name} by the share of heads removed, 95 % for all sizes of a method together",
         x=Axis("heads removed", is_share=True),
         y=Axis(metric_name),
         table="curve",
@@ -215,7 +215,7 @@ def _difference_from_dense_figure(rows: Sequence[MethodRow], metric_name: str, *
 def _share_left_figure(rows: Sequence[MethodRow], metric_name: str, *, n_examples: int) -> LineFigure:
     return LineFigure(
         name="relative",
-        title=f"Share that is left of each dense model's {metric_name} above chance, by the share of heads removed",
+        title=f"Share that is left of each dense model's {metric_name} above chance, 95 % for all sizes of a method together",
         x=Axis("heads removed", is_share=True),
         y=Axis(f"share left of {metric_name} above chance", is_share=True),
         table="curve",

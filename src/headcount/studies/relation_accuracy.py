@@ -40,7 +40,7 @@ class RelationAccuracy(Study):
             tables=(_relation_table(rows),),
             sentence=(
                 f"The best head is at least 10 points above the best offset for {len(syntactic)} of {len(rows)} relations and directions, "
-                f"and significantly above it for {n_above} (q ≤ {SIGNIFICANT})."
+                f"and above it with q ≤ {SIGNIFICANT} for {n_above}."
             ),
             notes=("Head and offset are chosen on one half of the sentences; accuracies and n are those of the other half.",),
             figures=(_accuracy_and_baseline_by_relation_figure(rows),),

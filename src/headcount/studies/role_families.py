@@ -11,6 +11,7 @@ from headcount.core.study_result import Column, StudyResult, Table, interval_col
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._parts import Part, choose_part
+from headcount.studies._rows import describe_undecided
 
 if TYPE_CHECKING:
     from headcount.studies._measure.role_families import FamilyCount, FamilyOverlap, FamilyResult, ThirdCount
@@ -121,7 +122,8 @@ def _family_overlap_part(overlaps: Sequence[FamilyOverlap], n_heads: int) -> Par
     several, n_significant = overlaps[-1], sum(row.q is not None and row.q <= SIGNIFICANT for row in overlaps[:-1])
     sentence = (
         f"{several.n_both} of {several.n_heads} heads belong to two families or more, {several.chance.expected:.3g} by chance "
-        f"(p = {several.p:.2g}); {n_significant} of {len(overlaps) - 1} pairs of families differ from chance (q ≤ {SIGNIFICANT})."
+        f"(p = {several.p:.2g}); {n_significant} of {len(overlaps) - 1} pairs of families differ from chance (q ≤ {SIGNIFICANT})"
+        f"{describe_undecided(n_significant, len(overlaps) - 1)}."
     )
     return Part((table,), (figure,), sentence)
 

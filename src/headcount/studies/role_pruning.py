@@ -115,7 +115,11 @@ def _table_of_roles_by_kept_heads(rows: Sequence[RoleLevel], metric: str) -> Tab
         )
         for row in sorted(rows, key=lambda row: (-row.choice.keep, row.choice.role, row.choice.variant))
     ]
-    return Table("rows", columns, tuple(cells))
+    title = (
+        f"{metric} by the role whose heads go first or last; intervals against the dense model hold for all sizes of a choice together, the others "
+        "for their row alone"
+    )
+    return Table("rows", columns, tuple(cells), title)
 
 
 def _change_by_kept_heads_figure(rows: Sequence[RoleLevel], metric: str, n_examples: int, n_heads: int) -> LineFigure:
@@ -128,7 +132,7 @@ def _change_by_kept_heads_figure(rows: Sequence[RoleLevel], metric: str, n_examp
         lines.append(Line(label, x, changes, low, high, is_control=not role, start=(float(n_heads), 0.0)))
     return LineFigure(
         name="roles",
-        title=f"Change of {metric} when the heads of a role go first or last",
+        title=f"Change of {metric} when the heads of a role go first or last, 95 % for all sizes of a line together",
         x=Axis("heads that stay", is_count=True),
         y=Axis(f"change of {metric} from the dense model"),
         table="rows",

@@ -10,6 +10,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import ANY_ROLE, SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
+from headcount.studies._rows import describe_undecided
 
 if TYPE_CHECKING:
     from headcount.core.role_table import RoleTable
@@ -149,6 +150,9 @@ def _summary_sentence(rows: Sequence[RoleRow]) -> str:
     if not rows:
         return "No role is held by some heads and not by others, so that there is nothing to compare."
     n_significant = sum(row.q <= SIGNIFICANT for row in rows)
-    text = f"{n_significant} of {len(rows)} differences between heads with and without a role are significant (q ≤ {SIGNIFICANT})"
+    text = (
+        f"Heads with and without a role differ in {n_significant} of {len(rows)} comparisons (q ≤ {SIGNIFICANT})"
+        f"{describe_undecided(n_significant, len(rows))}"
+    )
     of_any = [f"{row.difference:+.1f} by {row.method} (q = {row.q:.2g})" for row in rows if row.role == ANY_ROLE]
     return f"{text}; the mean rank of heads with any role differs by {', '.join(of_any)}." if of_any else f"{text}."

@@ -11,7 +11,7 @@ from headcount.core.study_result import Cell, Column, StudyResult, Table, interv
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyAblation, StudyContext, StudyInfo
 from headcount.studies._parts import Part, choose_part
-from headcount.studies._rows import dense_sentence, is_significant
+from headcount.studies._rows import dense_sentence, describe_undecided, is_significant
 
 if TYPE_CHECKING:
     from headcount.core.evaluation import Evaluation
@@ -190,5 +190,5 @@ def _summary_sentence(rows: Sequence[HeadRow], dense: Evaluation, metric: str) -
     changes = [row.change.difference for row in rows]
     return (
         f"Without one head {metric} changes by {min(changes):+.3g} to {max(changes):+.3g}; {len(significant)} of {len(rows)} heads change it "
-        f"significantly (q ≤ {SIGNIFICANT}), {better} of these for the better."
+        f"(q ≤ {SIGNIFICANT}), {better} of these for the better{describe_undecided(len(significant), len(rows))}."
     )

@@ -31,7 +31,8 @@ class Strategies(Study):
     Budhraja et al. 2020: after fine-tuning, large random fractions go with limited loss. Every model is trained by one recipe with its mask fixed,
     the dense model too, and differences are from that. A pre-trained model gets an untrained head first, is pruned and then fine-tuned
     (`pretrained`, or a new head for the model itself). The metric is the mean over seeds; differences are paired over the examples of the
-    report split, and the interval of a mean over seeds is Student's t, from three seeds on.
+    report split; the intervals of those from the dense model hold for all sizes of a strategy together, and the interval of a mean over seeds is
+    Student's t, from three seeds on.
     """
 
     _: KW_ONLY
@@ -97,7 +98,10 @@ def _strategy_table(rows: Sequence[StrategyRow], metric: str) -> Table:
         *controlled_columns(metric),
     )
     cells = tuple((row.strategy, row.kind, row.n_kept, row.share_removed, *controlled_cells(row)) for row in rows)
-    title = f"{metric} by strategy: mean and standard deviation over seeds, differences paired over examples; p and q are against random"
+    title = (
+        f"{metric} by strategy: mean and standard deviation over seeds, differences paired over examples; intervals against the dense model hold "
+        "for all sizes of a strategy together, those against random for their row alone; p and q are against random"
+    )
     return Table("strategies", columns, cells, title)
 
 
@@ -129,7 +133,7 @@ def _change_by_share_removed_figure(measured: StrategyResult, kind: str, metric:
     attention = "" if kind == "all" else f" of {kind} attention"
     return LineFigure(
         name=name,
-        title=f"Change of {metric} from the dense model by the share of heads{attention} removed",
+        title=f"Change of {metric} from the dense model by the share of heads{attention} removed, 95 % for all sizes together",
         x=Axis(f"heads{attention} removed", is_share=True),
         y=Axis(f"change of {metric}"),
         table="strategies",

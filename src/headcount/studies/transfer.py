@@ -9,6 +9,7 @@ from headcount.core.options import option
 from headcount.core.study_result import Column, StudyResult, Table, format_interval, interval_columns
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Study, StudyContext, StudyInfo
+from headcount.studies._rows import describe_undecided
 
 if TYPE_CHECKING:
     from headcount.core.scores import Scores
@@ -107,5 +108,5 @@ def _summary_sentence(pairs: Sequence[ScoreAgreement]) -> str:
     span = f"{min(values):.2f}" if len(values) == 1 else f"{min(values):.2f} to {max(values):.2f}"
     return (
         f"Between the runs, the scores of heads have a rank correlation (Spearman) of {span}; "
-        f"{n_significant} of {len(pairs)} correlations have p ≤ {SIGNIFICANT}."
+        f"{n_significant} of {len(pairs)} correlations differ from 0 (p ≤ {SIGNIFICANT}){describe_undecided(n_significant, len(pairs))}."
     )

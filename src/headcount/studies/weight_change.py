@@ -10,6 +10,7 @@ from headcount.core.study_result import Column, StudyResult, Table, interval_col
 from headcount.studies import _measure
 from headcount.studies._base import SIGNIFICANT, Effort, Study, StudyContext, StudyInfo
 from headcount.studies._checks import check_same_heads_as_other_model
+from headcount.studies._rows import describe_undecided
 
 if TYPE_CHECKING:
     from headcount.studies._measure.weight_change import DepthTrend, LayerPartChange
@@ -89,5 +90,12 @@ def _summary_sentence(rows: Sequence[LayerPartChange], trends: Sequence[DepthTre
         for trend in trends
         if trend.p <= SIGNIFICANT
     ]
-    trend = f"the change goes with depth for {', '.join(rising)}" if rising else "no part changes with depth"
-    return f"The largest change is {largest.mean:.3g}, {largest.part} of {largest.layer}; {trend} (p ≤ {SIGNIFICANT})."
+    trend = (
+        f"the change goes with depth for {', '.join(rising)}"
+        if rising
+        else f"that it goes with depth is shown for none of {len(trends)} parts"
+    )
+    return (
+        f"The largest change is {largest.mean:.3g}, {largest.part} of {largest.layer}; {trend} (p ≤ {SIGNIFICANT})"
+        f"{describe_undecided(len(rising), len(trends))}."
+    )

@@ -263,6 +263,7 @@ def run_analysis(job: AnalysisJob, run_folder: Run) -> Iterator[Step]:
         companions=job.folder,
         bench_sizes=spec.bench_sizes,
         margin=spec.quality_margin,
+        seed=spec.seed,
     )
     estimate = estimate_training(pruning, requests)
     if estimate is not None:

@@ -253,7 +253,9 @@ def compare(  # noqa: PLR0913 - every argument is explicit
         record = model_record(inputs.model, inputs.name)
         machine = machine_entries(inputs.model)
         run.stage_records(describe_run(record, command=command, seed=seed, task=inputs.task.name, machine=machine, config=config), heads)
-        pruning = Pruning(run, inputs.model, inputs.task, limit=limit, command=command, companions=inputs.folder, margin=parsed_margin)
+        pruning = Pruning(
+            run, inputs.model, inputs.task, limit=limit, command=command, companions=inputs.folder, margin=parsed_margin, seed=seed
+        )
         return run_comparison(
             ComparisonJob(
                 pruning,

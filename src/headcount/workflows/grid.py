@@ -100,6 +100,10 @@ class Grid:
         """Returns the difference of a point from another one on the same examples, of means over seeds."""
         return evaluation_minus_baseline(control.evaluation, point.evaluation, self.task, seed=seed)
 
+    def point_minus_dense(self, point: GridPoint, *, n_sizes: int, seed: int = 0) -> PairedDifference:
+        """Returns the difference of a point from the dense model, with an interval that holds for all `n_sizes` points of its curve together."""
+        return curve_point_minus_dense(self.dense, point.evaluation, self.task, n_sizes=n_sizes, seed=seed)
+
     def get_point(self, spec: PruneSpec) -> GridPoint:
         """Returns the point of a request, whatever its seed; StopIteration if it was not made."""
         request = replace(spec.resolve_share(self.heads), seed=0)
@@ -123,7 +127,7 @@ def _average_artifacts_to_point(pruning: Pruning, dense: Evaluation, artifacts: 
         tuple(evaluation.score for evaluation in evaluations),
         average,
         survivors,
-        evaluation_minus_baseline(dense, average, pruning.task),
+        evaluation_minus_baseline(dense, average, pruning.task, seed=pruning.seed),
         tuple(artifacts),
     )
 
@@ -156,6 +160,14 @@ def evaluation_minus_baseline(
     return metric_of_second_minus_first(baseline, evaluation, task.metric.total, seed=seed, level=level)
 
 
+def curve_point_minus_dense(dense: Evaluation, evaluation: Evaluation, task: Task, *, n_sizes: int, seed: int = 0) -> PairedDifference:
+    """Returns the difference of one point of a pruning curve from the dense model, as `evaluation_minus_baseline` does.
+
+    Its interval holds together with those of all `n_sizes` points of the curve, in 95 % of the cases; its p-value is of this point by itself.
+    """
+    return evaluation_minus_baseline(dense, evaluation, task, seed=seed, level=single_interval_level(n_sizes))
+
+
 @dataclass(frozen=True, slots=True)
 class MethodRow:
     """One method at one number of heads.
@@ -177,7 +189,8 @@ class MethodRow:
         dense: The score of the dense model.
         task: The task, where several are compared.
         q: The p-value of `against_random`, corrected over all rows (Benjamini–Hochberg).
-        share: The share of the dense model's score above chance that is left; None where it was not measured.
+        share: The share of the dense model's score above chance that is left, with an interval that holds for all sizes of the method together;
+            None where it was not measured.
     """
 
     method: str
@@ -249,16 +262,19 @@ def _flatten_difference(prefix: str, change: PairedDifference | None) -> dict[st
 
 
 def summarise_methods(
-    grid: Grid, attention_kinds: Sequence[str] = (), *, seed: int = 0, measure_share: Callable[[Evaluation], Share] | None = None
+    grid: Grid, attention_kinds: Sequence[str] = (), *, seed: int = 0, measure_share: Callable[..., Share] | None = None
 ) -> list[MethodRow]:
-    """Returns a row for every point of a grid, those of one method together, most heads first; `measure_share` takes a mean over seeds."""
+    """Returns a row for every point of a grid, those of one method together, most heads first.
+
+    `measure_share` takes a mean over seeds, and the `level` of an interval that holds for all sizes of the method together.
+    """
     free = [block for block in grid.heads.blocks if not attention_kinds or block.kind in attention_kinds]
     controls = {point.count_kept(grid.heads, attention_kinds): point for point in grid.points if point.is_control}
     n_free, rows = sum(block.n_heads for block in free), []
     for method in grid.methods:
         points = sorted((point for point in grid.points if point.method == method), key=lambda point: -point.n_kept)
         for point in points:
-            joint = evaluation_minus_baseline(grid.dense, point.evaluation, grid.task, level=single_interval_level(len(points)))
+            joint = grid.point_minus_dense(point, n_sizes=len(points), seed=seed)
             n_kept = point.count_kept(grid.heads, attention_kinds)
             control = None if point.is_control else controls.get(n_kept)
             rows.append(
@@ -277,7 +293,7 @@ def summarise_methods(
                     mean_survivors_by_kind(grid.heads.blocks, point.survivors),
                     dense_score_plus_change_interval(grid.dense, joint),
                     grid.dense.score,
-                    share=None if measure_share is None else measure_share(point.evaluation),
+                    share=None if measure_share is None else measure_share(point.evaluation, level=single_interval_level(len(points))),
                 )
             )
     return add_q_values(rows)

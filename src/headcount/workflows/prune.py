@@ -76,6 +76,7 @@ class Pruning:
         companions: A folder whose tokenizer files are saved with a model.
         bench_sizes: What latency is measured for; None to measure nothing.
         margin: How much worse a pruned model may be; None for bounds without a verdict.
+        seed: Seeds the resampling of bounds and intervals.
     """
 
     def __init__(  # noqa: PLR0913 - three arguments, the rest by name
@@ -89,9 +90,10 @@ class Pruning:
         companions: Path | None = None,
         bench_sizes: BenchSizes | None = None,
         margin: Margin | None = None,
+        seed: int = 0,
     ) -> None:
         self.run, self.model, self.task, self.limit, self.command = run, unwrap(model), task, limit, command
-        self.companions, self.bench_sizes, self.margin = companions, bench_sizes, margin
+        self.companions, self.bench_sizes, self.margin, self.seed = companions, bench_sizes, margin, seed
         self.heads = HeadMap.of(self.model)
         self.provenance = rounding_provenance()
         self._shared: dict[Any, Any] = {}
@@ -116,7 +118,7 @@ class Pruning:
         """
         dense = evaluate_into(self.run, "dense", self.model, self.task, limit=self.limit)
         if self.margin is not None:
-            certify_task(dense, dense, self.metric_total, self.margin)
+            certify_task(dense, dense, self.metric_total, self.margin, seed=self.seed)
         return dense
 
     def key(self, spec: PruneSpec) -> ArtifactKey:
@@ -232,7 +234,7 @@ class Pruning:
 
     def _save_model(self, key: ArtifactKey, spec: PruneSpec, pruned: Pruned, evaluation: Evaluation) -> None:
         timings = self._measure_latency(key, pruned.plan.removed, lambda: pruned.model)
-        certificate = certify_pruned(self.evaluate_dense(), evaluation, self.metric_total)
+        certificate = certify_pruned(self.evaluate_dense(), evaluation, self.metric_total, seed=self.seed)
         save(
             pruned.model,
             self.model_folder(key),
@@ -286,7 +288,7 @@ class Pruning:
 
     def compare_all_with_dense(self, dense: Evaluation, artifacts: Sequence[Artifact]) -> list[PrunedModelRow]:
         """Returns one row per artifact, with its bound against the dense model."""
-        return compare_pruned_with_dense(dense, artifacts, self.metric_total, self.heads.blocks, self.margin)
+        return compare_pruned_with_dense(dense, artifacts, self.metric_total, self.heads.blocks, self.margin, seed=self.seed)
 
     def attach_certificate(self, artifact: Artifact, certificate: TaskCertificate, tests: Sequence[SizeTest] = ()) -> Certificate:
         """Returns the certificate of a kept model on its task, which is written beside it and into its card.

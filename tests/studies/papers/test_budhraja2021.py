@@ -174,8 +174,9 @@ def test_x5_sizes(ran: PaperResult) -> None:
     (row,) = [row for row in rows if "heads by random" in row["without"]]
     expected = stats.spearmanr([language["lost"] for language in languages], SIZES).statistic
     assert row["languages"] == 4 and row["rank correlation"] == pytest.approx(expected)
-    assert row["p"] <= row["q"] <= 1 and "rank correlation low" not in row, "p is of another test than resampled examples would give"
-    assert f"is {expected:+.2f} (p = " in result.sentence
+    low, high = row["rank correlation low"], row["rank correlation high"]
+    assert row["p"] <= row["q"] <= 1 and low <= expected <= high and (low > 0 or high < 0) == (row["p"] < 0.05)
+    assert f"is {expected:+.2f} ({low:+.2f} … {high:+.2f}) (p = " in result.sentence
     figure = result.figure("sizes")
     assert isinstance(figure, ScatterFigure) and f"{expected:+.2f}" in figure.note
     points = {name: point for group in figure.groups for name, *point in zip(group.names, group.x, group.y, strict=True)}

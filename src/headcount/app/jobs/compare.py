@@ -86,7 +86,7 @@ def compare_pruners(
     task = open_named_task(session, data, model, model_folder)
     note_statistical_power(session, task, data.limit)
     roles = _open_role_test(session, data, measure, model, model_folder, task) if measure.keep_models else None
-    pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=model_folder, margin=margin)
+    pruning = Pruning(run, model, task, limit=data.limit, command=session.command, companions=model_folder, margin=margin, seed=data.seed)
     unfinished = [spec for spec in specs if not pruning.is_finished(spec)]
     if unfinished:
         note_expected_duration(session, estimate_pruning_seconds(model, task, heads, unfinished, limit=data.limit))

@@ -94,7 +94,15 @@ def prune_model(
     note_statistical_power(session, task, data.limit)
     bench_sizes = BenchSizes(BATCHES, LENGTHS) if measures_speed else None
     pruning = Pruning(
-        run, model, task, limit=data.limit, command=session.command, companions=folder, bench_sizes=bench_sizes, margin=margin
+        run,
+        model,
+        task,
+        limit=data.limit,
+        command=session.command,
+        companions=folder,
+        bench_sizes=bench_sizes,
+        margin=margin,
+        seed=data.seed,
     )
     requests = [spec.resized(n_kept) for n_kept in sizes] or [spec]
     unfinished = [request for request in requests if not pruning.is_finished(request)]

@@ -144,7 +144,7 @@ def ablate(served: ServedRun, body: Any) -> dict[str, Any]:
     task, dense = served.task(), _evaluate_dense(served, limit)
     with mask(served.model(), [served.heads[index] for index in ablated]):
         gated = evaluate(served.model(), task, limit=limit)
-    differences = loss_and_metric_of_pruned_minus_dense(dense, gated, task.metric.total if task.metric else None)
+    differences = loss_and_metric_of_pruned_minus_dense(dense, gated, task.metric.total if task.metric else None, seed=served.record.seed)
     name = "metric" if "metric" in differences else "loss"
     change = differences[name]
     return {
@@ -180,7 +180,7 @@ def prune_run(served: ServedRun, body: Any) -> dict[str, Any]:
     command = f"headcount serve {served.run.folder.name}: prune by {method}, {keep} heads"
     with Run.lead(served.run.folder, command=command) as run:
         run.log(command)
-        pruning = Pruning(run, served.model(), task, limit=limit, command=command, companions=served.folder)
+        pruning = Pruning(run, served.model(), task, limit=limit, command=command, companions=served.folder, seed=served.record.seed)
         pruning.evaluate_dense()
         artifact, _ = pruning.load_or_make_model(spec)
         run.register_results(artifact)

@@ -10,13 +10,25 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Shaped
 
+from headcount.core.errors import StatisticsError
 from headcount.core.stats.samples import make_generator
+
+FEWEST_RANKED = 4
+"""The fewest units whose rank correlation has an interval."""
 
 
 class Chance(NamedTuple):
     """What chance gives: the mean, the central 95 % of the draws, and the two-sided p-value of the observed count."""
 
     expected: float
+    low: float
+    high: float
+    p: float
+
+
+class CorrelationInterval(NamedTuple):
+    """The ends of the 95 % interval of a rank correlation, and the two-sided p-value of 0 by the same statistic."""
+
     low: float
     high: float
     p: float
@@ -63,3 +75,25 @@ def rank_correlation(positions: np.ndarray, values: np.ndarray, *, seed: int, re
     permuted = make_generator(seed).permuted(np.tile(b, (repeats, 1)), axis=1) @ a / scale
     rho = float(a @ b / scale)
     return RankCorrelation(rho, float((1 + (np.abs(permuted) >= abs(rho) - 1e-12).sum()) / (repeats + 1)))
+
+
+def rank_correlation_interval(rho: float, n: int) -> CorrelationInterval:
+    """Returns the interval of Spearman's rank correlation of n units, such as languages, and its p-value: both by t with n − 2 degrees of freedom.
+
+        (artanh ρ̂ − artanh ρ) / √((1 + ρ̂² / 2) / (n − 3))    (Bonett & Wright 2000)
+
+    t stands in for the normal distribution, as units are few: with 4 to 20 of them it covers in .97 or more of normal samples. A perfect order counts
+    as half a step below 1, the step being the exchange of two neighbours.
+
+    Raises:
+        StatisticsError: there are fewer than four units.
+    """
+    from scipy.stats import t
+
+    if n < FEWEST_RANKED:
+        raise StatisticsError(f"a rank correlation of {n} units has no interval; it takes {FEWEST_RANKED}")
+    limit = 1 - 6 / (n**3 - n)
+    z = float(np.arctanh(np.clip(rho, -limit, limit)))
+    error = float(np.sqrt((1 + rho**2 / 2) / (n - 3)))
+    reach = float(t.ppf(0.975, n - 2)) * error
+    return CorrelationInterval(float(np.tanh(z - reach)), float(np.tanh(z + reach)), 2 * float(t.sf(abs(z) / error, n - 2)))

@@ -115,7 +115,7 @@ def _rank_agreement(a: Scores, b: Scores) -> RankAgreement:
         first, second = a.scaled_samples(), b.scaled_samples()
         if first is not None and second is not None:
             paired = a.data == b.data and first.n_groups == second.n_groups and first.n == second.n
-            correlation = correlate(first, second, seed=0, paired=paired, repeats=1000)
+            correlation = correlate(first, second, seed=a.seed, paired=paired, repeats=1000)
             return RankAgreement(round_or_none(correlation.value), round_or_none(correlation.low), round_or_none(correlation.high))
         return RankAgreement(round_or_none(float(spearman(a.values, b.values))), None, None)
     except StatisticsError:

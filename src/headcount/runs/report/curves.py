@@ -66,7 +66,7 @@ def collect_curves(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves
     if dense.metric and total is None:
         notes.append(f"How {dense.metric} is made of examples is not known here: bounds are of the loss alone.")
     margin = _margin_of(record)
-    rows, margin = _rows_with_margin(dense, same, heads, margin)
+    rows, margin = _rows_with_margin(dense, same, heads, margin, record.seed)
     hasty = sorted({row.method for row in rows if row.steps is not None and row.steps < FEW_STEPS})
     if hasty:
         notes.append(f"Trained for fewer than {FEW_STEPS} optimiser steps, too few to judge a method by: {'; '.join(hasty)}.")
@@ -82,7 +82,7 @@ def collect_curves(run: Run, record: RunRecord, heads: HeadsRecord) -> RunCurves
     curves: contract.Curves = {
         "metric": dense.metric or "loss",
         "higher_is_better": dense.higher_is_better if dense.value is not None else False,
-        "dense": _describe_dense(dense, total, PrunedRecord.from_artifact(same[0]).dense_cost),
+        "dense": _describe_dense(dense, total, PrunedRecord.from_artifact(same[0]).dense_cost, record.seed),
         "points": points,
         "margin": "" if margin is None else str(margin),
         "by_size": [rows[position].id for position in choose_row_index_by_kept_count(rows).values()],
@@ -104,13 +104,13 @@ def _margin_of(record: RunRecord) -> Margin | None:
 
 
 def _rows_with_margin(
-    dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord, margin: Margin | None
+    dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord, margin: Margin | None, seed: int
 ) -> tuple[list[PrunedModelRow], Margin | None]:
     """Returns the rows of pruned models, and the margin, or None where it does not fit what was measured."""
     try:
-        return _pruned_rows(dense, artifacts, heads, margin), margin
+        return _pruned_rows(dense, artifacts, heads, margin, seed=seed), margin
     except OptionError:
-        return _pruned_rows(dense, artifacts, heads), None
+        return _pruned_rows(dense, artifacts, heads, seed=seed), None
 
 
 def _tested_points(rows: Sequence[PrunedModelRow], chosen: ChosenModel | None) -> list[contract.TestedPoint]:
@@ -184,14 +184,14 @@ def collect_point(run: Run, artifact: Artifact) -> contract.Point:
     record, heads, dense = run.record(), run.heads(), dense_evaluation_of(run)
     if dense is None:
         raise ArtifactError(f"{run.folder} holds no evaluation of the dense model to compare a pruned one with; evaluate it first")
-    return _curve_points(run, record, dense, _pruned_rows(dense, [artifact], heads), [artifact], heads)[0]
+    return _curve_points(run, record, dense, _pruned_rows(dense, [artifact], heads, seed=record.seed), [artifact], heads)[0]
 
 
 def _pruned_rows(
-    dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord, margin: Margin | None = None
+    dense: Evaluation, artifacts: Sequence[Artifact], heads: HeadsRecord, margin: Margin | None = None, *, seed: int
 ) -> list[PrunedModelRow]:
     n_heads = sum(len(block.heads) for block in heads.blocks)
-    rows = compare_pruned_with_dense(dense, artifacts, find_metric_of_sums(dense.metric), heads.blocks, margin)
+    rows = compare_pruned_with_dense(dense, artifacts, find_metric_of_sums(dense.metric), heads.blocks, margin, seed=seed)
     return [replace(row, id=point_id_of(artifact), keep=n_heads - row.removed) for row, artifact in zip(rows, artifacts, strict=True)]
 
 
@@ -208,9 +208,9 @@ def _curve_points(
     ]
 
 
-def _describe_dense(dense: Evaluation, total: MetricOfSums | None, cost: CostRecord) -> contract.Dense:
+def _describe_dense(dense: Evaluation, total: MetricOfSums | None, cost: CostRecord, seed: int) -> contract.Dense:
     value = dense.loss if dense.value is None else dense.value
-    low, high = score_interval(dense, total)
+    low, high = score_interval(dense, total, seed=seed)
     return {
         "value": round_number(value),
         "loss": round_number(dense.loss),

@@ -51,11 +51,12 @@ def compare_attention_types(
     *,
     limit: int | None = None,
     batch_size: int | None = None,
+    seed: int = 0,
 ) -> list[TypeRow]:
     """Returns a row for every type of attention in the model; scores come from calibration, losses from the report split.
 
     Means and shares are those of `scores`, which should not be normalised by layer: every layer would then have the same share. The lower half of a
-    type is that of `ranking_scores`, by default of the same scores.
+    type is that of `ranking_scores`, by default of the same scores. `seed` seeds the resampling of the means.
     """
     heads = HeadMap.of(model)
     dense = evaluate(model, task, limit=limit, batch_size=batch_size)
@@ -63,7 +64,7 @@ def compare_attention_types(
     for index, head in enumerate(heads):
         indices_by_kind.setdefault(heads.block_of(head).kind, []).append(index)
     values = np.asarray(scores.values)
-    replicates = None if scores.samples is None else scores.replicates()
+    replicates = None if scores.samples is None else scores.replicates(seed=seed)
     total = float(values.sum()) if (values >= 0).all() or (values <= 0).all() else 0.0
     lowest_first = (ranking_scores or scores).ranking()[::-1]
     rows = []
@@ -104,4 +105,4 @@ def measure_attention_types(context: StudyContext, importance_name: str) -> tupl
     with context.progress("scoring") as advance:
         raw = score(model, task, str(importance), normalise="none", seed=context.seed, limit=limit, batch_size=batch_size, progress=advance)
     ranking = raw.normalise_by(importance.info.normalise)
-    return ranking, compare_attention_types(model, task, raw, ranking, limit=limit, batch_size=batch_size)
+    return ranking, compare_attention_types(model, task, raw, ranking, limit=limit, batch_size=batch_size, seed=context.seed)

@@ -149,7 +149,7 @@ def measure_compensation(study: Compensation, context: StudyContext) -> Compensa
         raise OptionError("compensation compares the heads that stay; keep 2 or more")
     describe_study_run(context, loaded, {"study": study.name, "spec": request.to_dict(), "by": by})
     task = context.task
-    pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
+    pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command, seed=context.seed)
     requests = [replace(request, seed=context.seed + number) for number in range(study.seeds)]
     announce_training(context, pruning, requests)
     n_steps = recipe.n_steps(len(task.calibration))

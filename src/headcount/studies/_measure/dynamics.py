@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,15 @@ from headcount.core.files import is_file, is_folder
 from headcount.core.normalisation import Scaling
 from headcount.core.plan import Plan
 from headcount.core.scores import SCALED, Scores
+from headcount.core.stats.significance import single_interval_level
 from headcount.data.evaluate import fingerprint_of_examples
-from headcount.data.share_above_chance import Share, score_of_best_constant_answer, share_above_chance_left
+from headcount.data.share_above_chance import (
+    Share,
+    ShareBound,
+    bound_share_above_chance_left,
+    score_of_best_constant_answer,
+    share_above_chance_left,
+)
 from headcount.data.task import Task, task_key
 from headcount.importance.base import Importance
 from headcount.importance.settings import ScoreSettings
@@ -108,7 +116,10 @@ def training_step_of_checkpoint(folder: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """A checkpoint with `keep` of its heads: loss and metric, their change from the dense checkpoint, and the share of its score that remains."""
+    """A checkpoint with `keep` of its heads: loss and metric, their change from the dense checkpoint, and the share of its score that remains.
+
+    The intervals of changes and shares hold for all sizes of the checkpoint together; `bound` says of this size what share remains at least.
+    """
 
     checkpoint: Checkpoint
     keep: int
@@ -117,25 +128,34 @@ class CheckpointRow:
     value: float | None
     drop: PairedChange
     share: Share
+    bound: ShareBound
 
     def to_dict(self) -> dict[str, object]:
         """Returns the row as plain data."""
         names = {"step": self.checkpoint.step, "checkpoint": self.checkpoint.label, "keep": self.keep, "removed": self.removed}
         scores = {"loss": self.loss, "value": self.value}
-        return {**names, **scores, **self.drop.to_dict(), **self.share.to_dict(), "p": self.drop.score.p}
+        bound = {"remaining at least": self.bound.at_least, "certified": self.bound.is_certified, "undecided because": self.bound.reason}
+        return {**names, **scores, **self.drop.to_dict(), **self.share.to_dict(), **bound, "p": self.drop.score.p}
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSummary:
-    """A dense checkpoint, and the largest share of its heads that can go, level by level, while `hold` of its score remains.
+    """A dense checkpoint, and the largest share of its heads that can go while `hold` of its score remains.
 
-    `removable` is None where the share of the score is not defined; `reason` says why.
+    Attributes:
+        certified: The largest share of the heads for which that is certified: sizes are tested from large to small, each at 95 %, up to the first
+            that fails.
+        tested: The shares of the heads that were tested, in order.
+        removable: The same by what was observed alone, without a bound. It and `certified` are None where the share of the score is not defined;
+            `reason` says why.
     """
 
     checkpoint: Checkpoint
     dense: Evaluation
     chance: float | None
     hold: float
+    certified: float | None
+    tested: tuple[float, ...]
     removable: float | None
     reason: str
 
@@ -143,20 +163,26 @@ class CheckpointSummary:
         """Returns the summary as plain data."""
         dense = self.dense
         score = {"loss": dense.loss, "metric": dense.metric, "value": dense.value, "chance": self.chance, "n_examples": dense.n_examples}
-        ends = {"hold": self.hold, "removable": self.removable, "reason": self.reason}
+        ends = {
+            "hold": self.hold,
+            "certified": self.certified,
+            "tested": list(self.tested),
+            "removable": self.removable,
+            "reason": self.reason,
+        }
         return {"checkpoint": self.checkpoint.name, "step": self.checkpoint.step, **score, **ends}
 
 
 def summarise_curve(checkpoint: Checkpoint, dense: Evaluation, rows: Sequence[CheckpointRow], share_to_hold: float) -> CheckpointSummary:
     """Returns the summary of the pruning curve of a checkpoint."""
-    removable: float | None = 0.0
-    for row in sorted(rows, key=lambda row: row.removed):
-        if row.share.remaining is None:
-            removable = None
-        if row.share.remaining is None or row.share.remaining.difference < share_to_hold:
-            break
-        removable = row.removed
-    return CheckpointSummary(checkpoint, dense, rows[0].share.chance, share_to_hold, removable, rows[0].share.reason)
+    share, ordered = rows[0].share, sorted(rows, key=lambda row: row.removed)
+    if share.remaining is None:
+        return CheckpointSummary(checkpoint, dense, share.chance, share_to_hold, None, (), None, share.reason)
+    observed = list(takewhile(lambda row: (row.share.remaining_low_high[0] or 0.0) >= share_to_hold, ordered))
+    passed = list(takewhile(lambda row: row.bound.is_certified, ordered))
+    certified, removable = (held[-1].removed if held else 0.0 for held in (passed, observed))
+    tested = tuple(row.removed for row in ordered[: len(passed) + 1])
+    return CheckpointSummary(checkpoint, dense, share.chance, share_to_hold, certified, tested, removable, share.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +225,7 @@ def measure_checkpoints(study: Dynamics, context: StudyContext) -> CheckpointCur
             with_tokenizer = replace(loaded, folder=context.loaded.folder)
         task = context.sources.open_task(with_tokenizer)
         with context.progress(f"checkpoint {number} of {len(checkpoints)}"):
-            dense, curve = measure_checkpoint_curve(context, loaded, task, checkpoint, keeps, importance_name=by, repair=study.repair)
+            dense, curve = measure_checkpoint_curve(context, loaded, task, checkpoint, keeps, study)
         rows += curve
         summaries.append(summarise_curve(checkpoint, dense, curve, study.hold))
     return CheckpointCurves(by, normalise, summaries, rows)
@@ -277,24 +303,23 @@ def measure_checkpoint_curve(
     task: Task,
     checkpoint: Checkpoint,
     kept_counts: Sequence[int],
-    *,
-    importance_name: str,
-    repair: bool = False,
+    study: Dynamics,
 ) -> tuple[Evaluation, list[CheckpointRow]]:
     """Returns the dense checkpoint on the report split, and a row for each number of heads: the share that remains of its score above chance."""
     run, model, seed, limit, batch_size = context.run, loaded.model, context.seed, context.limit, context.batch_size
     allow_other_model(run, model)
     settings = ScoreSettings(seed=seed, limit=min(SCORED, limit or SCORED), batch_size=batch_size)
-    (scores,) = score_into(run, model, task, [importance_name], settings).values()
+    (scores,) = score_into(run, model, task, [str(Importance.parse(study.by))], settings).values()
     dense = evaluate_without(run, f"{checkpoint.label}: dense", model, task, (), limit=limit, batch_size=batch_size)
     chance = score_of_best_constant_answer(model, task, limit)
-    rows = []
+    rows, level = [], single_interval_level(len(kept_counts))
     for n_kept in kept_counts:
         plan = Plan.keep_top(scores, n_kept)
-        pruned_model = refit(model, plan, task).model if repair else model
-        name = f"{checkpoint.label}: {n_kept} heads by {scores.label}{', repaired' if repair else ''}"
+        pruned_model = refit(model, plan, task).model if study.repair else model
+        name = f"{checkpoint.label}: {n_kept} heads by {scores.label}{', repaired' if study.repair else ''}"
         pruned = evaluate_without(run, name, pruned_model, task, plan.removed, limit=limit, batch_size=batch_size)
-        drop = measure_paired_change(dense, pruned, task, seed=seed)
-        share = share_above_chance_left(dense, pruned, task, chance, seed=seed)
-        rows.append(CheckpointRow(checkpoint, n_kept, len(plan.removed) / len(scores.heads), pruned.loss, pruned.value, drop, share))
+        drop = measure_paired_change(dense, pruned, task, seed=seed, level=level)
+        share = share_above_chance_left(dense, pruned, task, chance, seed=seed, level=level)
+        bound = bound_share_above_chance_left(share, dense, pruned, task, study.hold, seed=seed)
+        rows.append(CheckpointRow(checkpoint, n_kept, len(plan.removed) / len(scores.heads), pruned.loss, pruned.value, drop, share, bound))
     return dense, rows

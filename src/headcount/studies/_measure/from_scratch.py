@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from headcount.core.evaluation import Evaluation
+from headcount.core.evaluation import Evaluation, PairedDifference
 from headcount.core.stats.corrected_rows import add_q_values
 from headcount.core.survivors import mean_survivors_by_kind
 from headcount.data.share_above_chance import score_of_best_constant_answer
@@ -19,7 +20,7 @@ from headcount.studies._grid import estimate_grid_effort, make_pruning, run_grid
 from headcount.studies._measure.pruning_curve import list_kept_counts_of_kinds
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import DifferenceRow, SizeRow
-from headcount.workflows.grid import Grid, GridPoint
+from headcount.workflows.grid import GridPoint
 
 if TYPE_CHECKING:
     from headcount.studies.from_scratch import FromScratch
@@ -92,7 +93,11 @@ def measure_pruned_and_control_models(study: FromScratch, context: StudyContext)
     describe_study_run(context, context.loaded, {"study": study.name, "method": study.method, "seeds": study.seeds})
     grid = run_grid(context, make_pruning(context), [spec for of_model in requests.values() for spec in of_model])
     points = dict(zip(requests, grid.points, strict=True))
-    rows = [_make_control_row(model, size, point, grid) for (model, size), point in points.items()]
+    n_sizes = Counter(model for model, _ in points)
+    changes = {
+        (model, size): grid.point_minus_dense(point, n_sizes=n_sizes[model], seed=context.seed) for (model, size), point in points.items()
+    }
+    rows = [_make_control_row(*key, point, grid.heads, changes[key]) for key, point in points.items()]
     pairs = [
         ControlPair(n_kept=size, control=model, change=grid.point_minus_control(points[PRUNED, size], point, seed=context.seed))
         for (model, size), point in points.items()
@@ -108,9 +113,9 @@ def measure_pruned_and_control_models(study: FromScratch, context: StudyContext)
     )
 
 
-def _make_control_row(model_name: str, n_kept: int, point: GridPoint, grid: Grid) -> ControlRow:
+def _make_control_row(model_name: str, n_kept: int, point: GridPoint, heads: HeadMap, change: PairedDifference) -> ControlRow:
     """Returns the row of a model; the steps of a control with the same heads are those from scratch alone."""
-    by_kind, steps = mean_survivors_by_kind(grid.heads.blocks, point.survivors), point.artifacts[0].content["steps"]
+    by_kind, steps = mean_survivors_by_kind(heads.blocks, point.survivors), point.artifacts[0].content["steps"]
     of_weights = steps["scratch"] if model_name == CONFIGURATION else sum(steps.values()) or None
     scores = replace(point.scores, steps=of_weights)
-    return ControlRow(model=model_name, n_kept=n_kept, kept_by_kind=by_kind, scores=scores, change=point.change)
+    return ControlRow(model=model_name, n_kept=n_kept, kept_by_kind=by_kind, scores=scores, change=change)

@@ -21,7 +21,7 @@ from headcount.studies._base import Effort, StudyContext
 from headcount.studies._gated import evaluate_without, list_kept_counts, measure_means_for_ablation
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import SizeRow
-from headcount.workflows.grid import GridPoint, average_evaluations, evaluation_minus_baseline
+from headcount.workflows.grid import GridPoint, average_evaluations, curve_point_minus_dense, evaluation_minus_baseline
 
 if TYPE_CHECKING:
     from headcount.studies.interventions import Interventions
@@ -87,7 +87,7 @@ def measure_interventions_by_size(study: Interventions, context: StudyContext) -
                     advance(len(points) * len(seeds) + len(evaluations), total)
                 survivors = tuple(frozenset(loaded.heads) - removed[size, seed] for seed in seeds)
                 points[intervention, size] = _average_seeds_to_point(
-                    context, intervention, size, tuple(seeds), evaluations, survivors, dense
+                    context, intervention, size, tuple(seeds), evaluations, survivors, dense, len(sizes)
                 )
     rows = []
     for (intervention, size), point in points.items():
@@ -149,8 +149,9 @@ def _average_seeds_to_point(
     evaluations: Sequence[Evaluation],
     survivors: tuple[frozenset[Head], ...],
     dense: Evaluation,
+    n_sizes: int,
 ) -> GridPoint:
     average = evaluations[0] if len(evaluations) == 1 else average_evaluations(evaluations, context.task)
     values = tuple(evaluation.score for evaluation in evaluations)
-    change = evaluation_minus_baseline(dense, average, context.task, seed=context.seed)
+    change = curve_point_minus_dense(dense, average, context.task, n_sizes=n_sizes, seed=context.seed)
     return GridPoint(intervention, n_kept, seeds, values, average, survivors, change, ())

@@ -15,12 +15,12 @@ from scipy import stats
 from headcount.core.errors import DataError
 from headcount.core.files import is_file
 from headcount.core.stats.agreement import spearman
+from headcount.core.stats.chance import FEWEST_RANKED, rank_correlation_interval
 from headcount.core.stats.corrected_rows import add_q_values
 
 COLUMNS = ("language", "family", "size")
-FEWEST_LANGUAGES = 4
+FEWEST_LANGUAGES = FEWEST_RANKED
 """With fewer languages no rank correlation is tested."""
-PERMUTATIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,13 @@ class FamilyContrast:
 
 @dataclass(frozen=True, slots=True)
 class SizeTrend:
-    """The rank correlation over languages of the share lost with the size of the corpus; p permutes sizes over languages.
-
-    It has no interval: few languages give none by that test, and one by resampling examples would speak of these languages alone.
-    """
+    """The rank correlation over languages of the share lost with the size of the corpus, with its interval and p-value over languages."""
 
     without: str
     n_languages: int
     correlation: float
+    low: float
+    high: float
     p: float
     q: float | None = None
 
@@ -121,10 +120,9 @@ def contrast_language_families(
 
 
 def correlate_losses_with_corpus_size(
-    lost_shares_by_removal: Mapping[str, Mapping[str, float]], group_of_language: Mapping[str, LanguageGroup], *, seed: int = 0
+    lost_shares_by_removal: Mapping[str, Mapping[str, float]], group_of_language: Mapping[str, LanguageGroup]
 ) -> list[SizeTrend]:
     """Returns, for every removal, the rank correlation of the share lost with the size; none for fewer than four languages with a size."""
-    random = np.random.Generator(np.random.Philox(seed))
     rows = []
     for without, shares in lost_shares_by_removal.items():
         languages = [language for language in shares if group_of_language[language].size is not None]
@@ -135,7 +133,5 @@ def correlate_losses_with_corpus_size(
         if len(languages) < FEWEST_LANGUAGES or sizes.std() == 0 or values.std() == 0:
             continue
         observed = float(spearman(values, sizes))
-        permuted = spearman(np.tile(values, (PERMUTATIONS, 1)), random.permuted(np.tile(sizes, (PERMUTATIONS, 1)), axis=1))
-        p = (1 + int((np.abs(permuted) >= abs(observed) - 1e-12).sum())) / (1 + PERMUTATIONS)
-        rows.append(SizeTrend(without, len(languages), observed, p))
+        rows.append(SizeTrend(without, len(languages), observed, *rank_correlation_interval(observed, len(languages))))
     return add_q_values(rows)

@@ -349,9 +349,7 @@ def compare_language_groups(
         share = row.share.lost_low_high[0]
         if row.model == subject.name and share is not None:
             lost.setdefault(row.without, {})[row.language] = share
-    return contrast_language_families(lost, group_of_language), correlate_losses_with_corpus_size(
-        lost, group_of_language, seed=context.seed
-    )
+    return contrast_language_families(lost, group_of_language), correlate_losses_with_corpus_size(lost, group_of_language)
 
 
 def _open_and_tune_model(
@@ -461,7 +459,7 @@ def _evaluate_removals_by_language(
     trains = any(request.recover is not None for request in subject.requests)
     groups = [] if trains else group_layers(subject.loaded.heads, (THIRD, LAYER))
     removals = [Removal(group.kind, group.name, (model,), group.heads) for group in groups]
-    pruning = Pruning(run, model, next(iter(subject.tasks.values())), limit=context.limit, command=context.command)
+    pruning = Pruning(run, model, next(iter(subject.tasks.values())), limit=context.limit, command=context.command, seed=context.seed)
     device, trained = next(model.parameters()).device, []
     for request in subject.requests:
         by_seed = [replace(request, seed=request.seed + number) for number in range(_count_needed_seeds(request, n_seeds))]

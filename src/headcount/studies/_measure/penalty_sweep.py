@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PenaltyRow:
-    """What one λ left: the heads of every seed, and the mean over seeds of the others. Score and change are None where no seed left a head."""
+    """What one λ left: the heads of every seed, and the mean over seeds of the others. Score and change are None where no seed left a head.
+
+    The interval of the change holds for all λ together.
+    """
 
     penalty: float
     kept: tuple[int, ...]
@@ -57,7 +60,10 @@ class PenaltyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactCountRow(DifferenceRow):
-    """A method that takes a number of heads, at the mean number that λ left: its score, that of λ, and the first minus the second (`change`)."""
+    """A method that takes a number of heads, at the mean number that λ left: its score, that of λ, and the first minus the second (`change`).
+
+    The interval of `against_dense` holds for all numbers of heads together.
+    """
 
     penalty: float
     n_kept: int
@@ -125,7 +131,14 @@ def sweep_penalties(study: PenaltySweep, context: StudyContext) -> Sweep:
             continue
         counts = _count_kept_by_seed(free, point, range(context.seed, context.seed + study.seeds))
         rows.append(
-            PenaltyRow(penalty, counts, mean_survivors_by_kind(free, point.survivors), point.scores.steps, point.mean, point.change)
+            PenaltyRow(
+                penalty,
+                counts,
+                mean_survivors_by_kind(free, point.survivors),
+                point.scores.steps,
+                point.mean,
+                grid.point_minus_dense(point, n_sizes=len(points), seed=context.seed),
+            )
         )
     exact = _prune_to_mean_counts_of_penalties(study, context, pruning, points, rows) if study.exact else []
     return Sweep(dense, sum(block.n_heads for block in free), add_q_values(rows), add_q_values(exact))
@@ -173,7 +186,7 @@ def _prune_to_mean_counts_of_penalties(
                 n_kept=size,
                 method=point.method,
                 score=point.mean,
-                against_dense=point.change,
+                against_dense=grid.point_minus_dense(point, n_sizes=len(by_size), seed=context.seed),
                 score_of_penalty=points_by_penalty[penalty].mean,
                 change=change,
             )

@@ -102,7 +102,7 @@ def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> PlanTra
     sizes = sorted({resolve_kept_count(keep, len(loaded.heads)) for keep in study.keep}, reverse=True)
     allow_other_model(context.required_run, model.model)
     choosing = replace(template, repair=False, recover=None)
-    other_pruning = Pruning(context.required_run, model.model, other_task, limit=context.limit, command=context.command)
+    other_pruning = Pruning(context.required_run, model.model, other_task, limit=context.limit, command=context.command, seed=context.seed)
     chosen = run_grid(context, other_pruning, [choosing.resized(keep) for keep in sizes])
     transferred = {keep: tuple(map(str, chosen.get_point(choosing.resized(keep)).artifacts[0].content["removed"])) for keep in sizes}
     requests: dict[tuple[int, str], PruneSpec] = {}
@@ -116,7 +116,7 @@ def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> PlanTra
         specs += [replace(request, seed=seed + number) for number in range(n_seeds)]
     grid = run_grid(context, make_pruning(context), specs)
     points = {key: grid.get_point(request) for key, request in requests.items()}
-    rows = [_make_transfer_row(grid, points, keep, choice, seed) for keep, choice in points]
+    rows = [_make_transfer_row(grid, points, keep, choice, n_sizes=len(sizes), seed=seed) for keep, choice in points]
     tests = [
         TransferTest(
             n_kept=keep, control=control, change=grid.point_minus_control(points[keep, TRANSFERRED], points[keep, control], seed=seed)
@@ -129,7 +129,7 @@ def measure_plan_transfer(study: PlanTransfer, context: StudyContext) -> PlanTra
 
 
 def _make_transfer_row(
-    grid: Grid, points_by_size_and_choice: Mapping[tuple[int, str], GridPoint], n_kept: int, choice: str, seed: int
+    grid: Grid, points_by_size_and_choice: Mapping[tuple[int, str], GridPoint], n_kept: int, choice: str, *, n_sizes: int, seed: int
 ) -> PlanTransferRow:
     point, own, random = (points_by_size_and_choice[n_kept, name] for name in (choice, OWN, RANDOM))
     heads = frozenset(grid.heads)
@@ -142,7 +142,7 @@ def _make_transfer_row(
         scores=point.scores,
         n_shared=n_shared,
         n_expected=n_removed * len(own_removed) / len(heads),
-        change=point.change,
+        change=grid.point_minus_dense(point, n_sizes=n_sizes, seed=seed),
         against_own=None if choice == OWN else grid.point_minus_control(point, own, seed=seed),
         against_random=None if choice == RANDOM else grid.point_minus_control(point, random, seed=seed),
     )

@@ -130,7 +130,9 @@ def measure_pruning_curves(study: PruningCurve, context: StudyContext) -> Prunin
     pairs: list[MethodDifference] = []
     for series in all_series:
         allow_other_model(context.run, series.loaded.model)
-        pruning = Pruning(context.required_run, series.loaded.model, series.task, limit=context.limit, command=context.command)
+        pruning = Pruning(
+            context.required_run, series.loaded.model, series.task, limit=context.limit, command=context.command, seed=context.seed
+        )
         for kinds in list_attention_kind_groups(study, series.loaded.heads):
             specs = build_requests_of_kinds(study, series.loaded.heads, kinds, first_seed=context.seed)
             grid = run_grid(context, pruning, specs, keep_models=study.keep_models)

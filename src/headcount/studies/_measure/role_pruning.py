@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from headcount.core.errors import PlanError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head
 from headcount.core.stats.corrected_rows import add_q_values
+from headcount.core.stats.significance import single_interval_level
 from headcount.data.task import Task
 from headcount.models.head_map import HeadMap
 from headcount.pruning.base import Pruner
@@ -75,7 +77,7 @@ def measure_role_pruning(study: RolePruning, context: StudyContext) -> RolePruni
         raise next(iter(left_out.values()))
     for role, heads in heads_by_role.items():
         context.note(f"{len(heads)} of {len(loaded.heads)} heads have the role {role}: {', '.join(map(str, heads))}")
-    pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command)
+    pruning = Pruning(run, loaded.model, task, limit=context.limit, command=context.command, seed=context.seed)
     choices = list_head_selections(loaded.heads, heads_by_role, keeps, with_exact_role_removal=not study.keep)
     choices = [replace(choice, roles=study.roles_by_role_or_group.get(choice.role, ()), definition=study.definition) for choice in choices]
     draws = range(context.seed, context.seed + study.seeds)
@@ -166,7 +168,7 @@ class RoleLevel:
     """The pruned models of one choice, averaged over seeds, and their change from other models, paired over examples.
 
     `against` holds the change from the dense model, from random heads of the same number, and, for heads that are pruned, from sparing them; `p` is
-    that of the change from random heads.
+    that of the change from random heads. The interval of the change from the dense model holds for all sizes of the choice together.
     """
 
     choice: HeadSelection
@@ -217,6 +219,7 @@ def prune_head_selections(
         selection: average_evaluations([unpack_pruned_evaluation(artifact_of[selection, seed]) for seed in seeds], task)
         for selection in selections
     }
+    n_sizes = Counter((selection.role, selection.variant) for selection in selections)
     rows = []
     for selection, pruned in means.items():
         controls = {"dense": dense}
@@ -224,6 +227,10 @@ def prune_head_selections(
             controls[RANDOM] = means[HeadSelection("", RANDOM, selection.keep)]
         if selection.role and selection.variant == "prune":
             controls["spare"] = means[HeadSelection(selection.role, "spare", selection.keep)]
-        against = {name: measure_paired_change(control, pruned, task, seed=first_seed) for name, control in controls.items()}
+        levels = {"dense": single_interval_level(n_sizes[selection.role, selection.variant])}
+        against = {
+            name: measure_paired_change(control, pruned, task, seed=first_seed, level=levels.get(name, 0.95))
+            for name, control in controls.items()
+        }
         rows.append(RoleLevel(selection, len(seeds), pruned.loss, pruned.value, against))
     return add_q_values(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -24,7 +25,7 @@ from headcount.studies._grid import estimate_grid_effort, run_grid
 from headcount.studies._results import describe_study_run
 from headcount.studies._rows import ControlledRow, DifferenceRow
 from headcount.studies._tuning import CLASSIFIER, load_as_classifier
-from headcount.workflows.grid import Grid, GridPoint
+from headcount.workflows.grid import Grid, GridPoint, curve_point_minus_dense
 from headcount.workflows.prune import Pruning
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def measure_strategies(study: Strategies, context: StudyContext) -> StrategyResu
     specs, run = build_strategy_requests(study, subject.heads, context.seed), context.required_run
     allow_other_model(run, subject.model)
     task = context.task if subject is context.loaded else context.sources.open_task(subject)
-    pruning = Pruning(run, subject.model, task, limit=context.limit, command=context.command)
+    pruning = Pruning(run, subject.model, task, limit=context.limit, command=context.command, seed=context.seed)
     grid = run_grid(context, pruning, specs)
     result = summarise_grid(grid, subject.name, is_dense_trained=study.recover is not None, seed=context.seed)
     has_one_kind = len({block.kind for block in subject.heads.blocks}) == 1 and "random:type" in study.strategies
@@ -156,6 +157,7 @@ def summarise_grid(grid: Grid, model_name: str, *, is_dense_trained: bool, seed:
         return label_strategy(spec.method), kind, round(sum(number for name, number in counts.items() if kind in (ALL, name)))
 
     by_key = {strategy_kind_and_size(point): point for point in points}
+    n_sizes = Counter((strategy, kind) for strategy, kind, _ in by_key)
     rows, pairs = [], []
     for (strategy, kind, n_kept), point in by_key.items():
         control = None if strategy == RANDOM else by_key.get((RANDOM, kind, n_kept))
@@ -167,7 +169,7 @@ def summarise_grid(grid: Grid, model_name: str, *, is_dense_trained: bool, seed:
                 n_kept=n_kept,
                 share_removed=1 - n_kept / n_free,
                 scores=point.scores,
-                change=grid.point_minus_control(point, replace(point, evaluation=dense), seed=seed),
+                change=curve_point_minus_dense(dense, point.evaluation, grid.task, n_sizes=n_sizes[strategy, kind], seed=seed),
                 against_random=None if control is None else grid.point_minus_control(point, control, seed=seed),
                 layers=mean_survivors_by_kind(grid.heads.blocks, point.survivors, by_layer=True),
             )
