@@ -60,6 +60,11 @@ class Plan:
         return cls(tuple(sorted(named)), guarded)
 
     @classmethod
+    def parse(cls, plan: Plan | str | Path) -> Plan:
+        """Returns a plan as it is, and that of a file read."""
+        return plan if isinstance(plan, Plan) else cls.read(plan)
+
+    @classmethod
     def keep_top(cls, scores: Scores, budget: int | float | Budget) -> Plan:
         """Returns the plan that keeps the best-scored heads within a budget: a number of heads, a share of them below 1, or a Budget.
 
@@ -132,6 +137,12 @@ class Plan:
         for members in heads.sharing():
             if len(members) > 1:
                 _check_shared_kv_heads(members, removed)
+
+    def list_removed(self) -> tuple[str, ...]:
+        """Returns the addresses of the heads that go; raises PlanError where none does."""
+        if not self.removed:
+            raise PlanError("the plan removes no head; name one that does")
+        return tuple(map(str, self.removed))
 
     def kept_positions(self, block: AttentionBlock) -> tuple[int, ...]:
         """Returns the positions within the block of the heads that stay."""

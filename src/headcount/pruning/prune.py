@@ -33,7 +33,7 @@ from headcount.pruning.repair.least_squares import FitResult
 from headcount.pruning.repair.means import fold_means, require_biases
 from headcount.pruning.repair.projection import output_projection, read_weight_and_bias, write_weight_and_bias
 from headcount.pruning.repair.repair import refit
-from headcount.pruning.spec import Ablation, PruneSpec
+from headcount.pruning.spec import DEFAULT_METHOD, Ablation, PruneSpec
 from headcount.pruning.training.fine_tune import fine_tune
 from headcount.surgery.cut import cut
 
@@ -64,9 +64,10 @@ class Pruned:
 def prune(  # noqa: PLR0913 - every argument is explicit
     model: nn.Module,
     data: Data,
-    method: str | Pruner = "surgeon",
+    method: str | Pruner | None = None,
     keep: int | float | str | Budget | None = None,
     *,
+    plan: Plan | str | Path | None = None,
     margin: str | Margin | None = None,
     kinds: str | Iterable[str] = (),
     protected: str | Head | Iterable[str | Head] = (),
@@ -86,9 +87,11 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         model: A live model of transformers.
         data: A Task, a datasets.Dataset of model inputs, or batches. Methods that train need a Task.
         method: A pruner or its text, `name:variant(option=value)`; `headcount ls pruners` lists them. The name of an importance stands for ranking
-            by it.
+            by it. By default surgeon.
         keep: How many heads stay: a whole number, a share as a float above 0 and below 1 or as a text such as "25%", or a Budget. 1.0, which could
             be one head or all, is refused. None where an option of the method decides (`penalty` of l0, `stop` of rank), or a margin.
+        plan: A plan made elsewhere, or its file, in place of `method` and `keep`: its heads go. `kinds`, `protected`, `floor` and `unit` are
+            refused then; repair, recovery and the certificate of a margin follow as for any method.
         margin: How much worse the model may be on the report split, as "1%" of the dense model's metric or "0.5pt". Without `keep` the smallest
             certified model is returned: 90 %, 80 %, … 10 % of the heads, in whole KV groups, are tested in this order, up to the first that fails.
         kinds: Attention that may lose heads (encoder-self, decoder-self, cross); `keep` then counts heads of these, and all others stay.
@@ -111,18 +114,22 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         UnknownName: no pruner, importance, option, or kind of attention has that name.
         OptionError: an argument has the wrong type or is out of range.
         PlanError: arguments contradict each other, or this model cannot be pruned so.
+        ArtifactError: the file of `plan` holds no plan, or is damaged.
         DataError: training, or a margin, needs a Task.
         NotCertified: not even 90 % of the heads are certified to hold the margin.
 
     Example:
         >>> pruned = hc.prune(model, task, "gradient", keep="50%", protected=["L0H1"])
         >>> pruned.model.save_pretrained("smaller")
+        >>> again = hc.prune(model, task, plan=pruned.plan)
     """
-    parsed_margin, pruner = None if margin is None else Margin.parse(margin), Pruner.parse(method)
-    margin_decides = parsed_margin is not None and keep is None and not pruner.sizing_option_text
+    parsed_margin, parsed_plan = None if margin is None else Margin.parse(margin), None if plan is None else Plan.parse(plan)
+    method_decides = parsed_plan is not None or Pruner.parse(method or DEFAULT_METHOD).sizing_option_text
+    margin_decides = parsed_margin is not None and keep is None and not method_decides
     spec = PruneSpec.of(
-        pruner,
+        method,
         1 if margin_decides else keep,
+        plan=parsed_plan,
         kinds=kinds,
         protected=protected,
         floor=floor,
@@ -133,13 +140,14 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         recipe=recipe,
         seed=seed,
     )
-    checkpoints = None if folder is None else Path(folder)
+    inner, checkpoints = unwrap(model), None if folder is None else Path(folder)
+    if parsed_plan is not None:
+        parsed_plan.check(HeadMap.of(inner))
     with show_progress(progress, "pruning", "sizes" if margin_decides else "examples") as advance:
         if parsed_margin is None:
-            return prune_by_spec(model, data, spec, folder=checkpoints, progress=advance)
+            return prune_by_spec(inner, data, spec, folder=checkpoints, progress=advance)
         from headcount.pruning.certified import list_kept_counts_to_test, prune_to_margin  # imports this module
 
-        inner = unwrap(model)
         sizes = list_kept_counts_to_test(spec, inner, HeadMap.of(inner)) if margin_decides else None
         return prune_to_margin(inner, data, spec, parsed_margin, kept_counts=sizes, folder=checkpoints, progress=advance)
 

@@ -22,6 +22,8 @@ else:
 
 Ablation = Literal["zero", "mean"]
 """What replaces the output of a removed head: nothing, or its mean."""
+DEFAULT_METHOD = "surgeon"
+"""The pruner where neither a method nor a plan is named."""
 NAMED_HEADS = 4
 """A label names up to this many protected heads; of more, their number and a hash."""
 
@@ -100,9 +102,10 @@ class PruneSpec:
     @classmethod
     def of(  # noqa: PLR0913 - every argument is explicit
         cls,
-        method: str | Pruner = "surgeon",
+        method: str | Pruner | None = None,
         keep: int | float | str | Budget | None = None,
         *,
+        plan: Plan | None = None,
         kinds: str | Iterable[str] = (),
         protected: str | Head | Iterable[str | Head] | None = None,
         floor: int | None = None,
@@ -118,6 +121,7 @@ class PruneSpec:
         """Returns the request that plain arguments describe.
 
         `keep` is a number of heads, a share as a float or a text such as "25%", or a Budget, whose own floor, protected heads and unit then hold.
+        A `plan` made elsewhere says alone which heads go.
         """
         from headcount.pruning.base import Pruner
 
@@ -129,8 +133,13 @@ class PruneSpec:
             budget = keep
         else:
             budget = Budget(keep=keep, **limits)  # pyright: ignore[reportArgumentType]
+        if plan is not None:
+            from headcount.pruning.methods.plan import PlanPruner
+
+            _check_plan_decides_alone(method, budget, kinds)
+            method = PlanPruner(removed=plan.list_removed())
         return cls(
-            method=Pruner.parse(method),
+            method=Pruner.parse(DEFAULT_METHOD if method is None else method),
             budget=budget,
             kinds=kinds,  # pyright: ignore[reportArgumentType]
             ablation=ablation,
@@ -264,6 +273,17 @@ class PruneSpec:
         from headcount.core.scores import Scores  # imports numpy, which help texts do without
 
         Plan.keep_top(Scores(heads.heads, (0.0,) * len(heads), units=heads.units()), budget)
+
+
+def _check_plan_decides_alone(method: str | Pruner | None, budget: Budget, kinds: str | Iterable[str]) -> None:
+    """Raises PlanError where another argument beside a plan says which heads go or stay."""
+    values: dict[str, Any] = {"method": method, "kinds": kinds if isinstance(kinds, str) else "+".join(kinds)}
+    values |= {field.name: getattr(budget, field.name) for field in fields(budget) if getattr(budget, field.name) != field.default}
+    values |= {"protected": "+".join(sorted(map(str, budget.protected)))}
+    for name, value in values.items():
+        if value:
+            text = f"keep={format_value(100 * value)}%" if name == "fraction" else f"{name}={value}"
+            raise PlanError(f"plan says which heads go, so that {text} has nothing to decide; leave one of them out")
 
 
 def _ablation_error(ablation: str) -> PlanError:

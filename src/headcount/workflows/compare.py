@@ -15,7 +15,7 @@ from headcount.behaviour.corpus import SENTENCES
 from headcount.core.arguments import check_arguments
 from headcount.core.budget import Budget
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
-from headcount.core.errors import HeadcountError, OptionError, PlanError
+from headcount.core.errors import HeadcountError, OptionError
 from headcount.core.evaluation import Evaluation
 from headcount.core.heads import Head, HeadIndex
 from headcount.core.margin import Margin
@@ -228,9 +228,12 @@ def compare(  # noqa: PLR0913 - every argument is explicit
         seed=seed,
     )
     budgets = [Budget(keep=size) for size in keep]
+    parsed_plan = None if plan is None else Plan.parse(plan)
+    removed = () if parsed_plan is None else parsed_plan.list_removed()
     inputs = open_inputs(model, data, tokenizer, seed=seed, limit=limit, batch_size=batch_size)
     heads = HeadMap.of(inputs.model)
-    removed = () if plan is None else _heads_removed_by_plan(plan, heads)
+    if parsed_plan is not None:
+        parsed_plan.check(heads)
     n_free = sum(block.n_heads for block in heads.blocks if not template.kinds or block.kind in template.kinds)
     keeps = [budget.heads(n_free) for budget in budgets]
     specs = build_requests(pruners, keeps, seeds, template, heads, removed_by_plan=removed)
@@ -266,15 +269,6 @@ def compare(  # noqa: PLR0913 - every argument is explicit
                 lambda work, unit: nullcontext(begin(work, unit)),
             )
         )
-
-
-def _heads_removed_by_plan(plan: Plan | str | Path, heads: HeadIndex) -> tuple[str, ...]:
-    """Returns the heads that a plan removes; raises PlanError where it removes none, or a cut of the model cannot carry it out."""
-    read = plan if isinstance(plan, Plan) else Plan.read(plan)
-    read.check(heads)
-    if not read.removed:
-        raise PlanError("the plan removes no head; name one that does")
-    return tuple(map(str, read.removed))
 
 
 def build_requests(

@@ -14,7 +14,6 @@ from headcount.app.console.format import format_rounding_warning
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.session import Session
 from headcount.core.budget import Budget
-from headcount.core.errors import PlanError
 from headcount.core.heads import Head
 from headcount.core.margin import Margin
 from headcount.core.options import Bounds, help_and_bounds_of_fields
@@ -23,6 +22,8 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from headcount.core.evaluation import Evaluation
     from headcount.core.sizes import SizeTest
     from headcount.models.head_map import HeadMap
@@ -147,13 +148,13 @@ RECIPE = (*TRAINING, "warmup", "decay", "distil")
 class PruningOptions(build_options_class("PruningOptions", {PruneSpec: STAGES, Recipe: RECIPE, Budget: ("protected", "floor", "unit")})):
     """What is done to the heads that a method chooses, and how it trains: the options of all commands that prune."""
 
-    def build_spec(self, method: str | Pruner, size: Budget, *, seed: int) -> PruneSpec:
-        """Returns the request for a method and a size."""
+    def build_spec(self, method: str | Pruner | None, size: Budget, *, seed: int, plan: Plan | None = None) -> PruneSpec:
+        """Returns the request for a method and a size, or for a plan made elsewhere."""
         budget = replace(
             size, floor=self.floor, unit=self.unit, protected=frozenset(map(Head.parse, split_at_commas(self.protected or "")))
         )
         stages: dict[str, Any] = {name: getattr(self, name) for name in STAGES} | {"kinds": self.attention_kinds}
-        return PruneSpec.of(method, budget, **stages, recipe=build_recipe(self, RECIPE), seed=seed)
+        return PruneSpec.of(method, budget, plan=plan, **stages, recipe=build_recipe(self, RECIPE), seed=seed)
 
     def check_new_head_gets_trained(self, methods: Sequence[str | Pruner]) -> None:
         """Raises BadParameter where a new head would stay untrained after pruning by one of some methods."""
@@ -181,27 +182,18 @@ PlanFile = Annotated[
 ]
 
 
-def read_removed_heads(
-    session: Session, plan_file: Path, heads: HeadMap, weights_hash: str, *, gated_only: bool = False
-) -> tuple[str, ...]:
-    """Returns the heads that a plan in a file removes from a model; notes if the plan was made for other weights.
+def check_plan(session: Session, plan: Plan, model: nn.Module, heads: HeadMap) -> None:
+    """Raises PlanError unless a cut of a model can carry a plan out; notes if the plan was made for other weights."""
+    plan.check(heads)
+    note_other_weights(session, plan, model)
 
-    With `gated_only` the heads are gated alone, so that a cut need not be able to carry the plan out.
 
-    Raises:
-        PlanError: the plan is for a model of another shape, or a cut cannot carry it out.
-        ArtifactError: the file holds no plan, or is damaged.
-    """
-    plan = Plan.read(plan_file)
-    if gated_only:
-        plan.check_model(heads)
-    else:
-        plan.check(heads)
-    if not plan.removed:
-        raise PlanError(f"{plan_file} removes no head; name a plan that does")
-    if plan.made_for is not None and plan.made_for.weights not in ("", weights_hash):
-        session.write_note(f"{plan_file} was made for other weights than these, of a model of the same shape")
-    return tuple(map(str, plan.removed))
+def note_other_weights(session: Session, plan: Plan, model: nn.Module) -> None:
+    """Says where a plan was made for other weights than those of a model."""
+    from headcount.models.provenance import weight_hash  # imports torch, which help texts do without
+
+    if plan.made_for is not None and plan.made_for.weights not in ("", weight_hash(model)):
+        session.write_note("the plan was made for other weights than these, of a model of the same shape")
 
 
 DEFAULT_PRUNING = PruningOptions()
