@@ -22,6 +22,10 @@ else:
 
 Ablation = Literal["zero", "mean"]
 """What replaces the output of a removed head: nothing, or its mean."""
+ZERO: Ablation = "zero"
+"""What replaces a removed head unless something else is named."""
+SCRATCH_RATE = 5e-4
+"""Learning rate of the control from scratch."""
 DEFAULT_METHOD = "surgeon"
 """The pruner where neither a method nor a plan is named."""
 NAMED_HEADS = 4
@@ -43,13 +47,13 @@ class PruneSpec:
     method: Pruner = option(help="A pruner of `headcount ls pruners`, or an importance to rank by.")
     budget: Budget | None = option(None, "How much stays.")
     kinds: tuple[str, ...] = option((), "Attention that may lose heads (encoder-self, decoder-self, cross); keep counts these.")
-    ablation: Ablation = option("zero", "What replaces a removed head: nothing (zero), or its mean output, in the bias (mean).")
+    ablation: Ablation = option(ZERO, "What replaces a removed head: nothing (zero), or its mean output, in the bias (mean).")
     repair: bool | None = option(None, "Refit output projections in closed form; by default unless training follows.")
     recover: Length | None = option(None, "Fine-tune the cut model: a number of epochs, or of steps (300steps), or auto.")
     scratch: Length | None = option(
         None, "The control: draw the weights of the smaller model anew and train them for a length as of recover."
     )
-    scratch_rate: float = option(5e-4, "Learning rate of the control from scratch.", minimum=0)
+    scratch_rate: float = option(SCRATCH_RATE, "Learning rate of the control from scratch.", minimum=0)
     recipe: Recipe = option(Recipe(), "How methods that train do so.")
     seed: int = option(0, "Seed of the method and of its training.", minimum=0)
 
@@ -110,11 +114,11 @@ class PruneSpec:
         protected: str | Head | Iterable[str | Head] | None = None,
         floor: int | None = None,
         unit: Literal["kv_group", "even"] | None = None,
-        ablation: Ablation = "zero",
+        ablation: Ablation = ZERO,
         repair: bool | None = None,
         recover: Length | None = None,
         scratch: Length | None = None,
-        scratch_rate: float = 5e-4,
+        scratch_rate: float = SCRATCH_RATE,
         recipe: Recipe | None = None,
         seed: int = 0,
     ) -> PruneSpec:

@@ -37,11 +37,11 @@ from headcount.pruning.certified import list_kept_counts_to_test
 from headcount.pruning.prune import check_request
 from headcount.pruning.spec import DEFAULT_METHOD, PruneSpec
 from headcount.runs.artifacts import Artifact
+from headcount.runs.latency import BATCHES, LENGTHS
 from headcount.runs.report.bench import Time
 from headcount.runs.report.certificates import describe_smallest_margin, describe_verdict, headline
 from headcount.runs.report.plain import format_speed
 from headcount.runs.store import Run
-from headcount.surgery.bench import BATCHES, LENGTHS
 from headcount.workflows.analysis_spec import BenchSizes
 from headcount.workflows.estimate import estimate_pruning_seconds
 from headcount.workflows.prune import Pruning, estimate_training, prune_until_a_size_fails
