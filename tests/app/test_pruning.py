@@ -350,7 +350,7 @@ def test_means_stand_in_for_removed_heads(given: tuple[Path, Path], tmp_path: Pa
     whole, work = shared("encoder"), task("encoder", 64)
     tuned = prune(whole, work, "fisher", 6, ablation="mean")
     assert not tuned.repaired and tuned.plan == prune(whole, work, "fisher", 6, repair=False).plan
-    expected = hc.cut(fold_means(whole, tuned.plan, work), tuned.plan).state_dict()
+    expected = hc.cut(fold_means(whole, tuned.plan, work, hc.HeadMap.of(whole)), tuned.plan).state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in tuned.model.state_dict().items()), "means in place of tuned gates"
 
 
@@ -374,6 +374,6 @@ def test_what_is_found_about_the_dense_model_is_found_once(monkeypatch: pytest.M
     ):
         asked.clear()
         specs = [PruneSpec.of(method, keep, repair=False) for keep in (2, 4)]
-        together = [prune_by_spec(model, data, spec, shared=known).plan for spec in specs]
+        together = [prune_by_spec(model, data, spec, heads=hc.HeadMap.of(model), shared=known).plan for spec in specs]
         assert {name: asked.count(name) for name in asked} == times
         assert together == [prune(model, data, method, keep, repair=False).plan for keep in (2, 4)]

@@ -69,15 +69,15 @@ def prune(  # noqa: PLR0913 - every argument is explicit
     *,
     plan: Plan | str | Path | None = None,
     margin: str | Margin | None = None,
-    kinds: str | Iterable[str] = (),
+    kinds: str | Iterable[str] = PruneSpec.kinds,
     protected: str | Head | Iterable[str | Head] = (),
-    floor: int = 0,
-    unit: Literal["kv_group", "even"] = "kv_group",
-    ablation: Ablation = "zero",
-    repair: bool | None = None,
-    recover: Length | None = None,
+    floor: int = Budget.floor,
+    unit: Literal["kv_group", "even"] = Budget.unit,
+    ablation: Ablation = PruneSpec.ablation,
+    repair: bool | None = PruneSpec.repair,
+    recover: Length | None = PruneSpec.recover,
     recipe: Recipe | None = None,
-    seed: int = 0,
+    seed: int = PruneSpec.seed,
     folder: str | Path | None = None,
     progress: bool | Progress = True,
 ) -> Pruned:
@@ -141,15 +141,16 @@ def prune(  # noqa: PLR0913 - every argument is explicit
         seed=seed,
     )
     inner, checkpoints = unwrap(model), None if folder is None else Path(folder)
+    heads = HeadMap.of(inner)
     if parsed_plan is not None:
-        parsed_plan.check(HeadMap.of(inner))
+        parsed_plan.check(heads)
     with show_progress(progress, "pruning", "sizes" if margin_decides else "examples") as advance:
         if parsed_margin is None:
-            return prune_by_spec(inner, data, spec, folder=checkpoints, progress=advance)
+            return prune_by_spec(inner, data, spec, heads=heads, folder=checkpoints, progress=advance)
         from headcount.pruning.certified import list_kept_counts_to_test, prune_to_margin  # imports this module
 
-        sizes = list_kept_counts_to_test(spec, inner, HeadMap.of(inner)) if margin_decides else None
-        return prune_to_margin(inner, data, spec, parsed_margin, kept_counts=sizes, folder=checkpoints, progress=advance)
+        sizes = list_kept_counts_to_test(spec, inner, heads) if margin_decides else None
+        return prune_to_margin(inner, data, spec, parsed_margin, heads=heads, kept_counts=sizes, folder=checkpoints, progress=advance)
 
 
 @holds_model("pruning")
@@ -158,13 +159,13 @@ def prune_by_spec(
     data: Data,
     spec: PruneSpec,
     *,
+    heads: HeadMap,
     folder: Path | None = None,
     progress: Progress | None = None,
     shared: dict[Any, Any] | None = None,
 ) -> Pruned:
     """Prunes a model as a checked request says. Calls on the same model and data may share one `shared` dict, which caches measurements."""
     inner = unwrap(model)
-    heads = HeadMap.of(inner)
     check_request(spec, inner, heads)
     if (spec.recover is not None or spec.method.info.trains) and not isinstance(data, Task):
         raise DataError(
@@ -216,11 +217,9 @@ def _budget_of_half_the_free_units_without_floor(budget: Budget, heads: HeadMap)
     return replace(budget.resized(len(heads) - n_removed), floor=0)
 
 
-def rebuild(model: nn.Module, data: Data, spec: PruneSpec, plan: Plan, gates: Sequence[float] | None) -> Pruned:
+def rebuild(model: nn.Module, data: Data, spec: PruneSpec, plan: Plan, gates: Sequence[float] | None, *, heads: HeadMap) -> Pruned:
     """Returns the model of a request again from the plan and the gates that were chosen for it before, without choosing."""
-    inner = unwrap(model)
-    heads = HeadMap.of(inner)
-    context = PruneContext(inner, heads, data, Budget(keep=len(heads) - len(plan.removed)), spec.seed, spec.recipe)
+    context = PruneContext(unwrap(model), heads, data, Budget(keep=len(heads) - len(plan.removed)), spec.seed, spec.recipe)
     return _repair_cut_and_recover(context, spec, Choice(plan, gates=gates), None)
 
 
@@ -235,9 +234,9 @@ def _repair_cut_and_recover(context: PruneContext, spec: PruneSpec, choice: Choi
         choice = replace(choice, model=None, gates=None)
     source = choice.model if choice.model is not None else context.model
     if choice.gates is not None:
-        source = fold_gates(source, choice.gates)
+        source = fold_gates(source, choice.gates, context.heads)
     if uses_means:
-        source = fold_means(source, choice.plan, context.data)
+        source = fold_means(source, choice.plan, context.data, context.heads)
     block_fits: dict[str, FitResult] = {}
     history, steps = list(choice.history), {"choose": choice.steps} if choice.steps else {}
     is_trained = choice.model is not None and spec.method.info.trains == "weights"
@@ -267,10 +266,9 @@ def _repair_cut_and_recover(context: PruneContext, spec: PruneSpec, choice: Choi
 
 
 @torch.no_grad()
-def fold_gates(model: nn.Module, gates: Sequence[float]) -> nn.Module:
+def fold_gates(model: nn.Module, gates: Sequence[float], heads: HeadMap) -> nn.Module:
     """Returns a copy of a model whose output projections are multiplied by the gates of their heads."""
     folded = copy_model(unwrap(model))
-    heads = HeadMap.of(folded)
     for block in heads.blocks:
         if block.n_heads:
             module = output_projection(folded, block)

@@ -104,7 +104,8 @@ class ConsoleSources:
     def read_heads(self, model_name: str) -> HeadMap:
         """Returns the heads of a model."""
         data = self.data
-        return HeadMap.of(load(model_name, auto=data.auto, allow_pickle=data.allow_pickle, trust_remote_code=data.trust_remote_code))
+        model = load(model_name, auto=data.auto, allow_pickle=data.allow_pickle, trust_remote_code=data.trust_remote_code)
+        return LoadedModel(model_name, model).heads
 
     def find_processor(self, loaded: LoadedModel) -> Any:
         """Returns the tokenizer or image processor in the folder of a model."""

@@ -46,6 +46,7 @@ class TypeRow:
 def compare_attention_types(
     model: nn.Module,
     task: Task,
+    heads: HeadMap,
     scores: Scores,
     ranking_scores: Scores | None = None,
     *,
@@ -57,7 +58,6 @@ def compare_attention_types(
     Means and shares are those of `scores`, which should not be normalised by layer: every layer would then have the same share. The lower half of a
     type is that of `ranking_scores`, by default of the same scores.
     """
-    heads = HeadMap.of(model)
     dense = evaluate(model, task, limit=limit, batch_size=batch_size)
     indices_by_kind: dict[str, list[int]] = {}
     for index, head in enumerate(heads):
@@ -104,4 +104,4 @@ def measure_attention_types(context: StudyContext, importance_name: str) -> tupl
     with context.progress("scoring") as advance:
         raw = score(model, task, str(importance), normalise="none", seed=context.seed, limit=limit, batch_size=batch_size, progress=advance)
     ranking = raw.normalise_by(importance.info.normalise)
-    return ranking, compare_attention_types(model, task, raw, ranking, limit=limit, batch_size=batch_size)
+    return ranking, compare_attention_types(model, task, context.loaded.heads, raw, ranking, limit=limit, batch_size=batch_size)
