@@ -13,7 +13,7 @@ from headcount.core import html as notebook
 from headcount.core.budget import Budget, PruningUnit
 from headcount.core.errors import ArtifactError, HeadcountError, PlanError
 from headcount.core.files import add_seal, check_writable, is_file, read_json, seal, write_json
-from headcount.core.heads import AttentionBlock, Head, HeadIndex
+from headcount.core.heads import AttentionBlock, Head, HeadIndex, Heads, parse_heads
 
 if TYPE_CHECKING:
     from headcount.core.scores import Scores
@@ -47,9 +47,9 @@ class Plan:
                 raise PlanError(f"{name} of a plan must be a {kind.__name__} of heads; got {heads!r}; write Plan.removing(['L0H1'])")
 
     @classmethod
-    def removing(cls, heads: str | Head | Iterable[str | Head], *, protected: Iterable[str | Head] = ()) -> Plan:
-        """Returns the plan that removes exactly these heads."""
-        named = [Head.parse(head) for head in ([heads] if isinstance(heads, str | Head) else heads)]
+    def removing(cls, heads: Heads, *, protected: Iterable[str | Head] = ()) -> Plan:
+        """Returns the plan that removes exactly these heads: `["L0H1", "cross.L2H5"]`, or by layer, in models with one stack, `{0: [1], 1: [2, 4]}`."""
+        named = parse_heads(heads)
         twice = [str(head) for head, times in Counter(named).items() if times > 1]
         if twice:
             raise PlanError(f"{', '.join(twice)} would be removed twice; name every head once")
