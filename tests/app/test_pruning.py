@@ -13,6 +13,7 @@ import torch
 from toys import configured, saved_classifier, saved_table, shared, task
 
 import headcount as hc
+from headcount.app.console.words import prune_command
 from headcount.app.main import main
 from headcount.core.certificate import certify_task
 from headcount.core.certificate_file import read_certificate
@@ -28,7 +29,6 @@ from headcount.pruning.recipe import Recipe
 from headcount.pruning.repair.means import fold_means
 from headcount.pruning.spec import PruneSpec
 from headcount.runs.describe import describe_run
-from headcount.runs.report.commands import prune_command
 from headcount.runs.results import unpack_pruned_evaluation
 from headcount.runs.store import Run
 from headcount.surgery.cost import cost

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headcount.core.budget import Budget
-from headcount.core.errors import HeadcountError, PlanError
+from headcount.core.errors import HeadcountError, HeadNameError, PlanError
 from headcount.core.heads import AttentionBlock, Head, Projection, Rows
 from headcount.core.plan import Plan
 from headcount.core.scores import Scores

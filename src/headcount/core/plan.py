@@ -48,7 +48,7 @@ class Plan:
 
     @classmethod
     def removing(cls, heads: Heads, *, protected: Iterable[str | Head] = ()) -> Plan:
-        """Returns the plan that removes exactly these heads: `["L0H1", "cross.L2H5"]`, or by layer, in models with one stack, `{0: [1], 1: [2, 4]}`."""
+        """Returns the plan that removes exactly these heads: `["L0H1", "cross.L2H5"]`, or by layer of a model with one stack, `{0: [1], 1: [2]}`."""
         named = parse_heads(heads)
         twice = [str(head) for head, times in Counter(named).items() if times > 1]
         if twice:

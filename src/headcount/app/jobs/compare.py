@@ -22,6 +22,7 @@ from headcount.app.console.models import (
 from headcount.app.console.options import split_at_commas
 from headcount.app.console.pruning import PruningOptions, check_plan, parse_kept_head_count, split_methods
 from headcount.app.console.session import Session
+from headcount.app.console.words import task_words
 from headcount.core.budget import Budget
 from headcount.core.definition import DEFAULT_DEFINITION, Definition
 from headcount.core.margin import Margin
@@ -29,7 +30,6 @@ from headcount.core.plan import Plan
 from headcount.data.task import Task
 from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
-from headcount.runs.report.commands import task_words
 from headcount.runs.store import Run
 from headcount.workflows.compare import ComparisonJob, build_requests, run_comparison
 from headcount.workflows.estimate import estimate_pruning_seconds
