@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from headcount.core.budget import SIZES
 from headcount.core.files import model_path_or_name
@@ -50,7 +49,7 @@ def format_prune_call(record: RunRecord, out_name: FolderName, artifact: Artifac
     )
 
 
-def _keywords(arguments: dict[str, Any]) -> str:
+def _keywords(arguments: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
 
 

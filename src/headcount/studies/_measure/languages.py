@@ -25,7 +25,6 @@ from headcount.data.share_above_chance import (
     share_above_chance_left,
 )
 from headcount.data.task import SPLITS, Task
-from headcount.models.head_map import HeadMap
 from headcount.models.modules import unwrap
 from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
@@ -465,11 +464,12 @@ def _evaluate_removals_by_language(
     device, trained = next(model.parameters()).device, []
     for request in subject.requests:
         by_seed = [replace(request, seed=request.seed + number) for number in range(_count_needed_seeds(request, n_seeds))]
-        models = tuple(pruning.load_or_make_model(each)[1].to(device).eval() for each in by_seed)
+        artifacts, loaded = zip(*map(pruning.load_or_make_model, by_seed), strict=True)
+        models = tuple(model.to(device).eval() for model in loaded)
         if request.recover is not None and not trained:  # the dense model after the same training
             dense_requests = [replace(each, method=Pruner.parse("random"), budget=Budget(keep=n_heads)) for each in by_seed]
             trained = [pruning.load_or_make_model(each)[1].to(device).eval() for each in dense_requests]
-        name = f"{n_heads - len(HeadMap.of(models[0]))} of {n_heads} heads by {request.label}"
+        name = f"{len(PrunedRecord.from_artifact(artifacts[0]).removed)} of {n_heads} heads by {request.label}"
         removals.append(Removal(HEADS, name, models))
     n_finished, total = 0, len(subject.tasks) * len(removals)
     for language, task in subject.tasks.items():
