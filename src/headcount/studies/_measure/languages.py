@@ -30,6 +30,7 @@ from headcount.pruning.base import Pruner
 from headcount.pruning.prune import check_request
 from headcount.pruning.recipe import Recipe
 from headcount.pruning.spec import PruneSpec
+from headcount.runs.results import PrunedRecord
 from headcount.studies._base import STEP_BATCH, Effort, LoadedModel, Progress, StudyContext, parse_name_value_pairs
 from headcount.studies._checks import check_same_kinds
 from headcount.studies._gated import PairedChange, allow_other_model, evaluate_without, list_kept_counts, measure_paired_change
