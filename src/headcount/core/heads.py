@@ -57,7 +57,7 @@ Heads = str | Head | Iterable[str | Head] | Mapping[int, Iterable[int]]
 def parse_heads(heads: Heads) -> list[Head]:
     """Returns the heads of an address, of several, or of a mapping of layers to indices, which is for models with one stack."""
     if isinstance(heads, Mapping):
-        return [Head("", layer, index) for layer, indices in heads.items() for index in indices]
+        return [Head("", layer, index) for layer, indices in heads.items() for index in indices]  # pyright: ignore[reportArgumentType]
     return [Head.parse(head) for head in ([heads] if isinstance(heads, str | Head) else heads)]
 
 

@@ -42,4 +42,5 @@ def run(
     with open_run(session, run_options) as run_folder:
         from headcount.app.jobs.compare import compare_pruners
 
-        compare_pruners(session, data, *amount, pruning, measure, run_folder, margin=parsed, new_head=new_head, plan_file=plan)
+        sizes = (amount.methods, amount.keep, amount.seeds)
+        compare_pruners(session, data, *sizes, pruning, measure, run_folder, margin=parsed, new_head=new_head, plan_file=plan)
